@@ -17,7 +17,7 @@ from torch import Tensor
 
 from experiments.captioning.scores import DEFINITIONS as SCORED
 from experiments.captioning.scores import cider_d, corpus_bleu, score_captions, split_words
-from experiments.datasets.images.caption_data import caption_words
+from experiments.datasets.images.captions import caption_words
 from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
 from experiments.datasets.images.segmentation import SegmentationMaps

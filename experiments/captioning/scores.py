@@ -15,7 +15,7 @@ from nltk.corpus import wordnet
 from nltk.translate.meteor_score import meteor_score
 from nltk.util import everygrams
 
-from experiments.datasets.images.caption_data import caption_words
+from experiments.datasets.images.captions import caption_words
 
 Words: TypeAlias = Sequence[str]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from experiments.captioning.config import ShowConfig
 from experiments.captioning.evaluation import describe
 from experiments.captioning.train import Trained, load_images, load_trained, read_config
-from experiments.datasets.images.image_files import open_photograph
+from experiments.datasets.images.captions import open_photograph
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, own_photograph
 from experiments.files import UserError, read_text, user_errors, write_atomic
 from experiments.report.figures import overlay, panels, printable, save

@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import definitions, evaluate
-from experiments.datasets.images.caption_data import caption_words
-from experiments.datasets.images.captions import load_captions
-from experiments.datasets.images.content_encoder import content_encoder
+from experiments.datasets.images.captions import caption_words, load_captions
 from experiments.datasets.images.digit_scenes import DigitScenes, digit_scenes
-from experiments.datasets.images.image_features import grid_features, resized_images, resnet_grid
-from experiments.datasets.images.mobilenet import mobilenet_grid
+from experiments.datasets.images.image_features import (
+    content_encoder,
+    grid_features,
+    mobilenet_grid,
+    resized_images,
+    resnet_grid,
+)
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, RegionCaptions
 from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
 from experiments.datasets.places import SPLITS, data_folder

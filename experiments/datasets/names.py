@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-__all__ = ["CaptionsName", "GraphName", "ParallelName", "PhotoQuestionsName"]
-
 GraphName = Literal[
     "digits",
     "cora",

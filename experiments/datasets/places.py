@@ -1,13 +1,20 @@
-"""Where data sets lie, names of files inside of their folders, and what messages say about it."""
+"""Where data sets lie, what is said of files that are missing, and fetching published ones."""
 
+import gzip
 import os
+from collections.abc import Sequence
+from hashlib import sha256
+from http.client import HTTPException
 from pathlib import Path
+from urllib.request import urlopen
 
-__all__ = ["NEW_COPY", "OTHER_FOLDER", "SPLITS", "check_split", "data_folder", "missing", "plain_name"]
+from experiments.files import reading, write_atomic
 
 SPLITS = ("train", "val", "test")
 OTHER_FOLDER = "--data-root DIR (the argument data_root) or the environment variable PYRO_ATTENTION_DATA"
-NEW_COPY = f"Replace the file by an intact copy, or name another folder by {OTHER_FOLDER}."
+_LISTED = Path(__file__).with_name("checksums.txt").read_text().splitlines()
+CHECKSUMS = {name: digest for digest, name in (line.split() for line in _LISTED if not line.startswith("#"))}
+NEW_COPY = f"replace the file by an intact copy, or name another folder by {OTHER_FOLDER}"
 
 
 def data_folder(data_root: Path | str | None) -> Path:
@@ -29,8 +36,43 @@ def missing(what: object, expected: str, folder: str) -> FileNotFoundError:
     )
 
 
+def first_file(paths: Sequence[Path], expected: str, folder: str) -> Path:
+    """Return the first of these files that is there; without any the error of `missing`."""
+    found = next(filter(Path.is_file, paths), None)
+    if found is None:
+        raise missing(" or ".join(map(str, paths)), expected, folder)
+    return found
+
+
 def plain_name(name: object) -> str:
     """Return the name of a file or folder that lies in another one; ValueError for any that leads elsewhere."""
     if not isinstance(name, str) or Path(name).name != name or name == "..":
         raise ValueError(f"{name!r} is no plain name of a file; expected one without '/' and '..'")
     return name
+
+
+def fetch_missing(folder: Path, names: Sequence[str], address: str, ending: str = "") -> None:
+    """Fetch those files that are not in the folder; each is there whole afterwards, or not at all.
+
+    They are published at the address under their names and the ending, of which ".gz" is unpacked. Files that are there
+    are taken as they are, so that others in the same format can stand in their place; but then nothing is fetched to go
+    with them.
+    """
+    absent = [name for name in names if not (folder / name).is_file()]
+    for name in names if absent else ():
+        if name not in absent and sha256((folder / name).read_bytes()).hexdigest() != CHECKSUMS[name]:
+            raise missing(folder / absent[0], f"it beside {name}, which is not the one of {address}", folder.name)
+    for name in absent:
+        url = f"{address}/{name}{ending}"
+        try:
+            with urlopen(url, timeout=60) as answer:
+                content = answer.read()
+        except (OSError, HTTPException) as error:
+            raise missing(
+                folder / name, f"the file of {url}, which could not be fetched ({error})", folder.name
+            ) from error
+        with reading(url, "the published file", f"try again, or put an intact copy into {folder}"):
+            content = gzip.decompress(content) if ending == ".gz" else content
+            if sha256(content).hexdigest() != CHECKSUMS[name]:
+                raise ValueError(f"the SHA-256 checksum is not {CHECKSUMS[name]}")
+        write_atomic(folder / name, lambda file, content=content: file.write(content))

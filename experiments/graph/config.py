@@ -25,7 +25,7 @@ class GraphConfig(TrainingOptions, SchemeOptions):
         normalizer: What makes weights of positive numbers: a softmax over the neighbours; doubly_normalized, first over
             the nodes that attend to a neighbour; hybrid, a trained mixture of both.
         graph: Your own graph instead of a data set: a numpy archive with the keys of
-            experiments.datasets.graphs.masked.
+            experiments.datasets.graphs.load.
         architecture: gat, as first published; residual_gat, with skip connections, layer norm and a network after
             each attention; gat_sep, the same with a node's own features beside those it attends to (and no self loop).
         scores: Of graph attention as first published, or of GATv2, which can rank neighbours by who attends.

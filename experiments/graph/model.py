@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.datasets.graphs.data import MetricName
-from experiments.datasets.graphs.load import GraphData, load_graph
-from experiments.datasets.graphs.masked import read_own_graph
+from experiments.datasets.graphs.load import GraphData, MetricName, load_graph, read_own_graph
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
 from experiments.files import UserError, read_json, write_text
 from experiments.graph.config import GraphConfig

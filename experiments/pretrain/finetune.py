@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.text.batches import batch_loader, padded
+from experiments.datasets.text.glue import CLASSES, LabelledText, load_sst2
 from experiments.datasets.text.masked_text import EpochSampler, encode_sentences
-from experiments.datasets.text.sst2 import CLASSES, LabelledText, load_sst2
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.harness.folder import saved_config
 from experiments.harness.training import (

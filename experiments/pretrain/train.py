@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.datasets.text.batches import batch_loader
+from experiments.datasets.text.glue import load_sst2
 from experiments.datasets.text.masked_text import EpochSampler, MaskedText, encode_sentences, load_english
-from experiments.datasets.text.sst2 import load_sst2
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import user_errors
 from experiments.harness.training import Fitted, fit_batches

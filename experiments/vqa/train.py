@@ -13,10 +13,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.datasets.images.caption_data import caption_words
-from experiments.datasets.images.image_files import open_photograph
+from experiments.datasets.images.captions import caption_words, open_photograph
 from experiments.datasets.questions.data import Questions, Regions
-from experiments.datasets.questions.photographs import regions_of
+from experiments.datasets.questions.load import regions_of
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device

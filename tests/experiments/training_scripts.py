@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.train import CaptioningTask
-from experiments.datasets.text import masked_text
-from experiments.datasets.text.readers import toy
+from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.finetune.config import GlueConfig, QaConfig
 from experiments.finetune.glue import GlueTask
@@ -132,7 +131,7 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> Any:
     tiny_captions.small_scenes(monkeypatch)
     tiny_questions.small_scenes(monkeypatch)
     texts = toy_translation(0, train=24, val=8, test=8)
-    monkeypatch.setattr(toy, "toy_corpus", lambda: texts)
+    monkeypatch.setattr(parallel, "toy_corpus", lambda: texts)
     masked_text.english_side.cache_clear()
     yield
     masked_text.english_side.cache_clear()

@@ -1,27 +1,447 @@
-"""Graphs for node classification, by name."""
+"""Graphs for node classification, by name or of one's own.
 
+One's own graph is a numpy archive (.npz, without pickles):
+
+======================================== ============================================================================
+key                                      content
+======================================== ============================================================================
+y                                        integers [nodes]: classes from 0, and -1 where the class is not known
+edge_index                               integers [2, edges]: sources in row 0, targets in row 1
+x                                        numbers [nodes, features]
+x_data, x_indices, x_indptr, x_shape     instead of x: the same as one CSR matrix
+train_mask, val_mask, test_mask          truth values [nodes], or [splits, nodes], of which one split is chosen; none of
+                                         the three: half of the known nodes, drawn at random, are for training, a
+                                         quarter to validate and the rest to test on
+metric                                   optional: the text accuracy, or roc_auc where there are two classes
+======================================== ============================================================================
+
+Edges are read as undirected: both directions of each, once, without self loops. Features stay as they are.
+"""
+
+import codecs
+import io
+import pickle
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal, get_args
 
-from experiments.datasets.discovery import import_readers
-from experiments.datasets.graphs.data import GRAPHS, GraphData, GraphDataError, check_graph
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix, vstack
+from sklearn.datasets import load_digits
+from sklearn.preprocessing import normalize
+from torch import Tensor
+
+from experiments.datasets.arrays import read_arrays
 from experiments.datasets.names import GraphName
-from experiments.datasets.places import data_folder
+from experiments.datasets.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file
+from experiments.files import reading
+from pyro_attention.registry import Registry
 
-__all__ = ["GraphData", "GraphDataError", "GraphName", "check_graph", "load_graph"]
+MetricName = Literal["accuracy", "roc_auc"]
 
-import_readers("experiments.datasets.graphs.readers")
+
+# eq=False: comparing two graphs field by field would ask a tensor for its truth value.
+@dataclass(frozen=True, eq=False)
+class GraphData:
+    """One graph whose nodes are to be classified; ValueError, naming the field, unless it is what is said here.
+
+    The metric is what a network is judged by: its accuracy, or the area under the ROC curve of the second of two
+    classes, both of which the nodes to validate and to test on must then have.
+    """
+
+    name: str  # name of the data set
+    features: Tensor  # [nodes, features] float32, dense or coalesced `torch.sparse_coo`
+    labels: Tensor  # [nodes] int64 in [0, num_classes); a node in no mask may carry a placeholder
+    edge_index: Tensor  # [2, edges] int64, sources first; both directions of every edge, no loops, no duplicates
+    train_mask: Tensor  # [nodes] bool, nodes to train on; the three masks are disjoint and none is empty
+    val_mask: Tensor  # [nodes] bool, nodes to validate on
+    test_mask: Tensor  # [nodes] bool, nodes to test on
+    num_classes: int  # number of classes
+    metric: MetricName = "accuracy"
+    images: Tensor | None = None  # [nodes, height, width] float32 pictures of the nodes for figures
+
+    def __post_init__(self) -> None:
+        nodes, masks = self.num_nodes, [f"{split}_mask" for split in SPLITS]
+        _check_tensor("features", self.features, torch.float32, (nodes, self.features.shape[-1]))
+        values = self.features.values() if self.features.is_sparse else self.features
+        require(bool(values.isfinite().all()), "features", "NaN or infinite values", "finite values")
+        _check_tensor("labels", self.labels, torch.int64, (nodes,))
+        check_range("labels", self.labels, self.num_classes)
+        _check_edges(self.edge_index, nodes)
+        require(self.metric in get_args(MetricName), "metric", repr(self.metric), f"one of {get_args(MetricName)}")
+        taken = torch.zeros_like(self.labels, dtype=torch.bool)
+        for field in masks:
+            mask = getattr(self, field)
+            _check_tensor(field, mask, torch.bool, (nodes,))
+            require(bool(mask.any()), field, "an empty split", "at least one node")
+            require(not (taken & mask).any(), field, "nodes of an earlier split", "disjoint splits")
+            taken |= mask
+            if self.metric == "roc_auc" and field != "train_mask":
+                found = self.labels[mask].unique().tolist()
+                require(found == [0, 1] and self.num_classes == 2, field, f"classes {found}", "both of 2, for roc_auc")
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.features.shape[0]
+
+    def to(self, device: torch.device | str) -> "GraphData":
+        """Return a copy of the graph with every tensor on `device`."""
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+
+def _check_tensor(field: str, value: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    seen, expected = f"{value.dtype} of shape {list(value.shape)}", f"{dtype} of shape {list(shape)}"
+    require(value.dtype == dtype and value.shape == shape, field, seen, expected)
+
+
+def _check_edges(edge_index: Tensor, num_nodes: int) -> None:
+    field = "edge_index"
+    _check_tensor(field, edge_index, torch.int64, (2, edge_index.shape[-1]))
+    check_range(field, edge_index, num_nodes)
+    source, target = edge_index
+    forward, backward = source * num_nodes + target, target * num_nodes + source
+    require(not (source == target).any(), field, "self loops", "none; the attention layer adds its own")
+    require(len(forward.unique()) == len(forward), field, "duplicate edges", "each once, edge_index.unique(dim=1)")
+    expected = "both directions, torch.cat([edge_index, edge_index.flip(0)], 1).unique(dim=1)"
+    require(bool(torch.isin(forward, backward).all()), field, "edges without their reverse", expected)
+
+
+def check_range(field: str, values: Tensor, limit: int) -> None:
+    """Raise ValueError unless all values are from 0 to limit - 1."""
+    outside = values[(values < 0) | (values >= limit)]
+    require(outside.numel() == 0, field, f"{outside[:5].tolist()}", f"values from 0 to {limit - 1}")
+
+
+def require(holds: bool, field: str, seen: str, expected: str) -> None:
+    """Raise ValueError unless the condition holds."""
+    if not holds:
+        raise ValueError(f"{field}: {seen}; expected {expected}")
+
+
+def sparse_features(matrix: csr_matrix, *, normalized: bool = False) -> Tensor:
+    """Return the matrix as a coalesced float32 `torch.sparse_coo`, its rows divided by their sums if asked for."""
+    matrix.check_format(full_check=True)
+    matrix.sum_duplicates()
+    rows = (normalize(matrix, norm="l1") if normalized else matrix).tocoo()
+    places = torch.from_numpy(np.stack([rows.row, rows.col]))
+    values = torch.from_numpy(rows.data.astype(np.float32))
+    return torch.sparse_coo_tensor(places, values, rows.shape, check_invariants=True).coalesce()
+
+
+def both_directions(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Return both directions of every edge once, without self loops, ordered by source and target.
+
+    Example:
+        >>> both_directions(torch.tensor([[0, 1, 2, 0], [1, 0, 2, 1]]), 3)
+        tensor([[0, 1],
+                [1, 0]])
+    """
+    check_range("edge_index", edge_index, num_nodes)
+    source, target = edge_index[:, edge_index[0] != edge_index[1]]
+    edges = torch.cat([source * num_nodes + target, target * num_nodes + source]).unique()
+    return torch.stack([edges // num_nodes, edges % num_nodes])
+
+
+def split_masks(num_nodes: int, *parts: Tensor) -> dict[str, Tensor]:
+    """Return the masks of a graph, by their names: True at the nodes to train, to validate and to test on."""
+    for split, nodes in zip(SPLITS, parts, strict=True):
+        check_range(f"{split} nodes", nodes, num_nodes)
+    masks = [torch.zeros(num_nodes, dtype=torch.bool).index_fill_(0, nodes, True) for nodes in parts]
+    return {f"{split}_mask": mask for split, mask in zip(SPLITS, masks, strict=True)}
+
+
+def random_split(
+    labels: Tensor, seed: int, *, per_class: int, validation: int, test: int | None = None
+) -> dict[str, Tensor]:
+    """Draw a split: in random order, the first `per_class` nodes of a class are for training.
+
+    Of the others, the next ones in the order are to validate on, and those after them to test on, by default all. The
+    masks have the names of the fields of `GraphData`.
+
+    Example:
+        >>> split = random_split(torch.tensor([0, 0, 1, 1, 1]), 0, per_class=1, validation=2)
+        >>> [int(mask.sum()) for mask in split.values()]
+        [2, 2, 1]
+    """
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    train = torch.cat([order[labels[order] == label][:per_class] for label in labels.unique()])
+    rest = order[torch.isin(order, train, invert=True)]
+    end = None if test is None else validation + test
+    return split_masks(len(labels), train, rest[:validation], rest[validation:end])
+
+
+# From the folder of the data sets and the seed of the split to the graph.
+GRAPHS: Registry[Callable[[Path, int], GraphData]] = Registry("graph")
 
 
 def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_seed: int = 0) -> GraphData:
-    """Load a graph for node classification.
-
-    The module of a data set in `experiments.datasets.graphs.readers` tells what it holds and where its files lie.
+    """Load a graph for node classification; files are described at its reader.
 
     The seed is that of the split where it is random, the number of the split where there are several, and 0 where there
     is one.
-
-    Raises:
-        FileNotFoundError: the files are in none of the places looked at, and cannot be fetched.
-        ValueError: an unknown name, a seed for a fixed split, or a file that is damaged or of another format.
     """
     return GRAPHS[name](data_folder(data_root), split_seed)
+
+
+def read_own_graph(path: Path, *, split_seed: int = 0) -> GraphData:
+    """Read a graph of one's own, named after its file; it has as many classes as the largest one in y says.
+
+    The seed chooses the split where the file holds several, and draws it where the file holds none.
+    """
+    return read_archive(
+        path, path.stem, split_seed, remedy="correct the file; experiments/datasets/graphs/load.py lists its keys"
+    )
+
+
+def read_archive(
+    path: Path,
+    name: str,
+    split_seed: int,
+    *,
+    num_classes: int | None = None,
+    metric: MetricName | None = None,
+    normalized: bool = False,
+    draw: Callable[[Tensor, int], dict[str, Tensor]] | None = None,
+    remedy: str = NEW_COPY,
+) -> GraphData:
+    """Read a graph with the keys above; errors name the file and the key.
+
+    Classes are counted where their number is not given, and `metric` replaces that of the file. If `normalized`, the
+    rows of sparse features are divided by their sums. `draw` draws a split where the file has none.
+    """
+    arrays = read_arrays(path, remedy)
+    with reading(path, "a graph with y, edge_index, x or x_data, x_indices, x_indptr and x_shape, and masks", remedy):
+        labels = _integers(arrays, "y")
+        if "y_known" in arrays:
+            labels = torch.where(torch.from_numpy(arrays["y_known"]), labels, -1)
+        require(
+            bool((labels >= -1).all()), "y", f"the class {int(labels.min())}", "classes from 0, and -1 where unknown"
+        )
+        if "x" in arrays:
+            features = torch.from_numpy(arrays["x"].astype(np.float32))
+        else:
+            parts = [arrays[f"x_{part}"] for part in ("data", "indices", "indptr")]
+            matrix = csr_matrix(tuple(parts), shape=tuple(arrays["x_shape"].tolist()))
+            features = sparse_features(matrix, normalized=normalized)
+        require(len(features) == len(labels), "x", f"{len(features)} rows", f"{len(labels)}, one a node as in y")
+        return GraphData(
+            name=name,
+            features=features,
+            labels=labels.clamp(min=0),
+            edge_index=both_directions(_integers(arrays, "edge_index"), len(labels)),
+            **_split(arrays, labels, split_seed, draw or _halves),
+            num_classes=num_classes or int(labels.max()) + 1,
+            metric=metric or np.asarray(arrays.get("metric", "accuracy")).item(),
+        )
+
+
+def _integers(arrays: dict[str, np.ndarray], key: str) -> Tensor:
+    require(arrays[key].dtype.kind in "iu", key, str(arrays[key].dtype), "integers")
+    return torch.from_numpy(arrays[key].astype(np.int64))
+
+
+def _split(
+    arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int, draw: Callable[[Tensor, int], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The chosen split, or a drawn one."""
+    if f"{SPLITS[0]}_idx" in arrays:
+        parts = [_integers(arrays, f"{split}_idx") for split in SPLITS]
+        found = {key: mask[None] for key, mask in split_masks(len(labels), *parts).items()}
+    elif any(f"{split}_mask" in arrays for split in SPLITS):
+        found = {f"{split}_mask": torch.from_numpy(np.atleast_2d(arrays[f"{split}_mask"])) for split in SPLITS}
+    else:
+        return draw(labels, split_seed)
+    splits = len(found["train_mask"])
+    seen = f"{split_seed}, but the graph has {splits} fixed splits"
+    require(0 <= split_seed < splits, "split_seed", seen, "0" if splits == 1 else f"0 to {splits - 1}")
+    chosen = {key: mask[split_seed].clone() for key, mask in found.items()}
+    for key, mask in chosen.items():
+        require(not (labels[mask] < 0).any(), key, "nodes of unknown class", "nodes whose class is known")
+    return chosen
+
+
+def _halves(labels: Tensor, seed: int) -> dict[str, Tensor]:
+    known = (labels >= 0).nonzero().squeeze(1)
+    order = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))]
+    half, end = len(order) // 2, len(order) * 3 // 4
+    return split_masks(len(labels), order[:half], order[half:end], order[end:])
+
+
+# Data sets
+
+
+@GRAPHS.register("digits")
+def read_digits(_: Path, split_seed: int) -> GraphData:
+    """scikit-learn's 1797 handwritten digits, each joined to its 10 nearest neighbours; needs no file.
+
+    The split is random: 20 nodes of a class for training, 500 for validation, the others for testing.
+
+    Source:
+        Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998.
+    """
+    digits = load_digits()
+    pixels, labels = torch.from_numpy(digits.data), torch.from_numpy(digits.target).long()
+    # Not scikit-learn's kneighbors_graph: it leaves the order of equally distant neighbours open. Distances
+    # of whole-number pixels are exact in float64: with a stable sort every machine builds the same graph.
+    nearest = torch.cdist(pixels, pixels).fill_diagonal_(torch.inf).argsort(dim=1, stable=True)[:, :10]
+    edges = torch.stack([nearest.flatten(), torch.arange(len(labels)).repeat_interleave(10)])
+    return GraphData(
+        name="digits",
+        features=(pixels / 16).float(),
+        labels=labels,
+        edge_index=both_directions(edges, len(labels)),
+        **random_split(labels, split_seed, per_class=20, validation=500),
+        num_classes=10,
+        images=torch.from_numpy(digits.images / 16).float(),
+    )
+
+
+@GRAPHS.register("dblp")
+def read_dblp(root: Path, split_seed: int) -> GraphData:
+    """DBLP, a larger citation graph, from dblp.npz, graphs-extra/dblp.npz or planetoid/dblp.npz.
+
+    The split is random: 20 nodes of a class for training, 500 for validation, 1000 for testing. The rows of the
+    features are normalised.
+
+    Source:
+        Bojchevski and Günnemann, Deep Gaussian Embedding of Graphs, 2018.
+    """
+    folders = root, root / "graphs-extra", root / "planetoid"
+    keys = "a numpy archive with the keys y, edge_index, x_data, x_indices, x_indptr and x_shape"
+    path = first_file([folder / "dblp.npz" for folder in folders], keys, "dblp.npz")
+    draw = partial(random_split, per_class=20, validation=500, test=1000)
+    return read_archive(path, "dblp", split_seed, num_classes=4, normalized=True, draw=draw)
+
+
+def read_heterophilous(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
+    """Graphs whose neighbours are often of other classes, with ten fixed splits, of which split_seed chooses one.
+
+    Read is heterophilous/NAME.npz, else NAME.npz, with masks [10, nodes]. A network on Minesweeper is judged by ROC
+    AUC, because four of five nodes are no mine. The filtered versions of Chameleon and Squirrel have no duplicate
+    nodes, which join training and test nodes in the first ones.
+
+    Source:
+        Pei et al., Geom-GCN, 2020 (actor, texas). Platonov et al., A critical look at the evaluation of GNNs under
+        heterophily, 2023 (the others).
+    """
+    places = [folder / f"{name}.npz" for folder in (root / "heterophilous", root)]
+    path = first_file(places, "a numpy archive with the keys of one's own graphs", f"heterophilous/{name}.npz")
+    metric: MetricName = "roc_auc" if name == "minesweeper" else "accuracy"
+    return read_archive(path, name, split_seed, num_classes=num_classes, metric=metric)
+
+
+for _name in ("actor", "texas", "chameleon_filtered", "squirrel_filtered", "minesweeper"):
+    _classes = 2 if _name == "minesweeper" else 5
+    GRAPHS.register(_name)(partial(read_heterophilous, name=_name, num_classes=_classes))
+
+
+# Cora, Citeseer and PubMed
+
+ADDRESS = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
+
+
+def read_citations(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
+    """Cora, Citeseer and PubMed with their public split; the rows of the features are normalised.
+
+    Read is NAME.npz or planetoid/NAME.npz, with y_known and {train,val,test}_idx instead of masks, else the original
+    files ind.NAME.* in planetoid/raw, planetoid, raw or the folder of the data sets, the first that holds any; what is
+    missing is fetched from the repository of the split's authors.
+
+    Source:
+        Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, 2016.
+    """
+    archive = next(filter(Path.is_file, (root / f"{name}.npz", root / "planetoid" / f"{name}.npz")), None)
+    if archive is not None:
+        return read_archive(archive, name, split_seed, num_classes=num_classes, normalized=True)
+    require(split_seed == 0, "split_seed", f"{split_seed}, but the split of {name} is fixed", "0")
+    files = [f"ind.{name}.{part}" for part in ("y", "tx", "ty", "allx", "ally", "graph", "test.index")]
+    folders = root / "planetoid" / "raw", root / "planetoid", root / "raw", root
+    folder = next((place for place in folders if any((place / file).is_file() for file in files)), folders[0])
+    fetch_missing(folder, files, ADDRESS)
+    return read_planetoid(folder, name, num_classes=num_classes)
+
+
+for _name, _classes in {"cora": 7, "citeseer": 6, "pubmed": 3}.items():
+    GRAPHS.register(_name)(partial(read_citations, name=_name, num_classes=_classes))
+
+
+# What old pickles of arrays, matrices and dictionaries of lists ask for; the modules have moved between releases.
+_MADE = {
+    "_reconstruct": lambda *_: np.empty(0),  # an array to be given its state
+    "ndarray": None,  # only an argument of _reconstruct
+    "_frombuffer": np.empty(1).__reduce_ex__(5)[0],
+    "dtype": np.dtype,
+    "csr_matrix": csr_matrix,
+    "encode": codecs.encode,  # of Python 2's bytes
+    "defaultdict": defaultdict,
+    "list": list,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes arrays, sparse matrices and dictionaries, and nothing else that a pickle asks for."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _MADE:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is refused")
+        return _MADE[name]
+
+
+def read_pickle(path: Path) -> Any:
+    """Read an array, a sparse matrix or a dictionary of lists as Python 2 has pickled it; anything else is refused."""
+    with reading(path, "a pickle of an array, a matrix or a dictionary of lists", NEW_COPY):
+        return _Unpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
+
+
+def read_planetoid(folder: Path, name: str, *, num_classes: int) -> GraphData:
+    """Read a graph from its original files.
+
+    The nodes of allx come first, and of these as many as y has are for training, the next 500 (or what there is) for
+    validation. Line i of test.index is the node of row i of tx. A node in none of these files has no features and no
+    label and is in no split. The keys of graph are nodes, its values lists of neighbours.
+
+    Source:
+        https://github.com/kimiyoung/planetoid/tree/master/data; order of the nodes and validation set by Kipf and
+        Welling, Semi-Supervised Classification with Graph Convolutional Networks, 2017.
+    """
+    stem = folder / f"ind.{name}"
+    allx, tx, y, ally, ty, graph = (
+        read_pickle(stem.with_name(f"{stem.name}.{part}")) for part in ("allx", "tx", "y", "ally", "ty", "graph")
+    )
+    with reading(f"{stem}.*", "the files of one graph as they are published", NEW_COPY):
+        test = torch.tensor([int(line) for line in Path(f"{stem}.test.index").read_text().splitlines()])
+        training, known, tested = len(y), len(ally), len(ty)
+        # Nodes without features are keys of graph, too; without such nodes the keys are not needed to count.
+        nodes = max(known + tested, len(graph))
+        ends = [int(test.min()), int(test.max())]
+        in_place = known <= ends[0] and ends[1] < nodes and len(test.unique()) == len(test) == tested
+        require(
+            in_place, "test.index", f"{len(test)} nodes from {ends}", f"{tested} others from {known} to {nodes - 1}"
+        )
+        # Of each node the row of its features among those of allx, tx and one row of zeros.
+        rows = np.full(nodes, known + tested)
+        rows[:known], rows[test] = np.arange(known), known + np.arange(tested)
+        matrices = [csr_matrix((part.data, part.indices, part.indptr), shape=part.shape) for part in (allx, tx)]
+        for matrix in matrices:
+            matrix.check_format(full_check=True)
+        matrix = vstack([*matrices, csr_matrix((1, allx.shape[1]), dtype=allx.dtype)], format="csr")
+        labels = torch.zeros(nodes, dtype=torch.int64)
+        labels[:known], labels[test] = torch.from_numpy(ally.argmax(1)), torch.from_numpy(ty.argmax(1))
+        edges = torch.tensor([(node, other) for node, others in graph.items() for other in others]).T
+        parts = torch.arange(training), torch.arange(training, min(training + 500, known)), test
+        return GraphData(
+            name=name,
+            features=sparse_features(matrix[rows], normalized=True),
+            labels=labels,
+            edge_index=both_directions(edges, nodes),
+            **split_masks(nodes, *parts),
+            num_classes=num_classes,
+        )

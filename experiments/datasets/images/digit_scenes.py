@@ -35,14 +35,11 @@ from torch.nn.functional import one_hot
 
 from experiments.datasets.places import SPLITS
 
-__all__ = ["DIGIT_NAMES", "NO_CELL", "DigitScenes", "digit_images", "digit_scenes", "true_captions"]
-
 Option = TypeVar("Option")
 DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 NO_CELL = -1  # the cell of a word that belongs to none
 _EMPTY = -1  # the digit of a cell that holds none
 _SIZE = 8  # pixels of a digit's side
-_MOST = 3  # digits that a caption can name
 _SHARES = {"train": (0.0, 0.6), "val": (0.6, 0.8), "test": (0.8, 1.0)}  # of the images of every digit
 
 
@@ -53,15 +50,13 @@ class DigitScenes:
     Args:
         regions: [scenes, cells, 64 + rows + columns] float32: the pixels of a cell, between 0 and 1, then its row and
             its column, each as one-hot; cells row by row.
-        digits: [scenes, cells] int64, the digit of every cell; -1 where there is none.
-        grid: number of rows and of columns.
         captions: the true captions of every scene. Those that name the digits in falling order come first, in random
             order, and are all there is of training scenes; then the others, in random order.
     """
 
     regions: Tensor
-    digits: Tensor
-    grid: tuple[int, int]
+    digits: Tensor  # [scenes, cells] int64, the digit of every cell; -1 where there is none
+    grid: tuple[int, int]  # number of rows and of columns
     captions: list[list[str]]
 
     def __len__(self) -> int:
@@ -96,24 +91,11 @@ def digit_scenes(
     the test. (A writer may be in several splits: who wrote what is not known.) A split depends on the seed and its own
     size only; of two sizes the smaller is the beginning of the larger. A scene has up to `most_digits` digits, 3 at
     most; all numbers are equally probable.
-
-    Raises:
-        ValueError: a split would be empty, or the grid does not go with the number of digits.
     """
-    rows, columns = grid
-    sizes = {"train": train, "val": val, "test": test}
-    for split, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{split} is {size}; expected at least one scene")
-    if min(grid) < 1 or not 1 <= most_digits <= min(_MOST, rows * columns):
-        raise ValueError(
-            f"most_digits is {most_digits} on a grid of {rows} x {columns} cells; expected 1 to {_MOST} digits, and no "
-            f"more than there are cells"
-        )
     images = digit_images(seed)
     return {
         split: _scenes(Random(f"{seed} {split}").random, images[split], size, grid, most_digits, split != "train")
-        for split, size in sizes.items()
+        for split, size in {"train": train, "val": val, "test": test}.items()
     }
 
 

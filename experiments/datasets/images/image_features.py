@@ -1,41 +1,28 @@
 """Photographs as squares of one size, and features of their regions; both computed once and kept on disk."""
 
-import re
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPException
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
+import torch.nn.functional as F
 from PIL import Image
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from experiments.datasets.arrays import cached_array, checksum
-from experiments.datasets.images.caption_data import CaptionedImages
-from experiments.datasets.images.image_files import ImageFile
-
-__all__ = [
-    "GridEncoder",
-    "Scale",
-    "encode",
-    "encode_photograph",
-    "fingerprint",
-    "grid_features",
-    "pretrained",
-    "resized_images",
-    "resnet_grid",
-    "shown_pixels",
-    "square",
-    "torchvision_models",
-]
-
-
-_SHOWN = 640  # pixels of the longer side of a photograph, in a figure
+from experiments.datasets.arrays import cached_array, checksum, read_arrays
+from experiments.datasets.images.captions import CaptionedImages, ImageFile, caption_words
+from experiments.files import locked, reading, write_atomic
 
 
 class Scale(nn.Module):
@@ -81,30 +68,30 @@ def resized_images(
 
     Returns:
         The data, and [images, 3, size, size] uint8, read from disk when it is wanted.
-
-    Raises:
-        ValueError: without `skip`, a photograph that cannot be read, the first; or a damaged cache.
     """
-    bad: dict[str, str] = {}
 
     def pixels() -> Iterator[np.ndarray]:
-        for place, image in enumerate(tqdm(data.images, "photographs", disable=not progress)):
+        for image in tqdm(data.images, "photographs", disable=not progress):
             try:
                 yield square(image.open(), size)[None]
-            except ValueError as error:
+            except ValueError:
                 if not skip:
                     raise
-                bad[str(place)] = str(error)
                 yield np.zeros((1, 3, size, size), np.uint8)
 
     key = {"images": _files_fingerprint(data.images), "size": size}
-    array, bad = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels, notes=bad)
+    array = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels)
+    bad = set()
+    for place in (place for place, picture in enumerate(array) if not picture.any()):
+        try:
+            data.images[place].open()
+        except ValueError:
+            if not skip:
+                raise
+            bad.add(place)
     if not bad:
         return data, array
-    if not skip:
-        raise ValueError(next(iter(bad.values())))
-    kept = [place for place in range(len(data)) if str(place) not in bad]
-    return data.without(map(int, bad), "bad image"), array[kept]
+    return data.without(bad, "bad image"), array[[place for place in range(len(data)) if place not in bad]]
 
 
 def square(image: Image.Image, size: int) -> np.ndarray:
@@ -116,7 +103,7 @@ def square(image: Image.Image, size: int) -> np.ndarray:
 def shown_pixels(image: Image.Image) -> Tensor:
     """Return a picture in RGB in its own shape, for a figure: [3, height, width] uint8, 640 pixels at most."""
     smaller = image.copy()
-    smaller.thumbnail((_SHOWN, _SHOWN))
+    smaller.thumbnail((640, 640))
     return torch.from_numpy(np.array(smaller)).permute(2, 0, 1)
 
 
@@ -138,15 +125,9 @@ def grid_features(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Tensor:
-    """Return the features of the cells of every photograph, computed once and kept on disk.
+    """Return the features of the cells of every photograph, as of `encode`, computed once and kept on disk.
 
     Kept features are taken again when pixels ([images, 3, height, width] uint8), weights and transform are the same.
-
-    Returns:
-        As of `encode`, read from disk when it is wanted.
-
-    Raises:
-        ValueError: as of `encode`, or the cache is damaged.
     """
 
     def features() -> Iterator[np.ndarray]:
@@ -159,7 +140,7 @@ def grid_features(
         "transform": fingerprint(encoder.transform),
         "pixels": checksum(pixels),
     }
-    return cached_array(folder, encoder.name, key, len(pixels), features)[0]
+    return cached_array(folder, encoder.name, key, len(pixels), features)
 
 
 def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str = "cpu") -> Tensor:
@@ -167,16 +148,10 @@ def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str =
 
     Returns:
         [images, cells, channels] float16 on the CPU, cells row by row.
-
-    Raises:
-        ValueError: no grid comes out, or features are not finite in 16 bits.
     """
     module, transform = encoder.module.to(device).eval(), encoder.transform.to(device)
     with torch.no_grad():
-        grid = module(transform(pixels.to(device)))
-    if grid.dim() != 4 or len(grid) != len(pixels):
-        raise ValueError(f"{encoder.name}: features {list(grid.shape)}; expected [B, channels, rows, columns]")
-    cells: Tensor = grid.flatten(2).transpose(1, 2).half()
+        cells: Tensor = module(transform(pixels.to(device))).flatten(2).transpose(1, 2).half()
     if not cells.isfinite().all():
         raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
     return cells.cpu()
@@ -189,34 +164,63 @@ def encode_photograph(
 
     Returns:
         As of `encode` of one photograph, and as of `shown_pixels`.
-
-    Raises:
-        ValueError: as of `encode`.
     """
-    pixels = torch.from_numpy(square(image, size))[None]
-    return encode(encoder, pixels, device=device), shown_pixels(image)
+    return encode(encoder, torch.from_numpy(square(image, size))[None], device=device), shown_pixels(image)
+
+
+# Networks of torchvision
 
 
 def resnet_grid(name: str = "resnet50") -> GridEncoder:
-    """Return torchvision's ResNet up to its last grid, with the weights torchvision recommends: 7 x 7 at 224 pixels.
-
-    Raises:
-        ImportError, FileNotFoundError, ValueError: as of `pretrained`, or no such ResNet.
-    """
-    known = [other for other in torchvision_models().list_models() if re.fullmatch(r"(wide_)?resne[xt]t?\d+\w*", other)]
-    if name not in known:
-        raise ValueError(f"no ResNet is named {name!r}; expected one of {', '.join(known)}")
+    """Return torchvision's ResNet up to its last grid, with the weights torchvision recommends: 7 x 7 at 224 pixels."""
     return pretrained(name, lambda network: nn.Sequential(*list(network.children())[:-2]))  # no pooling, no classes
 
 
-def pretrained(name: str, grid_of: Callable[[nn.Module], nn.Module]) -> GridEncoder:
-    """Return a part of a network of torchvision, with the weights torchvision recommends.
+def mobilenet_grid(path: Path | None = None) -> GridEncoder:
+    """Return MobileNetV2 up to its last narrow grid: 320 features of 6 x 6 cells at 192 pixels.
 
-    Raises:
-        ImportError: torchvision is missing, or does not go with this torch.
-        FileNotFoundError: the weights are not there and cannot be fetched.
-        ValueError: fetched weights are damaged.
+    A file has the weights of TensorFlow's network (1001 classes) as safetensors under torchvision's names; without it
+    they are torchvision's own. TensorFlow's network takes pixels from -1 to 1, and where it halves the grid it pads
+    below and right only.
+
+    Source:
+        Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018.
     """
+    if path is None:
+        return pretrained("mobilenet_v2", _narrow_grid)
+    # a class more than torchvision's networks have, for the background
+    network = torchvision_models().get_model("mobilenet_v2", num_classes=1001)
+    expected = "MobileNetV2's weights in the format safetensors, under torchvision's names"
+    with reading(path, expected, "name another file by --encoder-weights"):
+        network.load_state_dict(safetensors.torch.load_file(path))
+    grid = same_padding(_narrow_grid(network)).requires_grad_(False).eval()
+    return GridEncoder("mobilenet_v2-tensorflow", grid, Scale(std=(0.5, 0.5, 0.5)))
+
+
+def _narrow_grid(network: Any) -> nn.Module:
+    grid: nn.Module = network.features[:18]  # one more layer widens 320 features to 1280
+    return grid
+
+
+def same_padding(module: nn.Module) -> nn.Module:
+    """Let convolutions with a stride of 2 and a kernel of 3 pad as TensorFlow does, "SAME"; in place.
+
+    An even side gets one pixel behind it, an odd one a pixel at either end.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d) and layer.stride == (2, 2):
+            layer.padding = (0, 0)
+            layer.register_forward_pre_hook(_pad)
+    return module
+
+
+def _pad(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    (grid,) = inputs
+    return F.pad(grid, (grid.size(-1) % 2, 1, grid.size(-2) % 2, 1))
+
+
+def pretrained(name: str, grid_of: Callable[[nn.Module], nn.Module]) -> GridEncoder:
+    """Return a part of a network of torchvision, with the weights torchvision recommends."""
     models = torchvision_models()
     weights = models.get_model_weights(name).DEFAULT
     cache = Path(torch.hub.get_dir()) / "checkpoints"
@@ -227,8 +231,6 @@ def pretrained(name: str, grid_of: Callable[[nn.Module], nn.Module]) -> GridEnco
             f"{weights.url} could not be fetched to {cache}: {error}. Put the file there, or use the encoder that is "
             f"trained on the captions."
         ) from error
-    except RuntimeError as error:  # torch's, of a checksum or of a damaged file
-        raise ValueError(f"{cache}: weights of {name} are damaged: {error}. Remove the file, and try again.") from error
     preset = weights.transforms()
     grid = grid_of(network).requires_grad_(False).eval()
     return GridEncoder(f"{name}-{weights.name}", grid, Scale(preset.mean, preset.std))
@@ -238,8 +240,131 @@ def torchvision_models() -> Any:
     """Return the module torchvision.models; ImportError if it is missing, or does not go with this torch."""
     try:
         return import_module("torchvision.models")
-    except (ImportError, RuntimeError, OSError) as error:  # a CUDA build beside a CPU torch raises RuntimeError
-        raise ImportError(
-            f"torchvision cannot be imported: {error}; expected the build that goes with torch {torch.__version__}. "
-            f"Install it (https://pytorch.org/get-started), or use the encoder that is trained on the captions."
-        ) from error
+    except (ImportError, RuntimeError) as error:  # a CUDA build beside a CPU torch raises RuntimeError
+        remedy = (
+            f"install the one for torch {torch.__version__} (https://pytorch.org/get-started), or take another encoder"
+        )
+        raise ImportError(f"torchvision cannot be imported: {error}; {remedy}") from error
+
+
+# A small encoder of our own, trained once to predict the content words of captions, then frozen
+
+_CHANNELS = (32, 64, 128)
+_LEARNING_RATE = 2e-3  # the largest, of AdamW
+
+
+class ContentEncoder(nn.Module):
+    """Four convolutions that halve the picture, and one more: 96 pixels become a grid of 6 x 6, 112 one of 7 x 7."""
+
+    def __init__(self, num_words: int, channels: int = 256) -> None:
+        super().__init__()
+        widths = (3, *_CHANNELS, channels)
+        layers = [_block(*pair, stride=2) for pair in pairwise(widths)]
+        self.grid = nn.Sequential(*layers, _block(channels, channels, stride=1))
+        self.words = nn.Linear(channels, num_words)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the features of the cells, [B, channels, rows, columns], of [B, 3, height, width]."""
+        features: Tensor = self.grid(pixels)
+        return features
+
+    def predict(self, pixels: Tensor) -> Tensor:
+        """Return [B, words], logits of every word's being in a caption."""
+        logits: Tensor = self.words(self(pixels).mean((2, 3)))
+        return logits
+
+
+def _block(inputs: int, outputs: int, *, stride: int) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+def content_targets(captions: Sequence[Sequence[str]], *, most: int = 500) -> tuple[list[str], Tensor]:
+    """Choose the words to predict, and say in [images, words] bool which images have them in a caption.
+
+    They are the words that are in the captions of most images, but for scikit-learn's stop words and single characters.
+    """
+    bags = [{word for caption in texts for word in caption_words(caption)} for texts in captions]
+    counts = Counter(word for bag in bags for word in sorted(bag) if len(word) > 1 and word not in ENGLISH_STOP_WORDS)
+    words = [word for word, _ in counts.most_common(most)]
+    if not words:
+        raise ValueError(f"{len(captions)} images, no content word in their captions; expected captions in English")
+    return words, torch.tensor([[word in bag for word in words] for bag in bags])
+
+
+def content_encoder(
+    pixels: Tensor,
+    captions: Sequence[Sequence[str]],
+    folder: Path,
+    *,
+    seed: int = 0,
+    epochs: int = 15,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+    train: bool = True,
+) -> GridEncoder:
+    """Train an encoder, or take the one that was trained with the same data and settings before.
+
+    The pixels, [images, 3, height, width] uint8, are of the training split only; height and width divide by 16. The
+    seed is that of the weights and of the order of the images; the encoder is named after it. Without `train`, it has
+    to be there.
+    """
+    if any(side % 16 for side in pixels.shape[2:]):
+        raise ValueError(f"images of {list(pixels.shape[2:])} pixels; expected sides that divide by 16")
+    words, targets = content_targets(captions)
+    settings = [seed, epochs, batch_size, _LEARNING_RATE]
+    key = json.dumps({"pixels": checksum(pixels), "targets": [words, checksum(targets)], "settings": settings})
+    name = f"content-encoder-seed{seed}"
+    path = folder / f"{name}-{sha256(key.encode()).hexdigest()[:16]}.npz"
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        encoder = ContentEncoder(len(words)).to(device)
+        if not path.is_file():
+            if not train:
+                raise FileNotFoundError(
+                    f"{path} is missing; expected the weights of the encoder that made the features of the training. "
+                    f"Put the file back, or train again with --overwrite, which trains an encoder too."
+                )
+            with locked(path):
+                if not path.is_file():  # no other process has trained it meanwhile
+                    _train(encoder, pixels, targets, epochs, batch_size, name if progress else None)
+                    weights: dict[str, Any] = {
+                        part: value.cpu().numpy() for part, value in encoder.state_dict().items()
+                    }
+                    write_atomic(path, lambda file: np.savez(file, **weights))
+        arrays = read_arrays(path, "remove the file, and the encoder is trained again")
+        encoder.load_state_dict({name: torch.from_numpy(arrays[name]) for name in encoder.state_dict()})
+    return GridEncoder(name, encoder.requires_grad_(False).eval(), Scale())
+
+
+def _train(
+    encoder: ContentEncoder, pixels: Tensor, targets: Tensor, epochs: int, batch_size: int, bar: str | None
+) -> None:
+    device, scale = next(encoder.parameters()).device, Scale()
+    with torch.no_grad():  # begin with the words' frequencies
+        encoder.words.bias.copy_(torch.logit(targets.float().mean(0), eps=1e-3))
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
+    steps = epochs * -(-len(pixels) // batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps)
+    for _ in (progress := tqdm(range(epochs), bar, disable=bar is None)):
+        total = 0.0
+        for places in torch.randperm(len(pixels)).split(batch_size):
+            images = _augmented(scale(pixels[places].to(device)))
+            loss = F.binary_cross_entropy_with_logits(encoder.predict(images), targets[places].float().to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            total += loss.item() * len(places)
+        progress.set_postfix(loss=f"{total / len(pixels):.4f}")
+
+
+def _augmented(images: Tensor) -> Tensor:
+    """Mirror half of the images, and shift all by the same few pixels."""
+    mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
+    images = torch.where(mirrored, images.flip(3), images)
+    reach = images.shape[3] // 12
+    down, right = torch.randint(2 * reach + 1, (2,)).tolist()
+    padded = F.pad(images, [reach] * 4, mode="reflect")
+    return padded[..., down : down + images.shape[2], right : right + images.shape[3]]

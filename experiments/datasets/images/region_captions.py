@@ -10,61 +10,34 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.digit_scenes import DigitScenes
 from experiments.datasets.images.image_features import GridEncoder, encode_photograph, shown_pixels
-from experiments.datasets.images.image_files import ImageFile
 from experiments.datasets.text.batches import Batch, BucketSampler, teacher_forced
 from experiments.datasets.text.vocabulary import Vocabulary
-
-__all__ = ["EncodedCaptions", "OneCaptionSampler", "RegionCaptions", "own_photograph"]
 
 
 @dataclass(frozen=True, eq=False)
 class RegionCaptions:
-    """Images as regions, and their captions.
+    """Images as regions, and their captions."""
 
-    Args:
-        regions: [images, N, F], features of the regions; cells of a grid, row by row.
-        captions: captions of every image, words with blanks between.
-        grid: number of rows and of columns.
-        pictures: what to show: [images, height, width] float32, 0 is paper and 1 is ink, or [images, 3, height, width]
-            uint8.
-        name: name of the data set.
-        encoder: name of what made the features.
-        network: what made the features of photographs; None where they are no photographs.
-        files: the photographs as they were taken; none where they are no photographs.
-        scenes: the digits of the images, where they are digit scenes.
-        skipped: number of captions and images that were left out, by the reason.
-
-    Raises:
-        ValueError: the numbers of images do not go together.
-    """
-
-    regions: Tensor
-    captions: list[list[str]]
-    grid: tuple[int, int]
+    regions: Tensor  # [images, N, F], features of the regions; cells of a grid, row by row
+    captions: list[list[str]]  # captions of every image, words with blanks between
+    grid: tuple[int, int]  # number of rows and of columns
+    # what to show: [images, height, width] float32, 0 is paper and 1 is ink, or [images, 3, height, width] uint8
     pictures: Tensor
-    name: str
-    encoder: str
-    network: GridEncoder | None = None
-    files: Sequence[ImageFile] = ()
-    scenes: DigitScenes | None = None
+    name: str  # name of the data set
+    encoder: str  # name of what made the features
+    network: GridEncoder | None = None  # what made the features of photographs; None where they are no photographs
+    files: Sequence[ImageFile] = ()  # the photographs as they were taken; none where they are no photographs
+    scenes: DigitScenes | None = None  # the digits of the images, where they are digit scenes
     skipped: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        sizes = len(self.regions), len(self.captions), len(self.pictures)
-        if len(set(sizes)) > 1:
-            raise ValueError(f"regions, captions and pictures of {sizes} images; expected as many of each")
 
     def __len__(self) -> int:
         return len(self.captions)
 
     def shown(self, place: int) -> Tensor:
-        """Return the picture of an image: a photograph in the shape that it was taken in, scaled down if it is large.
-
-        Raises:
-            OSError, ValueError: as of `ImageFile.open`.
-        """
+        """Return the picture of an image: a photograph in its own shape, scaled down if it is large."""
         return shown_pixels(self.files[place].open()) if self.files else self.pictures[place]
 
     def with_captions(self, captions: Sequence[str]) -> "RegionCaptions":
@@ -78,11 +51,7 @@ class RegionCaptions:
 
 
 def own_photograph(image: Image.Image, like: RegionCaptions, *, device: torch.device | str = "cpu") -> RegionCaptions:
-    """Return one more photograph without captions, its regions made by what made those of others.
-
-    Raises:
-        ValueError: the others are no photographs.
-    """
+    """Return one more photograph without captions, its regions made by what made those of others."""
     if like.network is None:
         raise ValueError(f"the images of {like.name} are no photographs, so a photograph cannot be one of them")
     regions, picture = encode_photograph(like.network, image, like.pictures.size(-1), device=device)

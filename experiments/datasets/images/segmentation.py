@@ -11,7 +11,6 @@ and one of these two. Their points are a grid over the photograph whose first an
     masks       whether a class is at a point, [photographs, classes but the background, rows, columns] bool
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,24 +23,14 @@ from torch.nn.functional import one_hot
 from experiments.datasets.arrays import read_arrays
 from experiments.files import reading
 
-__all__ = ["SegmentationMaps", "read_maps"]
-
-_REMEDY = "name another file of segmentation maps by --maps"
-
 
 @dataclass(frozen=True, eq=False)
 class SegmentationMaps:
-    """Which class is where in photographs.
+    """Which class is where in photographs."""
 
-    Args:
-        names: names of the photographs' files.
-        classes: names of the classes, the background first.
-        points: [photographs, rows, columns], the class of every point.
-    """
-
-    names: list[str]
-    classes: list[str]
-    points: np.ndarray
+    names: list[str]  # names of the photographs' files
+    classes: list[str]  # names of the classes, the background first
+    points: np.ndarray  # [photographs, rows, columns], the class of every point
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -73,38 +62,28 @@ def _overlap(cells: int, points: int) -> Tensor:
 
 
 def read_maps(path: Path) -> SegmentationMaps:
-    """Read a file of segmentation maps.
-
-    Raises:
-        DamagedFileError: it is missing or damaged, lacks something, masks of a photograph overlap, or entries do not go
-            together.
-    """
-    with reading(path, "names, classes, and named or masks that go with them", _REMEDY):
-        arrays = read_arrays(path, _REMEDY)
-        names, classes = (_texts(arrays[part], part) for part in ("names", "classes"))
-        points = _without_overlap(arrays["masks"], names, classes) if "masks" in arrays else arrays["named"]
-        if points.ndim != 3 or len(points) != len(names) or not points.size:
-            raise ValueError(f"points of shape {list(points.shape)} and {len(names)} names")
-        if points.dtype.kind not in "ui" or not 0 <= points.min() <= points.max() < len(classes):
-            raise ValueError(f"{points.dtype} from {points.min()} to {points.max()} of {len(classes)} classes")
+    """Read a file of segmentation maps; DamagedFileError where it is no such file."""
+    remedy = "name another file of segmentation maps by --maps"
+    with reading(path, "names, classes, and named or masks that go with them and do not overlap", remedy):
+        arrays = read_arrays(path, remedy)
+        names, classes = (
+            [text.decode() if isinstance(text, bytes) else str(text) for text in arrays[part].tolist()]
+            for part in ("names", "classes")
+        )
+        if "masks" in arrays:
+            masks = arrays["masks"]
+            for place, row, column in np.argwhere(masks.sum(1) > 1)[:1].tolist():
+                both = [classes[1 + one] for one in np.flatnonzero(masks[place, :, row, column])[:2]]
+                raise ValueError(
+                    f"masks of {' and '.join(both)} overlap in {names[place]} at row {row}, column {column}"
+                )
+            points = np.where(masks.any(1), masks.argmax(1) + 1, 0)
+            if masks.shape[1] != len(classes) - 1:
+                raise ValueError(f"masks {list(masks.shape)} of {len(classes)} classes with the background")
+        else:
+            points = arrays["named"]
+        if points.ndim != 3 or len(points) != len(set(names)) or not 0 <= points.min() <= points.max() < len(classes):
+            raise ValueError(
+                f"classes {list(points.shape)} to {points.max()} of {len(names)} names, {len(classes)} classes"
+            )
         return SegmentationMaps(names, classes, points)
-
-
-def _texts(array: np.ndarray, what: str) -> list[str]:
-    """Texts, of which no two are the same."""
-    found = [text.decode() if isinstance(text, bytes) else str(text) for text in array.tolist()]
-    if len(set(found)) < len(found):
-        raise ValueError(f"{what} has {Counter(found).most_common(1)[0][0]} twice")
-    return found
-
-
-def _without_overlap(masks: np.ndarray, names: list[str], classes: list[str]) -> np.ndarray:
-    """The class of every point, of masks [photographs, classes but the background, rows, columns]."""
-    if masks.dtype.kind != "b" or masks.ndim != 4 or masks.shape[1] != len(classes) - 1:
-        raise ValueError(f"masks {masks.dtype} {list(masks.shape)} of {len(classes)} classes with the background")
-    crowded = np.argwhere(masks.sum(1) > 1)
-    if len(crowded):
-        place, row, column = crowded[0].tolist()
-        both = [classes[1 + one] for one in np.flatnonzero(masks[place, :, row, column])[:2]]
-        raise ValueError(f"masks of {' and '.join(both)} overlap in {names[place]} at row {row}, column {column}")
-    return np.where(masks.any(1), masks.argmax(1) + 1, 0)

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from experiments.datasets.images.captions import caption_words
 from experiments.datasets.images.image_features import GridEncoder
-
-__all__ = ["Questions", "Regions", "cell_positions"]
 
 _MOST_NUMBERS = 2**27  # that the spread is computed of; all of a large set would not fit into memory
 
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Regions of photographs.
+    """Regions of photographs."""
 
-    Args:
-        features: ``[photographs, N, F]``, or ``[photographs, views, N, F]`` where several detectors have looked.
-        mask: True at regions, False at padding; shaped like the features without their width.
-        grid: number of rows and of columns, where the regions are the cells of a grid; None where they are boxes.
-        pictures: pixels of the photographs for drawing, ``[photographs, height, width]`` or
-            ``[photographs, 3, height, width]``; None where there are only features.
-        encoder: what made the features of the pictures; None where it is not at hand.
-    """
-
-    features: Tensor
-    mask: Tensor
-    grid: tuple[int, int] | None = None
+    features: Tensor  # ``[photographs, N, F]``, or ``[photographs, views, N, F]`` where several detectors have looked
+    mask: Tensor  # True at regions, False at padding; shaped like the features without their width
+    grid: tuple[int, int] | None = None  # number of rows and of columns; None where the regions are boxes
+    # pixels for drawing, [photographs, height, width] or [photographs, 3, height, width]
     pictures: Tensor | None = None
-    encoder: GridEncoder | None = None
+    encoder: GridEncoder | None = None  # what made the features of the pictures; None where it is not at hand
 
     def __len__(self) -> int:
         return len(self.features)
@@ -58,57 +50,65 @@ def cell_positions(grid: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Questions, the answers that people gave, and the regions that they are about.
+    """Questions, the answers that people gave, and the regions that they are about."""
 
-    Args:
-        name: name of the data set.
-        questions: words of every question.
-        answers: votes of every question: answers, and how many people gave each.
-        photographs: ``[questions]``, place of every question's photograph in the regions.
-        regions: the regions of all photographs.
-        kinds: kind of every question, such as "count"; results are told by kind.
-        relevant: ``[questions, N]`` bool, the regions that one has to look at; None where that is not known.
-    """
-
-    name: str
-    questions: Sequence[Sequence[str]]
-    answers: Sequence[Mapping[str, int]]
-    photographs: Tensor
-    regions: Regions
-    kinds: Sequence[str]
-    relevant: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        counts = {
-            "questions": len(self.questions),
-            "answers": len(self.answers),
-            "photographs": len(self.photographs),
-            "kinds": len(self.kinds),
-        } | ({} if self.relevant is None else {"relevant": len(self.relevant)})
-        if len(set(counts.values())) > 1:
-            raise ValueError(f"{self.name}: numbers of questions differ: {counts}; expected the same of all")
-        for place, words in enumerate(self.questions):
-            if not words:
-                raise ValueError(f"{self.name}: question {place} has no word; leave it out")
-        if len(self.photographs) and not 0 <= int(self.photographs.min()) <= int(self.photographs.max()) < len(
-            self.regions
-        ):
-            raise ValueError(f"{self.name}: a question is about none of the {len(self.regions)} photographs")
+    name: str  # name of the data set
+    questions: Sequence[Sequence[str]]  # words of every question
+    answers: Sequence[Mapping[str, int]]  # votes of every question: answers, and how many people gave each
+    photographs: Tensor  # ``[questions]``, place of every question's photograph in the regions
+    regions: Regions  # the regions of all photographs
+    kinds: Sequence[str]  # kind of every question, such as "count"; results are told by kind
+    relevant: Tensor | None = None  # ``[questions, N]`` bool, the regions that one has to look at, where known
 
     def __len__(self) -> int:
         return len(self.questions)
 
     def pick(self, places: Sequence[int]) -> Questions:
         """Return the questions at some places, about the same photographs."""
+        chosen = torch.as_tensor(places, dtype=torch.long)
         return replace(
             self,
             questions=[self.questions[place] for place in places],
             answers=[self.answers[place] for place in places],
-            photographs=self.photographs[torch.as_tensor(places, dtype=torch.long)],
+            photographs=self.photographs[chosen],
             kinds=[self.kinds[place] for place in places],
-            relevant=None if self.relevant is None else self.relevant[torch.as_tensor(places, dtype=torch.long)],
+            relevant=None if self.relevant is None else self.relevant[chosen],
         )
 
     def of_kinds(self, kinds: Sequence[str]) -> Questions:
         """Return the questions of some kinds."""
         return self.pick([place for place, kind in enumerate(self.kinds) if kind in kinds])
+
+    def held_out(self, share: float, name: str) -> tuple[Questions, Questions]:
+        """Part the questions by photograph, the same ones every time: the rest, and those about the share held out."""
+        count = len(self.regions)
+        if count < 2:
+            raise ValueError(f"{self.name}: {count} photograph; expected two at least, of which one is held out")
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+        is_held = torch.zeros(count, dtype=torch.bool)
+        is_held[order[: max(1, round(share * count))]] = True
+        asked = is_held[self.photographs]
+        kept, held = ((asked == value).nonzero().flatten().tolist() for value in (False, True))
+        return self.pick(kept), replace(self.pick(held), name=name)
+
+
+class Entry(NamedTuple):
+    """A question: its words, how many people gave each answer, the place of its photograph, and its kind."""
+
+    words: list[str]
+    votes: Mapping[str, int]
+    photograph: int
+    kind: str
+
+
+def question_words(text: str) -> list[str]:
+    """Return the words of a question: in small letters, without punctuation; ValueError without any."""
+    if not (words := caption_words(text)):
+        raise ValueError(f"the question is {text!r}; expected a text with a word")
+    return words
+
+
+def as_questions(name: str, entries: Sequence[Entry], regions: Regions) -> Questions:
+    """Return questions in their order."""
+    words, votes, photographs, kinds = zip(*entries, strict=True)
+    return Questions(name, words, votes, torch.tensor(photographs), regions, kinds)

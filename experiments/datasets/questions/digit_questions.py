@@ -36,8 +36,6 @@ from experiments.datasets.images.digit_scenes import DIGIT_NAMES, digit_images
 from experiments.datasets.places import SPLITS
 from experiments.datasets.questions.data import Questions, Regions, cell_positions
 
-__all__ = ["DIGIT_KINDS", "ONE_STEP", "UNANSWERABLE", "digit_questions"]
-
 Option = TypeVar("Option")
 ONE_STEP = ("where", "count", "which", "exists")
 DIGIT_KINDS = (*ONE_STEP, "chain")
@@ -58,19 +56,8 @@ def digit_questions(
 
     The splits share no image of a digit. A split depends on the seed and its own size only; of two sizes the smaller is
     the beginning of the larger.
-
-    Args:
-        seed: seed of the scenes and of the split of the images.
-        train: number of scenes to train on.
-        val: number of scenes to validate on.
-        test: number of scenes to test on.
-        views: number of views of every scene; with one, all digits are seen.
-
-    Returns:
-        The splits by name, and "absent": questions about the scenes of the test that have no answer.
-
-    Raises:
-        ValueError: a split would be empty, or there is no view.
+    Sizes are numbers of scenes; with one view of them, all digits are seen. Returned are the splits by name, and
+    "absent": questions about the scenes of the test that have no answer.
 
     Example:
         >>> data = digit_questions(0, train=3, val=1, test=1)["train"]
@@ -78,11 +65,6 @@ def digit_questions(
         ('what digit is above the zero', {'one': 1})
     """
     sizes = {"train": train, "val": val, "test": test}
-    for split, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{split} is {size}; expected at least one scene")
-    if views < 1:
-        raise ValueError(f"views is {views}; expected one at least")
     images = digit_images(seed)
     found = {
         split: _split(split, Random(f"{seed} {split} questions"), images[split], sizes[split], views)

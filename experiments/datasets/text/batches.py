@@ -13,30 +13,19 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
-__all__ = ["Batch", "BucketSampler", "EncodedText", "batch_loader", "padded", "teacher_forced"]
-
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """B sentence pairs, padded to N source and M target positions with <pad>; masks are True at what is no padding.
+    """B sentence pairs, padded to N source and M target positions with <pad>; masks are True at what is no padding."""
 
-    Args:
-        source: [B, N] int64, ids of the source, without special tokens.
-        source_mask: [B, N] bool.
-        target_in: [B, M] int64, <s> and the ids of the target: what the decoder reads.
-        target_out: [B, M] int64, the ids of the target and </s>: what it is to say.
-        target_mask: [B, M] bool, of both.
-        indices: [B] int64, places of the pairs in the text, counted from 0.
-    """
-
-    source: Tensor
-    source_mask: Tensor
-    target_in: Tensor
-    target_out: Tensor
-    target_mask: Tensor
-    indices: Tensor
+    source: Tensor  # [B, N] int64, ids of the source, without special tokens
+    source_mask: Tensor  # [B, N] bool
+    target_in: Tensor  # [B, M] int64, <s> and the ids of the target: what the decoder reads
+    target_out: Tensor  # [B, M] int64, the ids of the target and </s>: what it is to say
+    target_mask: Tensor  # [B, M] bool, of both
+    indices: Tensor  # [B] int64, places of the pairs in the text, counted from 0
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -49,22 +38,17 @@ class Batch:
 class EncodedText(Dataset[Batch]):
     """Sentence pairs as ids; indexed by a list of places it gives the `Batch` of these pairs.
 
-    There are two vocabularies, or a joint one.
-
-    Raises:
-        ValueError: an empty source sentence; the message says which. A target may be empty, where there is none yet.
+    There are two vocabularies, or a joint one. A target may be empty, where there is none yet; a source may not.
     """
 
     def __init__(self, text: ParallelText, source: Vocabulary, target: Vocabulary | None = None) -> None:
         target = target or source
         self.sources = [torch.tensor(source.encode(sentence), dtype=torch.int64) for sentence in text.source]
         self.targets = [torch.tensor(target.encode(sentence), dtype=torch.int64) for sentence in text.target]
-        for number, ids in enumerate(self.sources, 1):
-            if not len(ids):
-                raise ValueError(
-                    f"{text.name}: source sentence {number} is empty; expected at least one word, as attention has "
-                    f"nothing to attend to. Remove the pair, or read the text with skip=True."
-                )
+        if not all(map(len, self.sources)):
+            raise ValueError(
+                f"{text.name}: a source sentence is empty, and attention has nothing to attend to; leave it out"
+            )
 
     @property
     def lengths(self) -> list[tuple[int, int]]:
@@ -101,18 +85,8 @@ class BucketSampler(Sampler[list[int]]):
     the callback `SamplerEpoch` also when it resumes; other loops call `set_epoch` themselves. Processes that train
     together have parts of the same batches; see `share`.
 
-    Args:
-        lengths: source and target length of every pair; `EncodedText.lengths`.
-        sentences: most pairs of a batch.
-        pool: batches of a pool; with few, an epoch has other batches than the one before.
-        shuffle: False for the same batches in every epoch, in order of length.
-        seed: seed of the order.
-
-    Raises:
-        ValueError: a limit that is not positive, or no pairs.
-
-    Source:
-        Pools as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
+    A batch has `sentences` pairs at most. Without `shuffle`, the batches are the same in every epoch, in order of
+    length. Pools are as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
     """
 
     def __init__(
@@ -124,11 +98,6 @@ class BucketSampler(Sampler[list[int]]):
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        for name, value in (("sentences", sentences), ("pool", pool)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}; expected 1 at least")
-        if not len(lengths):
-            raise ValueError("lengths is empty; expected at least one pair")
         self.lengths, self.sentences, self.pool = list(lengths), sentences, pool
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
         self.rank, self.ranks = 0, 1

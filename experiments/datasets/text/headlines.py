@@ -5,12 +5,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from reprlib import repr as shown
 
-from experiments.datasets.places import SPLITS, data_folder, missing
+from experiments.datasets.places import SPLITS, data_folder, first_file
 from experiments.files import read_packed, reading
-
-__all__ = ["HeadlineText", "lead", "load_headlines", "plain_words", "read_headlines"]
 
 _EXPECTED = "a file of JSON lines, each with a text and its summaries, which may be packed as .jsonl.gz"
 _FILES = {
@@ -22,17 +19,11 @@ _FILES = {
 
 @dataclass(frozen=True, eq=False)
 class HeadlineText:
-    """Texts and their headlines, as `plain_words` writes both.
+    """Texts and their headlines, as `plain_words` writes both."""
 
-    Args:
-        texts: the texts.
-        headlines: one headline or more of every text.
-        name: name of the file.
-    """
-
-    texts: list[str]
-    headlines: list[tuple[str, ...]]
-    name: str
+    texts: list[str]  # the texts
+    headlines: list[tuple[str, ...]]  # one headline or more of every text
+    name: str  # name of the file
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -70,18 +61,8 @@ def load_headlines(
     Training texts that are also to validate or to test on, and validation texts that are also to test on, are left
     out.
 
-    Args:
-        data_root: folder of the data sets, by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention. There lie
-            headline-train/gigaword_train_sample, headline-train/gigaword_valid_sample and headline/gigaword, each as
-            .jsonl or packed as .jsonl.gz.
-        files: by split ("train", "val", "test") a file to use in its place.
-
-    Returns:
-        The splits by name.
-
-    Raises:
-        FileNotFoundError: a file is missing; the message says which to put where.
-        ValueError: a file is not what it should be; the message names file and line. Or nothing is left to train on.
+    There lie headline-train/gigaword_train_sample, headline-train/gigaword_valid_sample and headline/gigaword, each as
+    .jsonl or packed as .jsonl.gz; of a split another file may be given.
 
     Source:
         Graff and Cieri, English Gigaword, 2003; Rush, Chopra and Weston, 2015.
@@ -99,35 +80,21 @@ def load_headlines(
 
 
 def _find(stem: Path) -> Path:
-    for ending in (".jsonl", ".jsonl.gz"):
-        path = stem.with_name(f"{stem.name}{ending}")
-        if path.is_file():
-            return path
     source = f"{_EXPECTED} (it is not fetched; Gigaword is sold by the Linguistic Data Consortium)"
-    raise missing(stem.with_name(f"{stem.name}.jsonl"), source, str(stem.parent.name))
+    paths = [stem.with_name(f"{stem.name}{ending}") for ending in (".jsonl", ".jsonl.gz")]
+    return first_file(paths, source, stem.parent.name)
 
 
 def read_headlines(path: Path) -> HeadlineText:
-    """Read a file of JSON lines: objects with a text ("text") and a list of headlines ("summaries"); others may be.
-
-    Raises:
-        DamagedFileError: there is no such file, or a line is not what it should be; the message names file and line.
-    """
+    """Read a file of JSON lines: objects with a text ("text") and a list of headlines ("summaries"); others may be."""
     texts, headlines = list[str](), list[tuple[str, ...]]()
     with reading(path, _EXPECTED):
         lines = read_packed(path).decode().removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
-        with reading(f"{path}: line {number}", "an object with 'text' and one of 'summaries' or more"):
+        with reading(f"{path}: line {number}", "an object with 'text' and one of 'summaries' or more, none empty"):
             entry = json.loads(line)
-            texts.append(_words(entry["text"]))
-            headlines.append(tuple(map(_words, entry["summaries"])))
-            if not headlines[-1]:
-                raise ValueError("it has no summaries")
+            texts.append(plain_words(entry["text"]))
+            headlines.append(tuple(map(plain_words, entry["summaries"])))
+            if not all([texts[-1], headlines[-1], *headlines[-1]]):
+                raise ValueError("a text or its headlines are empty")
     return HeadlineText(texts, headlines, path.name)
-
-
-def _words(value: object) -> str:
-    """A text as `plain_words` writes it."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{shown(value)} is no text with a word")
-    return plain_words(value)

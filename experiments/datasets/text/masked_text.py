@@ -15,17 +15,6 @@ from experiments.datasets.text.batches import BucketSampler, padded
 from experiments.datasets.text.parallel import load_parallel
 from experiments.datasets.text.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary
 
-__all__ = [
-    "ENGLISH",
-    "MASK",
-    "EpochSampler",
-    "MaskedBatch",
-    "MaskedText",
-    "encode_sentences",
-    "hide_tokens",
-    "load_english",
-]
-
 MASK = UNKNOWN  # no text has this piece, as the vocabulary has one for every byte
 ENGLISH = {"toy": ("toy",), "english": ("multi30k", "tatoeba")}  # whose English sides a text is
 _LEFT, _REPLACED = 0.1, 0.1  # of the hidden tokens
@@ -39,12 +28,7 @@ def load_english(
     `toy`: the English-like side of the embedded corpus. `english`: the English sides of Multi30k and Tatoeba, with
     their splits; training sentences that are also held out are left out. There are `limit` training sentences at most;
     which ones is the same in every run.
-
-    Raises:
-        FileNotFoundError, ValueError: an unknown name, or as of `load_parallel`.
     """
-    if name not in ENGLISH:
-        raise ValueError(f"no text is named {name!r}; expected one of {', '.join(ENGLISH)}")
     texts = {split: english_side(ENGLISH[name], split, data_folder(data_root)) for split in SPLITS}
     held_out = {*texts["val"], *texts["test"]}
     train = [sentence for sentence in texts["train"] if sentence not in held_out]
@@ -63,27 +47,16 @@ def encode_sentences(sentences: Sequence[str], vocabulary: Vocabulary, *, length
     """Ids of sentences between <s> and </s>, cut off so that these fit into a length of at least 3."""
     if length < 3:
         raise ValueError(f"length is {length}; expected 3 at least: <s>, a piece and </s>")
-    rows = [vocabulary.encode(sentence) for sentence in sentences]
-    for number, row in enumerate(rows, 1):
-        if not row:
-            raise ValueError(f"sentence {number} is empty; expected at least one word. Remove it.")
-    return [torch.tensor([BEGIN, *row[: length - 2], END]) for row in rows]
+    return [torch.tensor([BEGIN, *vocabulary.encode(sentence)[: length - 2], END]) for sentence in sentences]
 
 
 class MaskedBatch(NamedTuple):
-    """B sentences; K tokens are hidden. In this order they are the arguments of `MaskedLanguageModel`.
+    """B sentences; K tokens are hidden. In this order they are the arguments of `MaskedLanguageModel`."""
 
-    Args:
-        tokens: [B, N] int64, ids with something else at most hidden tokens.
-        mask: [B, N] bool, True at what is no padding.
-        hidden: [B, N] bool, True at hidden tokens.
-        target: [K] int64, ids of the hidden tokens, sentence after sentence.
-    """
-
-    tokens: Tensor
-    mask: Tensor
-    hidden: Tensor
-    target: Tensor
+    tokens: Tensor  # [B, N] int64, ids with something else at most hidden tokens
+    mask: Tensor  # [B, N] bool, True at what is no padding
+    hidden: Tensor  # [B, N] bool, True at hidden tokens
+    target: Tensor  # [K] int64, ids of the hidden tokens, sentence after sentence
 
 
 def hide_tokens(
@@ -94,14 +67,9 @@ def hide_tokens(
     Of the hidden tokens, 80 % become MASK, 10 % another token drawn uniformly, and 10 % stay as they are. The mask,
     [B, N] bool, is True at what is no padding.
 
-    Raises:
-        ValueError: a share that is not between 0 and 1.
-
     Source:
         Devlin, Chang, Lee and Toutanova, BERT, 2019, section 3.1 and create_pretraining_data.py.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"share is {share}; expected a number between 0 and 1, such as 0.15")
     words = mask & (tokens >= len(SPECIAL))
     noise = torch.from_numpy(generator.random(tokens.shape)).masked_fill(~words, 2)
     rank = noise.argsort(1).argsort(1)

@@ -1,7 +1,7 @@
 """Sentences and their translations, and reading them from two plain text files."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,63 +9,28 @@ from typing import Any, NamedTuple
 from experiments.datasets.text.word_rules import WordRule, divide_words
 from experiments.files import read_packed, reading
 from pyro_attention.analysis import Alignment, GoldAlignment
-from pyro_attention.registry import Registry
-
-__all__ = [
-    "PARALLEL",
-    "Fault",
-    "ParallelReader",
-    "ParallelText",
-    "Rules",
-    "check_pairing",
-    "checked_lines",
-    "clean_pairs",
-    "read_lines",
-    "read_parallel",
-]
-
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, eq=False)
 class ParallelText:
-    """Sentences and their translations; words are what blanks separate.
+    """Sentences and their translations; words are what blanks separate."""
 
-    Args:
-        source: sentences to translate.
-        target: their translations, as many.
-        name: name of the data set.
-        languages: languages of source and target.
-        alignments: sure gold links between the words of each pair, where there are any.
-        skipped: number of pairs that were left out in reading, by the reason.
-        possible: gold links that may be as well, the sure ones among them; none but these when omitted.
-
-    Raises:
-        ValueError: the lists do not go together.
-    """
-
-    source: list[str]
-    target: list[str]
-    name: str
-    languages: tuple[str, str]
-    alignments: list[Alignment] | None = None
-    skipped: dict[str, int] = field(default_factory=dict)
-    possible: list[Alignment] | None = None
+    source: list[str]  # sentences to translate
+    target: list[str]  # their translations, as many
+    name: str  # name of the data set
+    languages: tuple[str, str]  # languages of source and target
+    alignments: list[Alignment] | None = None  # sure gold links between the words of each pair, where there are any
+    skipped: dict[str, int] = field(default_factory=dict)  # number of pairs that were left out, by the reason
+    possible: list[Alignment] | None = None  # gold links that may be as well, the sure ones among them
 
     def __post_init__(self) -> None:
-        if len(self.source) != len(self.target):
-            raise ValueError(f"{len(self.source)} source and {len(self.target)} target sentences; expected as many")
-        for alignments in (self.alignments, self.possible):
-            if alignments is not None:
-                self._check(alignments)
+        words = [(len(source.split()), len(target.split())) for source, target in zip(*self._sides(), strict=True)]
+        for links in (self.alignments, self.possible):
+            if links is not None and [(one.num_source, one.num_target) for one in links] != words:
+                raise ValueError(f"{self.name}: alignments of other sentences; expected one a pair, of as many words")
 
-    def _check(self, alignments: list[Alignment]) -> None:
-        if len(alignments) != len(self.source):
-            raise ValueError(f"{len(alignments)} alignments of {len(self.source)} pairs; expected one a pair")
-        for number, (gold, *pair) in enumerate(zip(alignments, self.source, self.target, strict=True), 1):
-            found, words = [gold.num_source, gold.num_target], [len(side.split()) for side in pair]
-            if found != words:
-                raise ValueError(f"the alignment of pair {number} is one of {found} words; expected {words}, as here")
+    def _sides(self) -> tuple[list[str], list[str]]:
+        return self.source, self.target
 
     def __len__(self) -> int:
         return len(self.source)
@@ -76,7 +41,7 @@ class ParallelText:
 
     def chosen(self, places: Sequence[int]) -> "ParallelText":
         """The pairs at these places, in this order."""
-        sides = [self.source[place] for place in places], [self.target[place] for place in places]
+        sides = ([side[place] for place in places] for side in self._sides())
         links = (self.alignments, self.possible)
         alignments, possible = (None if one is None else [one[place] for place in places] for one in links)
         return ParallelText(*sides, self.name, self.languages, alignments, self.skipped, possible)
@@ -99,31 +64,12 @@ class ParallelText:
 
 
 class Rules(NamedTuple):
-    """What becomes of a line.
+    """What becomes of a line."""
 
-    Args:
-        lowercase: make all letters small.
-        max_words: most words that a sentence may have on either side.
-        skip: leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them.
-        words: how sentences are divided into words, see `divide_words`.
-    """
-
-    lowercase: bool = False
-    max_words: int | None = None
-    skip: bool = False
-    words: WordRule = "none"
-
-
-@dataclass(frozen=True)
-class ParallelReader:
-    """A data set of sentence pairs; a split is read from the folder of the data sets."""
-
-    read: Callable[[Path, str, tuple[str, str], Rules], ParallelText]  # folder, split, source and target language
-    languages: tuple[str, ...]
-    tokenised: bool = False  # whether punctuation stands between blanks already
-
-
-PARALLEL: Registry[ParallelReader] = Registry("parallel text")
+    lowercase: bool = False  # make all letters small
+    max_words: int | None = None  # most words that a sentence may have on either side
+    skip: bool = False  # leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them
+    words: WordRule = "none"  # how sentences are divided into words, see `divide_words`
 
 
 class Fault(NamedTuple):
@@ -139,31 +85,17 @@ def read_parallel(
     """Read sentence pairs from two plain text files (UTF-8), where line i of one translates line i of the other.
 
     Only a line feed ends a line. White space (also no-break spaces) becomes single blanks.
-
-    Args:
-        source: file of the sentences to translate.
-        target: file of their translations.
-        languages: languages of source and target.
-        name: name of the data set, by default that of the source file.
-        rules: what becomes of a line; fields of `Rules`.
-
-    Raises:
-        ValueError: there is no such file; the files differ in length, which is never skipped; no pair is left; or,
-            without `skip`, a bad line. The message names file, line and remedy.
+    The name is by default that of the source file; the rules are fields of `Rules`.
     """
     paths = Path(source), Path(target)
-    lines = [read_lines(path) for path in paths]
-    return clean_pairs(lines, paths, Rules(**rules), name=name or paths[0].stem, languages=languages)
+    sides = [read_lines(path) for path in paths]
+    return clean_pairs(sides, paths, Rules(**rules), name=name or paths[0].stem, languages=languages)
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file, which may be packed (.gz), without their ends and without a byte order mark.
-
-    Raises:
-        DamagedFileError: the file is missing or no archive.
-    """
+    """Return the lines of a file, which may be packed (.gz), without their ends and without a byte order mark."""
     with reading(path, "a plain text file (UTF-8) of one sentence a line"):
-        lines = read_packed(path).removeprefix(_BOM).split(b"\n")
+        lines = read_packed(path).removeprefix(b"\xef\xbb\xbf").split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 
@@ -176,11 +108,7 @@ def clean_pairs(
     languages: tuple[str, str],
     numbers: Sequence[int] | None = None,
 ) -> ParallelText:
-    """Check and clean the lines of both sides, of all or of these numbers (counted from 0); errors name path and line.
-
-    Raises:
-        ValueError: see `read_parallel`.
-    """
+    """Check and clean the lines of both sides, of all or of these numbers (counted from 0); see `read_parallel`."""
     check_pairing(sides, paths)
     if numbers is not None:
         sides = [[side[number] for number in numbers] for side in sides]
@@ -226,24 +154,24 @@ def checked_lines(
     """
     for number, *lines in zip(range(len(sides[0])) if numbers is None else numbers, *sides, strict=True):
         checked = [_check(line, rules) for line in lines]
-        faults = [(path, fault) for path, (_, fault) in zip(paths, checked, strict=True) if fault]
-        if not faults:
-            yield [text for text, _ in checked], None
-            continue
-        path, (reason, seen, expected) = faults[0]
-        yield ["" for _ in lines], Fault(reason, f"{path}: line {number + 1} {seen}; expected {expected}")
+        faults = [
+            Fault(fault.reason, f"{path}: line {number + 1} {fault.message}")
+            for path, (_, fault) in zip(paths, checked, strict=True)
+            if fault
+        ]
+        yield [text for text, _ in checked], faults[0] if faults else None
 
 
-def _check(line: bytes, rules: Rules) -> tuple[str, tuple[str, str, str] | None]:
-    """The sentence of a line, and what is wrong with it: reason, what was seen, what was expected."""
+def _check(line: bytes, rules: Rules) -> tuple[str, Fault | None]:
+    """The sentence of a line, and what is wrong with it."""
     try:
         text = divide_words(line.decode(), rules.words)
     except UnicodeDecodeError as error:
         seen = f"is not UTF-8, its byte {error.start + 1} is 0x{line[error.start]:02x}"
-        return "", ("undecodable", seen, "UTF-8 (iconv converts other encodings)")
+        return "", Fault("undecodable", f"{seen}; expected UTF-8 (iconv converts other encodings)")
     count = len(text.split())
     if not count:
-        return text, ("empty", "is empty", "a sentence")
+        return text, Fault("empty", "is empty; expected a sentence")
     if rules.max_words is not None and count > rules.max_words:
-        return text, ("long", f"has {count} words", f"{rules.max_words} at most (max_words)")
+        return text, Fault("long", f"has {count} words; expected {rules.max_words} at most (max_words)")
     return text.lower() if rules.lowercase else text, None

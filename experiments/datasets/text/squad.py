@@ -1,22 +1,18 @@
 """SQuAD: questions on paragraphs of articles, answered by a span of the paragraph or, from 2.0 on, by none."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from reprlib import repr as shown
 from typing import Any, Literal, NamedTuple
 
 import torch
 
-from experiments.datasets.places import data_folder, missing
+from experiments.datasets.places import SPLITS, data_folder, missing
 from experiments.files import read_packed, reading
-
-__all__ = ["Answer", "Question", "SquadName", "load_squad", "read_squad"]
 
 SquadName = Literal["v1", "v2"]
 
-MOST_HELD_OUT = 16  # articles for validation
 _EXPECTED = "a JSON file in the format of SQuAD, which may be packed as .json.gz"
 # Beginnings of file names: the official one, then what takes its place.
 _NAMES: dict[tuple[SquadName, str], tuple[str, ...]] = {
@@ -36,21 +32,13 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question on a paragraph.
+    """A question on a paragraph."""
 
-    Args:
-        id: its name, of its own in a file.
-        title: title of the article.
-        context: the paragraph.
-        text: the question.
-        answers: what people answered; none where the paragraph holds no answer.
-    """
-
-    id: str
-    title: str
-    context: str
-    text: str
-    answers: tuple[Answer, ...]
+    id: str  # its name, of its own in a file
+    title: str  # title of the article
+    context: str  # the paragraph
+    text: str  # the question
+    answers: tuple[Answer, ...]  # what people answered; none where the paragraph holds no answer
 
 
 def load_squad(
@@ -60,32 +48,19 @@ def load_squad(
     train_file: Path | None = None,
     test_file: Path | None = None,
 ) -> dict[str, list[Question]]:
-    """Load SQuAD 1.1 or 2.0; all parts have whole articles, chosen once and for all, and nothing is chosen on "test".
+    """Load the parts "train", "val" and "test" of SQuAD 1.1 or 2.0; nothing is chosen on "test".
 
-    The test part is the development file, as the official test part is not public. "v1" has the questions with an
-    answer alone, also of a file of 2.0. Validation is a tenth of the articles of the training file, 16 at most, which
-    the training part is then without.
+    All parts have whole articles, chosen once and for all. The test part is the development file, as the official test
+    part is not public. "v1" has the questions with an answer alone, also of a file of 2.0. Validation is a tenth of the
+    articles of the training file, 16 at most, which the training part is then without.
 
     Where the training file of "v2" has no question without an answer, as that of 1.1, all of it is in the training
     part, and the articles of the development file are divided: 3/8 go to the training part, 1/8 are for validation,
     and the test part has the others. Such numbers cannot be compared with those of the whole development file.
 
-    Args:
-        name: v1, SQuAD 1.1, or v2, SQuAD 2.0.
-        data_root: folder that holds squad/; by default $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention. There lie
-            train-v1.1.json, dev-v1.1.json, train-v2.0.json and dev-v2.0.json, or excerpts, such as
-            train-v1.1-small.json, each perhaps packed as .json.gz. Without dev-v1.1 there is dev-v2.0 in its place, and
-            without train-v2.0 train-v1.1.
-        train_file: a file to train on in their place.
-        test_file: a file to test on in their place.
-
-    Returns:
-        The parts "train", "val" and "test".
-
-    Raises:
-        FileNotFoundError: a file is missing; the message says which to put where.
-        ValueError: a file is not what it should be; the message names file and question. Or both files have a question,
-            or there are too few articles.
+    In squad/ lie train-v1.1.json, dev-v1.1.json, train-v2.0.json and dev-v2.0.json, or excerpts, such as
+    train-v1.1-small.json, each perhaps packed as .json.gz. Without dev-v1.1 there is dev-v2.0 in its place, and without
+    train-v2.0 train-v1.1. Other files may take the place of the training and the test file.
 
     Source:
         Rajpurkar et al., SQuAD: 100,000+ Questions for Machine Comprehension of Text, 2016; Rajpurkar et al., Know What
@@ -96,40 +71,34 @@ def load_squad(
     train, test = (read_squad(path) for path in paths)
     common = {question.id for question in train} & {question.id for question in test}
     if common:
-        raise ValueError(
-            f"{paths[1]}: question {shown(min(common))} is in {paths[0]} too, which is trained on; expected questions "
-            f"of other articles"
-        )
+        raise ValueError(f"{paths[1]}: question {min(common)!r} is in {paths[0]} too; expected others than trained on")
     if name == "v1":
         train, test = ([question for question in part if question.answers] for part in (train, test))
     elif all(question.answers for question in train):
         if all(question.answers for question in test):
             raise ValueError(f"{paths[0]} and {paths[1]} have no question without an answer; choose task v1 for them")
         more, val, test = _divided(test, (3, 1, 4), paths[1])
-        return {"train": train + more, "val": val, "test": test}
+        return dict(zip(SPLITS, (train + more, val, test), strict=True))
     titles = len({question.title for question in train})
-    held_out = min(max(1, titles // 10), MOST_HELD_OUT)
+    held_out = min(max(1, titles // 10), 16)
     train, val = _divided(train, (titles - held_out, held_out), paths[0])
-    return {"train": train, "val": val, "test": test}
+    return dict(zip(SPLITS, (train, val, test), strict=True))
 
 
 def _find(folder: Path, name: SquadName, part: str) -> Path:
     """The file of a part: the official one, or the one excerpt that there is."""
     for beginning in _NAMES[name, part]:
-        for ending in (".json", ".json.gz"):
-            if (folder / f"{beginning}{ending}").is_file():
-                return folder / f"{beginning}{ending}"
-        excerpts = sorted(path for ending in ("json", "json.gz") for path in folder.glob(f"{beginning}-*.{ending}"))
-        if len(excerpts) > 1:
-            raise ValueError(
-                f"{folder} has {len(excerpts)} files named {beginning}-..., expected one; name the one to use by "
-                f"--{part}-file"
-            )
-        if excerpts:
-            return excerpts[0]
-    official = f"{_NAMES[name, part][0]}.json"
-    address = f"the file of https://rajpurkar.github.io/SQuAD-explorer/dataset/{official} (it is not fetched)"
-    raise missing(folder / official, address, "squad")
+        official = [
+            path for path in map(folder.joinpath, (f"{beginning}.json", f"{beginning}.json.gz")) if path.is_file()
+        ]
+        found = official[:1] or [*folder.glob(f"{beginning}-*.json"), *folder.glob(f"{beginning}-*.json.gz")]
+        if len(found) > 1:
+            raise ValueError(f"{folder} has {len(found)} files named {beginning}-...; name one by --{part}-file")
+        if found:
+            return found[0]
+    official_name = f"{_NAMES[name, part][0]}.json"
+    address = f"the file of https://rajpurkar.github.io/SQuAD-explorer/dataset/{official_name} (it is not fetched)"
+    raise missing(folder / official_name, address, "squad")
 
 
 def _divided(questions: list[Question], shares: Sequence[int], path: Path) -> list[list[Question]]:
@@ -137,55 +106,39 @@ def _divided(questions: list[Question], shares: Sequence[int], path: Path) -> li
     titles = list(dict.fromkeys(question.title for question in questions))
     if len(titles) < len(shares):
         raise ValueError(f"{path} has {len(titles)} articles that can be used, expected {len(shares)} at least")
-    order = torch.randperm(len(titles), generator=torch.Generator().manual_seed(0)).tolist()
+    order = torch.randperm(len(titles), generator=torch.Generator().manual_seed(0))
     sizes = [max(1, len(titles) * share // sum(shares)) for share in shares[:-1]]
-    part_of, begin = dict[str, int](), 0
-    for part, size in enumerate([*sizes, len(titles) - sum(sizes)]):
-        part_of |= {titles[place]: part for place in order[begin : begin + size]}
-        begin += size
-    return [[question for question in questions if part_of[question.title] == part] for part in range(len(shares))]
+    parts = [{titles[place] for place in part} for part in order.split([*sizes, len(titles) - sum(sizes)])]
+    return [[question for question in questions if question.title in part] for part in parts]
 
 
 def read_squad(path: Path, *, answers: bool = True) -> list[Question]:
     """Read a file in the format of SQuAD 1.1 or 2.0; every answer must stand in its context where it says.
 
-    Args:
-        path: the file.
-        answers: read the answers; without, the questions have none, whatever the file says of them.
-
-    Raises:
-        DamagedFileError: there is no such file, or it is not in this format; the message names the question.
+    Without `answers` the questions have none, whatever the file says of them.
     """
-    questions = dict[str, Question]()
     with reading(path, _EXPECTED):
-        for question in _questions(json.loads(read_packed(path)), path, answers):
-            if question.id in questions:
-                raise ValueError(f"two questions have the id {question.id!r}")
-            questions[question.id] = question
-        if not questions:
-            raise ValueError("it has no questions")
-    return list(questions.values())
+        questions = [
+            _question(entry, paragraph["context"], article["title"], path, answers)
+            for article in json.loads(read_packed(path))["data"]
+            for paragraph in article["paragraphs"]
+            for entry in paragraph["qas"]
+        ]
+        if not questions or len({question.id for question in questions}) < len(questions):
+            raise ValueError("it has no questions, or two of the same id")
+    return questions
 
 
-def _questions(tree: Any, path: Path, with_answers: bool) -> Iterator[Question]:
-    for place, article in enumerate(tree["data"], 1):
-        for number, paragraph in enumerate(article["paragraphs"], 1):
-            for entry in paragraph["qas"]:
-                with reading(f"{path}: paragraph {number} of article {place}", "a question of SQuAD"):
-                    key, title, context = entry["id"], article["title"], paragraph["context"]
-                    texts = (key, title, context, entry["question"])
-                    if not all(isinstance(text, str) for text in texts) or not context.strip():
-                        raise ValueError(f"id, title, context and question are {shown(texts)}")
-                answers = _answers(entry, context, f"{path}: question {key}") if with_answers else ()
-                yield Question(key, title, context, entry["question"], answers)
-
-
-def _answers(entry: dict[str, Any], context: str, where: str) -> tuple[Answer, ...]:
-    with reading(where, "answers that stand in the context at answer_start", "mend or remove the question"):
-        answers = tuple(Answer(one["text"], one["answer_start"]) for one in entry["answers"])
+def _question(entry: dict[str, Any], context: str, title: str, path: Path, with_answers: bool) -> Question:
+    with reading(
+        f"{path}: question {entry['id']}", "a context, and answers that stand in it", "mend or remove the question"
+    ):
+        answers = tuple(Answer(one["text"], one["answer_start"]) for one in entry["answers"]) if with_answers else ()
+        if not context.strip():
+            raise ValueError("the context is empty")
         for text, start in answers:
             if start < 0 or not text or context[start : start + len(text)] != text:
                 raise ValueError(f"{text!r} is not at character {start}, but {context[start : start + len(text)]!r}")
-        if entry.get("is_impossible", False) == bool(answers):
+        if with_answers and entry.get("is_impossible", False) == bool(answers):
             raise ValueError(f"{len(answers)} answers, and is_impossible is {entry.get('is_impossible')}")
-        return answers
+        return Question(entry["id"], title, context, entry["question"], answers)

@@ -13,8 +13,8 @@ from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches, map_scores, pointing
 from experiments.captioning.show import attention_figure, region_view, uncertainty_figure, view_caption, write_page
 from experiments.captioning.train import CaptioningTask, load_images, load_trained, read_config
+from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.image_features import encode
-from experiments.datasets.images.image_files import ImageFile
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
     OneCaptionSampler,

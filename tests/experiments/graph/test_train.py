@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.datasets.graphs.load import GraphData
-from experiments.datasets.graphs.masked import read_own_graph
+from experiments.datasets.graphs.load import GraphData, read_own_graph
 from experiments.files import UserError
 from experiments.graph import figures
 from experiments.graph.config import GraphConfig

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 import torch
 
-from experiments.datasets.text.readers import toy
+from experiments.datasets.text import parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
 from experiments.harness.folder import saved_options
@@ -27,7 +27,7 @@ TINY = {"train_pairs": 16, "test_pairs": 6, "hidden": 8, "embedding": 8, "vocabu
 @pytest.fixture
 def study(monkeypatch, tmp_path):
     """Run a study on a small corpus: the report that it publishes."""
-    monkeypatch.setattr(toy, "toy_corpus", partial(toy_translation, 0, train=32, val=4, test=6))
+    monkeypatch.setattr(parallel, "toy_corpus", partial(toy_translation, 0, train=32, val=4, test=6))
 
     def study(name, *, changes=None, **options):
         given = {"seeds": 2, "workers": 1, "progress": False, "out": tmp_path / "out", "results": tmp_path / "results"}

@@ -10,8 +10,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.nn.functional import nll_loss
 
-from experiments.datasets.text import masked_text
-from experiments.datasets.text.readers import toy
+from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
 from experiments.harness.cli import run_commands
@@ -36,7 +35,7 @@ TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8,
 def tiny_corpus():
     texts = toy_translation(0, train=24, val=8, test=8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toy, "toy_corpus", lambda: texts)
+        patch.setattr(parallel, "toy_corpus", lambda: texts)
         masked_text.english_side.cache_clear()
         yield
     masked_text.english_side.cache_clear()

@@ -1,72 +1,45 @@
-"""Photographs as squares of pixels, and the features of their grids."""
+"""Photographs as squares of pixels, the features of their grids, and the networks that make these."""
 
 import os
-import sys
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from experiments.datasets.images.caption_data import CaptionedImages
+from experiments.datasets.images import image_features
+from experiments.datasets.images.captions import CaptionedImages, ImageFile
 from experiments.datasets.images.image_features import (
     GridEncoder,
     Scale,
+    content_encoder,
+    content_targets,
     fingerprint,
     grid_features,
+    mobilenet_grid,
     resized_images,
-    resnet_grid,
+    same_padding,
+    torchvision_models,
 )
-from experiments.datasets.images.image_files import ImageFile
 
 PIXELS = torch.arange(5 * 3 * 8 * 12).remainder(251).to(torch.uint8).view(5, 3, 8, 12)
 
 
 @pytest.fixture
 def photographs(tmp_path):
-    """Four photographs of one colour each, of several shapes."""
+    """Four photographs of one colour each, of several shapes; the first is black."""
     images = []
     for number, size in enumerate([(20, 10), (10, 20), (16, 16), (7, 5)]):
         path = tmp_path / f"{number}.png"
-        Image.new("RGB", size, (50 * number, 0, 200)).save(path)
+        Image.new("RGB", size, (50 * number, 0, 0)).save(path)
         images.append(ImageFile(path))
     return CaptionedImages(images, [[f"caption {number}"] for number in range(4)], "mine", "val")
 
 
-class Counting(nn.Module):
-    """Counts the pictures that go through."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module, self.count = module, 0
-
-    def forward(self, pixels):
-        self.count += len(pixels)
-        return self.module(pixels)
-
-
-def files(folder, ending):
-    return sorted(folder.glob(f"*{ending}"))
-
-
-def tiny(seed=0, name="tiny", channels=4):
-    torch.manual_seed(seed)
-    return GridEncoder(name, Counting(nn.Conv2d(3, channels, 4, stride=4)), Scale())
-
-
 # photographs as squares
-
-
-def test_resized(photographs, tmp_path):
-    data, pixels = resized_images(photographs, 8, tmp_path / "cache")
-    assert data is photographs
-    assert (pixels.shape, pixels.dtype) == ((4, 3, 8, 8), torch.uint8)
-    for number in range(4):
-        assert pixels[number, :, 3, 5].tolist() == [50 * number, 0, 200]
-    assert pixels.flatten(2).unique(dim=2).shape == (4, 3, 1)
-    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".json", ".lock", ".npy"]
 
 
 @pytest.mark.parametrize("size", [8, 64], ids=["smaller", "larger"])
@@ -81,26 +54,16 @@ def test_whole_picture_is_kept(tmp_path, size):
     assert pixels[0, :, :, size // 2 + 1 :].min() > 235
 
 
-def test_photographs_are_opened_once(photographs, tmp_path, monkeypatch):
-    _, first = resized_images(photographs, 8, tmp_path / "cache")
-    with monkeypatch.context() as patch:
-        patch.setattr(ImageFile, "open", lambda image: pytest.fail("opened again"))
-        _, again = resized_images(photographs, 8, tmp_path / "cache")
-    assert torch.equal(first, again)
-    _, larger = resized_images(photographs, 9, tmp_path / "cache")
-    assert larger.shape == (4, 3, 9, 9)
-
-
-def test_changed_photograph_is_opened_again(photographs, tmp_path):
-    resized_images(photographs, 8, tmp_path / "cache")
+def test_photographs_are_opened_again_when_they_changed(photographs, tmp_path):
+    data, first = resized_images(photographs, 8, tmp_path / "cache")
+    assert data is photographs
+    assert (first.shape, first.dtype) == ((4, 3, 8, 8), torch.uint8)
+    assert first[:, 0, 3, 5].tolist() == [0, 50, 100, 150]
     path = photographs.images[2].path
     Image.new("RGB", (16, 16), (1, 2, 3)).save(path)
     os.utime(path, (0, 0))
     _, pixels = resized_images(photographs, 8, tmp_path / "cache")
     assert pixels[2, :, 0, 0].tolist() == [1, 2, 3]
-    # other photographs, in another order
-    _, one = resized_images(photographs.without([0, 1, 3], "unwanted"), 8, tmp_path / "cache")
-    assert torch.equal(one, pixels[2:3])
 
 
 def test_bad_photographs_are_skipped(photographs, tmp_path):
@@ -118,108 +81,114 @@ def test_bad_photographs_are_skipped(photographs, tmp_path):
 # features
 
 
-def test_grid_features(tmp_path):
-    encoder = tiny()
-    features = grid_features(encoder, PIXELS, tmp_path, batch_size=2)
-    assert (features.shape, features.dtype) == ((5, 6, 4), torch.float16)
-    expected = encoder.module(Scale()(PIXELS))
-    for cell in range(6):
-        row, column = divmod(cell, 3)
-        assert torch.allclose(features[:, cell].float(), expected[:, :, row, column], atol=2e-3)
+class Counting(nn.Module):
+    """Counts the pictures that go through."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.count = module, 0
+
+    def forward(self, pixels):
+        self.count += len(pixels)
+        return self.module(pixels)
+
+
+def tiny(seed=0, mean=0.5):
+    torch.manual_seed(seed)
+    return GridEncoder("tiny", Counting(nn.Conv2d(3, 4, 4, stride=4)), Scale(mean=(mean, 0.5, 0.5)))
 
 
 def test_features_are_computed_once(tmp_path):
     encoder = tiny()
     first = grid_features(encoder, PIXELS, tmp_path, batch_size=2)
-    again = grid_features(encoder, PIXELS.clone(), tmp_path)
+    assert (first.shape, first.dtype) == ((5, 6, 4), torch.float16)
+    assert torch.equal(first, grid_features(encoder, PIXELS.clone(), tmp_path))
     assert encoder.module.count == 5
-    assert torch.equal(first, again)
-    again.zero_()  # in memory only
-    assert torch.equal(grid_features(encoder, PIXELS, tmp_path), first)
-    (path,) = files(tmp_path, ".npy")
-    assert np.load(path, allow_pickle=False).shape == (5, 6, 4)
+    expected = encoder.module(Scale()(PIXELS))
+    for cell in range(6):
+        row, column = divmod(cell, 3)
+        assert torch.allclose(first[:, cell].float(), expected[:, :, row, column], atol=2e-3)
+    pixels = PIXELS.clone()
+    pixels[4, 2, 7, 11] += 1
+    for other in ((tiny(), pixels), (tiny(seed=1), PIXELS), (tiny(mean=0.4), PIXELS)):
+        assert not torch.equal(grid_features(*other, tmp_path), first)
+    with pytest.raises(ValueError, match="bad: features that 16 bits do not hold"):
+        grid_features(GridEncoder("bad", nn.Threshold(10, 1e5), Scale()), PIXELS, tmp_path)
 
 
-@pytest.mark.parametrize("change", ["weights", "transform", "pixels", "name", "network"])
-def test_features_of_something_else(tmp_path, change):
-    encoder, pixels = tiny(), PIXELS.clone()
-    first = grid_features(encoder, pixels, tmp_path)
-    if change == "pixels":
-        pixels[4, 2, 7, 11] += 1
-    elif change == "weights":
-        encoder = tiny(seed=1)
-    elif change == "transform":
-        encoder = GridEncoder(encoder.name, encoder.module, Scale(mean=(0.4, 0.5, 0.5)))
-    elif change == "name":
-        encoder = tiny(name="other")
-    else:
-        encoder = GridEncoder("tiny", nn.Sequential(encoder.module, nn.ReLU()), Scale())
-    other = grid_features(encoder, pixels, tmp_path)
-    assert torch.equal(first, other) == (change == "name")
-    assert len(files(tmp_path, ".npy")) == len(files(tmp_path, ".json")) == 2
-    assert torch.equal(grid_features(tiny(), PIXELS, tmp_path), first)
+# MobileNetV2 with TensorFlow's padding
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (nn.Flatten(), r"bad: features \[5, 288\]; expected \[B, channels, rows, columns\]"),
-        (nn.Flatten(0, 1), r"bad: features \[15, 8, 12\]; expected"),
-        (nn.Threshold(10, 1e5), "bad: features that 16 bits do not hold; expected"),
-    ],
-)
-def test_module_that_gives_no_grid(tmp_path, module, message):
-    with pytest.raises(ValueError, match=message):
-        grid_features(GridEncoder("bad", module, Scale()), PIXELS, tmp_path)
+def tensorflow_same(grid, weight, stride, groups):
+    """A convolution with TensorFlow's "SAME": ceil(side / stride) cells, the smaller half of the padding in front."""
+    pads = []
+    for side, kernel in zip(reversed(grid.shape[2:]), reversed(weight.shape[2:]), strict=True):
+        total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
+        pads += [total // 2, total - total // 2]
+    return F.conv2d(F.pad(grid, pads), weight, stride=stride, groups=groups)
 
 
-def with_statistics():
-    module = nn.BatchNorm2d(3)
-    module(torch.ones(2, 3, 4, 4))
-    return module
+@pytest.mark.parametrize(("side", "groups"), [((8, 8), 1), ((7, 9), 4), ((8, 5), 1)])
+def test_same_padding_is_that_of_tensorflow(side, groups):
+    convolution = nn.Conv2d(4, 4, 3, stride=2, padding=1, groups=groups, bias=False)
+    grid, weight = torch.randn(2, 4, *side), convolution.weight
+    assert torch.allclose(same_padding(convolution)(grid), tensorflow_same(grid, weight, 2, groups), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "same"),
-    [
-        (nn.BatchNorm2d(3), nn.BatchNorm2d(3), True),
-        (nn.BatchNorm2d(3), with_statistics(), False),
-        (nn.ReLU(), nn.Tanh(), False),
-    ],
-)
-def test_fingerprint(first, second, same):
-    assert (fingerprint(first) == fingerprint(second)) == same
+@torch.no_grad()
+def test_mobilenet_is_computed_as_tensorflow_would(tmp_path):
+    network = torchvision_models().get_model("mobilenet_v2", num_classes=1001).eval()
+    safetensors.torch.save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    encoder = mobilenet_grid(tmp_path / "weights.safetensors")
+    pixels = torch.arange(3 * 64 * 64).mul(37).remainder(256).to(torch.uint8).view(1, 3, 64, 64)
+    grid = encoder.transform(pixels)
+    assert torch.allclose(grid, pixels.float() / 127.5 - 1, atol=1e-6)
+    found = encoder.module(grid)
+    for block in network.features[:18]:
+        before = grid
+        for layer in [layer for layer in block.modules() if not list(layer.children())]:
+            is_convolution = isinstance(layer, nn.Conv2d)
+            grid = tensorflow_same(grid, layer.weight, layer.stride[0], layer.groups) if is_convolution else layer(grid)
+        grid = before + grid if getattr(block, "use_res_connect", False) else grid
+    assert found.shape == (1, 320, 2, 2)
+    torch.testing.assert_close(found, grid, rtol=1e-3, atol=1e-5)
 
 
-# torchvision
+# the encoder of our own
 
 
-@pytest.fixture
-def torchvision(monkeypatch):
-    """Stands for torchvision's models, with a tiny ResNet."""
-
-    def get_model(name, weights):
-        return nn.Sequential(
-            nn.Conv2d(3, 6, 32, stride=32), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Linear(6, 9)
-        )
-
-    preset = SimpleNamespace(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
-    weights = SimpleNamespace(name="V2", url="https://nowhere/resnet50.pth", transforms=lambda: preset)
-    models = ModuleType("torchvision.models")
-    models.list_models = lambda: ["alexnet", "resnet50", "wide_resnet50_2", "quantized_resnet50", "fcn_resnet50"]
-    models.get_model_weights = lambda name: SimpleNamespace(DEFAULT=weights)
-    models.get_model = get_model
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setitem(sys.modules, "torchvision.models", models)
-    return models
+def coloured(number=48, size=32):
+    """Red pictures of dogs and blue ones of cats."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 60, (number, 3, size, size), generator=generator, dtype=torch.uint8)
+    pixels[::2, 0] += 150
+    pixels[1::2, 2] += 150
+    return pixels, [["a red dog is here", "A dog"] if i % 2 == 0 else ["the cat and a hat"] for i in range(number)]
 
 
-def test_resnet(torchvision, tmp_path):
-    encoder = resnet_grid()
-    assert encoder.name == "resnet50-V2"
-    assert len(encoder.module) == 2
-    assert not encoder.module.training
-    assert not any(parameter.requires_grad for parameter in encoder.module.parameters())
-    features = grid_features(encoder, torch.zeros(2, 3, 224, 224, dtype=torch.uint8), tmp_path)
-    assert features.shape == (2, 49, 6)
-    assert torch.allclose(encoder.transform.std.flatten(), torch.tensor([0.229, 0.224, 0.225]))
+def test_content_targets():
+    words, targets = content_targets([["A dog and a dog", "the park"], ["a cat in a park ."], ["x is not"]])
+    assert sorted(words) == ["cat", "dog", "park"]
+    assert words[0] == "park"
+    assert targets[:, words.index("dog")].tolist() == [True, False, False]
+    with pytest.raises(ValueError, match="2 images, no content word in their captions"):
+        content_targets([["the"], ["of a"]])
+
+
+def test_encoder_learns_the_words_and_is_trained_once(tmp_path, monkeypatch):
+    pixels, captions = coloured()
+    state = torch.get_rng_state()
+    first = content_encoder(pixels, captions, tmp_path, epochs=3, batch_size=8)
+    assert torch.equal(torch.get_rng_state(), state)
+    words, targets = content_targets(captions)
+    with torch.no_grad():
+        assert torch.equal(first.module.predict(first.transform(pixels)) > 0, targets)
+    assert set(words) == {"dog", "red", "cat", "hat"}
+    fresh = content_encoder(pixels, captions, tmp_path / "elsewhere", epochs=3, batch_size=8)
+    other = content_encoder(pixels, captions, tmp_path, seed=1, epochs=1, batch_size=8)
+    assert fingerprint(fresh.module) == fingerprint(first.module) != fingerprint(other.module)
+    monkeypatch.setattr(image_features, "_train", lambda *arguments: pytest.fail("trained again"))
+    again = content_encoder(pixels, captions, tmp_path, epochs=3, batch_size=8)
+    assert fingerprint(again.module) == fingerprint(first.module)
+    with pytest.raises(FileNotFoundError, match="expected the weights of the encoder that made the features"):
+        content_encoder(pixels, captions, tmp_path, epochs=9, train=False)

@@ -1,10 +1,8 @@
 """Questions about scenes of digits: every answer is true, relevant cells hold what is asked about, splits are apart."""
 
 import pytest
-import torch
 
 from experiments.datasets.images.digit_scenes import DIGIT_NAMES
-from experiments.datasets.questions.data import Questions, Regions
 from experiments.datasets.questions.digit_questions import DIGIT_KINDS, digit_questions
 
 ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "center", "right")
@@ -121,24 +119,3 @@ def test_views_miss_digits_but_never_all_of_them():
     canvases = pixels.amax(1).view(60, 3, 3, 8, 8).transpose(2, 3).reshape(60, 24, 24)
     assert canvases.equal(three.regions.pictures)
     assert one.regions.features.shape == (60, 9, 70)
-
-
-REGIONS = Regions(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"answers": [{"yes": 1}]}, "numbers of questions differ"),
-        ({"relevant": torch.ones(1, 3, dtype=torch.bool)}, "numbers of questions differ"),
-        ({"questions": [["a"], []]}, "question 1 has no word"),
-        ({"photographs": torch.tensor([0, 2])}, "none of the 2 photographs"),
-    ],
-)
-def test_questions_that_do_not_fit_each_other(change, message):
-    parts = {
-        "name": "x", "questions": [["a"], ["b"]], "answers": [{"yes": 1}] * 2, "photographs": torch.tensor([0, 1]),
-        "regions": REGIONS, "kinds": ["k"] * 2,
-    }  # fmt: skip
-    with pytest.raises(ValueError, match=message):
-        Questions(**parts | change)

@@ -1,18 +1,71 @@
+"""Sentence pairs: what is read of two files and of every data set, gold links, and what is left out."""
+
 import functools
-import os
+import gzip
 import re
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 
-from experiments.datasets.text.parallel import load_parallel, read_parallel
-from experiments.datasets.text.readers import multi30k
-from experiments.datasets.text.readers.tatoeba import PART
-from tests.experiments.datasets.text.tiny_parallel import pairs
+from experiments.datasets.places import CHECKSUMS
+from experiments.datasets.text import parallel
+from experiments.datasets.text.parallel import NOVELS, load_parallel, read_parallel
+from experiments.datasets.text.word_rules import divide, divide_words, join_words, plain
+from pyro_attention.analysis import GoldAlignment
+from tests.experiments.datasets.tiny_files import write as write_file
 
-REAL = os.environ.get("PYRO_ATTENTION_DATA")
-needs_data = pytest.mark.skipif(not REAL, reason="PYRO_ATTENTION_DATA is not set")
+
+def pairs(text):
+    return list(zip(text.source, text.target, strict=True))
+
+
+@pytest.fixture
+def write(tmp_path):
+    return lambda name, content: write_file(tmp_path / "data" / name, content)
+
+
+@pytest.fixture
+def load(tmp_path):
+    return functools.partial(load_parallel, data_root=tmp_path / "data")
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "expected"),
+    [
+        ("Die Union (EU), so hieß es: 3,5 %!", "de", "Die Union ( EU ) , so hieß es : 3,5 % !"),
+        ("I don't, we'll, they've", "en", "I don 't , we 'll , they 've"),
+        ("the 'polluter pays' rule of Mr. B. Smith.", "en", "the ' polluter pays ' rule of Mr. B. Smith ."),
+        ("L'Etat d'aujourd'hui qu'il n'a", "fr", "L' Etat d' aujourd' hui qu' il n' a"),
+        ("$1,000.50 in 1999.", "en", "$ 1,000.50 in 1999 ."),
+    ],
+)
+def test_words_as_links_count_them(text, language, expected):
+    assert divide(text, language) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("daß Maßnahmen", {}, "dass Massnahmen"),
+        ("l’été « naïf » — œuvre", {"accents": False}, 'l\'ete " naif " - oeuvre'),
+        ("a \u00ad b so\u00adft", {}, "a \u00ad b soft"),  # no word is lost
+    ],
+)
+def test_spelling_keeps_the_number_of_words(text, options, expected):
+    assert plain(text, **options) == expected
+
+
+def test_words_of_nltk():
+    assert divide_words("Er kam, sah und (z.B.) don't.", "nltk") == "Er kam , sah und ( z.B. ) do n't ."
+    assert divide_words("Er  kam, sah.", "none") == "Er kam, sah."
+    assert join_words("Er kam , sah .", "nltk") == "Er kam, sah."
+    assert join_words("Er kam , sah .", "none") == "Er kam , sah ."
+
+
+# two plain files
 
 
 @pytest.fixture
@@ -23,219 +76,182 @@ def read(write):
     return read
 
 
-# two plain files
-
-
-def test_reading(read):
-    text = read("Grüße , Welt\nzwei\n", "hello world\ntwo\n")
-    assert pairs(text) == [("Grüße , Welt", "hello world"), ("zwei", "two")]
-    assert (text.name, text.languages, len(text), text.alignments, text.skipped) == ("a", ("de", "en"), 2, None, {})
-
-
 @pytest.mark.parametrize(
     ("source", "target", "options", "expected"),
     [
         ("ÄRGER Straße\n", "Not OK\n", {"lowercase": True}, [("ärger straße", "not ok")]),
-        ("eins\r\nzwei drei\r\n", "one\ntwo three\n", {}, [("eins", "one"), ("zwei drei", "two three")]),
-        ("\ufeffeins\nzwei drei", "one\ntwo three\n", {}, [("eins", "one"), ("zwei drei", "two three")]),
-        ("  eins\t\n zwei\u00a0 drei \n", "one\ntwo three\n", {}, [("eins", "one"), ("zwei drei", "two three")]),
-        ("a\u2028b\x85c\x0bd\x0ce\n", "a b c d e\n", {}, [("a b c d e", "a b c d e")]),
+        ("\ufeffeins\r\nzwei drei", "one\ntwo three\r\n", {}, [("eins", "one"), ("zwei drei", "two three")]),
+        ("a\u2028b\x85c\x0bd\u00a0 e\n", " a b c d\te\n", {}, [("a b c d e", "a b c d e")]),
     ],
-    ids=["lowercase", "carriage returns", "byte order mark and no last line feed", "white space", "no line feeds"],
+    ids=["lowercase", "ends of lines and byte order mark", "white space"],
 )
-def test_harmless_differences(read, source, target, options, expected):
+def test_reading(read, source, target, options, expected):
     assert pairs(read(source, target, **options)) == expected
 
 
 BAD_LINES = {
-    "undecodable": (b"eins\nzw\xe4i\n", "one\ntwo\n", "a.de", 2, "is not UTF-8, its byte 3 is 0xe4; expected UTF-8"),
-    "empty": ("eins\nzwei\n\ndrei\n", "one\ntwo\n2.5\nthree\n", "a.de", 3, "is empty; expected a sentence"),
-    "long": ("eins\na b c d\n", "one\ntwo\n", "a.de", 2, "has 4 words; expected 3 at most (max_words)"),
-    "long target": ("eins\nzwei\n", "a b c d e\ntwo\n", "a.en", 1, "has 5 words"),
+    "undecodable": (b"eins\nzw\xe4i\n", "one\ntwo\n", "a.de: line 2 is not UTF-8, its byte 3 is 0xe4; expected UTF-8"),
+    "empty": ("eins\nzwei\n\n", "one\ntwo\n2.5\n", "a.de: line 3 is empty; expected a sentence"),
+    "long": ("eins\nzwei\n", "a b c d e\ntwo\n", "a.en: line 1 has 5 words; expected 3 at most (max_words)"),
 }
 
 
-@pytest.mark.parametrize(("source", "target", "file", "line", "message"), BAD_LINES.values(), ids=BAD_LINES.keys())
-def test_bad_line(read, source, target, file, line, message):
-    with pytest.raises(ValueError, match=re.escape(f"{file}: line {line} {message}")) as info:
+@pytest.mark.parametrize(("reason", "source", "target", "message"), [(key, *row) for key, row in BAD_LINES.items()])
+def test_bad_lines_are_told_or_counted(read, reason, source, target, message):
+    with pytest.raises(ValueError, match=f"{re.escape(message)}.*Mend this line"):
         read(source, target, max_words=3)
-    assert "Mend this line" in str(info.value)
-    assert "skip=True" in str(info.value)
+    assert read(source, target, max_words=3, skip=True).skipped == {reason: 1}
 
 
-def test_reasons_are_counted(read):
-    text = read(b"a\n\n\xff\nb c d\n\nx\n", "1\n2\n3\n4\n\n6\n", max_words=2, skip=True)
-    assert pairs(text) == [("a", "1"), ("x", "6")]
-    assert text.skipped == {"empty": 2, "undecodable": 1, "long": 1}
-
-
-@pytest.mark.parametrize("skip", [False, True])
-def test_files_of_different_lengths(read, skip):
-    with pytest.raises(ValueError, match=r"a\.de: 1 lines, but 3 in .*a\.en, whose line 2 has no partner") as info:
-        read("eins\n", "one\ntwo\nthree\n", skip=skip)
-    assert "Find the line" in str(info.value)
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
-def test_another_encoding_is_no_missing_line(read, encoding):
-    """In UTF-16 the byte of a line feed is part of other signs as well, such as Ċ, and of no line's end alone."""
-    with pytest.raises(ValueError, match=r"a\.de cannot be read \(UnicodeDecodeError.*expected UTF-8; convert it"):
-        read("zwölf\nĊ\n".replace("Ċ", "Ċ" if encoding == "utf-16" else "a").encode(encoding), "twelve\n")
-
-
-@pytest.mark.parametrize(("content", "skipped"), [("", 0), ("\n\n", 2)])
-def test_nothing_left(read, content, skipped):
-    with pytest.raises(ValueError, match=rf"a\.de: no sentence pairs, {skipped} skipped; expected at least one"):
-        read(content, content, skip=True)
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("eins\n", "one\ntwo\nthree\n", r"a\.de: 1 lines, but 3 in .*a\.en, whose line 2 has no partner"),
+        # in UTF-16 the byte of a line feed is part of other signs as well, such as Ċ, and of no line's end alone
+        ("zwölf\nĊ\n".encode("utf-16"), "twelve\n", r"a\.de cannot be read \(UnicodeDecodeError.*convert it"),
+        ("\n\n", "\n\n", r"a\.de: no sentence pairs, 2 skipped; expected at least one"),
+    ],
+)
+def test_files_that_do_not_go_together(read, source, target, message):
+    with pytest.raises(ValueError, match=message):
+        read(source, target, skip=True)
 
 
 # data sets
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (
-            ("wmt", "train"),
-            {},
-            "unknown parallel text 'wmt'. Registered: europarl_de_en, hansards_fr_en, iwslt14, .*toy",
-        ),
-        (("multi30k", "valid"), {}, "no split is named 'valid'; expected one of train, val, test"),
-        (("multi30k", "val"), {"source": "cs"}, "no language is named 'cs'; expected .* of multi30k: de, en, fr"),
-        (("iwslt14", "val"), {"target": "fr"}, "no language is named 'fr'; expected .* of iwslt14: de, en"),
-        (("tatoeba", "val"), {"target": "de"}, "source and target are both 'de'; expected two different ones"),
-    ],
-)
-def test_unknown_names(arguments, options, message):
-    with pytest.raises(ValueError, match=message):
-        load_parallel(*arguments, **options)
+def test_multi30k_is_fetched(load, tmp_path, monkeypatch):
+    for name, content in (("val.de", b"eins\n"), ("val.en", b"one\n")):
+        write_file(tmp_path / "server" / f"{name}.gz", gzip.compress(content))
+        monkeypatch.setitem(CHECKSUMS, name, sha256(content).hexdigest())
+    monkeypatch.setattr(parallel, "ADDRESS", (tmp_path / "server").as_uri())
+    assert pairs(load("multi30k", "val")) == [("eins", "one")]
 
 
-@pytest.mark.parametrize(("split", "stem"), [("train", "train"), ("val", "valid"), ("test", "test")])
-def test_iwslt14(write, tmp_path, split, stem):
-    for name in ("train", "valid", "test"):
-        write(f"iwslt14-de-en/{name}.de", f"{name} a@@ b@@ c d\n")
-        write(f"iwslt14-de-en/{name}.en", f"{name} x\n")
-    text = load_parallel("iwslt14", split, data_root=tmp_path / "data")
-    assert (text.source, text.name) == ([f"{stem} abc d"], "iwslt14")
-
-
-def test_iwslt14_samples(write, tmp_path):
+def test_iwslt14_samples(load, write):
     samples = {
         "v1": [("a@@ a", "A"), ("held", "B"), ("c", "held out"), ("d", "D"), ("d", "D")],
         "v2": [("aa", "A"), ("e", "E"), ("tested", "F"), ("d", "D again")],
     }
-    for name, content in samples.items():
-        for side, language in enumerate(("de", "en")):
+    for side, language in enumerate(("de", "en")):
+        for name, content in samples.items():
             lines = "".join(f"{pair[side]}\n" for pair in content)
             write(f"iwslt14-de-en/lowres_train_{name}.bpe.{language}", lines)
-    for split, pair in (("valid", ("held", "held out")), ("test", ("tested", "tests"))):
-        for sentence, language in zip(pair, ("de", "en"), strict=True):
-            write(f"iwslt14-de-en/{split}.{language}", f"{sentence}\n")
-    text = load_parallel("iwslt14", "train", data_root=tmp_path / "data")
+        write(f"iwslt14-de-en/valid.{language}", ("held\n", "held out\n")[side])
+        write(f"iwslt14-de-en/test.{language}", ("tes@@ ted\n", "tests\n")[side])
+    text = load("iwslt14", "train")
     assert pairs(text) == [("aa", "A"), ("d", "D"), ("e", "E"), ("d", "D again")]
-    assert text.name == "iwslt14-lowres"
-    assert text.skipped == {"held out": 3, "repeated": 2}
+    assert (text.name, text.skipped) == ("iwslt14-lowres", {"held out": 3, "repeated": 2})
+    assert load("iwslt14", "test").source == ["tested"]
+    write("iwslt14-de-en/train.de", "whole\n")
+    write("iwslt14-de-en/train.en", "whole\n")
+    assert (load("iwslt14", "train").source, load("iwslt14", "train").name) == (["whole"], "iwslt14")
 
 
-def tatoeba_rows(number=200):
+def test_ted(load, write):
+    for side in ("de", "en"):
+        write(f"iwslt14-de-en/valid.{side}", "".join(f"{side} {i}{' a b c' * (i > 0)}\n" for i in range(9)))
+        write(f"iwslt14-de-en/lowres_train_v1.bpe.{side}", f"{side} sam@@ ple\n{side} again\n")
+    further = "{0} new\n{0} again\n{1}\n<{2}_1> gap\ngap <{2}_0>\n{0} 1 2 3 4 5\n"
+    write("ted-de-en-extra/train.de", further.format("de", "de other", "S"))
+    write("ted-de-en-extra/train.en.gz", gzip.compress(further.format("en", "en 8 a b c", "T").encode()))
+    # what leaves out long training pairs does not free a held-out one
+    text = load("ted", "train", max_words=4, skip=True)
+    assert pairs(text) == [("de sample", "en sample"), ("de again", "en again"), ("de new", "en new")]
+    assert text.skipped == {"repeated": 1, "long": 2, "gaps": 2}
+    assert load("ted", "train").skipped == {"repeated": 1, "held out": 1, "gaps": 2}
+    assert load("ted", "val").source == ["de 0", "de 4 a b c", "de 8 a b c"]
+    assert load("ted", "test").target == [f"en {i} a b c" for i in (1, 2, 3, 5, 6, 7)]
+
+
+def test_tatoeba(load, write):
     """Every third English sentence has two translations, every fourth German one two originals but for punctuation."""
     rows = []
-    for i in range(number):
+    for i in range(200):
         rows.append((f"English {i} .", f"Deutsch {i}"))
         if i % 3 == 0:
             rows.append((f"english {i}!", f"Deutsch {i} anders"))
         if i % 4 == 0:
             rows.append((f"Some other English {i}", f"deutsch {i} ?"))
-    return rows
 
-
-def words_of(sentence):
-    return " ".join(re.findall(r"\w+", sentence.lower()))
-
-
-@pytest.fixture
-def tatoeba(write, tmp_path):
-    def tatoeba(rows, split, **options):
+    def written(rows, split, **options):
         write("tatoeba-deu-eng/deu.txt", "".join("\t".join(row) + "\n" for row in rows))
-        return load_parallel("tatoeba", split, data_root=tmp_path / "data", **options)
+        return load("tatoeba", split, **options)
 
-    return tatoeba
-
-
-def test_tatoeba(tatoeba):
-    rows = tatoeba_rows()
-    texts = {split: tatoeba(rows, split) for split in ("train", "val", "test")}
-    found = [(english, german) for text in texts.values() for german, english in pairs(text)]
-    assert sorted(found) == sorted(rows)
+    texts = {split: written(rows, split) for split in ("train", "val", "test")}
+    assert sorted(pair for text in texts.values() for pair in zip(text.target, text.source, strict=True)) == sorted(
+        rows
+    )
     size = len(rows) // 10
     assert all(size <= len(texts[split]) < size + 3 for split in ("val", "test"))
     for side in ("source", "target"):
-        sets = [{words_of(sentence) for sentence in getattr(text, side)} for text in texts.values()]
-        assert sum(map(len, sets)) == len(set.union(*sets))
+        keys = [{" ".join(re.findall(r"\w+", line.lower())) for line in getattr(text, side)} for text in texts.values()]
+        assert sum(map(len, keys)) == len(set.union(*keys))
+    # which split a line is in depends on the lines alone: not on further columns, order, direction and options
+    turned = written([(*row, "CC-BY") for row in rows], "val", source="en", target="de")
+    assert (turned.source, turned.target) == (texts["val"].target, texts["val"].source)
+    assert set(pairs(written(rows[::-1], "val"))) == set(pairs(texts["val"]))
+    short = written(rows, "val", max_words=3, skip=True)
+    assert set(pairs(short)) <= set(pairs(texts["val"]))
+    assert len(short) + short.skipped["long"] == len(texts["val"])
+    with pytest.raises(ValueError, match=r"deu\.txt: line 2 has no tab"):
+        written([rows[0], ("no tab",)], "val")
 
 
-def test_tatoeba_split_depends_on_the_lines_only(tatoeba):
-    rows = tatoeba_rows()
-    expected = tatoeba(rows, "val")
-    # other columns, as in newer files, other order, other direction and options
-    turned = tatoeba([(*row, "CC-BY") for row in rows], "val", source="en", target="de")
-    assert (turned.source, turned.target) == (expected.target, expected.source)
-    assert set(pairs(tatoeba(rows[::-1], "val"))) == set(pairs(expected))
-    short = tatoeba(rows, "val", max_words=3, skip=True)
-    assert set(pairs(short)) <= set(pairs(expected))
-    assert len(short) + short.skipped["long"] == len(expected)
+# gold links
+
+
+@pytest.fixture
+def europarl(write):
+    def europarl(**changes):
+        count = 1003
+        files = {f"train.{side}": "".join(f"Wort {side} {i}.\n" for i in range(count)) for side in ("de", "en")}
+        files |= {"gold/test.de": "daß ist\nja !\n", "gold/test.en": "that is so\nyes !\n"}
+        for name, content in (files | {"gold/de-en.wa": "0-0 1-1 \n0-0 1-1\n"} | changes).items():
+            write(f"europarl-de-en/{name}", content)
+
+    return europarl
+
+
+def test_europarl(europarl, load):
+    europarl()
+    train, val = (load("europarl_de_en", split) for split in ("train", "val"))
+    assert pairs(train) == [(f"Wort de {i} .", f"Wort en {i} .") for i in range(503)]
+    assert (len(val), val.source[0], val.alignments) == (500, "Wort de 503 .", None)
+    text = load("europarl_de_en", "test", lowercase=True)
+    assert pairs(text) == [("dass ist", "that is so"), ("ja !", "yes !")]
+    assert [str(links) for links in text.alignments] == ["0-0 1-1", "0-0 1-1"]
 
 
 @pytest.mark.parametrize(
-    ("place", "row", "message"),
+    ("changes", "message"),
     [
-        (2, lambda row: ("no tab",), r"deu\.txt: line 3 has no tab; expected .* Replace the file"),
-        (5, lambda row: (row[0], " "), r"deu\.txt: line 6 is empty"),
+        ({"gold/de-en.wa": "0-0\n"}, r"de-en\.wa: 2, 2 and 1 sentences and links"),
+        ({"gold/de-en.wa": "0-0\n0-2\n"}, r"de-en\.wa, sentence 1: link \(0, 2\) lies outside of \(2, 2\) words"),
+        ({"gold/test.en": "a b c\n\n"}, r"test\.en: line 2 is empty; expected a sentence"),
     ],
-    ids=["no tab", "empty"],
 )
-def test_tatoeba_bad_lines(tatoeba, place, row, message):
-    rows = tatoeba_rows(20)
-    rows[place] = row(rows[place])
+def test_bad_gold_links(europarl, load, changes, message):
+    europarl(**changes)
     with pytest.raises(ValueError, match=message):
-        list(map(functools.partial(tatoeba, rows), ("train", "val", "test")))
+        load("europarl_de_en", "test")
 
 
-# real data
-
-
-@needs_data
-@pytest.mark.parametrize(("split", "size"), [("train", 29000), ("val", 1014), ("test", 1000)])
-def test_real_multi30k(split, size, tmp_path, monkeypatch):
-    for source, target in (("de", "en"), ("fr", "de")):
-        assert len(load_parallel("multi30k", split, source=source, target=target, max_words=45)) == size
-    folder = Path(REAL) / "multi30k" / "task1"
-    for path in folder.iterdir():
-        assert multi30k.SHA256[path.name] == sha256(path.read_bytes()).hexdigest()
-
-
-@needs_data
-def test_real_iwslt14():
-    train, val = (load_parallel("iwslt14", split) for split in ("train", "val"))
-    assert (len(train), len(val)) == (8280, 7282)
-    assert train.skipped == {"held out": 395, "repeated": 125}
-    assert not set(train.source) & set(val.source)
-    assert not set(train.target) & set(val.target)
-    assert not any("@@" in sentence for sentence in train.source + train.target)
-    with pytest.raises(ValueError, match=r"valid\.(de|en): line \d+ has \d+ words; expected 125"):
-        load_parallel("iwslt14", "val", max_words=125)
-
-
-@needs_data
-@pytest.mark.slow
-def test_real_tatoeba():
-    texts = [load_parallel("tatoeba", split) for split in ("train", "val", "test")]
-    assert sum(map(len, texts)) == 169197
-    assert all(PART <= len(text) < PART + 100 for text in texts[1:])
-    for side in ("source", "target"):
-        sets = [set(getattr(text, side)) for text in texts]
-        assert sum(map(len, sets)) == len(set.union(*sets))
-    # the file is sorted by length
-    lengths = [sum(len(sentence) for sentence in text.target[:500]) / 500 for text in texts]
-    assert max(lengths) < 1.2 * min(lengths)
+def test_hansards(load, write):
+    for stem in ("train", "dev"):
+        for language in ("fr", "en"):
+            write(f"hansards-fr-en/{stem}.{language}", f"L'{stem}, don't.\n")
+    for novel, (french, english) in NOVELS.items():
+        folder = f"word-alignment/alibi-fr-en/{novel}"
+        write(f"{folder}/{french}_sents.txt", "0\tl’ été\n")
+        write(f"{folder}/{english}_sents.txt", "0\tsummer\n")
+        write(f"{folder}/ali_w2w_{novel}.txt", "0\t0p0 1-0 \n")
+    train, val, test = (load("hansards_fr_en", split, source="fr") for split in ("train", "val", "test"))
+    assert pairs(train) == [("L' train , don' t .", "L ' train , don 't .")]
+    assert pairs(val)[0][0] == "L' dev , don' t ."
+    assert pairs(test) == [("l' ete", "summer")] * len(NOVELS)
+    assert test.gold == [GoldAlignment(frozenset({(1, 0)}), frozenset({(0, 0), (1, 0)}))] * len(NOVELS)
+    assert test.first(2).gold == test.gold[:2]
+    turned = load("hansards_fr_en", "test", source="en", target="fr")
+    assert (turned.languages, turned.source[0]) == (("en", "fr"), "summer")
+    assert turned.gold == [links.transposed() for links in test.gold]

@@ -1,1 +1,0 @@
-"""Readers of graphs: every module registers what it reads in `GRAPHS`."""

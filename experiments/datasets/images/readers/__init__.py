@@ -1,1 +1,0 @@
-"""Readers of captioned photographs: every module registers what it reads in `CAPTIONS`."""

@@ -1,1 +1,0 @@
-"""Readers of questions about photographs: every module registers what it reads in `QUESTIONS`."""

@@ -1,1 +1,0 @@
-"""Readers of sentence pairs: every module registers what it reads in `PARALLEL`."""

@@ -1,0 +1,105 @@
+"""What all data sets share: registries, arrays that are made once, and published files that are fetched."""
+
+import gzip
+import subprocess
+import sys
+from hashlib import sha256
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.datasets.arrays import cached_array, checksum, read_arrays
+from experiments.datasets.graphs.load import GRAPHS
+from experiments.datasets.images.captions import CAPTIONS
+from experiments.datasets.names import CaptionsName, GraphName, ParallelName, PhotoQuestionsName
+from experiments.datasets.places import CHECKSUMS, fetch_missing
+from experiments.datasets.questions.load import QUESTIONS
+from experiments.datasets.text.masked_text import ENGLISH
+from experiments.datasets.text.parallel import PARALLEL
+
+
+def test_options_name_what_is_registered():
+    for registry, names in (
+        (GRAPHS, GraphName), (CAPTIONS, CaptionsName), (PARALLEL, ParallelName), (QUESTIONS, PhotoQuestionsName)
+    ):  # fmt: skip
+        assert set(get_args(names)) == set(registry)
+    assert {name for names in ENGLISH.values() for name in names} <= set(PARALLEL)
+
+
+def test_names_are_light():
+    """They are imported where --help and typing errors are answered."""
+    code = "import sys, experiments.datasets.names; print({'torch', 'numpy', 'pyro'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+# arrays
+
+
+def test_an_array_is_made_once_and_only_whole(tmp_path):
+    def pieces(*, whole=True):
+        for _ in range(2 if whole else 1):
+            assert list(tmp_path.glob("*.npy")) == []
+            yield np.ones((1, 3), np.float32)
+        if not whole:
+            raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        cached_array(tmp_path, "x", {"a": 1}, 2, lambda: pieces(whole=False))
+    first = cached_array(tmp_path, "x", {"a": 1}, 2, pieces)
+    assert first.tolist() == [[1.0] * 3] * 2
+    first.zero_()  # in memory only
+    assert cached_array(tmp_path, "x", {"a": 1}, 2, lambda: pytest.fail("made twice")).tolist() == [[1.0] * 3] * 2
+    other = cached_array(tmp_path, "x", {"a": 2}, 1, lambda: iter([np.zeros((1, 3))]))
+    assert other.tolist() == [[0.0] * 3]
+
+
+def test_arrays_of_another_byte_order(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3, dtype=">i8"))
+    assert torch.from_numpy(read_arrays(tmp_path / "a.npz")["x"]).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("other", "same"), [(torch.zeros(3, 2)[:, 0], True), (torch.zeros(2), False)])
+def test_checksum(other, same):
+    assert (checksum(torch.zeros(3)) == checksum(other)) == same
+
+
+# fetching
+
+
+@pytest.fixture
+def fetch(tmp_path, monkeypatch):
+    """Fetch a and b, of which the folder may have some, from a folder of packed files."""
+    server = tmp_path / "server"
+    server.mkdir()
+    for name in ("a", "b"):
+        (server / f"{name}.gz").write_bytes(gzip.compress(name.encode()))
+        monkeypatch.setitem(CHECKSUMS, name, sha256(name.encode()).hexdigest())
+    return lambda: fetch_missing(tmp_path / "data", ["a", "b"], server.as_uri(), ".gz")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_missing_files_are_fetched(fetch, tmp_path, there):
+    if there:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "a").write_bytes(b"a")
+    fetch()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == {"a": b"a", "b": b"b"}
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"other"), gzip.compress(b"a" * 99)[:-9], b"<html>"])
+def test_nothing_is_kept_of_a_damaged_download(fetch, tmp_path, content):
+    (tmp_path / "server" / "a.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.gz cannot be read .*intact copy"):
+        fetch()
+    assert not (tmp_path / "data").exists()
+
+
+def test_no_network_and_files_of_one_s_own(fetch, tmp_path):
+    (tmp_path / "server" / "b.gz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"b is missing; expected .*could not be fetched.*--data-root"):
+        fetch()
+    (tmp_path / "data" / "a").write_bytes(b"my own")
+    with pytest.raises(FileNotFoundError, match="expected it beside a, which is not the one of"):
+        fetch()

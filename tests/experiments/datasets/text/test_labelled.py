@@ -1,0 +1,183 @@
+"""GLUE, SQuAD and headlines: what is read, parts that share nothing, and what is wrong with files."""
+
+import gzip
+import json
+import re
+
+import pytest
+import torch
+
+from experiments.datasets.text.glue import GLUE, load_glue, load_sst2
+from experiments.datasets.text.headlines import load_headlines, plain_words, read_headlines
+from experiments.datasets.text.squad import Answer, load_squad, read_squad
+from tests.experiments.finetune.tiny_glue import write_glue
+from tests.experiments.finetune.tiny_squad import write_squad
+from tests.experiments.headlines.tiny_headlines import FILES, SIZES, entries, write_entries, write_texts
+from tests.experiments.pretrain.tiny_reviews import write_reviews
+
+# GLUE
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory):
+    return write_glue(tmp_path_factory.mktemp("glue"))
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_parts_of_glue(glue, name):
+    task, texts = GLUE[name], load_glue(name, data_root=glue)
+    held_out = "val" not in task.files
+    assert [len(text) for text in texts.values()] == ([36, 4, 16] if held_out else [40, 16, 16])
+    for text in texts.values():
+        assert (text.second is None) == (task.layout.second is None)
+        # the label is told by the first word
+        places = torch.tensor([int(sentence.split()[0].removeprefix("word")) % 2 for sentence in text.first])
+        assert task.regression or text.labels.tolist() == places.tolist()
+        assert text.labels.dtype == (torch.float32 if task.regression else torch.int64)
+
+
+def test_the_examples_held_out_are_always_the_same_and_no_others_are_lost(glue):
+    first, second = (load_glue("cola", data_root=glue) for _ in range(2))
+    assert first["val"].first == second["val"].first
+    lines = (glue / "glue" / "CoLA" / "train.tsv").read_text().splitlines()
+    assert sorted(first["train"].first + first["val"].first) == sorted(line.split("\t")[3] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "line", "expected"),
+    [
+        ("rte", "RTE/dev.tsv", b"1\tone\ttwo\tneutral", "the label: entailment or not_entailment"),
+        ("mrpc", "MRPC/msr_paraphrase_train.txt", b"1\t2\t3\tone\t", "another sentence in column 5"),
+        ("stsb", "STS-B/sts-train.csv", b"a\tb\tc\td\t5.5\tone\ttwo", "a grade from 0 to 5"),
+    ],
+)
+def test_bad_lines_of_glue(tmp_path, name, file, line, expected):
+    path = write_glue(tmp_path) / "glue" / file
+    lines = path.read_bytes().split(b"\n")
+    lines[2] = line
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))}: line 3 .*{expected}.*--data-root"):
+        load_glue(name, data_root=tmp_path)
+
+
+def test_reviews(tmp_path):
+    root = write_reviews(tmp_path)
+    texts = load_sst2(data_root=root)
+    assert {split: len(text) for split, text in texts.items()} == {"train": 24, "val": 6, "test": 6}
+    for text in texts.values():
+        assert text.labels.tolist() == [int(sentence.endswith("?")) for sentence in text.sentences]
+        assert all(sentence == sentence.lower() for sentence in text.sentences)
+    assert not {*texts["val"].sentences} & {*texts["test"].sentences}
+    assert load_sst2(train=5, data_root=root)["train"].sentences == texts["train"].sentences[:5]
+
+
+# SQuAD
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory):
+    return write_squad(tmp_path_factory.mktemp("squad"))
+
+
+def entry(**changes):
+    return {"id": "q", "question": "who?", "answers": [{"text": "Ada", "answer_start": 3}]} | changes
+
+
+def written(folder, *found, name="own.json"):
+    paragraph = {"context": "So Ada wrote it.", "qas": list(found)}
+    content = json.dumps({"data": [{"title": "Ada", "paragraphs": [paragraph]}]}).encode()
+    (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return folder / name
+
+
+def titles(part):
+    return {question.title for question in part}
+
+
+def test_questions_of_squad(tmp_path):
+    impossible = entry(id="r", answers=[], is_impossible=True, plausible_answers=[{"text": "?"}])
+    first, second = read_squad(written(tmp_path, entry(), impossible, name="own.json.gz"))
+    assert (first.id, first.title, first.text, first.context) == ("q", "Ada", "who?", "So Ada wrote it.")
+    assert (first.answers, second.answers) == ((Answer("Ada", 3),), ())
+    # questions to answer say nothing of answers, or anything
+    asked = written(tmp_path, {"id": "q", "question": "who?"}, entry(id="r", answers=[]))
+    assert [question.answers for question in read_squad(asked, answers=False)] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("v1", [(24, 2), (12, 1), (12, 4)]), ("v2", [(36 + 6, 3 + 1), (6, 1), (12, 2)])]
+)
+def test_parts_of_squad_have_whole_articles(squad, name, sizes):
+    """Without a training file of version 2 the development articles are divided."""
+    parts = load_squad(name, data_root=squad)
+    assert [(len(part), len(titles(part))) for part in parts.values()] == sizes
+    assert name == "v2" or all(question.answers for part in parts.values() for question in part)
+    assert not titles(parts["train"]) & titles(parts["val"])
+    assert not titles(parts["test"]) & (titles(parts["train"]) | titles(parts["val"]))
+    assert parts == load_squad(name, data_root=squad)
+
+
+def test_files_of_squad(tmp_path):
+    root = write_squad(tmp_path)
+    own = json.loads((root / "squad" / "train-v1.1-tiny.json").read_text())
+    own["data"][0]["paragraphs"][0]["qas"][0] |= {"answers": [], "is_impossible": True}
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    parts = load_squad("v2", data_root=root, train_file=tmp_path / "own.json")
+    assert [len(part) for part in parts.values()] == [24, 12, 24]
+    # the official name comes first
+    written(root / "squad", entry(), name="dev-v1.1.json")
+    assert [question.id for question in load_squad("v1", data_root=root)["test"]] == ["q"]
+    written(root / "squad", entry(), name="train-v1.1-more.json")
+    with pytest.raises(ValueError, match=r"has 2 files named train-v1\.1-\.\.\.; name one by --train-file"):
+        load_squad("v1", data_root=root)
+    path = root / "squad" / "train-v1.1-tiny.json"
+    with pytest.raises(ValueError, match=r"question 'train0-0' is in .* too"):
+        load_squad("v1", data_root=root, train_file=path, test_file=path)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([], "it has no questions"),
+        ([entry(answers=[{"text": "Ada", "answer_start": 4}])], "question q .*at character 4, but 'da '"),
+        ([entry(answers=[{"text": "e", "answer_start": -13}])], "question q .*'e' is not at character -13"),
+        ([entry(answers=[])], "question q .*0 answers, and is_impossible is None"),
+        ([entry(), entry()], "two of the same id"),
+    ],
+)
+def test_bad_files_of_squad(tmp_path, found, message):
+    with pytest.raises(ValueError, match=message):
+        read_squad(written(tmp_path, *found))
+
+
+# headlines
+
+GOOD = {"id": 1, "text": "A b .", "summaries": ["a"]}
+
+
+def test_headlines(tmp_path):
+    found = read_headlines(write_entries(tmp_path / "own.jsonl", [GOOD, GOOD | {"summaries": ["X 12", "<unk> Y"]}]))
+    assert (found.texts, found.headlines, found.name) == (["a b ."] * 2, [("a",), ("x ##", "unk y")], "own.jsonl")
+
+
+def test_held_out_texts_are_not_trained_on(tmp_path):
+    root, every = write_texts(tmp_path), entries()
+    found = load_headlines(data_root=root)
+    assert {split: len(data) for split, data in found.items()} == SIZES
+    assert found["train"].texts[0] == plain_words(every[0]["text"])
+    more = [{**every[40], "summaries": ["another"]}, every[25], every[31]]  # new, to validate on, to test on
+    own = write_entries(tmp_path / "own.jsonl", more)
+    assert load_headlines(data_root=root, files={"train": own, "val": None})["train"].headlines == [("another",)]
+    write_entries(root / FILES["train"], more[1:])
+    with pytest.raises(ValueError, match=r"gigaword_train_sample.* all its texts are in other files too"):
+        load_headlines(data_root=root)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", {"summaries": ["a"]}, GOOD | {"text": " \n"}, GOOD | {"summaries": []}, GOOD | {"summaries": ["a", ""]}],
+)
+def test_bad_lines_of_headlines(tmp_path, line):
+    path = write_entries(tmp_path / "bad.jsonl", [GOOD, line, GOOD])
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: line 2 cannot be read"):
+        read_headlines(path)
