@@ -16,24 +16,6 @@ from typing import IO, Any
 import yaml
 from filelock import FileLock, Timeout
 
-__all__ = [
-    "PICTURE_MARK",
-    "DamagedFileError",
-    "UserError",
-    "drawn_here",
-    "locked",
-    "read_json",
-    "read_packed",
-    "read_text",
-    "read_yaml",
-    "reading",
-    "remove_partials",
-    "unwritable",
-    "user_errors",
-    "write_atomic",
-    "write_text",
-]
-
 PICTURE_MARK = "experiments of pyro_attention"
 _CITED = 300  # letters of the error of a library, some of which give a page of advice
 _PATIENCE = 1  # seconds before it is said what is waited for
