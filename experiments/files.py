@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import gzip
 import json
@@ -19,10 +18,6 @@ from filelock import FileLock, Timeout
 PICTURE_MARK = "experiments of pyro_attention"
 _CITED = 300  # letters of the error of a library, some of which give a page of advice
 _PATIENCE = 1  # seconds before it is said what is waited for
-_REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space there, or choose another folder"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "allow yourself to write there or choose another folder"),
-}
 
 
 class UserError(Exception):
@@ -44,8 +39,7 @@ def user_errors(*types: type[Exception]) -> Iterator[None]:
 
 def unwritable(path: Path, error: OSError) -> UserError:
     """The error of a file that cannot be written: its name, the reason and the remedy."""
-    remedy = _REMEDIES.get(error.errno or 0, "choose another name or folder")
-    return UserError(f"{path} cannot be written: {error.strerror or error}; {remedy}")
+    return UserError(f"{path} cannot be written: {error.strerror or error}; make room for it, or choose another place")
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -57,8 +51,6 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     Raises:
         UserError: The file cannot be written. Errors of ``write`` that concern something else are left as they are.
     """
-    if not path.name:
-        raise UserError(f"'{path}' is no name of a file; choose one")
     partial = path.with_name(f".{path.name}.{token_hex(8)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,8 +77,7 @@ def write_text(path: Path, text: str) -> None:
 def remove_partials(path: Path) -> None:
     """Remove the temporary files of processes that were killed; only for who holds the lock on the file."""
     for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if partial.is_file() or partial.is_symlink():  # we make no folders
-            partial.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -106,8 +97,8 @@ def locked(path: Path) -> Iterator[None]:
         except Timeout:
             print(f"waiting for another process, which is writing {path}", file=sys.stderr, flush=True)
             lock.acquire()
-    except (OSError, NotImplementedError) as error:
-        raise unwritable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
+    except OSError as error:
+        raise unwritable(path, error) from error
     try:
         remove_partials(path)
         yield
@@ -119,8 +110,6 @@ def drawn_here(path: Path) -> bool:
     """Whether a picture was drawn by these scripts under this name: it says so itself; a copy has another name."""
     from PIL import Image  # only where a picture is there already
 
-    if path.is_symlink() or not path.is_file():
-        return False
     try:
         with Image.open(path) as image:
             return (image.info.get("Software"), image.info.get("Title")) == (PICTURE_MARK, path.name)

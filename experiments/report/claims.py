@@ -10,8 +10,6 @@ from experiments.report.plots import Plot
 from experiments.report.report import Part
 from experiments.report.statistics import Difference
 
-__all__ = ["Claim", "Verdict", "claims_part"]
-
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 
 
@@ -25,12 +23,6 @@ class Claim:
         expected: The side of zero on which the claim wants them.
         ours: Whether it is a claim of ours, and none of a paper.
         percent: Whether they are percentage points.
-
-    Example:
-        >>> claim = Claim(text="it grows", differences={"new - old": Difference(0.1, -0.2, 0.4, digits=4)})
-        >>> print(claim)
-        cannot be told: it grows
-            new - old: +0.1000 [-0.2000, +0.4000]
     """
 
     text: str

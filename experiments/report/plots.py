@@ -1,20 +1,23 @@
-"""Means with their intervals, drawn as a row each, as SVG inside a page: it follows the page's colours."""
+"""Pictures of means with their intervals: as SVG inside a page, whose colours it follows, and of a whole study."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.report.columns import Column, Runs, columns_of
-from experiments.report.statistics import Difference, Estimate, paired_difference
-
-__all__ = ["Plot", "column_plots"]
+from experiments.report.figures import panels
+from experiments.report.statistics import Difference, Estimate, paired_difference, summarize
 
 _NAMES, _AXIS, _NUMBERS, _ROW, _TOP = 190, 250, 180, 22, 6  # widths and heights in pixels
+_COLORS = ("0.35", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5ea7")
 
 
 @dataclass(frozen=True)
@@ -33,54 +36,112 @@ class Plot:
 
     def svg(self) -> str:
         """The picture, an element of HTML; the numbers stand beside the rows."""
-        ticks, place = self._axis()
-        height = _TOP + _ROW * len(self.rows) + 22
-        bottom = height - 22
-        parts = [f'<line class="axis" x1="{place(t):.1f}" x2="{place(t):.1f}" y1="0" y2="{bottom}"/>' for t in ticks]
+        numbers = [x for one in self.rows.values() for x in (one.mean, one.low, one.high) if math.isfinite(x)]
+        low, high = min([*numbers, *[0.0] * self.signed]), max([*numbers, *[0.0] * self.signed])
+        margin = 0.0 if high > low else 0.5
+        ticks = MaxNLocator(4).tick_values(low - margin, high + margin)
+        bottom = _TOP + _ROW * len(self.rows)
+
+        def place(value: float) -> str:
+            return f"{_NAMES + _AXIS * (value - ticks[0]) / (ticks[-1] - ticks[0]):.1f}"
+
+        parts = [f'<line class="axis" x1="{place(tick)}" x2="{place(tick)}" y1="0" y2="{bottom}"/>' for tick in ticks]
         for tick in ticks:
-            label = f'<text class="quiet" x="{place(tick):.1f}" y="{height - 6}" text-anchor="middle">{tick:g}</text>'
-            parts.append(label)
+            parts.append(
+                f'<text class="quiet" x="{place(tick)}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>'
+            )
         for number, (name, found) in enumerate(self.rows.items()):
-            middle = _TOP + _ROW * (number + 0.5)
-            parts.append(f'<text x="{_NAMES - 14}" y="{middle + 4}" text-anchor="end">{escape(name)}</text>')
+            y = _TOP + _ROW * (number + 0.5)
+            parts.append(f'<text x="{_NAMES - 14}" y="{y + 4}" text-anchor="end">{escape(name)}</text>')
             if not math.isnan(found.low):
-                ends = f'x1="{place(found.low):.1f}" x2="{place(found.high):.1f}"'
-                parts.append(f'<line class="interval" {ends} y1="{middle}" y2="{middle}"/>')
-            parts.append(f'<circle class="mean" cx="{place(found.mean):.1f}" cy="{middle}" r="4.5"/>')
-            numbers = escape(self._numbers(found))
-            parts.append(f'<text class="quiet" x="{_NAMES + _AXIS + 14}" y="{middle + 4}">{numbers}</text>')
-        label, width = escape(self.title), _NAMES + _AXIS + _NUMBERS
+                ends = f'x1="{place(found.low)}" x2="{place(found.high)}"'
+                parts.append(f'<line class="interval" {ends} y1="{y}" y2="{y}"/>')
+            parts.append(f'<circle class="mean" cx="{place(found.mean)}" cy="{y}" r="4.5"/>')
+            unsigned = Estimate(found.mean, digits=found.digits, low=found.low, high=found.high)
+            text = escape(str(found if self.signed else unsigned))
+            parts.append(f'<text class="quiet" x="{_NAMES + _AXIS + 14}" y="{y + 4}">{text}</text>')
+        width, height = _NAMES + _AXIS + _NUMBERS, bottom + 22
         size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-        return f'<svg class="plot" role="img" aria-label="{label}" {size}>{"".join(parts)}</svg>'
-
-    def _numbers(self, found: Difference) -> str:
-        if self.signed:
-            return str(found)
-        return str(Estimate(found.mean, digits=found.digits, low=found.low, high=found.high))
-
-    def _axis(self) -> tuple[Sequence[float], Callable[[float], float]]:
-        """Ticks, and where a number lies."""
-        ends = [x for one in self.rows.values() for x in (one.mean, one.low, one.high) if math.isfinite(x)]
-        ticks = [float(tick) for tick in MaxNLocator(4).tick_values(*_range([*ends, 0.0] if self.signed else ends))]
-        low, width = ticks[0], ticks[-1] - ticks[0]
-        return ticks, lambda value: _NAMES + _AXIS * (value - low) / width
-
-
-def _range(numbers: Sequence[float]) -> tuple[float, float]:
-    low, high = min(numbers, default=0.0), max(numbers, default=1.0)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+        return f'<svg class="plot" role="img" aria-label="{escape(self.title)}" {size}>{"".join(parts)}</svg>'
 
 
 def column_plots(runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Plot]:
     """A plot of every column that says what is better, of the rows that have it: mean over seeds, 95 % interval."""
     plots = []
-    for column in columns_of(runs, columns):
-        if column.better is None:
-            continue
+    for column in (one for one in columns_of(runs, columns) if one.better is not None):
         values = {name: numbers for name, found in runs.items() if (numbers := column.values(found))}
-        rows = {
-            name: replace(paired_difference(numbers, [0.0] * len(numbers)), digits=column.digits)
-            for name, numbers in values.items()
-        }
+        rows = {name: replace(_interval(numbers), digits=column.digits) for name, numbers in values.items()}
         plots.append(Plot(f"{column.name}, {column.better} is better", rows))
     return plots
+
+
+def _interval(values: Sequence[float]) -> Difference:
+    """The mean over seeds with its 95 % interval."""
+    return paired_difference(values, [0.0] * len(values))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Numbers of the rows of one panel.
+
+    Attributes:
+        title: What they are.
+        values: One number a seed, by row; in :func:`level_curves` by row and level.
+        paper: The paper's numbers, by row.
+    """
+
+    title: str
+    values: Mapping[str, Sequence[Sequence[float]]]
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+
+def row_intervals(shown: Sequence[Panel]) -> Figure:
+    """Every seed's number, the row's mean with its 95 % interval, and the paper's number; the first row is a line."""
+    rows = list(shown[0].values)
+    figure, (axes,) = panels(1, len(shown), size=(5.2 * len(shown), 0.9 + 0.5 * len(rows)), sharey=True)
+    for axis, panel in zip(axes, shown, strict=True):
+        _intervals(axis, panel)
+        axis.set_title(panel.title, fontsize=11)
+    axes[0].set_yticks(range(len(rows)), rows)
+    axes[0].invert_yaxis()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    return figure
+
+
+def _intervals(axis: Axes, panel: Panel) -> None:
+    (first, [baseline]), *_ = panel.values.items()
+    axis.axvline(float(np.mean(baseline)), color="0.6", linewidth=1, linestyle=":", label=f"mean of {first}")
+    for place, (row, [values]) in enumerate(panel.values.items()):
+        # one entry of the legend for all rows
+        seed, mean, paper = ("a seed", "mean, 95 % interval", "paper") if place == 0 else ("_nolegend_",) * 3
+        axis.plot(values, np.full(len(values), place + 0.18), "|", color="0.55", markersize=7, label=seed)
+        if len(values) > 1:
+            found = _interval(values)
+            errors = [[found.mean - found.low], [found.high - found.mean]]
+            axis.errorbar(
+                [found.mean], [place - 0.08], xerr=errors, label=mean, fmt="o", color="#1b6ca8", capsize=3, markersize=5
+            )
+        if row in panel.paper:
+            axis.plot([panel.paper[row]], [place - 0.08], "D", color="#d1495b", markersize=5, label=paper)
+    axis.grid(axis="x", color="0.92")
+    axis.set_axisbelow(True)
+
+
+def level_curves(shown: Sequence[Panel], levels: Sequence[str], *, axis: str) -> Figure:
+    """One panel a number: mean over seeds with its standard error, against the level."""
+    figure, (axes,) = panels(1, len(shown), size=(3.4 * len(shown), 3.4))
+    for one, panel in zip(axes, shown, strict=True):
+        for place, (row, values) in enumerate(panel.values.items()):
+            found = [summarize(list(at_level) or [math.nan]) for at_level in values]
+            one.errorbar(
+                np.arange(len(found)) + 0.06 * (place - (len(panel.values) - 1) / 2), [each.mean for each in found],
+                yerr=[0 if math.isnan(each.standard_error) else each.standard_error for each in found],
+                marker="o", markersize=4, capsize=2, linewidth=1.3, color=_COLORS[place % len(_COLORS)], label=row,
+            )  # fmt: skip
+        one.set_title(panel.title, fontsize=10)
+        one.set_xticks(np.arange(len(levels)), levels)
+        one.grid(axis="y", color="0.92")
+    figure.supxlabel(axis, fontsize=10)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, title="mean, s.e.", title_fontsize=8)
+    return figure

@@ -16,8 +16,6 @@ from experiments.report.plots import Plot
 from experiments.report.tables import as_table, element, html_table, markdown_table
 from pyro_attention.viewer import View, document, fragment
 
-__all__ = ["Part", "Report", "Source"]
-
 _WIDTH = 100  # letters in a line on the terminal
 
 
