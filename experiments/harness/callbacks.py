@@ -126,6 +126,9 @@ class EarlyStopping(pl.Callback):
         self.weights = dict(state_dict["weights"])
 
 
+INTERVALS = {True: 0.1, False: 60.0}  # seconds between two looks of a bar: on a terminal, and in a log file
+
+
 class Bar(ProgressBar):
     """One progress bar over all steps of a training; it shows the epoch, the loss and the last validation metrics.
 
@@ -138,9 +141,8 @@ class Bar(ProgressBar):
         self._bar: tqdm[Any] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        # a log file gets a line a minute, a terminal a smooth bar
-        interval = 0.1 if sys.stderr.isatty() else 60.0
         total = int(trainer.num_training_batches) * (trainer.max_epochs or 0)
+        interval = INTERVALS[sys.stderr.isatty()]
         self._bar = tqdm(total=total, initial=trainer.global_step, unit="step", mininterval=interval, miniters=0)
 
     def on_train_batch_end(self, trainer: pl.Trainer, _: pl.LightningModule, outputs: Any, *__: Any) -> None:
