@@ -138,14 +138,14 @@ def test_changes_hold_for_all_trainings_and_are_told(tmp_path: Path, trained: li
     changes = {"level": 4.0, "init_from": tmp_path / "weights"}
     run_study(
         {"short": study()},
-        options(tmp_path, name="short", seeds=2, first_seed=5, rows=("soft", "good"), changes=changes),
+        options(tmp_path, name="short", seeds=2, rows=("soft", "good"), changes=changes),
     )
-    assert {(config.level, config.seed) for config in trained} == {(4.0, 5), (4.0, 6)}
+    assert {(config.level, config.seed) for config in trained} == {(4.0, 0), (4.0, 1)}
     report, source = published(tmp_path)
     assert report.name == "made-level-4.0"
     assert "Other than said here: level 4.0, init from weights." in report.parts[0].text
     assert source.command == (
-        'python -m experiments.nothing table short --seeds 2 --first-seed 5 --rows \'["soft", "good"]\' --level 4.0 '
+        'python -m experiments.nothing table short --seeds 2 --rows \'["soft", "good"]\' --level 4.0 '
         "--init-from weights"
     )
 
@@ -189,10 +189,9 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "mode"}, "name mode: expected one of made; did you mean 'made'"),
+        ({"name": "mode"}, "name 'mode': expected one of made; did you mean 'made'"),
         ({"rows": ("soft", "god")}, "rows 'god': expected one of soft, good, better"),
         ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
-        ({"levels": ("low",)}, "levels 'low'"),
         ({"changes": {"devices": 2}}, "every training of a table has one; use --workers"),
         ({"base": {"gain": 1.0}}, "base is for studies whose rows go on from another training, and made is none"),
     ],

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import sys
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -27,8 +28,9 @@ from experiments.harness import callbacks, checkpoints
 from experiments.harness.callbacks import EarlyStopping, RandomState
 from experiments.harness.checkpoints import read_run
 from experiments.harness.options import TrainingOptions
-from experiments.harness.training import ELBOTraining, fit, load_best, resolve_precision
+from experiments.harness.training import ELBOTraining, Trained, fit, load_best, resolve_precision
 from experiments.harness.weights import read_weights, write_weights
+from experiments.run import Task, load_trained, run
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
 
@@ -433,3 +435,60 @@ def test_without_tensorboard(tmp_path, monkeypatch):
         monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
     with pytest.raises(UserError, match="tensorboard"):
         train(tmp_path, logger="tensorboard")
+
+
+# run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TrainingOptions):
+    """Options of nothing."""
+
+    patience: int = 100
+
+
+class Regression(Task):
+    """A task of nothing."""
+
+    script = "script"
+
+    def folder(self, config):
+        return "regression"
+
+    def load(self, config):
+        return DataLoader(DATA, batch_size=4, shuffle=True), DataLoader(DATA, batch_size=8)
+
+    def build(self, config, data, folder):
+        pyro.set_rng_seed(config.seed)
+        model = Model()
+        module = Training(model, AttentionGuide(model, Weibull()), AttentionELBO(), learning_rate=0.05)
+        return Trained(config, module)
+
+    def fit(self, trained, data, folder):
+        return fit(trained.config, trained.module, *data, folder=folder, patience=100, monitor={"val_loss": "min"})
+
+    def evaluate(self, trained, data, fitted, folder):
+        assert not trained.module.training
+        return {"loss": trained.module.evaluate(next(iter(data[1])))["loss"].item()}
+
+    def definitions(self, metrics):
+        return dict.fromkeys(metrics, "a number")
+
+
+def test_a_run_is_trained_once_and_goes_on_with_more_epochs(tmp_path, monkeypatch):
+    def trained(name, epochs, **options):
+        config = Config(out=tmp_path / name, max_epochs=epochs, progress=False, **options)
+        metrics = run(Regression(), config)
+        return {name: value for name, value in metrics.items() if name != "step_ms"}, load_trained(Regression(), config)
+
+    whole, network = trained("whole", 4)
+    assert whole.keys() == {"loss", "best_epoch", "epochs", "updates", "parameters"}
+    assert (whole["epochs"], whole["updates"], whole["parameters"]) == (4, 8, 18)
+    trained("more", 2)
+    more, again = trained("more", 4, resume=True)
+    assert more == whole
+    torch.testing.assert_close(again.module.state_dict(), network.module.state_dict(), rtol=0, atol=0)
+    with pytest.raises(UserError, match="holds a run of 4 epochs, and max_epochs is 3"):
+        trained("more", 3, resume=True)
+    monkeypatch.setattr(Regression, "fit", None)
+    assert trained("more", 4, resume=True)[0] == whole
