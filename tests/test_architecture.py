@@ -138,39 +138,16 @@ def private_parts(dotted: str) -> Iterator[str]:
             yield package_of(".".join(parts[:place]))
 
 
-@cache
-def private_definitions() -> dict[str, set[str]]:
-    """The packages that define a private name: as a function, a class, a variable or an attribute."""
-    found: dict[str, set[str]] = {}
-    for module, tree in modules().items():
-        for node in ast.walk(tree):
-            match node:
-                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                    pass
-                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                    pass
-                case _:
-                    continue
-            if is_private(name):
-                found.setdefault(name, set()).add(package_of(module))
-    return found
-
-
 def inside(module: str, package: str) -> bool:
     return f"{module}.".startswith(f"{package}.")
 
 
 def foreign_private_names(module: str) -> Iterator[str]:
-    """Private names of another package that a module imports, or reads from any object."""
+    """Private names of another package that a module imports."""
     for other, taken in imports(module):
         for home in private_parts(f"{other}.{taken}"):
             if not inside(module, home):
                 yield f"{module} imports {taken or other} of {home}"
-    for node in ast.walk(modules()[module]):
-        if isinstance(node, ast.Attribute) and is_private(node.attr):
-            homes = private_definitions().get(node.attr, set())
-            if homes and not any(inside(module, home) for home in homes):
-                yield f"{module} line {node.lineno} uses {ast.unparse(node)} of {', '.join(sorted(homes))}"
 
 
 # What must hold

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.report.plots import Plot
 from experiments.report.report import Part
 from experiments.report.statistics import Difference
 
@@ -41,12 +40,6 @@ class Claim:
             return "holds"
         return "does not hold" if any(high <= 0 for _, high in ranges) else "cannot be told"
 
-    @property
-    def plot(self) -> Plot:
-        """The differences, drawn."""
-        unit = ", percentage points" if self.percent else ""
-        return Plot(f"{self.verdict}: {self.text}{unit}", self.differences, signed=True)
-
     def __str__(self) -> str:
         unit = " percentage points" if self.percent else ""
         lines = (f"    {name}: {found}{unit}" for name, found in self.differences.items())
@@ -71,5 +64,4 @@ def claims_part(title: str, claims: Sequence[Claim], *, note: str = "") -> Part:
         for claim in claims
         for name, found in claim.differences.items()
     ]
-    lines, plots = "\n".join(map(str, claims)), [claim.plot for claim in claims]
-    return Part(title, text.rstrip(), rows, labels=2, lines=lines, plots=plots)
+    return Part(title, text.rstrip(), rows, labels=2, lines="\n".join(map(str, claims)))

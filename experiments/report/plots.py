@@ -1,83 +1,20 @@
-"""Pictures of means with their intervals: as SVG inside a page, whose colours it follows, and of a whole study."""
+"""Pictures of a study: every row with its interval, and numbers against the levels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from html import escape
+from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from experiments.report.columns import Column, Runs, columns_of
 from experiments.report.figures import panels
-from experiments.report.statistics import Difference, Estimate, paired_difference, summarize
+from experiments.report.statistics import paired_difference, summarize
 
-_NAMES, _AXIS, _NUMBERS, _ROW, _TOP = 190, 250, 180, 22, 6  # widths and heights in pixels
 _COLORS = ("0.35", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5ea7")
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A mean and its 95 % confidence interval in each row.
-
-    Attributes:
-        title: What the numbers are.
-        rows: Names to means and intervals; of one seed the interval is NaN, and the mean is drawn alone.
-        signed: Whether the numbers are differences, which are written with a sign beside a line at 0.
-    """
-
-    title: str
-    rows: Mapping[str, Difference]
-    signed: bool = False
-
-    def svg(self) -> str:
-        """The picture, an element of HTML; the numbers stand beside the rows."""
-        numbers = [x for one in self.rows.values() for x in (one.mean, one.low, one.high) if math.isfinite(x)]
-        low, high = min([*numbers, *[0.0] * self.signed]), max([*numbers, *[0.0] * self.signed])
-        margin = 0.0 if high > low else 0.5
-        ticks = MaxNLocator(4).tick_values(low - margin, high + margin)
-        bottom = _TOP + _ROW * len(self.rows)
-
-        def place(value: float) -> str:
-            return f"{_NAMES + _AXIS * (value - ticks[0]) / (ticks[-1] - ticks[0]):.1f}"
-
-        parts = [f'<line class="axis" x1="{place(tick)}" x2="{place(tick)}" y1="0" y2="{bottom}"/>' for tick in ticks]
-        for tick in ticks:
-            parts.append(
-                f'<text class="quiet" x="{place(tick)}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>'
-            )
-        for number, (name, found) in enumerate(self.rows.items()):
-            y = _TOP + _ROW * (number + 0.5)
-            parts.append(f'<text x="{_NAMES - 14}" y="{y + 4}" text-anchor="end">{escape(name)}</text>')
-            if not math.isnan(found.low):
-                ends = f'x1="{place(found.low)}" x2="{place(found.high)}"'
-                parts.append(f'<line class="interval" {ends} y1="{y}" y2="{y}"/>')
-            parts.append(f'<circle class="mean" cx="{place(found.mean)}" cy="{y}" r="4.5"/>')
-            unsigned = Estimate(found.mean, digits=found.digits, low=found.low, high=found.high)
-            text = escape(str(found if self.signed else unsigned))
-            parts.append(f'<text class="quiet" x="{_NAMES + _AXIS + 14}" y="{y + 4}">{text}</text>')
-        width, height = _NAMES + _AXIS + _NUMBERS, bottom + 22
-        size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-        return f'<svg class="plot" role="img" aria-label="{escape(self.title)}" {size}>{"".join(parts)}</svg>'
-
-
-def column_plots(runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Plot]:
-    """A plot of every column that says what is better, of the rows that have it: mean over seeds, 95 % interval."""
-    plots = []
-    for column in (one for one in columns_of(runs, columns) if one.better is not None):
-        values = {name: numbers for name, found in runs.items() if (numbers := column.values(found))}
-        rows = {name: replace(_interval(numbers), digits=column.digits) for name, numbers in values.items()}
-        plots.append(Plot(f"{column.name}, {column.better} is better", rows))
-    return plots
-
-
-def _interval(values: Sequence[float]) -> Difference:
-    """The mean over seeds with its 95 % interval."""
-    return paired_difference(values, [0.0] * len(values))
 
 
 @dataclass(frozen=True)
@@ -93,6 +30,14 @@ class Panel:
     title: str
     values: Mapping[str, Sequence[Sequence[float]]]
     paper: Mapping[str, float] = field(default_factory=dict)
+
+
+def column_plots(runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Figure]:
+    """A picture of every column that says what is better, of the rows that have it."""
+    shown = [column for column in columns_of(runs, columns) if column.better is not None]
+    rows = [{name: [values] for name, found in runs.items() if (values := one.values(found))} for one in shown]
+    titles = [f"{column.name}, {column.better} is better" for column in shown]
+    return [row_intervals([Panel(title, values)]) for title, values in zip(titles, rows, strict=True)]
 
 
 def row_intervals(shown: Sequence[Panel]) -> Figure:
@@ -116,7 +61,7 @@ def _intervals(axis: Axes, panel: Panel) -> None:
         seed, mean, paper = ("a seed", "mean, 95 % interval", "paper") if place == 0 else ("_nolegend_",) * 3
         axis.plot(values, np.full(len(values), place + 0.18), "|", color="0.55", markersize=7, label=seed)
         if len(values) > 1:
-            found = _interval(values)
+            found = paired_difference(values, [0.0] * len(values))
             errors = [[found.mean - found.low], [found.high - found.mean]]
             axis.errorbar(
                 [found.mean], [place - 0.08], xerr=errors, label=mean, fmt="o", color="#1b6ca8", capsize=3, markersize=5

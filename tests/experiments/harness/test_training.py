@@ -29,7 +29,7 @@ from experiments.harness.callbacks import EarlyStopping, RandomState
 from experiments.harness.checkpoints import read_run
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, Trained, fit, load_best, resolve_precision
-from experiments.harness.weights import read_weights, write_weights
+from experiments.harness.weights import read_weights, weights_file, write_weights
 from experiments.run import Task, load_trained, run
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
@@ -185,13 +185,12 @@ def test_accumulated_steps_keep_the_scale_of_the_kl():
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
-def test_fused_adam_makes_the_same_steps(precision, tmp_path):
-    """With its gradients clipped, which Lightning refuses to do in half precision."""
+def test_fused_adam_makes_the_same_steps(tmp_path):
+    """With its gradients clipped, which Lightning refuses to do."""
     losses = []
     for fused in (False, True):
         kind = partial(Training, fused=fused)
-        module, fitted = train(tmp_path / str(fused), kind, epochs=3, precision=precision, gradient_clip=0.1)
+        module, fitted = train(tmp_path / str(fused), kind, epochs=2, gradient_clip=0.1)
         assert bool(module.configure_optimizers().defaults["fused"]) == fused
         losses.append(fitted.history[-1]["val_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
@@ -331,25 +330,19 @@ def test_the_best_weights_are_restored_and_read_without_this_harness(tmp_path):
     Model().load_state_dict(of_model)
 
 
-def test_weights_of_an_earlier_release_or_of_another_network(folder, uninterrupted, tmp_path):
+def test_weights_of_an_earlier_release_of_another_network_and_tied_ones(folder, uninterrupted, tmp_path):
     module, _ = uninterrupted
     (tmp_path / "checkpoints").mkdir()
     expected = load_file(folder / "checkpoints" / "best.safetensors")
     torch.save({"epoch": 0, "state_dict": expected}, tmp_path / "checkpoints" / "best.ckpt")
     load_best(module, tmp_path)
     torch.testing.assert_close(dict(module.state_dict()), expected)
-    write_weights(tmp_path, {"objective.model.scores.weight": torch.zeros(5)}, epoch=0)
-    assert not (tmp_path / "checkpoints" / "best.ckpt").exists()
-    with pytest.raises(UserError, match=r"(?s)best\.safetensors cannot be read .*pass --overwrite"):
-        load_best(module, tmp_path)
-
-
-def test_weights_that_share_their_numbers_come_back_under_each_of_their_names(tmp_path):
     one = torch.arange(6.0).reshape(2, 3)
     weights = {"a": one, "tied": one, "turned": one.mT, "part": one[0], "repeated": torch.ones(1).expand(3, 4)}
-    write_weights(tmp_path, weights, epoch=3)
-    found = read_weights(tmp_path / "checkpoints" / "best.safetensors")
-    torch.testing.assert_close(found, weights, rtol=0, atol=0)
+    write_weights(tmp_path, weights, epoch=0)
+    torch.testing.assert_close(read_weights(weights_file(tmp_path)), weights, rtol=0, atol=0)
+    with pytest.raises(UserError, match=r"(?s)best\.safetensors cannot be read .*pass --overwrite"):
+        load_best(module, tmp_path)
 
 
 class Diverged(Training):
@@ -392,20 +385,6 @@ def test_nothing_is_left_of_a_finished_training(tmp_path, monkeypatch):
     assert names == {"environment.json", "history.csv", "checkpoints/last.ckpt", "checkpoints/best.safetensors"}
 
 
-class Late(Training):
-    """Logs one metric more from its second epoch on."""
-
-    def training_step(self, batch, batch_idx):
-        if self.current_epoch:
-            self.log("late", 1.0, on_step=False, on_epoch=True, batch_size=4)
-        return super().training_step(batch, batch_idx)
-
-
-def test_history_leaves_metrics_empty_that_an_epoch_does_not_have(tmp_path):
-    train(tmp_path, Late, epochs=2)
-    assert [row["late"] for row in rows(tmp_path)] == ["", "1.0"]
-
-
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_bar_shows_loss_and_validation_in_the_terms_of_the_task(terminal, tmp_path, monkeypatch, capfd):
     if terminal:
@@ -419,15 +398,6 @@ def test_a_bar_shows_loss_and_validation_in_the_terms_of_the_task(terminal, tmp_
         assert "val_loss" not in shown
     else:
         assert shown.count("\r") == 2  # a line a minute: at the beginning and at the end
-
-
-def test_tensorboard_gets_the_metrics_of_every_epoch(tmp_path, monkeypatch):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    _, fitted = train(tmp_path, epochs=2, logger="tensorboard")
-    values = [event.value for event in EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("val_loss")]
-    assert values == pytest.approx([row["val_loss"] for row in fitted.history], rel=1e-6)
 
 
 def test_without_tensorboard(tmp_path, monkeypatch):
