@@ -20,8 +20,7 @@ from experiments.nmt.config import COMMANDS as TRANSLATION
 from experiments.pretrain.config import COMMANDS as PRETRAINING
 from experiments.vqa.config import COMMANDS as QUESTIONS
 from guides.names import AblationSchemeName, SchemeName
-from tests.experiments.harness.second_process import second_process
-from tests.experiments.harness.test_folder import OPENS
+from tests.experiments.harness.test_folder import OPENS, second_process
 from tests.experiments.moments import Moments, killed
 from tests.experiments.training_scripts import EPOCHS, SCRIPTS, assert_same, left, small_data  # noqa: F401 (a fixture)
 

@@ -5,6 +5,10 @@ import json
 import math
 import os
 import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -28,7 +32,6 @@ from experiments.pretrain.config import PretrainConfig
 from experiments.report.figures import save
 from guides.names import AblationSchemeName, SchemeName
 from guides.options import AlignmentSchemeOptions
-from tests.experiments.harness.second_process import second_process
 
 OPENS = """
 import sys
@@ -55,6 +58,18 @@ def write(file):
 with locked(Path(sys.argv[1])):
     write_atomic(Path(sys.argv[1]), write)
 """
+
+
+@contextmanager
+def second_process(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run Python code until it has printed a line; at the end it is let go on, by a line, and waited for."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline(), "the second process has failed"
+        yield process
+        if process.poll() is None:
+            process.communicate("go on\n")
 
 
 @dataclass(frozen=True, kw_only=True)

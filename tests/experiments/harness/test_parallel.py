@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from experiments.files import UserError
-from experiments.graph.studies import table
 from experiments.harness import parallel
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
@@ -130,29 +129,6 @@ def test_metrics_by_key_from_processes_of_one_thread_and_the_names_of_those_that
         assert said in str(error.value)
 
 
-def test_a_killed_worker_is_replaced_on_a_cluster_and_said_here(
-    cluster: tuple[str, list[psutil.Process]], tmp_path: Path
-) -> None:
-    found = run_all(die_once, {0: Place(tmp_path / "0")}, workers=1, cluster=cluster[0], progress=False)
-    assert found == {0: {"attempt": 2.0}}
-    with pytest.raises(UserError, match=r"^a worker process was killed.*--workers"):
-        run_all(die_once, {i: Place(tmp_path / str(i)) for i in range(3)}, workers=2, progress=False)
-
-
-def test_a_table_from_a_cluster_is_that_of_this_process(
-    cluster: tuple[str, list[psutil.Process]], tmp_path: Path
-) -> None:
-    write_citations(tmp_path)
-    tiny = {"num_samples": 3, "max_epochs": 2}
-    sizes: dict[str, Any] = {"seeds": 1, "levels": ("cora",), "progress": False, "changes": tiny}
-    found = []
-    for name, where in (("here", {"workers": 1}), ("there", {"cluster": cluster[0]})):
-        places = {"data_root": tmp_path, "out": tmp_path / name, "results": tmp_path / f"{name}-results"}
-        metrics = table(StudyOptions(name="bam1", **sizes, **places, **where))
-        found.append({name: value for name, value in metrics.items() if not name.endswith("step_ms")})
-    assert found[0] == found[1]
-
-
 def resident(blocks: int) -> dict[str, float]:
     """Megabytes that the process holds at the beginning; afterwards it takes and frees many small blocks."""
     before = psutil.Process().memory_info().rss / 1e6
@@ -165,6 +141,31 @@ def test_a_worker_returns_the_memory_of_a_run() -> None:
     found = run_all(resident, {i: blocks for i, blocks in enumerate((1, 1, 1000, 1, 1))}, workers=2, progress=False)
     sizes = [metrics["mb"] for metrics in found.values()]
     assert max(sizes[3:]) < sizes[1] + 200  # the run before took 400 MB
+
+
+def test_a_killed_worker_is_replaced_on_a_cluster_and_said_here(
+    cluster: tuple[str, list[psutil.Process]], tmp_path: Path
+) -> None:
+    found = run_all(die_once, {0: Place(tmp_path / "0")}, workers=1, cluster=cluster[0], progress=False)
+    assert found == {0: {"attempt": 2.0}}
+    with pytest.raises(UserError, match=r"^a worker process was killed.*--workers"):
+        run_all(die_once, {i: Place(tmp_path / str(i)) for i in range(3)}, workers=2, progress=False)
+
+
+def test_a_table_from_a_cluster_is_that_of_this_process(
+    cluster: tuple[str, list[psutil.Process]], tmp_path: Path
+) -> None:
+    from experiments.graph.studies import table  # not in the workers of the other tests
+
+    write_citations(tmp_path)
+    tiny = {"num_samples": 3, "max_epochs": 2}
+    sizes: dict[str, Any] = {"seeds": 1, "levels": ("cora",), "progress": False, "changes": tiny}
+    found = []
+    for name, where in (("here", {"workers": 1}), ("there", {"cluster": cluster[0]})):
+        places = {"data_root": tmp_path, "out": tmp_path / name, "results": tmp_path / f"{name}-results"}
+        metrics = table(StudyOptions(name="bam1", **sizes, **places, **where))
+        found.append({name: value for name, value in metrics.items() if not name.endswith("step_ms")})
+    assert found[0] == found[1]
 
 
 # Clusters that there are not

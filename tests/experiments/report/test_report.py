@@ -1,7 +1,6 @@
 """Statistics, columns and reports: numbers by hand and SciPy, the terminal, the page, report.html and the results."""
 
 import math
-import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -13,7 +12,7 @@ from scipy import stats
 
 from experiments.report.classification import score
 from experiments.report.columns import Column, best_cells, best_row, columns_of, summary_rows
-from experiments.report.figures import reliability_panels, save
+from experiments.report.figures import save
 from experiments.report.pages import PAGE, Finding, findings, page_of
 from experiments.report.plots import column_plots
 from experiments.report.report import Part, Report, Source
@@ -185,15 +184,6 @@ def test_plots_show_means_and_intervals_of_the_rows_that_have_them():
     assert segment[:, 0] == pytest.approx(stats.t(1, 62.5, 12.5).interval(0.95))
 
 
-def test_the_lowest_panel_of_every_column_has_its_numbers():
-    found = {str(number): (torch.linspace(0, 1, 9), torch.ones(9, dtype=torch.bool)) for number in range(6)}
-    figure = reliability_panels(found, confidence="probability", right="share")
-    figure.draw_without_rendering()
-    shown = [axis for axis in figure.axes if axis.get_visible()]
-    numbered = [any(label.get_visible() for label in axis.get_xticklabels()) for axis in shown]
-    assert numbered == [number >= 2 for number in range(6)]
-
-
 def test_numbers_are_the_same_after_they_were_published(tmp_path):
     cells = {
         "mean": Estimate(1.5, 0.25, 4, 3, with_error=True), "alone": Estimate(2.0),
@@ -254,24 +244,6 @@ def test_a_report_and_its_tables_have_no_other_elements_than_ours(page):
         assert "<" not in line
         assert line.replace(r"\|", "").count("|") == rule.count("|") == 3
     assert row.endswith("| a b |")
-
-
-@pytest.mark.slow
-def test_a_browser_shows_markup_as_text(page, tmp_path):
-    browsers = pytest.importorskip("playwright.sync_api")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("needs a browser")
-    (tmp_path / "report.html").write_text(page)
-    with browsers.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        tab, called = browser.new_page(), []
-        tab.expose_function("canary", lambda: called.append(1))
-        tab.goto((tmp_path / "report.html").as_uri())
-        tab.wait_for_load_state("networkidle")
-        assert tab.locator("pre").all_inner_texts() == [SENTENCE] * 2
-        browser.close()
-    assert called == []
 
 
 # where it helps
