@@ -282,6 +282,7 @@ def test_a_saved_configuration_is_read_again(tmp_path: Path) -> None:
     open_run(tmp_path, options)
     assert run_script(Options, seen.append, name="s", arguments=["--config", str(tmp_path / "config.yaml")]) == 0
     assert seen == [replace(options, overwrite=False)]
+    open_run(tmp_path, replace(options, overwrite=False, resume=True))
 
 
 TASKS: dict[str, Any] = {
