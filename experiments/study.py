@@ -21,10 +21,10 @@ from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
 from experiments.report.columns import Cell, Column, Row, Runs, best_cells
 from experiments.report.figures import save
-from experiments.report.plots import Panel, level_curves, row_intervals
 from experiments.report.report import Part, Report
 from experiments.report.results import RESULTS, source_of, write_results
 from experiments.report.statistics import Difference
+from experiments.report.study_figures import Panel, level_curves, row_intervals
 from experiments.run import Task, run
 
 Options = Mapping[str, Any]

@@ -14,10 +14,10 @@ from experiments.report.classification import score
 from experiments.report.columns import Column, best_cells, best_row, columns_of, summary_rows
 from experiments.report.figures import save
 from experiments.report.pages import PAGE, Finding, findings, page_of
-from experiments.report.plots import column_plots
 from experiments.report.report import Part, Report, Source
 from experiments.report.results import read_results, results_in, write_results
 from experiments.report.statistics import Difference, Estimate, paired_difference, summarize
+from experiments.report.study_figures import column_plots
 from experiments.report.tables import as_table, markdown_table
 from pyro_attention.viewer import AlignmentView
 
