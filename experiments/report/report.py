@@ -29,7 +29,7 @@ class Part:
     text: str = ""  # a paragraph, or several with an empty line between them
     rows: Sequence[Row] = ()
     labels: int = 1  # so many columns at the left name a row, the others measure it
-    lines: str = ""  # shown as they are, on the terminal in place of the table
+    lines: str = ""  # shown as they are, on the terminal and in report.html in place of the table
     picture: Path | None = None  # a PNG file; the page links to it, and report.html holds it
     caption: str = ""  # of the picture; the title when omitted
     terminal: bool = True  # whether the terminal shows it; of a part with a picture it names the file, and no more

@@ -229,9 +229,9 @@ class Page(HTMLParser):
 def page(tmp_path):
     """A report whose every text is the sentence."""
     picture = save(Figure(figsize=(1, 1)), tmp_path / "a.png")
-    part = Part(SENTENCE, SENTENCE, [{SENTENCE: SENTENCE}], lines=SENTENCE, picture=picture, caption=SENTENCE)
+    parts = [Part(SENTENCE, SENTENCE, [{SENTENCE: SENTENCE}], picture=picture, caption=SENTENCE), Part(lines=SENTENCE)]
     source = Source(SENTENCE, "", "", {})
-    return Report(SENTENCE, "a", [part]).html(source, configuration=SENTENCE).decode()
+    return Report(SENTENCE, "a", parts).html(source, configuration=SENTENCE).decode()
 
 
 def test_a_report_and_its_tables_have_no_other_elements_than_ours(page):
