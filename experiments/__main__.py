@@ -4,7 +4,8 @@ import ast
 import sys
 from pathlib import Path
 
-from experiments.harness.cli import did_you_mean, user_error
+from experiments.files import did_you_mean
+from experiments.harness.cli import user_error
 
 
 def commands() -> dict[str, str]:

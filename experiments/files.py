@@ -5,9 +5,11 @@ from __future__ import annotations
 import glob
 import gzip
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any
@@ -35,6 +37,25 @@ def user_errors(*types: type[Exception]) -> Iterator[None]:
         yield
     except types as error:
         raise UserError(str(error)) from error
+
+
+def did_you_mean(words: Iterable[str], given: str) -> str:
+    """The end of an error message: the word with these initials, or the nearest one; nothing when none is near.
+
+    Example:
+        >>> did_you_mean(["soft", "weibull"], "weibul")
+        "; did you mean 'weibull'?"
+    """
+    words = list(words)
+    short = [word for word in words if "".join(re.findall(r"(?<![a-z])[a-z]", word)) == given.lstrip("-")]
+    near = short or get_close_matches(given, words, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def expected_one_of(words: Iterable[str], given: str) -> str:
+    """What an error message says about an unknown word: the words that are known, and the nearest of them."""
+    words = list(words)
+    return f"expected one of {', '.join(words)}{did_you_mean(words, given)}"
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from experiments.files import UserError
-from experiments.harness.cli import expected_one_of, option_words
+from experiments.files import UserError, expected_one_of
+from experiments.harness.cli import option_words
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
@@ -371,7 +371,8 @@ def _configs(study: Study, options: StudyOptions, folder: Path) -> tuple[dict[tu
         name = "-".join(filter(None, (level, row, str(seed)))).translate({ord(" "): "-", ord(","): None})
         merged = {key: value for some in (study.options, study.levels[level], *given) for key, value in some.items()}
         seeded = dict.fromkeys(("seed", *study.seeded), seed)
-        return study.task.config(**options.for_runs(), **merged, **seeded, out=folder / "runs" / name)
+        make: Any = study.task.config
+        return make(**options.for_runs(), **merged, **seeded, out=folder / "runs" / name)
 
     for seed in range(study.first_seed, study.first_seed + study.seeds):
         for level in study.levels:

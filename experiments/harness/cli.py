@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from argparse import ArgumentError
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -92,25 +90,6 @@ def user_error(error: object, *, code: int) -> int:
     return code
 
 
-def did_you_mean(words: Iterable[str], given: str) -> str:
-    """The end of an error message: the word with these initials, or the nearest one; nothing when none is near.
-
-    Example:
-        >>> did_you_mean(["soft", "weibull"], "weibul")
-        "; did you mean 'weibull'?"
-    """
-    words = list(words)
-    short = [word for word in words if "".join(re.findall(r"(?<![a-z])[a-z]", word)) == given.lstrip("-")]
-    near = short or get_close_matches(given, words, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
-
-
-def expected_one_of(words: Iterable[str], given: str) -> str:
-    """What an error message says about an unknown word: the words that are known, and the nearest of them."""
-    words = list(words)
-    return f"expected one of {', '.join(words)}{did_you_mean(words, given)}"
-
-
 def _resolved(target: Any) -> Any:
     return resolve_name(target) if isinstance(target, str) else target
 
@@ -127,6 +106,8 @@ def _answer(run: Callable[[list[str]], int], arguments: Sequence[str] | None) ->
 
 
 def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int:
+    from experiments.files import expected_one_of
+
     chosen = given[0] if given else ""
     if chosen in commands:
         return _run(commands[chosen], given[1:], f"{name} {chosen}")

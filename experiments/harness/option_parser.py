@@ -11,8 +11,7 @@ from typing import Any
 
 from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser
 
-from experiments.files import read_yaml
-from experiments.harness.cli import did_you_mean
+from experiments.files import did_you_mean, read_yaml
 
 _WRITTEN = ("out", "results", "cache")  # options that name what is written
 
