@@ -139,6 +139,7 @@ class Study:
             levels={name: {**self.levels[name], **options.changes} for name in options.levels or self.levels},
             base={**self.base, **options.base},
             seeds=options.seeds or self.seeds,
+            first_seed=self.first_seed if options.first_seed is None else options.first_seed,
         )
 
 
@@ -501,6 +502,8 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, kind: st
 
 def _command(task: Task[Any, Any, Any], options: StudyOptions, kind: str) -> str:
     """The command that makes the results again."""
-    given = {name: getattr(options, name) for name in ("seeds", "rows", "levels", "base")} | dict(options.changes)
+    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels", "base")} | dict(
+        options.changes
+    )
     words = [option_words(name, value) for name, value in given.items() if value not in (None, (), {})]
     return " ".join([f"python -m {task.script} {kind} {options.name}", *words])

@@ -150,6 +150,7 @@ class StudyOptions(SweepOptions):
     Args:
         name: The study.
         seeds: Number of seeds, shared by rows and levels; the study's own when omitted.
+        first_seed: The first of them; the study's own when omitted.
         rows: Rows of the study, those among them that others are compared with; all when omitted.
         levels: Its levels, such as data sets; all when omitted.
         base: Options that the training has in place of the study's from whose network all rows go on, where there is
@@ -159,6 +160,7 @@ class StudyOptions(SweepOptions):
 
     name: str
     seeds: PositiveInt | None = None
+    first_seed: NonNegativeInt | None = None
     rows: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     base: dict[str, Any] = field(default_factory=dict)

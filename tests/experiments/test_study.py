@@ -138,14 +138,14 @@ def test_changes_hold_for_all_trainings_and_are_told(tmp_path: Path, trained: li
     changes = {"level": 4.0, "init_from": tmp_path / "weights"}
     run_study(
         {"short": study()},
-        options(tmp_path, name="short", seeds=2, rows=("soft", "good"), changes=changes),
+        options(tmp_path, name="short", seeds=2, first_seed=5, rows=("soft", "good"), changes=changes),
     )
-    assert {(config.level, config.seed) for config in trained} == {(4.0, 0), (4.0, 1)}
+    assert {(config.level, config.seed) for config in trained} == {(4.0, 5), (4.0, 6)}
     report, source = published(tmp_path)
     assert report.name == "made-level-4.0"
     assert "Other than said here: level 4.0, init from weights." in report.parts[0].text
     assert source.command == (
-        'python -m experiments.nothing table short --seeds 2 --rows \'["soft", "good"]\' --level 4.0 '
+        'python -m experiments.nothing table short --seeds 2 --first-seed 5 --rows \'["soft", "good"]\' --level 4.0 '
         "--init-from weights"
     )
 
