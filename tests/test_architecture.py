@@ -38,7 +38,7 @@ ALLOWED = LIBRARY | {
     "vqa": TASK,
     "headlines": TASK | {"sequence"},
     "benchmarks": TASK,
-    "commands": {"harness", "report", *TASKS},
+    "commands": {"files", "harness", "report", *TASKS},
 }
 MOST_ARROWS, MOST_LEVELS = 100, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
