@@ -4,16 +4,13 @@ import ast
 import sys
 from pathlib import Path
 
+from experiments.files import did_you_mean
 from experiments.harness.cli import user_error
-from experiments.harness.words import did_you_mean
-
-__all__ = ["commands", "main"]
 
 
 def commands() -> dict[str, str]:
     """What is run as ``python -m experiments.NAME``, by its name, and its first line; nothing is imported."""
-    folder = Path(__file__).parent
-    found = {}
+    folder, found = Path(__file__).parent, {}
     for path in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
         text = path.read_text()
         if path != Path(__file__) and '\nif __name__ == "__main__":' in text:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import gzip
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any
@@ -16,31 +17,9 @@ from typing import IO, Any
 import yaml
 from filelock import FileLock, Timeout
 
-__all__ = [
-    "PICTURE_MARK",
-    "DamagedFileError",
-    "UserError",
-    "drawn_here",
-    "locked",
-    "read_json",
-    "read_packed",
-    "read_text",
-    "read_yaml",
-    "reading",
-    "remove_partials",
-    "unwritable",
-    "user_errors",
-    "write_atomic",
-    "write_text",
-]
-
 PICTURE_MARK = "experiments of pyro_attention"
 _CITED = 300  # letters of the error of a library, some of which give a page of advice
 _PATIENCE = 1  # seconds before it is said what is waited for
-_REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space there, or choose another folder"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "allow yourself to write there or choose another folder"),
-}
 
 
 class UserError(Exception):
@@ -60,10 +39,28 @@ def user_errors(*types: type[Exception]) -> Iterator[None]:
         raise UserError(str(error)) from error
 
 
+def did_you_mean(words: Iterable[str], given: str) -> str:
+    """The end of an error message: the word with these initials, or the nearest one; nothing when none is near.
+
+    Example:
+        >>> did_you_mean(["soft", "weibull"], "weibul")
+        "; did you mean 'weibull'?"
+    """
+    words = list(words)
+    short = [word for word in words if "".join(re.findall(r"(?<![a-z])[a-z]", word)) == given.lstrip("-")]
+    near = short or get_close_matches(given, words, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def expected_one_of(words: Iterable[str], given: str) -> str:
+    """What an error message says about an unknown word: the words that are known, and the nearest of them."""
+    words = list(words)
+    return f"expected one of {', '.join(words)}{did_you_mean(words, given)}"
+
+
 def unwritable(path: Path, error: OSError) -> UserError:
     """The error of a file that cannot be written: its name, the reason and the remedy."""
-    remedy = _REMEDIES.get(error.errno or 0, "choose another name or folder")
-    return UserError(f"{path} cannot be written: {error.strerror or error}; {remedy}")
+    return UserError(f"{path} cannot be written: {error.strerror or error}; make room for it, or choose another place")
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -75,8 +72,6 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     Raises:
         UserError: The file cannot be written. Errors of ``write`` that concern something else are left as they are.
     """
-    if not path.name:
-        raise UserError(f"'{path}' is no name of a file; choose one")
     partial = path.with_name(f".{path.name}.{token_hex(8)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,8 +98,7 @@ def write_text(path: Path, text: str) -> None:
 def remove_partials(path: Path) -> None:
     """Remove the temporary files of processes that were killed; only for who holds the lock on the file."""
     for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if partial.is_file() or partial.is_symlink():  # we make no folders
-            partial.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -124,8 +118,8 @@ def locked(path: Path) -> Iterator[None]:
         except Timeout:
             print(f"waiting for another process, which is writing {path}", file=sys.stderr, flush=True)
             lock.acquire()
-    except (OSError, NotImplementedError) as error:
-        raise unwritable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
+    except OSError as error:
+        raise unwritable(path, error) from error
     try:
         remove_partials(path)
         yield
@@ -137,8 +131,6 @@ def drawn_here(path: Path) -> bool:
     """Whether a picture was drawn by these scripts under this name: it says so itself; a copy has another name."""
     from PIL import Image  # only where a picture is there already
 
-    if path.is_symlink() or not path.is_file():
-        return False
     try:
         with Image.open(path) as image:
             return (image.info.get("Software"), image.info.get("Title")) == (PICTURE_MARK, path.name)

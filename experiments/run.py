@@ -14,8 +14,6 @@ from experiments.harness.results import write_metrics
 from experiments.harness.training import Fitted, Trained, load_best
 from experiments.report.tables import metrics_table
 
-__all__ = ["Task", "load_trained", "run", "run_and_show", "run_folder"]
-
 Config = TypeVar("Config", bound=TrainingOptions)
 Data = TypeVar("Data")
 Network = TypeVar("Network", bound=Trained[Any, Any])
@@ -29,8 +27,8 @@ class Task(ABC, Generic[Config, Data, Network]):
         script: The module that trains on the command line.
     """
 
-    config: type[Config]
-    script: str
+    config = TrainingOptions
+    script = ""
 
     @abstractmethod
     def folder(self, config: Config) -> str:
@@ -108,9 +106,8 @@ def run(task: Task[Config, Data, Network], config: Config) -> dict[str, float]:
         return found
     fitted = task.fit(trained, data, folder)
     trained.module.eval()
-    metrics = {
-        **task.evaluate(trained, data, fitted, folder), **fitted.metrics, "parameters": trained.parameters
-    }  # fmt: skip
+    found = task.evaluate(trained, data, fitted, folder)
+    metrics = {**found, **fitted.metrics, "parameters": trained.parameters}
     write_metrics(folder, metrics, task.definitions(metrics))
     return metrics
 

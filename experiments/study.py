@@ -5,21 +5,20 @@ A :class:`Study` is a declaration; :func:`run_study` trains what is not trained 
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from experiments.files import UserError
+from experiments.files import UserError, expected_one_of
+from experiments.harness.cli import option_words
 from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
-from experiments.harness.words import expected_one_of
 from experiments.report.columns import Cell, Column, Row, Runs, best_cells
 from experiments.report.figures import save
 from experiments.report.report import Part, Report
@@ -27,8 +26,6 @@ from experiments.report.results import RESULTS, source_of, write_results
 from experiments.report.statistics import Difference
 from experiments.report.study_figures import Panel, level_curves, row_intervals
 from experiments.run import Task, run
-
-__all__ = ["Block", "Finished", "Study", "run_search", "run_study"]
 
 Options = Mapping[str, Any]
 Key = tuple[str, str, int]  # row, level, seed
@@ -128,10 +125,8 @@ class Study:
         Raises:
             UserError: A row or level is unknown, or one is missing that others are compared with.
         """
-        for what, known in (("rows", self.rows), ("levels", self.levels)):
-            unknown = next((name for name in getattr(options, what) if name not in known), None)
-            if unknown is not None:
-                raise UserError(f"{what} '{unknown}': {expected_one_of(known, unknown)}")
+        _require_known("rows", options.rows, self.rows)
+        _require_known("levels", options.levels, self.levels)
         rows = [name for name in self.rows if name in (options.rows or self.rows)]
         lacking = {self.against.get(row, self.baseline) for row in rows} - set(rows)
         if lacking:
@@ -143,7 +138,7 @@ class Study:
             rows={name: self.rows[name] for name in rows},
             levels={name: {**self.levels[name], **options.changes} for name in options.levels or self.levels},
             base={**self.base, **options.base},
-            seeds=self.seeds if options.seeds is None else options.seeds,
+            seeds=options.seeds or self.seeds,
             first_seed=self.first_seed if options.first_seed is None else options.first_seed,
         )
 
@@ -170,7 +165,7 @@ class Finished:
     metrics: Mapping[Key, Mapping[str, float]]
     bases: Mapping[tuple[str, int], Any] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def seeds(self) -> list[int]:
         """The seeds."""
         return list(dict.fromkeys(key[-1] for key in self.configs))
@@ -178,9 +173,9 @@ class Finished:
     @property
     def rows(self) -> list[str]:
         """The rows that are shown."""
-        again = {trained: row for row, trained in self.study.shows.items()}
+        shows = self.study.shows
         return [
-            row for trained in self.study.rows for row in (trained, *([again[trained]] if trained in again else []))
+            row for trained in self.study.rows for row in (trained, *(one for one in shows if shows[one] == trained))
         ]
 
     def runs(self, row: str, level: str = "") -> Runs:
@@ -202,13 +197,26 @@ class Finished:
         if other is None:
             return ""
         ours, others = self.of(row, column), self.of(other, column)
-        return ours.difference(self.runs(row, level), self.runs(other, level), other, other=others)
+        found = ours.difference(self.runs(row, level), self.runs(other, level), other, other=others)
+        return replace(found, bold=found.p_value * self.tests < 0.05, data=level if self.study.wide else "")
+
+    @property
+    def tests(self) -> int:
+        """Number of differences in the table."""
+        rows = sum(self.study.reference(row) is not None for row in self.rows)
+        return rows * sum(len(self.main(level)) for level in self.study.levels)
 
     def main(self, level: str) -> Sequence[Column]:
         """The numbers that rows are compared by at a level, as far as there are any."""
-        columns = self.study.level_columns.get(level, self.study.columns)
-        runs = {row: self.runs(row, level) for row in self.rows}
-        return [one for one in columns if any(self.of(row, one).values(found) for row, found in runs.items())]
+        return self.present(self.study.level_columns.get(level, self.study.columns), level)
+
+    def present(self, columns: Sequence[Column], *levels: str) -> Sequence[Column]:
+        """The columns that some row has a number for at one of the levels."""
+        return [one for one in columns if any(self.values(row, one, level) for row in self.rows for level in levels)]
+
+    def values(self, row: str, column: Column, level: str) -> list[float]:
+        """The numbers of a row at a level, one a seed."""
+        return self.of(row, column).values(self.runs(row, level))
 
     def fill(self, text: str) -> str:
         """A text with its placeholders filled in."""
@@ -228,12 +236,7 @@ def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: s
     finished = _trained(_named(studies, options).chosen(options), options, command)
     study = finished.study
     text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(study, options), _how_compared(finished))))
-    table = Part(
-        text=text,
-        rows=(_wide if study.wide else _long)(finished),
-        labels=len(_labels(finished, "", "")),
-        best=_best(finished),
-    )
+    table = Part(text=text, rows=_table(finished), labels=len(_labels(finished, "", "")), best=_best(finished))
     parts = [table, *_pictures(finished), *study.parts(finished), *_block_parts(finished)]
     report = Report(finished.fill(study.title), finished.name, parts, study.summary(finished), study.about)
     return _publish(finished, options, report, command)
@@ -247,25 +250,24 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         UserError: As of :func:`run_study`.
     """
     study = _named(studies, options)
-    searched = options.rows or study.grid
-    unknown = next((row for row in searched if row not in study.grid), None)
-    if unknown is not None:
-        raise UserError(f"rows '{unknown}': {expected_one_of(study.grid, unknown)}")
+    searched = options.rows or tuple(study.grid)
+    _require_known("rows", searched, study.grid)
     tried = {
-        f"{row}: {_setting(setting)}": {**study.rows[row], **setting} for row in searched for setting in study.grid[row]
-    }
+        f"{row}: {', '.join(f'{name} {value:g}' for name, value in setting.items()).replace('_', ' ') or '-'}":
+        {**study.rows[row], **setting} for row in searched for setting in study.grid[row]
+    }  # fmt: skip
     study = replace(study, rows=tried, seeds=3, first_seed=1000, cells={}, against={}, shows={}, kinds={})
     finished = _trained(study.chosen(replace(options, rows=())), options, "search")
     level, *others = finished.study.levels
     if others:
         raise UserError(f"levels are {level}, {', '.join(others)}, expected one to search on; pass --levels")
-    means = {name: [fmean(one.values(finished.runs(name, level))) for one in study.quality] for name in tried}
-    # accuracies are equal up to the rounding of a mean
-    ranks = {
+    signs = [-1 if one.better == "higher" else 1 for one in finished.study.quality]
+    ranks = {  # accuracies are equal up to the rounding of a mean
         name: [
-            round(-mean if one.better == "higher" else mean, 4) for mean, one in zip(found, study.quality, strict=True)
+            round(sign * fmean(one.values(finished.runs(name, level))), 4)
+            for sign, one in zip(signs, study.quality, strict=True)
         ]
-        for name, found in means.items()
+        for name in tried
     }
     best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in searched}
     rows = [
@@ -282,15 +284,19 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
     return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search")
 
 
+def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UserError(f"{what} '{name}': {expected_one_of(known, name)}")
+
+
 def _named(studies: Mapping[str, Study], options: StudyOptions) -> Study:
-    if options.name not in studies:
-        raise UserError(f"name {options.name}: {expected_one_of(studies, options.name)}")
+    _require_known("name", [options.name], studies)
     return studies[options.name]
 
 
 def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
-    results = options.results or (RESULTS if study.published else None)
-    name = _name(study, options)
+    results, name = _results(study, options), _name(study, options)
     folder = options.out or Path("runs", kind, name)
     open_run(folder, options, free=("seeds", "rows", "changes", "base"))
     bases, configs = _configs(study, options, folder)
@@ -299,9 +305,9 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
-            _Run(study.task), {key: _to_continue(config) for key, config in configs.items()},
+            partial(run, study.task), {key: _to_continue(config) for key, config in configs.items()},
             workers=options.workers, cluster=options.cluster, progress=options.progress,
-            describe=lambda key, _: _shown(key),
+            describe=_shown,
         )  # fmt: skip
 
     if bases:
@@ -315,9 +321,14 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
     return Finished(study, name, folder, pictures, configs, metrics, bases)
 
 
-def _shown(key: Sequence[Any]) -> str:
+def _shown(key: Sequence[Any], *_: Any) -> str:
     """A training in words."""
     return ", ".join(str(part) for part in key if part != "")
+
+
+def _results(study: Study, options: StudyOptions) -> Path | None:
+    """Where the numbers are published."""
+    return options.results or (RESULTS if study.published else None)
 
 
 def _to_continue(config: Any) -> Any:
@@ -331,16 +342,6 @@ def _to_continue(config: Any) -> Any:
     return replace(config, overwrite=False, resume=True)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """:func:`run` of a task, as it can be sent to a process."""
-
-    task: Task[Any, Any, Any]
-
-    def __call__(self, config: Any) -> dict[str, float]:
-        return run(self.task, config)
-
-
 def _name(study: Study, options: StudyOptions) -> str:
     """Name of a study's folder and file; one of some levels alone, or with other options, has its own.
 
@@ -351,19 +352,16 @@ def _name(study: Study, options: StudyOptions) -> str:
     return "-".join((study.name, *options.levels, *named, *changes))
 
 
-def _changed(study: Study, options: StudyOptions) -> str:
-    """Which options are others than those of the study."""
-    changes = ", ".join(
-        f"{name.replace('_', ' ')} {value.name if isinstance(value, Path) else value}"
-        for name, value in _others(study, options).items()
-    )
-    return f"Other than said here: {changes}." if changes else ""
-
-
 def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
     """Options that are others than those of the study, and not named with it."""
     changes = {name: value for name, value in options.changes.items() if name not in study.named}
     return {**{f"base_{name}": value for name, value in options.base.items()}, **changes}
+
+
+def _changed(study: Study, options: StudyOptions) -> str:
+    """The options that are others, in words."""
+    pairs = [(name.replace("_", " "), getattr(value, "name", value)) for name, value in _others(study, options).items()]
+    return f"Other than said here: {', '.join(f'{name} {value}' for name, value in pairs)}." if pairs else ""
 
 
 def _configs(study: Study, options: StudyOptions, folder: Path) -> tuple[dict[tuple[str, int], Any], dict[Key, Any]]:
@@ -374,7 +372,8 @@ def _configs(study: Study, options: StudyOptions, folder: Path) -> tuple[dict[tu
         name = "-".join(filter(None, (level, row, str(seed)))).translate({ord(" "): "-", ord(","): None})
         merged = {key: value for some in (study.options, study.levels[level], *given) for key, value in some.items()}
         seeded = dict.fromkeys(("seed", *study.seeded), seed)
-        return study.task.config(**options.for_runs(), **merged, **seeded, out=folder / "runs" / name)
+        make: Any = study.task.config
+        return make(**options.for_runs(), **merged, **seeded, out=folder / "runs" / name)
 
     for seed in range(study.first_seed, study.first_seed + study.seeds):
         for level in study.levels:
@@ -393,7 +392,7 @@ def _how_compared(finished: Finished) -> str:
     seeds = len(finished.seeds)
     if seeds == 1:
         return "One seed."
-    text, tests = f"Mean ± standard deviation over {seeds} seeds.", _tests(finished)
+    text, tests = f"Mean ± standard deviation over {seeds} seeds.", finished.tests
     if tests == 0:
         return text
     return (
@@ -401,12 +400,6 @@ def _how_compared(finished: Finished) -> str:
         f"degrees of freedom). Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {tests} "
         f"comparisons."
     )
-
-
-def _tests(finished: Finished) -> int:
-    """Number of differences in the table."""
-    rows = sum(finished.study.reference(row) is not None for row in finished.rows)
-    return rows * sum(len(finished.main(level)) for level in finished.study.levels)
 
 
 def _labels(finished: Finished, row: str, level: str) -> Row:
@@ -417,43 +410,25 @@ def _labels(finished: Finished, row: str, level: str) -> Row:
     return {**labels, study.row: row, **against}
 
 
-def _compared(finished: Finished, row: str, level: str) -> Iterator[tuple[str, str, Cell]]:
-    """Cells of the numbers that are compared, each with the number's name and what it is: "", "difference"."""
-    for column in finished.main(level):
-        yield column.name, "", finished.cell(row, column, level, error=finished.study.wide)
-        found = finished.difference(row, column, level)
-        if isinstance(found, Difference):
-            bold = found.p_value * _tests(finished) < 0.05
-            found = replace(found, bold=bold, data=level if finished.study.wide else "")
-        if len(finished.rows) > 1:
-            yield column.name, "difference", found
-
-
-def _wide(finished: Finished) -> list[Row]:
-    """A table with a row for each row of the study, and columns for each level."""
-    rows = list[Row]()
-    for row in finished.rows:
-        cells = _labels(finished, row, "")
-        for level in finished.study.levels:
-            for name, what, cell in _compared(finished, row, level):
-                cells[f"{level} {name}{': ' if what else ''}{what}"] = cell
-            if finished.study.paper:
-                cells[f"{level} paper"] = finished.study.paper.get(row, {}).get(level, "")
-        rows.append(cells)
-    return rows
-
-
-def _long(finished: Finished) -> list[Row]:
-    """A table with a row for each row of the study at each level."""
-    rows, study = list[Row](), finished.study
-    for level in study.levels:
+def _table(finished: Finished) -> list[Row]:
+    """The rows of the study, at each level by itself or, in a wide table, with columns for each level."""
+    study, rows = finished.study, list[Row]()
+    for levels in [list(study.levels)] if study.wide else [[level] for level in study.levels]:
         for row in finished.rows:
-            cells = _labels(finished, row, level)
-            cells |= {
-                f"{name}{': ' if what else ''}{what}": cell for name, what, cell in _compared(finished, row, level)
-            }
-            cells |= {column.name: finished.cell(row, column, level) for column in _present(finished, study.more)}
-            rows.append(cells | ({"paper": study.paper.get(row, "")} if study.paper else {}))
+            cells = _labels(finished, row, levels[0])
+            for level in levels:
+                of = f"{level} " if study.wide else ""
+                for column in finished.main(level):
+                    cells[f"{of}{column.name}"] = finished.cell(row, column, level, error=study.wide)
+                    if len(finished.rows) > 1:
+                        cells[f"{of}{column.name}: difference"] = finished.difference(row, column, level)
+                if study.wide and study.paper:
+                    cells[f"{level} paper"] = study.paper.get(row, {}).get(level, "")
+            if not study.wide:
+                more = finished.present(study.more, *study.levels)
+                cells |= {column.name: finished.cell(row, column, *levels) for column in more}
+                cells |= {"paper": study.paper.get(row, "")} if study.paper else {}
+            rows.append(cells)
     heads = dict.fromkeys(head for row in rows for head in row)
     return [{head: row.get(head, "-") for head in heads} for row in rows]
 
@@ -467,25 +442,15 @@ def _best(finished: Finished) -> frozenset[tuple[int, str]]:
     return best_cells(runs, [*study.columns, *study.more])
 
 
-def _present(finished: Finished, columns: Sequence[Column], level: str | None = None) -> list[Column]:
-    """The columns that some row has a number for."""
-    levels = finished.study.levels if level is None else [level]
-    return [
-        column
-        for column in columns
-        if any(finished.of(row, column).values(finished.runs(row, one)) for row in finished.rows for one in levels)
-    ]
-
-
 def _block_parts(finished: Finished) -> Iterator[Part]:
     for block in finished.study.blocks:
         title, text = finished.fill(block.title), finished.fill(block.text)
         for number, level in enumerate(finished.study.levels):
-            shown = _present(finished, block.columns, level)
+            shown = finished.present(block.columns, level)
             rows = [
                 {finished.study.row: row} | {column.name: finished.cell(row, column, level) for column in shown}
                 for row in finished.rows
-                if shown and finished.of(row, block.columns[0]).values(finished.runs(row, level))
+                if finished.values(row, block.columns[0], level)
             ]
             if rows:
                 about = "\n\n".join(filter(None, (text if number == 0 else "", f"{level}:" if level else "")))
@@ -493,11 +458,7 @@ def _block_parts(finished: Finished) -> Iterator[Part]:
 
 
 def _pictures(finished: Finished) -> Iterator[Part]:
-    study = finished.study
-
-    def values(row: str, column: Column, level: str) -> list[float]:
-        return finished.of(row, column).values(finished.runs(row, level))
-
+    study, values = finished.study, finished.values
     if study.picture == "intervals":
         shown = [
             Panel(
@@ -510,10 +471,9 @@ def _pictures(finished: Finished) -> Iterator[Part]:
         ]
         figure = row_intervals(shown)
     elif study.picture == "curves":
-        columns = _present(finished, [*study.columns, *study.more])
         shown = [
             Panel(one.name, {row: [values(row, one, level) for level in study.levels] for row in finished.rows})
-            for one in columns
+            for one in finished.present([*study.columns, *study.more], *study.levels)
         ]
         figure = level_curves(shown, list(study.levels), axis=study.axis)
     else:
@@ -534,7 +494,7 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, kind: st
     folders = [Path(str(config.out)) for config in finished.configs.values()]
     source = source_of(folders, _command(study.task, options, kind), seeds)
     report.write(finished.folder, source)
-    results = options.results or (RESULTS if study.published else None)
+    results = _results(study, options)
     if results is not None:
         print(write_results(results, report, source))
     return means
@@ -542,19 +502,8 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, kind: st
 
 def _command(task: Task[Any, Any, Any], options: StudyOptions, kind: str) -> str:
     """The command that makes the results again."""
-    given: dict[str, Any] = {
-        "seeds": options.seeds, "first_seed": options.first_seed, "rows": options.rows, "levels": options.levels,
-        "base": options.base, **options.changes,
-    }  # fmt: skip
-    words = [f"python -m {task.script} {kind} {options.name}"]
-    for name, value in given.items():
-        if value not in (None, (), {}):
-            shown = "" if isinstance(value, bool) else f" {value.name if isinstance(value, Path) else value}"
-            if isinstance(value, list | tuple | dict):
-                shown = f" '{json.dumps(value)}'"
-            words.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}{shown}")
-    return " ".join(words)
-
-
-def _setting(setting: Options) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in setting.items()) or "-"
+    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels", "base")} | dict(
+        options.changes
+    )
+    words = [option_words(name, value) for name, value in given.items() if value not in (None, (), {})]
+    return " ".join([f"python -m {task.script} {kind} {options.name}", *words])

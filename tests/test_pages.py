@@ -55,14 +55,11 @@ def test_the_snippets_of_a_page_run(name, tmp_path, monkeypatch):
     run_snippets(name)
 
 
-def test_the_readme_is_short_and_so_is_its_model():
+def test_the_readme_is_short_and_runs_and_its_predictions_are_uncertain(tmp_path, monkeypatch):
     readme = PAGES["README.md"]
     assert len(readme.splitlines()) <= 160
     model = [line for line in blocks(readme, "python")[0].splitlines() if line.strip() and "import" not in line]
     assert len(model) <= 10
-
-
-def test_the_readme_runs_and_its_predictions_are_uncertain(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = run_snippets("README.md")
     prediction, weights = names["prediction"], names["weights"]
@@ -132,14 +129,11 @@ def test_every_command_is_understood(line, monkeypatch, capsys):
     assert end.value.code == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ((?:experiments|tests)[\w.]*\w)", ALL_TEXT))))
-def test_every_module_named_exists(module):
-    assert script_of(module).is_file()
-
-
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:^|`)make ([a-z-]+)", ALL_TEXT, re.M))))
-def test_every_target_named_exists(target):
-    assert target in re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+def test_every_module_and_target_named_exists():
+    for module in sorted(set(re.findall(r"python -m ((?:experiments|tests)[\w.]*\w)", ALL_TEXT))):
+        assert script_of(module).is_file(), module
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", ALL_TEXT, re.M)) <= set(targets)
 
 
 # Files and links
@@ -159,28 +153,20 @@ def linked_files() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "target"), linked_files())
-def test_every_file_linked_exists(name, target):
-    assert Path(target).exists()
-
-
-def test_links_of_the_readme_survive_the_package_index():
-    targets = re.findall(r"\]\(([^)\s]+)\)", PAGES["README.md"])
+def test_every_file_linked_exists():
+    assert [(name, target) for name, target in linked_files() if not Path(target).exists()] == []
+    named = re.findall(r"^     (\w[\w./]*(?:\.py|/))", PAGES["docs/architecture.md"], re.M)
+    assert [name for name in named if not (ROOT / "pyro_attention" / name).exists()] == []
+    targets = re.findall(r"\]\(([^)\s]+)\)", PAGES["README.md"])  # they survive the package index
     assert len(targets) > 10
     assert [target for target in targets if not target.startswith("https://")] == []
 
 
-@pytest.mark.parametrize("name", re.findall(r"^     (\w[\w./]*(?:\.py|/))", PAGES["docs/architecture.md"], re.M))
-def test_every_file_of_the_architecture_exists(name):
-    assert (ROOT / "pyro_attention" / name).exists()
-
-
-@pytest.mark.parametrize("path", sorted((DOCS / "tutorials").glob("*.py")), ids=lambda path: path.stem)
-def test_a_tutorial_is_a_page(path):
+def test_a_tutorial_is_a_page():
     """The site runs it whenever it is built; here, that it has a title and more text than one block."""
-    code = path.read_text()
-    title, line = code.splitlines()[1:3]
-    assert len(line) == len(title)
-    assert set(line) == {"="}
-    assert code.count("\n# %%\n") >= 4
-    compile(code, str(path), "exec")
+    for path in sorted((DOCS / "tutorials").glob("*.py")):
+        code = path.read_text()
+        title, line = code.splitlines()[1:3]
+        assert line == "=" * len(title)
+        assert code.count("\n# %%\n") >= 4
+        compile(code, str(path), "exec")

@@ -1,9 +1,12 @@
-"""Checkpoints that survive whatever stops a run: files that are whole or not there, at the end of an epoch."""
+"""What a training writes as it goes on: its history, its best weights and its whole state, each whole or not at all."""
 
 from __future__ import annotations
 
+import csv
+import io
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,27 +14,17 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from experiments.files import reading, write_atomic
+from experiments.files import reading, write_atomic, write_text
 from experiments.harness.callbacks import EarlyStopping
 from experiments.harness.weights import AGAIN, write_weights
 
-__all__ = ["AtomicCheckpointIO", "Checkpoints", "read_run"]
-
-# Between two checkpoints of a run that names no number of epochs: short epochs stay short, long ones are all kept.
-SECONDS = 5.0
+SECONDS = 5.0  # between two checkpoints at least: short epochs stay short, long ones are all kept
 
 
 def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read last.ckpt, the whole state of a training; DamagedFileError where it is missing, damaged or none of ours."""
+    """Read last.ckpt, the whole state of a training, without pickle; DamagedFileError where that cannot be."""
     with reading(path, "a checkpoint of this program", AGAIN):
-        checkpoint = dict(torch.load(path, map_location=map_location, weights_only=True))
-        # Lightning would go on without them
-        needed = {"epoch", "EarlyStopping", "History", "RandomState"}
-        if missing := needed - checkpoint.keys() - checkpoint["callbacks"].keys():
-            raise ValueError(f"it has no {', '.join(sorted(missing))}")
-        if not checkpoint["optimizer_states"]:
-            raise ValueError("it has no state of an optimizer")
-        return checkpoint
+        return dict(torch.load(path, map_location=map_location, weights_only=True))
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -44,37 +37,73 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return read_run(Path(path), map_location=map_location)
 
 
-class Checkpoints(Checkpoint):
-    """Writes last.ckpt (the whole run) and best.safetensors (weights) as the training goes on, and at its end.
+class History(pl.Callback):
+    """A row of metrics for each epoch, kept in the checkpoint: metrics by name, ``epoch``, and ``step_ms``.
 
-    With no number of epochs between two checkpoints, one comes after the first epoch and after every epoch that ends
-    five seconds or more after the last checkpoint. Lightning's own callback counts either epochs or seconds, and
-    checkpoints in the middle of an epoch do not resume to the same numbers.
+    ``step_ms`` is the mean time of a training step.
     """
 
-    def __init__(self, folder: Path, stopping: EarlyStopping, *, every: int | None = None) -> None:
-        self.folder, self.last = folder, folder / "checkpoints" / "last.ckpt"
-        self.stopping, self.every = stopping, every
-        self.started = False  # the training has begun, everything is restored
-        self._written = -float("inf")
-        self._best_epoch = -1
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self._start = 0.0
+        self._times: list[float] = []
 
-    def on_train_start(self, *_: Any) -> None:
-        self.started = True
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._start = _now(trainer)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._times.append(1000 * (_now(trainer) - self._start))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        epochs = trainer.current_epoch + 1
-        due = epochs % self.every == 0 if self.every else time.monotonic() - self._written >= SECONDS
-        # several ranks have several clocks
-        if trainer.strategy.reduce_boolean_decision(
-            due or trainer.should_stop or epochs == trainer.max_epochs, all=False
-        ):
-            self._write(trainer)
+        metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
+        self.rows.append({"epoch": trainer.current_epoch, **metrics, "step_ms": fmean(self._times)})
+        self._times.clear()
 
-    def _write(self, trainer: pl.Trainer) -> None:
-        stopping = self.stopping
-        if stopping.best_epoch > self._best_epoch and trainer.is_global_zero:
-            write_weights(self.folder, stopping.weights, epoch=stopping.best_epoch)
-            self._best_epoch = stopping.best_epoch
+    def csv(self) -> str:
+        """All rows; metrics that an epoch does not have are left empty."""
+        text = io.StringIO()
+        writer = csv.DictWriter(
+            text, list(dict.fromkeys(name for row in self.rows for name in row)), lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = [dict(row) for row in state_dict["rows"]]
+
+
+def _now(trainer: pl.Trainer) -> float:
+    if trainer.strategy.root_device.type == "cuda":
+        torch.cuda.synchronize(trainer.strategy.root_device)
+    return time.perf_counter()
+
+
+class Checkpoints(Checkpoint):
+    """Writes history.csv, best.safetensors (weights) and last.ckpt (the whole training) as it goes on, and at its end.
+
+    They come after the first epoch, and after every epoch that ends ``SECONDS`` or more after the last ones.
+    Lightning's own callback counts either epochs or seconds, and checkpoints in the middle of an epoch do not resume to
+    the same numbers.
+    """
+
+    def __init__(self, folder: Path, history: History, stopping: EarlyStopping) -> None:
+        self.folder, self.last = folder, folder / "checkpoints" / "last.ckpt"
+        self.history, self.stopping = history, stopping
+        self._written, self._best_epoch = -float("inf"), -1
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        due = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        due = due or time.monotonic() - self._written >= SECONDS
+        if not trainer.strategy.reduce_boolean_decision(due, all=False):  # several ranks have several clocks
+            return
+        if trainer.is_global_zero:
+            write_text(self.folder / "history.csv", self.history.csv())
+            if self.stopping.best_epoch > self._best_epoch:
+                self._best_epoch = self.stopping.best_epoch
+                write_weights(self.folder, self.stopping.weights, epoch=self._best_epoch)
         trainer.save_checkpoint(self.last)
         self._written = time.monotonic()

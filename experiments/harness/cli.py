@@ -17,10 +17,6 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from experiments.harness.words import expected_one_of
-
-__all__ = ["Command", "command_line", "launch", "run_commands", "run_script", "user_error"]
-
 
 @dataclass(frozen=True)
 class Command:
@@ -43,7 +39,7 @@ def run_script(
     ``config`` and ``run`` are those of :class:`Command`; the name is that of the module, for the help. The code is 2
     after a wrong command line, 1 after another error of the user's (both one line on stderr), 130 after Ctrl-C, else 0.
     """
-    return _interruptible(lambda: _run(Command(config, run), _given(arguments), name))
+    return _answer(lambda given: _run(Command(config, run), given, name), arguments)
 
 
 def launch(name: str, config: str, run: str) -> None:
@@ -53,7 +49,7 @@ def launch(name: str, config: str, run: str) -> None:
 
 def run_commands(commands: Mapping[str, Command] | str, *, name: str, arguments: Sequence[str] | None = None) -> int:
     """:func:`run_script` for several scripts of a module; the first word of the command line chooses one of them."""
-    return _interruptible(lambda: _choose(_resolved(commands), _given(arguments), name))
+    return _answer(lambda given: _choose(_resolved(commands), given, name), arguments)
 
 
 def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str:
@@ -64,22 +60,25 @@ def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str
     """
     from experiments.harness.options import SweepOptions
 
-    parts = [f"python -m {script}"]
-    how = {field.name for field in fields(SweepOptions)}
+    words, how = [f"python -m {script}"], {field.name for field in fields(SweepOptions)}
     for field in fields(config):
-        value = getattr(config, field.name)
-        if field.default is MISSING or field.name in how or (isinstance(value, Path) and field.name not in always):
+        value, named = getattr(config, field.name), field.name in always
+        if field.default is MISSING or field.name in how or (isinstance(value, Path) and not named):
             continue
-        if (field.name in always and value is not None) or value != field.default:
-            option = field.name.replace("_", "-")
-            if isinstance(value, bool):  # a switch, without a value
-                parts.append(f"--{option}" if value else f"--no-{option}")
-                continue
-            if isinstance(value, Path):
-                value = value.name
-            value = f"'{json.dumps(value)}'" if isinstance(value, tuple) else "null" if value is None else value
-            parts.append(f"--{option} {value}")
-    return " ".join(parts)
+        if value != field.default or (named and value is not None):
+            words.append(option_words(field.name, value))
+    return " ".join(words)
+
+
+def option_words(name: str, value: Any) -> str:
+    """An option with its value, as a command line has them; of a file its name."""
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    if isinstance(value, Path):
+        return f"--{option} {value.name}"
+    shown = f"'{json.dumps(value)}'" if isinstance(value, list | tuple | dict) else "null" if value is None else value
+    return f"--{option} {shown}"
 
 
 def user_error(error: object, *, code: int) -> int:
@@ -91,23 +90,31 @@ def user_error(error: object, *, code: int) -> int:
     return code
 
 
-def _given(arguments: Sequence[str] | None) -> list[str]:
-    return list(sys.argv[1:] if arguments is None else arguments)
-
-
 def _resolved(target: Any) -> Any:
     return resolve_name(target) if isinstance(target, str) else target
 
 
+def _answer(run: Callable[[list[str]], int], arguments: Sequence[str] | None) -> int:
+    if not sys.stderr.isatty():  # read by tqdm when it is imported: a log file gets a line a minute of every bar
+        for name in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
+            os.environ.setdefault(name, "60")
+    try:
+        return run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt as stop:  # of a run, or while something is imported
+        print(f"\n{str(stop) or 'interrupted'}", file=sys.stderr)
+        return 130
+
+
 def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int:
-    from experiments.harness.option_parser import first_line
+    from experiments.files import expected_one_of
 
     chosen = given[0] if given else ""
     if chosen in commands:
         return _run(commands[chosen], given[1:], f"{name} {chosen}")
     if chosen in ("-h", "--help"):
         print(f"usage: python -m {name} COMMAND [options]; --help after a command lists its options\n")
-        print("\n".join(f"  {word:<10} {first_line(_resolved(commands[word].config))}" for word in commands))
+        lines = {word: (_resolved(one.config).__doc__ or "").strip().split("\n")[0] for word, one in commands.items()}
+        print("\n".join(f"  {word:<10} {line}" for word, line in lines.items()))
         return 0
     unknown = f"{chosen} is no command" if chosen else "no command is given"
     return user_error(f"{unknown}, {expected_one_of(commands, chosen)}", code=2)
@@ -124,31 +131,14 @@ def _run(command: Command, given: list[str], name: str) -> int:
     except (ArgumentError, UserError) as error:
         return user_error(error, code=2)
     try:
-        run = _resolved(command.run)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] in ("experiments", "guides", "models", "pyro_attention"):
-            raise  # a mistake of ours
-        return user_error(f"{error.name} is not installed; pip install -e '.[experiments,transformers]' has it", code=1)
-    try:
-        run(config)
+        _resolved(command.run)(config)
     except UserError as error:
         return user_error(error, code=1)
+    except ModuleNotFoundError as error:
+        if (error.name or "experiments").split(".")[0] in ("experiments", "guides", "models", "pyro_attention"):
+            raise  # a mistake of ours
+        return user_error(f"{error.name} is not installed; pip install -e '.[experiments,transformers]' has it", code=1)
     except KeyboardInterrupt as stop:
         resumable = "; the same command with --resume continues" if hasattr(config, "resume") else ""
-        return _interrupted(str(stop) or f"interrupted{resumable}")
+        raise KeyboardInterrupt(str(stop) or f"interrupted{resumable}") from stop
     return 0
-
-
-def _interruptible(run: Callable[[], int]) -> int:
-    if not sys.stderr.isatty():  # read by tqdm when it is imported: a log file gets a line a minute of every bar
-        for name in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
-            os.environ.setdefault(name, "60")
-    try:
-        return run()
-    except KeyboardInterrupt:  # while something is imported
-        return _interrupted()
-
-
-def _interrupted(text: str = "interrupted") -> int:
-    print(f"\n{text}", file=sys.stderr)
-    return 130

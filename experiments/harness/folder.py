@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
-import platform
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, asdict, fields
@@ -19,13 +16,11 @@ from typing import Any, ParamSpec, TypeVar
 import yaml
 from filelock import FileLock, Timeout
 
-from experiments.files import UserError, drawn_here, read_json, read_yaml, remove_partials, unwritable, write_atomic
+from experiments.files import UserError, drawn_here, read_json, read_yaml, unwritable, write_text
 from experiments.harness.checkpoints import read_run
 from experiments.harness.options import DeviceOptions, OptionError, RunOptions, SweepOptions, configuration
 from experiments.harness.ranks import is_first
 from experiments.harness.results import read_metrics
-
-__all__ = ["exclusive", "open_results", "open_run", "open_training", "saved_config", "saved_options"]
 
 Config = TypeVar("Config")
 Arguments = ParamSpec("Arguments")
@@ -37,10 +32,11 @@ _FILES = (
     *("translations.txt", "captions.txt", "summaries.txt", "answers.json", "vocabulary.json", "graph.json"),
     "report.html",
 )
-_CHECKPOINTS = ("checkpoints/best.safetensors", "checkpoints/best.ckpt", "checkpoints/last.ckpt")
 _FOLDERS = ("checkpoints", "figures", "tensorboard")
+_BELOW = ("checkpoints/best.*", "checkpoints/last.ckpt", "figures/*.png", "tensorboard/events.out.tfevents.*",
+          "tensorboard/hparams.yaml")  # fmt: skip
 # What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
-_SIGNATURE = {"out", "data_root", "device", "checkpoint_every", "progress"}
+_SIGNATURE = {"out", "data_root", "device", "progress"}
 
 _held: dict[Path, FileLock] = {}
 
@@ -65,23 +61,19 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     plain = _plain(asdict(config))
     # a saved configuration read again by --config must not remove anything
     del plain["resume"], plain["overwrite"]
-    where = {field.name for kind in (SweepOptions, DeviceOptions) for field in fields(kind)}
-    identity = plain.keys() - where - set(free)
     _hold(folder)
-    for name in (*_FILES, *_CHECKPOINTS):
-        remove_partials(folder / name)
-    for partial in _drawn_partly(folder):
-        partial.unlink(missing_ok=True)
     present = _present(folder)
     if present and config.overwrite:
         _remove_run(folder, present)
     elif present:
+        where = {field.name for kind in (SweepOptions, DeviceOptions) for field in fields(kind)}
+        wanted = {name: value for name, value in plain.items() if name not in where.union(free)}
         # a run from before there was an option has its default
         defaults = _plain({field.name: field.default for field in fields(config) if field.default is not MISSING})
-        _check_same(folder, {name: plain[name] for name in identity}, defaults, resume=config.resume)
+        _check_same(folder, wanted, defaults, resume=config.resume)
         if not free or saved_options(folder) == plain:
             return
-    write_atomic(folder / "config.yaml", lambda file: file.write(yaml.safe_dump(plain, sort_keys=False).encode()))
+    write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False))
 
 
 def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[str, float] | None:
@@ -97,29 +89,23 @@ def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[s
     Raises:
         UserError: As :func:`open_run`, or the run has more epochs than are asked for.
     """
-    if planned:
-        open_run(folder, config)
-        return read_metrics(folder) if config.resume else None
     metrics = read_metrics(folder) if config.resume else None
-    epochs = None if metrics is None else metrics.get("epochs", 0.5)
-    if epochs is not None and not (math.isfinite(epochs) and epochs == int(epochs)):
-        raise UserError(
-            f"{folder / 'metrics.json'} tells no number of epochs; remove it, and the same command makes it again"
-        )
-    if epochs is not None and epochs > config.max_epochs:
+    before = saved_options(folder).get("max_epochs") if (folder / "config.yaml").is_file() else None
+    # config.yaml is written again for another number of epochs alone: a finished run may lie where nobody may write
+    if planned or before in (None, config.max_epochs):
+        open_run(folder, config)
+        return metrics
+    epochs = 0 if metrics is None else metrics["epochs"]
+    if epochs > config.max_epochs:
         raise UserError(
             f"{folder} holds a run of {epochs} epochs, and max_epochs is {config.max_epochs}; pass --max-epochs "
             f"{epochs} or more, choose another --out, or pass --overwrite to train again"
         )
-    before = saved_options(folder).get("max_epochs") if (folder / "config.yaml").is_file() else None
-    # config.yaml is written again for another number of epochs alone: a finished run may lie where nobody may write
-    open_run(folder, config, free=("max_epochs",) if before not in (None, config.max_epochs) else ())
-    if epochs is None or epochs == config.max_epochs:
+    open_run(folder, config, free=("max_epochs",))
+    if metrics is None or epochs == config.max_epochs:
         return metrics
-    last = folder / "checkpoints" / "last.ckpt"
-    # a finished run may do without its checkpoint, unless it is to go on
-    finished = before == config.max_epochs and not last.exists()
-    if finished or read_run(last)["callbacks"]["EarlyStopping"]["waited"] >= config.patience:
+    last = read_run(folder / "checkpoints" / "last.ckpt")
+    if last["callbacks"]["EarlyStopping"]["waited"] >= config.patience:
         if config.progress:
             print(f"{folder} stopped early, after {epochs} epochs; more of them change nothing", file=sys.stderr)
         return metrics
@@ -130,8 +116,7 @@ def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[s
 def open_results(folder: Path, script: str) -> None:
     """Keep a folder for the results of a script that can be repeated as it is; UserError where it holds others."""
     _hold(folder)
-    present = _present(folder, "benchmarks.json")
-    record = folder / "environment.json"
+    present, record = _present(folder, "benchmarks.json"), folder / "environment.json"
     found = read_json(record, "choose another --out").get("script") if record.is_file() else None
     if present and found != script:
         raise UserError(f"{folder} holds {present[0]}, which {script} has not written; choose another --out")
@@ -147,7 +132,6 @@ def exclusive(run: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
             return run(*args, **kwargs)
         finally:
             for folder in _held.keys() - before:
-                (folder / ".holder").unlink(missing_ok=True)
                 _held.pop(folder).release()
 
     return wrapped
@@ -190,30 +174,24 @@ def _present(folder: Path, *more: str) -> list[str]:
 
 
 def _hold(folder: Path) -> None:
-    """Lock a folder for this process, and note in it who that is, for whoever comes too."""
+    """Lock a folder for this process, and remove what killed ones have left half written."""
     folder = folder.resolve()
     if folder in _held:
         return
-    lock, note = FileLock(folder / ".lock"), folder / ".holder"
+    lock = FileLock(folder / ".lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        raise UserError(f"{folder} is in use by {_holder(note)}; wait for it, or choose another --out") from None
+        raise UserError(f"{folder} is in use by another process; wait for it, or choose another --out") from None
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return  # where nothing can be written, nobody writes; a run that is complete there can still be read
         raise unwritable(folder, error) from error
     _held[folder] = lock
-    remove_partials(note)
-    who = f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-    write_atomic(note, lambda file: file.write(who.encode()))
-
-
-def _holder(note: Path) -> str:
-    with suppress(OSError, UnicodeDecodeError):
-        return note.read_text() or "another process"
-    return "another process"
+    for place in ("", "checkpoints/", "figures/"):
+        for partial in folder.glob(f"{place}.*.partial"):
+            partial.unlink(missing_ok=True)
 
 
 def _remove_run(folder: Path, present: Sequence[str]) -> None:
@@ -222,9 +200,8 @@ def _remove_run(folder: Path, present: Sequence[str]) -> None:
         raise UserError(f"{folder} holds {present[0]} but no config.yaml: no run of ours; choose another --out")
     if not saved_options(folder).keys() >= _SIGNATURE:
         raise UserError(f"{folder / 'config.yaml'} was not written by these scripts; choose another --out")
-    ours = list(_written(folder))
     # config.yaml at last: if this is interrupted, the rest can still be told to be ours
-    for path in reversed(ours):
+    for path in (*_below(folder), *(folder / name for name in reversed(_FILES))):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
@@ -234,21 +211,11 @@ def _remove_run(folder: Path, present: Sequence[str]) -> None:
             (folder / name).rmdir()
 
 
-def _written(folder: Path) -> Iterator[Path]:
-    """Files of a run, config.yaml first."""
-    yield from (folder / name for name in (*_FILES, *_CHECKPOINTS))
-    if not (folder / "figures").is_symlink():
-        yield from (path for path in (folder / "figures").glob("*.png") if drawn_here(path))
-    yield from _drawn_partly(folder)
-    if not (folder / "tensorboard").is_symlink():
-        yield from folder.glob("tensorboard/events.out.tfevents.*")
-        yield folder / "tensorboard" / "hparams.yaml"
-
-
-def _drawn_partly(folder: Path) -> list[Path]:
-    """Temporary files of pictures that a killed process has left."""
-    figures = folder / "figures"
-    return [] if figures.is_symlink() else [path for path in figures.glob(".*.png.*.partial") if not path.is_dir()]
+def _below(folder: Path) -> Iterator[Path]:
+    """Files of a run in its folders."""
+    for path in (path for pattern in _BELOW for path in folder.glob(pattern)):
+        if not path.parent.is_symlink() and (path.suffix != ".png" or drawn_here(path)):
+            yield path
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

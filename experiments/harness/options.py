@@ -14,48 +14,19 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from jsonargparse import ArgumentError, ArgumentParser
-from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt, register_type, restricted_number_type
+from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt, restricted_number_type
 
 from experiments.files import UserError
-
-__all__ = [
-    "BatchOptions",
-    "Device",
-    "DeviceOptions",
-    "Dropout",
-    "HalfOpenUnitInterval",
-    "LoggerName",
-    "OptionError",
-    "Precision",
-    "RunOptions",
-    "Strategy",
-    "StudyOptions",
-    "SweepOptions",
-    "TrainingOptions",
-    "configuration",
-    "options_of",
-]
 
 Config = TypeVar("Config")
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16-mixed"]
-Strategy = Literal["ddp", "ddp_find_unused_parameters_true"]
 LoggerName = Literal["csv", "tensorboard"]
 
 HalfOpenUnitInterval = restricted_number_type(
     "HalfOpenUnitInterval", float, [(">=", 0), ("<", 1)], docstring="from 0 to below 1"
 )
 Dropout = HalfOpenUnitInterval  # share to drop
-
-
-def _named(path: str) -> Path:
-    if not str(path).strip():
-        raise ValueError("an empty name (is a shell variable unset?), expected a file or a folder")
-    return Path(path)
-
-
-# pathlib reads an empty name as the current folder, into which a script would then write
-register_type(Path, str, _named, type_check=isinstance, fail_already_registered=False)
 
 
 class OptionError(UserError, ValueError):
@@ -75,8 +46,6 @@ class RunOptions:
         resume: Continue the run in the folder, if there is one.
         overwrite: Remove the run in the folder first.
         device: Where to compute; auto takes a GPU where there is one.
-        checkpoint_every: Epochs between two checkpoints; when omitted every epoch, or every five seconds where epochs
-            are shorter.
         progress: Show a progress bar.
 
     Raises:
@@ -88,7 +57,6 @@ class RunOptions:
     resume: bool = False
     overwrite: bool = False
     device: Device = "auto"
-    checkpoint_every: PositiveInt | None = None
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -96,7 +64,7 @@ class RunOptions:
 
     def for_runs(self) -> dict[str, Any]:
         """Options of the runs a script starts in its own folder; one that is complete there is read, not repeated."""
-        options = {name: getattr(self, name) for name in ("data_root", "device", "checkpoint_every", "overwrite")}
+        options = {name: getattr(self, name) for name in ("data_root", "device", "overwrite")}
         return options | {"resume": not self.overwrite, "progress": False}
 
 
@@ -108,14 +76,12 @@ class DeviceOptions(RunOptions):
         devices: Devices of every machine: GPUs, or processes where it is computed on CPU cores. Each has batches of the
             batch size.
         num_nodes: Machines.
-        strategy: How the devices work together, by Lightning's name; each has a copy of the network.
         logger: Where the metrics of every epoch go: csv, into history.csv alone; tensorboard, also into files for
             TensorBoard, which has to be installed.
     """
 
     devices: PositiveInt = 1
     num_nodes: PositiveInt = 1
-    strategy: Strategy = "ddp"
     logger: LoggerName = "csv"
 
     @property
@@ -201,16 +167,6 @@ class StudyOptions(SweepOptions):
     changes: dict[str, Any] = field(default_factory=dict)
 
 
-def options_of(config: Any, options_type: type) -> dict[str, Any]:
-    """The options that a configuration has from a dataclass it inherits, for the configuration of another run.
-
-    Example:
-        >>> options_of(SweepOptions(workers=4, progress=False), SweepOptions)["workers"]
-        4
-    """
-    return {field.name: getattr(config, field.name) for field in fields(options_type)}
-
-
 def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Config:
     """Build a configuration out of plain values, such as a file holds, with the checks of the command line.
 
@@ -227,14 +183,12 @@ def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()
     except ArgumentError as error:
         raise OptionError(" ".join(str(error).split())) from error
-    hints = {field.name: field.type for field in fields(config_type)}
+    types = {field.name: get_args(field.type) for field in fields(config_type)}
     for name, value in found.items():
-        if value is None and name in values and type(None) not in get_args(hints.get(name)):
+        if value is None and name in values and type(None) not in types.get(name, ()):
             raise OptionError(f"{name} is null, expected a value")
         if isinstance(value, float) and not math.isfinite(value):
             raise OptionError(f"{name} is {value}, expected a finite number")
-        if isinstance(value, int) and value.bit_length() > 63:
-            raise OptionError(f"{name} has {value.bit_length()} bits, expected a number of 63 at most")
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -19,8 +18,6 @@ from joblib import Parallel, delayed, parallel_config
 from tqdm import tqdm
 
 from experiments.files import UserError
-
-__all__ = ["run_all"]
 
 Key = TypeVar("Key", bound=Hashable)
 Config = TypeVar("Config")
@@ -92,15 +89,12 @@ def _on_cluster(run: Callable[[Config], Metrics], configs: Mapping[Key, Config],
     # before all are finished
     try:
         from distributed import Client, as_completed
+
+        client = Client(address, timeout=_ANSWER, set_as_default=False)
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed, which cluster needs; pip install -e '.[cluster]'") from error
-    try:
-        client = Client(address, timeout=_ANSWER, set_as_default=False)
     except (OSError, ValueError) as error:  # a ValueError is about the address
-        raise UserError(
-            f"no Dask scheduler answers at cluster {address} within {_ANSWER:g} seconds ({error}); start one, or give "
-            f"the address that it prints, such as tcp://host:8786"
-        ) from error
+        raise UserError(f"no Dask scheduler answers at cluster {address} ({error}); start one there") from error
     with client:
         futures = {
             client.submit(_outcome, run, key, config, Path.cwd(), pure=False): key for key, config in configs.items()
@@ -124,12 +118,6 @@ def _outcome(run: Callable[[Config], Metrics], key: Key, config: Config, place: 
             return key, f"{type(error).__name__}: {error}"
         finally:
             torch.set_num_threads(threads)
-            _return_memory()
-
-
-def _return_memory() -> None:
-    """Give the memory of a finished run back to the system: blocks that are kept for one run do not fit the next."""
-    gc.collect()  # trainer, callbacks and network refer to each other
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:  # of glibc
-        trim(0)
+            gc.collect()  # trainer, callbacks and network refer to each other
+            # blocks that are kept for one run do not fit the next; of glibc
+            getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)

@@ -8,8 +8,6 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
-__all__ = ["count", "gathered", "is_first", "mean_over_ranks", "weight"]
-
 Item = TypeVar("Item")
 
 

@@ -14,10 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from experiments.files import UserError, read_json, write_atomic
+from experiments.files import read_json, reading, write_text
 from pyro_attention.analysis import hybrid_weights
-
-__all__ = ["hybrid_metrics", "read_metrics", "write_environment", "write_metrics", "write_numbers"]
 
 
 def hybrid_metrics(model: nn.Module) -> dict[str, float]:
@@ -43,17 +41,12 @@ def read_metrics(folder: Path) -> dict[str, float] | None:
     Raises:
         UserError: The file is damaged.
     """
-    path = folder / "metrics.json"
+    path, remedy = folder / "metrics.json", "remove it, and the same command with --resume makes it again"
     if not path.is_file():
         return None
-    remedy = "remove it, and the same command with --resume makes it again"
     numbers = read_json(path, remedy)
-    definitions = numbers.pop("definitions", None)
-    damaged = [name for name, value in numbers.items() if not (value is None or type(value) in (int, float))]
-    if damaged or not isinstance(definitions, dict) or definitions.keys() != numbers.keys():
-        seen = f"{damaged[0]} is {numbers[damaged[0]]!r}" if damaged else "names and definitions differ"
-        raise UserError(f"{path} is damaged ({seen}, expected a number and a definition a name); {remedy}")
-    return {name: math.nan if value is None else value for name, value in numbers.items()}
+    with reading(path, "a number and a definition for each name", remedy):
+        return {name: math.nan if numbers[name] is None else numbers[name] for name in numbers.pop("definitions")}
 
 
 def write_environment(folder: Path, device: torch.device, *, script: str | None = None) -> dict[str, Any]:
@@ -76,5 +69,4 @@ def write_environment(folder: Path, device: torch.device, *, script: str | None 
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    write_atomic(path, lambda file: file.write(text.encode()))
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -23,29 +23,15 @@ from pyro.infer import ELBO
 from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader
 
-from experiments.files import UserError, user_errors
+from experiments.files import UserError, reading, user_errors
 from experiments.harness import ranks
-from experiments.harness.callbacks import BatchBar, EarlyStopping, EpochBar, History, Keep, RandomState, SamplerEpoch
-from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints
+from experiments.harness.callbacks import Bar, EarlyStopping, Keep, RandomState, SamplerEpoch
+from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, History
 from experiments.harness.options import BatchOptions, Device, Precision, TrainingOptions
 from experiments.harness.results import hybrid_metrics, write_environment
-from experiments.harness.weights import read_weights, weights_file
+from experiments.harness.weights import AGAIN, read_weights, weights_file
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior
 from pyro_attention.families.base import Prior
-
-__all__ = [
-    "FITTED",
-    "ELBOTraining",
-    "Fitted",
-    "OneCycleTraining",
-    "Trained",
-    "fit",
-    "fit_batches",
-    "load_best",
-    "resolve_device",
-    "resolve_precision",
-    "seeded_build",
-]
 
 PriorFactory = Callable[[int, int], Prior]
 Model = TypeVar("Model", bound=nn.Module)
@@ -84,8 +70,7 @@ class ELBOTraining(pl.LightningModule):
 
     def arguments(self, batch: Any) -> Sequence[Any]:
         """The model's arguments in a batch; a batch is a tuple of them, unless a subclass says otherwise."""
-        arguments: Sequence[Any] = batch
-        return arguments
+        return batch
 
     def observations(self, batch: Any) -> int:
         """Number of observations in a batch."""
@@ -137,12 +122,7 @@ class ELBOTraining(pl.LightningModule):
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.plateau)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Any,  # noqa: ARG002
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,  # noqa: ARG002
-    ) -> None:
+    def configure_gradient_clipping(self, _: Any, gradient_clip_val: float | None = None, **__: Any) -> None:  # type: ignore[override]
         """Clip by norm; Lightning refuses fused optimizers, whose gradients may be scaled; bfloat16 does not scale."""
         if gradient_clip_val is not None:
             nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
@@ -175,14 +155,12 @@ class Trained(Generic[Options, Model]):
     @property
     def model(self) -> Model:
         """The network."""
-        model: Model = self.module.objective.model
-        return model
+        return self.module.objective.model
 
     @property
     def guide(self) -> AttentionGuide:
         """The guide over the network."""
-        guide: AttentionGuide = self.module.objective.guide
-        return guide
+        return self.module.objective.guide
 
     @property
     def device(self) -> torch.device:
@@ -279,33 +257,40 @@ def fit(
         UserError: No such device or logger, a checkpoint that cannot be read or holds more epochs, no epoch with finite
             metrics, or a batch that cannot be computed.
     """
-    history = History(folder / "history.csv")
-    stopping = EarlyStopping(monitor, patience=patience, keep=keep)
-    checkpoints = Checkpoints(folder, stopping, every=config.checkpoint_every)
+    history, stopping = History(), EarlyStopping(monitor, patience=patience, keep=keep)
+    checkpoints = Checkpoints(folder, history, stopping)
     ours = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
-    if config.progress and ranks.is_first():
-        # over epochs where an epoch is one batch or there is no terminal, else over batches
-        by_epoch = (isinstance(train_data, Sized) and len(train_data) == 1) or not sys.stderr.isatty()
-        ours.append(EpochBar(monitor, module.terms) if by_epoch else BatchBar(monitor, module.terms))
+    shows = config.progress and ranks.is_first()
     target = resolve_device(config.device)
     if ranks.is_first():
         write_environment(folder, target)
     resume_from = checkpoints.last if config.resume and checkpoints.last.exists() else None
-    with user_errors(ValueError, OSError, MisconfigurationException, ModuleNotFoundError), quiet():
-        trainer = _trainer(config, target, folder, callbacks=ours, gradient_clip_val=gradient_clip)
+    with user_errors(ValueError, OSError, MisconfigurationException, ModuleNotFoundError), _quiet():
+        trainer = pl.Trainer(
+            accelerator="gpu" if target.type == "cuda" else "cpu",
+            devices=config.devices,
+            num_nodes=config.num_nodes,
+            strategy="ddp" if config.processes > 1 or TorchElasticEnvironment.detect() else "auto",
+            logger=TensorBoardLogger(folder, name="", version="tensorboard")
+            if config.logger == "tensorboard"
+            else False,
+            precision="32-true" if resolve_precision(config.precision, target) == "32" else "bf16-mixed",
+            max_epochs=config.max_epochs,
+            gradient_clip_val=gradient_clip,
+            callbacks=[*ours, Bar(monitor, module.terms)] if shows else ours,
+            plugins=[AtomicCheckpointIO()],
+            use_distributed_sampler=False,  # fit_batches shares out its batches itself
+            enable_progress_bar=shows,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            default_root_dir=folder,
+        )
         try:
             trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
         except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
             if ranks.is_first():
                 raise KeyboardInterrupt from stop
             raise
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            if resume_from is None or checkpoints.started:
-                raise
-            raise UserError(
-                f"{resume_from} does not fit this training ({type(error).__name__}: {error}); pass --overwrite to "
-                f"train again"
-            ) from error
     if config.processes > 1:
         trainer.strategy.barrier()
         distributed.destroy_process_group()
@@ -321,43 +306,21 @@ def fit(
     return Fitted(history=history.rows, best_epoch=stopping.best_epoch, updates=trainer.global_step)
 
 
-def _trainer(config: TrainingOptions, device: torch.device, folder: Path, **options: Any) -> pl.Trainer:
-    return pl.Trainer(
-        accelerator="gpu" if device.type == "cuda" else "cpu",
-        devices=config.devices,
-        num_nodes=config.num_nodes,
-        strategy=config.strategy if config.processes > 1 or TorchElasticEnvironment.detect() else "auto",
-        logger=TensorBoardLogger(folder, name="", version="tensorboard") if config.logger == "tensorboard" else False,
-        precision="32-true" if resolve_precision(config.precision, device) == "32" else "bf16-mixed",
-        max_epochs=config.max_epochs,
-        plugins=[AtomicCheckpointIO()],
-        use_distributed_sampler=False,  # fit_batches shares out its batches itself
-        enable_progress_bar=config.progress and ranks.is_first(),
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        default_root_dir=folder,
-        **options,
-    )
-
-
 @contextmanager
-def quiet() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Silence Lightning's hints: they concern devices, loaders and sums over ranks that we chose on purpose."""
-    logs = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [log.level for log in logs]
-    for log in logs:
-        log.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "GPU available but not used")
-            warnings.filterwarnings("ignore", "The .*dataloader.* does not have many workers")
-            warnings.filterwarnings("ignore", "It is recommended to use .*sync_dist=True")
-            warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated")
-            yield
-    finally:
-        for log, level in zip(logs, levels, strict=True):
-            log.setLevel(level)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        for hint in (
+            "GPU available but not used",
+            "The .*dataloader.* does not have many workers",
+            "It is recommended to use .*sync_dist=True",
+            "Grad strides do not match bucket view strides",
+            r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+        ):
+            warnings.filterwarnings("ignore", hint)
+        yield
 
 
 def fit_batches(
@@ -386,10 +349,8 @@ def load_best(module: ELBOTraining, folder: Path) -> None:
     """Give a module the best weights that a finished run left in its folder; UserError where they do not fit it."""
     path = weights_file(folder)
     weights = read_weights(path)
-    try:
+    with reading(path, "weights of this network", AGAIN):
         module.load_state_dict(weights)
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise UserError(f"{path} does not fit this network ({error}); pass --overwrite to train again") from error
 
 
 def seeded_build(build: Callable[[PriorFactory], Model], prior: PriorFactory, *, seed: int) -> Model:

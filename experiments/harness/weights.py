@@ -11,8 +11,6 @@ from torch import Tensor
 
 from experiments.files import reading, write_atomic
 
-__all__ = ["AGAIN", "WEIGHTS", "read_weights", "remove_weights", "weights_file", "write_weights"]
-
 AGAIN = "pass --overwrite to train again"
 
 WEIGHTS = "checkpoints/best.safetensors"

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.report.plots import Plot
 from experiments.report.report import Part
 from experiments.report.statistics import Difference
-
-__all__ = ["Claim", "Verdict", "claims_part"]
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 
@@ -25,12 +22,6 @@ class Claim:
         expected: The side of zero on which the claim wants them.
         ours: Whether it is a claim of ours, and none of a paper.
         percent: Whether they are percentage points.
-
-    Example:
-        >>> claim = Claim(text="it grows", differences={"new - old": Difference(0.1, -0.2, 0.4, digits=4)})
-        >>> print(claim)
-        cannot be told: it grows
-            new - old: +0.1000 [-0.2000, +0.4000]
     """
 
     text: str
@@ -48,12 +39,6 @@ class Claim:
         if all(low > 0 for low, _ in ranges):
             return "holds"
         return "does not hold" if any(high <= 0 for _, high in ranges) else "cannot be told"
-
-    @property
-    def plot(self) -> Plot:
-        """The differences, drawn."""
-        unit = ", percentage points" if self.percent else ""
-        return Plot(f"{self.verdict}: {self.text}{unit}", self.differences, signed=True)
 
     def __str__(self) -> str:
         unit = " percentage points" if self.percent else ""
@@ -79,5 +64,4 @@ def claims_part(title: str, claims: Sequence[Claim], *, note: str = "") -> Part:
         for claim in claims
         for name, found in claim.differences.items()
     ]
-    lines, plots = "\n".join(map(str, claims)), [claim.plot for claim in claims]
-    return Part(title, text.rstrip(), rows, labels=2, lines=lines, plots=plots)
+    return Part(title, text.rstrip(), rows, labels=2, lines="\n".join(map(str, claims)))

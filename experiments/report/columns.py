@@ -10,8 +10,6 @@ from typing import Any
 
 from experiments.report.statistics import Better, Difference, Estimate, paired_difference, summarize
 
-__all__ = ["Cell", "Column", "Row", "Runs", "best_cells", "best_row", "columns_of", "summary_rows"]
-
 Cell = Estimate | Difference | str | float
 Row = dict[str, Any]  # cells of a table, by the heads of the columns
 Runs = Sequence[Mapping[str, float]]  # metrics of a row, one entry a seed
@@ -19,13 +17,7 @@ Runs = Sequence[Mapping[str, float]]  # metrics of a row, one entry a seed
 
 @dataclass(frozen=True)
 class Column:
-    """A number of each training, shown as mean and standard deviation over seeds.
-
-    Example:
-        >>> accuracy = Column("accuracy %", "accuracy", 1, 100)
-        >>> print(accuracy.cell([{"accuracy": 0.5}, {"accuracy": 0.75}]), accuracy.cell([{"loss": 1.0}]))
-        62.5 ± 17.7 -
-    """
+    """A number of each training, shown as mean and standard deviation over seeds."""
 
     name: str  # head of the column
     metric: str  # name in metrics.json
@@ -70,12 +62,7 @@ def summary_rows(head: str, runs: Mapping[str, Runs], columns: Sequence[Column])
 
 
 def best_row(runs: Mapping[str, Runs], column: Column) -> str | None:
-    """The row whose mean is best, the first of equals; None where the column says nothing of better, or has no number.
-
-    Example:
-        >>> best_row({"soft": [{"loss": 2.0}], "marginal": [{"loss": 1.0}]}, Column("loss", "loss", better="lower"))
-        'marginal'
-    """
+    """The row whose mean is best, the first of equals; None where nothing is better or there is no number."""
     means = {row: fmean(values) for row, found in runs.items() if (values := column.values(found))}
     if column.better is None or not means:
         return None

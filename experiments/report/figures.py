@@ -14,8 +14,6 @@ from torch import Tensor
 
 from experiments.files import PICTURE_MARK, UserError, drawn_here, write_atomic
 
-__all__ = ["overlay", "panels", "printable", "reliability_diagram", "reliability_panels", "save"]
-
 _LINE = "#1b6ca8"
 _BINS = 10  # of equal width
 
@@ -52,15 +50,9 @@ def printable(text: str, longest: int = 100) -> str:
 
 
 def overlay(
-    axis: Axes,
-    picture: Tensor,
-    grid: tuple[int, int],
-    weights: Tensor | None,
-    colours: str | None,
-    *,
-    top: float | None = None,
-    name: str = "",
-) -> Any:
+    axis: Axes, picture: Tensor, grid: tuple[int, int], weights: Tensor | None, colours: str | None, *,
+    top: float | None = None, name: str = "",
+) -> Any:  # fmt: skip
     """Draw a picture with weights over it, or the picture alone.
 
     Args:
@@ -72,8 +64,7 @@ def overlay(
         top: Weight of the last colour; the largest weight when omitted.
         name: Title.
     """
-    picture = picture.float()
-    photograph = picture.dim() == 3
+    picture, photograph = picture.float(), picture.dim() == 3
     ink = 1 - picture.mean(0) / 255 if photograph else picture
     extent = (-0.5, ink.size(1) - 0.5, ink.size(0) - 0.5, -0.5)
     axis.set_title(name, fontsize=10, pad=3)

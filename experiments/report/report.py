@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,13 +11,12 @@ from html import escape
 from itertools import chain
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from experiments.files import write_atomic
 from experiments.report.columns import Row
-from experiments.report.plots import Plot
 from experiments.report.tables import as_table, element, html_table, markdown_table
 from pyro_attention.viewer import View, document, fragment
-
-__all__ = ["Part", "Report", "Source"]
 
 _WIDTH = 100  # letters in a line on the terminal
 
@@ -29,14 +29,14 @@ class Part:
     text: str = ""  # a paragraph, or several with an empty line between them
     rows: Sequence[Row] = ()
     labels: int = 1  # so many columns at the left name a row, the others measure it
-    lines: str = ""  # shown as they are, on the terminal in place of the table
+    lines: str = ""  # shown as they are, on the terminal and in report.html in place of the table
     picture: Path | None = None  # a PNG file; the page links to it, and report.html holds it
     caption: str = ""  # of the picture; the title when omitted
     terminal: bool = True  # whether the terminal shows it; of a part with a picture it names the file, and no more
     published: bool = True  # whether results/ holds it; a picture then lies in the folder pictures/ there
     # of report.html alone
     best: frozenset[tuple[int, str]] = frozenset()  # cells of the rows that are marked: number of the row, its head
-    plots: Sequence[Plot] = ()  # in place of table and lines, which say the same
+    plots: Sequence[Figure] = ()
     views: Sequence[View] = ()  # alignments to look at; one part of a report at most has them
 
     def _terminal(self) -> Iterator[str]:
@@ -59,19 +59,24 @@ class Part:
     def _html(self) -> Iterator[str]:
         if self.title:
             yield element("h2", self.title)
-        if self.rows and not self.plots:
+        if self.rows and not self.lines:  # lines say the same
             yield html_table(self.rows, self.best)
         yield from (element("p", paragraph) for paragraph in self.text.split("\n\n") if paragraph)
         for plot in self.plots:
-            yield f"<figure>{element('figcaption', plot.title)}{plot.svg()}</figure>"
-        if self.lines and not self.plots:
+            file = io.BytesIO()
+            plot.savefig(file, format="png", dpi=100)
+            yield _figure(file.getvalue(), "")
+        if self.lines:
             yield element("pre", self.lines)
         if self.views:
             yield fragment(self.views)
         if self.picture is not None:
-            data = base64.b64encode(self.picture.read_bytes()).decode()
-            image = f'<img alt="{escape(self.caption or self.title)}" src="data:image/png;base64,{data}">'
-            yield f"<figure>{image}{element('figcaption', self.caption) if self.caption else ''}</figure>"
+            yield _figure(self.picture.read_bytes(), self.caption, self.title)
+
+
+def _figure(png: bytes, caption: str, title: str = "") -> str:
+    image = f'<img alt="{escape(caption or title)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+    return f"<figure>{image}{element('figcaption', caption) if caption else ''}</figure>"
 
 
 @dataclass(frozen=True)

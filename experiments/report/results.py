@@ -9,12 +9,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from experiments.files import UserError, read_json, write_text
+from experiments.files import read_json, reading, write_text
 from experiments.report.columns import Cell, Row
 from experiments.report.report import Part, Report, Source
 from experiments.report.statistics import Difference, Estimate
-
-__all__ = ["RESULTS", "read_results", "results_in", "source_of", "write_results"]
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -29,13 +27,11 @@ def source_of(folders: Sequence[Path], command: str, seeds: str = "") -> Source:
     for folder in folders:
         path, remedy = folder / "environment.json", "remove the folder, and the same command makes it again"
         record = read_json(path, remedy)
-        try:
+        with reading(path, "the environment of a run", remedy):
             device = record["device"] if record["device"] != "cpu" else f"{record['cpus']} CPU cores"
             kinds[f"{device}, {record['system']}"] = None
             for name in ("torch", "pyro-ppl"):
                 versions.setdefault(name, {})[record["packages"][name]] = None
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged ({error!r}); {remedy}") from error
     return Source(command, seeds, "; ".join(kinds), {name: " and ".join(found) for name, found in versions.items()})
 
 

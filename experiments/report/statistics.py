@@ -10,19 +10,12 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-__all__ = ["Better", "Difference", "Estimate", "paired_difference", "summarize"]
-
 Better = Literal["lower", "higher"]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean over seeds, with its spread over them or its own interval over test items.
-
-    Example:
-        >>> print(summarize([1.0, 2.0, 3.0]), summarize([1.0]))
-        2.00 ± 1.00 1.00
-    """
+    """Mean over seeds, with its spread over them or its own interval over test items."""
 
     mean: float
     spread: float = math.nan  # standard deviation (unbiased variance); NaN where there is none
@@ -47,12 +40,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference of a number between two rows, with its 95 % interval.
-
-    Example:
-        >>> print(paired_difference([2.0, 3.0, 4.0], [1.0, 1.0, 1.0]))
-        +2.00 [-0.48, +4.48]
-    """
+    """Mean difference of a number between two rows, with its 95 % interval."""
 
     mean: float
     low: float
@@ -78,11 +66,6 @@ def summarize(values: Sequence[float], digits: int = 2) -> Estimate:
 
     Raises:
         ValueError: No values.
-
-    Example:
-        >>> found = summarize([1.0, 2.0, 3.0])
-        >>> found.mean, found.spread, found.standard_error
-        (2.0, 1.0, 0.577...)
     """
     if not values:
         raise ValueError("no values to summarize, expected one a seed")
@@ -95,11 +78,6 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
 
     Raises:
         ValueError: Different numbers of seeds, or none.
-
-    Example:
-        >>> found = paired_difference([2.0, 3.0, 4.0], [1.0, 1.0, 1.0])
-        >>> found.mean, found.low, found.high, found.p_value
-        (2.0, -0.484..., 4.484..., 0.074...)
     """
     if len(values) != len(baseline) or not values:
         raise ValueError(f"{len(values)} values and {len(baseline)} of the baseline; expected as many, one a seed")

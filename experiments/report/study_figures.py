@@ -10,10 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.report.columns import Column, Runs, columns_of
 from experiments.report.figures import panels
 from experiments.report.statistics import paired_difference, summarize
-
-__all__ = ["Panel", "level_curves", "row_intervals"]
 
 _COLORS = ("0.35", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5ea7")
 
@@ -31,6 +30,14 @@ class Panel:
     title: str
     values: Mapping[str, Sequence[Sequence[float]]]
     paper: Mapping[str, float] = field(default_factory=dict)
+
+
+def column_plots(runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Figure]:
+    """A picture of every column that says what is better, of the rows that have it."""
+    shown = [column for column in columns_of(runs, columns) if column.better is not None]
+    rows = [{name: [values] for name, found in runs.items() if (values := one.values(found))} for one in shown]
+    titles = [f"{column.name}, {column.better} is better" for column in shown]
+    return [row_intervals([Panel(title, values)]) for title, values in zip(titles, rows, strict=True)]
 
 
 def row_intervals(shown: Sequence[Panel]) -> Figure:

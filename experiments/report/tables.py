@@ -6,18 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["as_table", "element", "html_table", "markdown_table", "metrics_table"]
-
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
-    """Rows as a plain text table: text to the left, numbers to the right with four significant digits.
-
-    Example:
-        >>> print(as_table([{"guide": "soft", "accuracy": 0.83}, {"guide": "weibull", "accuracy": 0.8381}]))
-        guide    accuracy
-        soft         0.83
-        weibull    0.8381
-    """
+    """Rows as a plain text table: text to the left, numbers to the right with four significant digits."""
     aligned = []
     for name in dict.fromkeys(name for row in rows for name in row) if columns is None else columns:
         values = [row.get(name, "") for row in rows]
@@ -42,14 +33,7 @@ def _cell(value: Any) -> str:
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a Markdown table; columns are those of the first row. What is markup in a cell shows as text.
-
-    Example:
-        >>> print(markdown_table([{"a": "x", "b": 1}]))
-        | a | b |
-        |---|---|
-        | x | 1 |
-    """
+    """Rows as a Markdown table; columns are those of the first row. What is markup in a cell shows as text."""
     columns = list(rows[0])
     lines = [
         [_plain(str(cell)) for cell in line] for line in (columns, *([row[name] for name in columns] for row in rows))
@@ -59,13 +43,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def html_table(rows: Sequence[Mapping[str, Any]], marked: Collection[tuple[int, str]] = ()) -> str:
-    """Rows as a table of HTML, the first cell of each as its head; marked cells (row, column) are in bold.
-
-    Example:
-        >>> print(html_table([{"guide": "soft", "loss": "<1"}], {(0, "loss")}))
-        <div class="scroll"><table class="data"><thead><tr><th scope="col">guide</th><th scope="col">loss</th></tr>...
-        <tr><th scope="row">soft</th><td><strong>&lt;1</strong></td></tr>...
-    """
+    """Rows as a table of HTML, the first cell of each as its head; marked cells (row, column) are in bold."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(element("th", name, scope="col") for name in columns)
     body = []
@@ -81,11 +59,6 @@ def html_table(rows: Sequence[Mapping[str, Any]], marked: Collection[tuple[int, 
 
 
 def element(tag: str, text: str, **attributes: str) -> str:
-    """An element of HTML with plain text inside.
-
-    Example:
-        >>> element("p", "1 < 2", id="first")
-        '<p id="first">1 &lt; 2</p>'
-    """
+    """An element of HTML with plain text inside."""
     given = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
     return f"<{tag}{given}>{escape(text)}</{tag}>"

@@ -189,10 +189,9 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "mode"}, "name mode: expected one of made; did you mean 'made'"),
+        ({"name": "mode"}, "name 'mode': expected one of made; did you mean 'made'"),
         ({"rows": ("soft", "god")}, "rows 'god': expected one of soft, good, better"),
         ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
-        ({"levels": ("low",)}, "levels 'low'"),
         ({"changes": {"devices": 2}}, "every training of a table has one; use --workers"),
         ({"base": {"gain": 1.0}}, "base is for studies whose rows go on from another training, and made is none"),
     ],

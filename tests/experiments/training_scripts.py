@@ -40,8 +40,6 @@ from tests.experiments.nmt import tiny_text
 from tests.experiments.pretrain.tiny_reviews import write_reviews
 from tests.experiments.vqa import tiny_questions
 
-__all__ = ["EPOCHS", "SCRIPTS", "Left", "Script", "assert_same", "left", "small_data"]
-
 EPOCHS = 3
 SIZES = {"batch_size": 8, "num_samples": 2}
 QUESTIONS = {"guide": "weibull", "feature_noise": 0.5, "test_noise": (0.0,)}
@@ -50,13 +48,7 @@ TEXT = SIZES | {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2}
 
 @dataclass(frozen=True)
 class Script:
-    """A script that trains.
-
-    Args:
-        config_type: its options.
-        run: its function.
-        options: writes its data below a folder and returns options.
-    """
+    """A script that trains: its options, its function, and what writes its data below a folder and returns options."""
 
     config_type: Callable[..., Any]
     run: Callable[[Any], dict[str, float]]
@@ -64,7 +56,7 @@ class Script:
 
     def config(self, root: Path, out: Path, **changes: Any) -> Any:
         """A tiny run in the folder ``out`` on data below ``root``."""
-        shared = {"out": out, "max_epochs": EPOCHS, "checkpoint_every": 1, "progress": False}
+        shared = {"out": out, "max_epochs": EPOCHS, "progress": False}
         return self.config_type(**self.options(root) | shared | changes)
 
 

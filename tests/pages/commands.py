@@ -7,8 +7,6 @@ names of files and folders: an earlier command of its chain makes them, or ``tes
 import os
 from dataclasses import dataclass
 
-__all__ = ["CHAINS", "Step"]
-
 
 @dataclass(frozen=True)
 class Step:
@@ -38,9 +36,7 @@ def drawn(folder: str) -> tuple[str, ...]:
     return run_files(folder, "figures/*.png")
 
 
-# one training at a time, of the first seed; the section of RESULTS.md goes into a page of its own
-SWEEP = "--seeds 1 --workers 1 --no-progress --results page.md"
-PAGE = ("page.md", "runs/*/*/metrics.json", "runs/*/*/report.html")
+# one training at a time, of the first seed
 COMPARISON = "--seeds 1 --workers 1 --no-progress"
 STUDY = f"{COMPARISON} --results results"
 TRAINING = "--max-epochs 1 --num-samples 2 --no-progress"
@@ -60,9 +56,10 @@ BERT = f"{TRAINING} --length 20 --batch-size 8"
 SOFT_AND_WC = "--rows [soft,WC] --max-epochs 1 --num-samples 2"
 QUESTION_ROWS = f"{SOFT_AND_WC} --train-share 0.5"
 BENCHMARK = "--rounds 1 --out bench"
-TRANSLATIONS = """--base '{"max_epochs": 1}' --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1"""
+SMALL = "--hidden 8 --embedding 8 --vocabulary 300 --num-samples 2"
+TRANSLATIONS = f"""--base '{{"max_epochs": 1}}' {SMALL} --beam 1"""
 DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
-SCENES = "--max-epochs 1 --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2"
+SCENES = f"--max-epochs 1 {SMALL}"
 CAPTIONED = f"""{SCENES} --beam 1 --base '{{"max_epochs": 1}}'"""
 
 NMT, CAPTIONING, VQA, FINETUNE = (f"python -m experiments.{name}" for name in ("nmt", "captioning", "vqa", "finetune"))
@@ -71,37 +68,75 @@ BENCH = "python -m experiments.benchmarks"
 SOFT_ROWS = """--rows '["softmax, soft", "hybrid, soft"]'"""
 
 
-def table(line: str, more: str, *leaves: str) -> Step:
-    """A script that trains many networks and writes a section of a page."""
-    return Step(line, f"{SWEEP} {more}", (*PAGE, *leaves))
-
-
 def study(line: str, more: str) -> Step:
     """A study that trains many networks and publishes their numbers."""
     return Step(line, f"{STUDY} {more}", ("results/*.json", "runs/*/*/metrics.json", "runs/*/*/report.html"))
 
 
+# commands that stand alone
+STUDIES = (
+    (f"{NMT} table translation-multi30k", f"{TRANSLATIONS} --rows [soft,marginal]"),
+    (f"{NMT} table translation-multi30k-from-scratch",
+     f"--rows [soft,marginal] {SMALL} --beam 1 --max-epochs 1 --selective-pairs 2 --out-of-domain [tatoeba]"),
+    (f"{NMT} table translation-toy-normalizers", TRANSLATIONS),
+    (f"{NMT} table alignment-europarl_de_en --data-root DIR", f"{SMALL} --max-epochs 1"),
+    (f"{CAPTIONING} table compare-flickr8k", f"{CAPTIONED} --rows [soft,weibull] --size 32"),
+    (f"{CAPTIONING} table flickr8k --encoder-weights mobilenet_v2_imagenet.safetensors",
+     f"{CAPTIONED} --rows [soft,WC] --batch-size 8 --size 64"),
+    (f"{CAPTIONING} search flickr8k",
+     f"{CAPTIONED} --rows [WC] --batch-size 8 --size 64 --encoder-weights mobilenet_v2_imagenet.safetensors"),
+    (f"{CAPTIONING} table kl-estimators", f"{SCENES} --rows [soft,weibull]"),
+    (f"{VQA} table vqa-digits", f"{QUESTIONS} --rows [soft,WC]"),
+    (f"{VQA} table vqa-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
+    (f"{VQA} table vqa-alignments-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
+    (f"""{VQA} table vqa-daquar --rows '["soft", "question only"]'""", f"{QUESTIONS} --encoder own --encoder-epochs 1"),
+    (f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]"),
+    (f"{VQA} table vqa-views-digits", QUESTIONS),
+    (f"{VQA} search vqa-digits", QUESTIONS),
+    (f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'"),
+    (f"{VQA} table vqa-studies-digits --levels '[\"0.1\", \"1\"]'", QUESTIONS),
+    (f"{GRAPH} table bam1 --seeds 10", CORA),
+    (f"{GRAPH} table normalizers", CORA),
+    (f"{GRAPH} table normalizers --seeds 5", CORA),
+    (f"{GRAPH} table heterophilous {FOUR_GRAPHS} --seeds 10", TWO_ROWS),
+    (f"{GRAPH} table heterophilous --levels '[\"minesweeper\"]' --seeds 3", TWO_ROWS),
+    (f"{GRAPH} table {GAT} --seeds 10", TINY),
+    (f"{GRAPH} table edge_noise-minesweeper", TINY),
+    (f"{GRAPH} table label_rate-minesweeper", f"{TINY} --levels '[\"2\"]'"),
+    (f"{GRAPH} search bam1 --levels '[\"cora\"]'", f"{TINY} --rows [soft,WC]"),
+    (f"{GRAPH} table label_rate-cora", f"{TINY} --levels '[\"2\"]'"),
+    (f"{GRAPH} table edge_noise-cora", TINY),
+    (f"{GRAPH} table uniformity", CORA),
+    ("python -m experiments.headlines table headlines", f"{HEADLINES} --precision 32 {SOFT_ROWS}"),
+    ("python -m experiments.pretrain table pretraining-english", f"{PIECES} --finetune-epochs 1 {SOFT_ROWS}"),
+    (f"{FINETUNE} table glue --model all-MiniLM-L6-v2", f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
+    (f"{FINETUNE} table glue --model FOLDER", f"--levels [rte] {SOFT_AND_WC}"),
+    (f"""{FINETUNE} table glue-sst2 --rows '["soft"]' --seeds 1""", f"--model FOLDER {TRAINING}"),
+    (f"{FINETUNE} table label_noise-sst2 --seeds 2", f"--model FOLDER --levels [0%,30%] {SOFT_AND_WC}"),
+    (f"{FINETUNE} table out_of_domain-sst2 --seeds 2", f"--model FOLDER {SOFT_AND_WC}"),
+    (f"{FINETUNE} table train_share-stsb --seeds 2", f"--model FOLDER --levels [25%,100%] {SOFT_AND_WC}"),
+    (f"""{FINETUNE} search glue --model FOLDER --levels '["rte"]'""", f"{TRAINING} --rows [WC]"),
+    (f"{FINETUNE} qa-table squad-v1 --model all-MiniLM-L6-v2 --rows '[\"soft\"]' --seeds 1 --train-share 0.25",
+     f"--model FOLDER {QUESTION_ROWS}"),
+    (f"{FINETUNE} qa-table squad-v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
+    (f"{FINETUNE} qa-table squad-v1 --model FOLDER", QUESTION_ROWS),
+)  # fmt: skip
+BENCHMARKS = {
+    "blocked_attention": "--lengths [8]",
+    "alignment_schemes": "--sources [3] --vocabulary 6",
+    "enumeration": "--sources [2] --vocabulary 10",
+    "mcan": "--batch 1 --words 3 --regions 2",
+    "transformer": "--batch 1 --length 4",
+}
+
 CHAINS: dict[str, list[Step]] = {
-    # comparisons
     "make demo": [
         Step(f"{NMT} table compare --resume", f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("categorical_enum",)),
     ],
     "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft]", DEMO_FILES)],
-    "compare multi30k": [
-        study(f"{NMT} table translation-multi30k", f"{TRANSLATIONS} --rows [soft,marginal]"),
-    ],
-    "translation from scratch": [
-        study(f"{NMT} table translation-multi30k-from-scratch",
-              "--rows [soft,marginal] --hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --beam 1 "
-              "--max-epochs 1 --selective-pairs 2 --out-of-domain [tatoeba]"),
-    ],
-    "compare normalizers": [study(f"{NMT} table translation-toy-normalizers", TRANSLATIONS)],
     "compare captioning": [
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
              tuple(f"runs/table/captioning-digits*/{name}" for name in ("report.html", "figures/hard_enum-*.png"))),
-    ],
-    "compare flickr8k": [
-        study(f"{CAPTIONING} table compare-flickr8k", f"{CAPTIONED} --rows [soft,weibull] --size 32"),
     ],
     "compare graph": [
         Step(f"{GRAPH} table compare", f"{COMPARISON} --max-epochs 1 --num-samples 2",
@@ -112,7 +147,6 @@ CHAINS: dict[str, list[Step]] = {
              tuple(f"runs/table/compare*/{name}" for name in ("metrics.json", "report.html", "figures/WC-*.png"))),
     ],
     "list": [Step("python -m experiments", "", (), ("compare", "nmt"))],
-    # translation
     "own aligner": [
         Step(f"{NMT} train --dataset own --text FOLDER --guide marginal --encoder words --words-from context "
              "--prior-from place --diagonal --jumps --null-word --learning-rate 0.01 --vocabulary 2000 "
@@ -134,11 +168,6 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{NMT} train --dataset toy --guide marginal --out RUN", TEXT, drawn("RUN")),
         Step(f"{NMT} align RUN some.de some.en --out alignments --html", "", ("alignments/alignments.html",)),
     ],
-    "aligners": [
-        study(f"{NMT} table alignment-europarl_de_en --data-root DIR",
-              "--hidden 8 --embedding 8 --vocabulary 300 --num-samples 2 --max-epochs 1"),
-    ],
-    # captions
     "own photographs": [
         Step(f"{CAPTIONING} train --dataset coco --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,
              run_files("RUN")),
@@ -151,14 +180,6 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{CAPTIONING} train --dataset flickr8k --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,
              run_files("RUN")),
     ],
-    "captions of photographs": [
-        study(f"{CAPTIONING} table flickr8k --encoder-weights mobilenet_v2_imagenet.safetensors",
-              f"{CAPTIONED} --rows [soft,WC] --batch-size 8 --size 64"),
-        study(f"{CAPTIONING} search flickr8k", f"{CAPTIONED} --rows [WC] --batch-size 8 --size 64 "
-              "--encoder-weights mobilenet_v2_imagenet.safetensors"),
-    ],
-    "kl estimators": [study(f"{CAPTIONING} table kl-estimators", f"{SCENES} --rows [soft,weibull]")],
-    # questions
     "questions about digits": [
         Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress", drawn("RUN")),
         Step(f'{VQA} ask RUN "what digit is left of the seven" --place 3', "", ("RUN/figures/asked.png",),
@@ -168,22 +189,6 @@ CHAINS: dict[str, list[Step]] = {
         Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress --dataset daquar --encoder-epochs 1", drawn("RUN")),
         Step(f'{VQA} ask RUN "what is on the desk" --photo my.jpg', "", ("RUN/figures/asked.png",), ("probability",)),
     ],
-    "vqa table digits": [study(f"{VQA} table vqa-digits", f"{QUESTIONS} --rows [soft,WC]")],
-    "vqa table easy_vqa": [
-        study(f"{VQA} table vqa-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
-        study(f"{VQA} table vqa-alignments-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
-    ],
-    "vqa table daquar": [
-        study(f"""{VQA} table vqa-daquar --rows '["soft", "question only"]'""",
-              f"{QUESTIONS} --encoder own --encoder-epochs 1"),
-    ],
-    "vqa alignments": [study(f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]")],
-    "vqa views": [study(f"{VQA} table vqa-views-digits", QUESTIONS)],
-    "vqa search": [study(f"{VQA} search vqa-digits", QUESTIONS)],
-    "vqa studies": [study(f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'"),
-        study(f"{VQA} table vqa-studies-digits --levels '[\"0.1\", \"1\"]'", QUESTIONS),
-    ],
-    # graphs
     "cora": [
         Step(f"{GRAPH} train --dataset cora --guide weibull --prior contextual --out runs/cora",
              f"{TRAINING}", drawn("runs/cora")),
@@ -192,21 +197,6 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{GRAPH} train --graph my_graph.npz --guide weibull --prior contextual --out runs/mine",
              f"{TRAINING}", drawn("runs/mine")),
     ],
-    "bam1": [study(f"{GRAPH} table bam1 --seeds 10", CORA)],
-    "normalizers": [study(f"{GRAPH} table normalizers", CORA)],
-    "normalizers, five seeds": [study(f"{GRAPH} table normalizers --seeds 5", CORA)],
-    "graphs whose neighbours disagree": [
-        study(f"{GRAPH} table heterophilous {FOUR_GRAPHS} --seeds 10", TWO_ROWS),
-        study(f"{GRAPH} table heterophilous --levels '[\"minesweeper\"]' --seeds 3", TWO_ROWS),
-        study(f"{GRAPH} table {GAT} --seeds 10", TINY),
-        study(f"{GRAPH} table edge_noise-minesweeper", TINY),
-        study(f"{GRAPH} table label_rate-minesweeper", f"{TINY} --levels '[\"2\"]'"),
-    ],
-    "search": [study(f"{GRAPH} search bam1 --levels '[\"cora\"]'", f"{TINY} --rows [soft,WC]")],
-    "label rate": [study(f"{GRAPH} table label_rate-cora", f"{TINY} --levels '[\"2\"]'")],
-    "edge noise": [study(f"{GRAPH} table edge_noise-cora", TINY)],
-    "uniformity": [study(f"{GRAPH} table uniformity", CORA)],
-    # pretraining and fine-tuning
     "two clusters": [
         Step("python -m experiments.mode_collapse", "--seeds 1 --steps 1 --results results",
              ("results/mode-collapse.json", "results/pictures/mode_collapse.png", "runs/**/metrics.json")),
@@ -227,51 +217,15 @@ CHAINS: dict[str, list[Step]] = {
              HEADLINES, run_files("RUN")),
         Step("python -m experiments.headlines summarize RUN FILE", "", ("FILE.headlines",)),
     ],
-    "headlines table": [
-        study("python -m experiments.headlines table headlines", f"{HEADLINES} --precision 32 {SOFT_ROWS}"),
-    ],
-    "pretrain table": [
-        study("python -m experiments.pretrain table pretraining-english",
-              f"{PIECES} --finetune-epochs 1 {SOFT_ROWS}"),
-    ],
     "where it helps": [Step("python -m experiments.pages", "", (), ("where_it_helps.md",))],
     "glue": [
         Step(f"{FINETUNE} glue rte --model FOLDER --guide weibull --data-root DIR --precision bf16-mixed --out RUN",
              BERT, run_files("RUN")),
         Step(f"{FINETUNE} predict RUN my.txt", "", ("my.txt.tsv",)),
     ],
-    "glue table, as in the results": [
-        study(f"{FINETUNE} table glue --model all-MiniLM-L6-v2", f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
-    ],
-    "glue table": [
-        study(f"{FINETUNE} table glue --model FOLDER", f"--levels [rte] {SOFT_AND_WC}"),
-    ],
-    "glue table, sst2": [
-        study(f"""{FINETUNE} table glue-sst2 --rows '["soft"]' --seeds 1""", f"--model FOLDER {TRAINING}"),
-    ],
-    "glue studies": [
-        study(f"{FINETUNE} table label_noise-sst2 --seeds 2", f"--model FOLDER --levels [0%,30%] {SOFT_AND_WC}"),
-        study(f"{FINETUNE} table out_of_domain-sst2 --seeds 2", f"--model FOLDER {SOFT_AND_WC}"),
-        study(f"{FINETUNE} table train_share-stsb --seeds 2", f"--model FOLDER --levels [25%,100%] {SOFT_AND_WC}"),
-    ],
-    "glue search": [
-        study(f"""{FINETUNE} search glue --model FOLDER --levels '["rte"]'""", f"{TRAINING} --rows [WC]"),
-    ],
     "squad v1": [
         Step(f"{FINETUNE} qa v1 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
         Step(f"{FINETUNE} predict RUN questions.txt", "--num-samples 2", ("questions.txt.jsonl",)),
-    ],
-    "squad table, as in the results": [
-        study(
-            f"{FINETUNE} qa-table squad-v1 --model all-MiniLM-L6-v2 --rows '[\"soft\"]' --seeds 1 --train-share 0.25",
-            f"--model FOLDER {QUESTION_ROWS}",
-        ),
-    ],
-    "squad table": [
-        study(f"{FINETUNE} qa-table squad-v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
-    ],
-    "squad table, default folder": [
-        study(f"{FINETUNE} qa-table squad-v1 --model FOLDER", QUESTION_ROWS),
     ],
     "squad v2": [
         Step(f"{FINETUNE} qa v2 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
@@ -279,32 +233,18 @@ CHAINS: dict[str, list[Step]] = {
     "squad v2, default folders": [
         Step(f"{FINETUNE} qa v2 --model FOLDER", f"{BERT} --stride 8", run_files("runs/**")),
     ],
-    # several devices
     "devices": [
         Step(f"{NMT} train --dataset multi30k --guide categorical_enum --data-root DIR --out RUN --devices 4",
              f"{TEXT} --devices {min(2, os.cpu_count() or 1)} --device cpu", drawn("RUN")),
     ],
-    # benchmarks
-    "blocked attention": [
-        Step(f"{BENCH}.blocked_attention", f"{BENCHMARK} --lengths [8]", ("bench/metrics.json", "bench/*.png")),
-    ],
-    "alignment schemes": [
-        Step(f"{BENCH}.alignment_schemes", f"{BENCHMARK} --sources [3] --vocabulary 6", ("bench/metrics.json",)),
-    ],
-    "enumeration": [
-        Step(f"{BENCH}.enumeration", f"{BENCHMARK} --sources [2] --vocabulary 10", ("bench/metrics.json",)),
-    ],
-    "mcan": [
-        Step(f"{BENCH}.mcan", f"{BENCHMARK} --batch 1 --words 3 --regions 2", ("bench/metrics.json",)),
-    ],
-    "transformer": [
-        Step(f"{BENCH}.transformer", f"{BENCHMARK} --batch 1 --length 4", ("bench/metrics.json",)),
-    ],
     "ring attention": [Step(f"{BENCH}.ring_attention", "", (), ("kept from forward to backward",))],
-    # contributing
     "versions": [
         Step('python -c "import pyro_attention, pyro, torch; '
              'print(pyro_attention.__version__, pyro.__version__, torch.__version__)"'),
     ],
     "architecture": [Step("python -m tests.test_architecture", "", (), ("boxes",))],
 }  # fmt: skip
+CHAINS |= {line: [study(line, more)] for line, more in STUDIES}
+CHAINS |= {
+    name: [Step(f"{BENCH}.{name}", f"{BENCHMARK} {more}", ("bench/metrics.json",))] for name, more in BENCHMARKS.items()
+}

@@ -1,22 +1,37 @@
-"""The folder of a run: one process at a time, and what --overwrite removes."""
+"""The folder of a run and its files: one process at a time, whole files, a configuration that stays, --overwrite."""
 
+import errno
+import json
+import math
 import os
-import platform
-from dataclasses import dataclass
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+import torch
 import yaml
 from matplotlib.figure import Figure
 
-from experiments.files import UserError
+from experiments import files
+from experiments.captioning.config import CaptioningConfig
+from experiments.files import UserError, locked, write_atomic
+from experiments.graph.config import GraphConfig
 from experiments.harness import folder as folder_module
-from experiments.harness.folder import exclusive, open_results, open_run, saved_options
-from experiments.harness.options import RunOptions
+from experiments.harness.cli import run_script
+from experiments.harness.folder import exclusive, open_results, open_run, saved_config, saved_options
+from experiments.harness.options import OptionError, RunOptions, configuration
 from experiments.harness.results import read_metrics, write_environment, write_metrics
+from experiments.nmt.config import TranslationConfig
+from experiments.pretrain.config import PretrainConfig
 from experiments.report.figures import save
-from experiments.report.results import source_of
-from tests.experiments.harness.second_process import second_process
+from guides.names import AblationSchemeName, SchemeName
+from guides.options import AlignmentSchemeOptions
 
 OPENS = """
 import sys
@@ -24,37 +39,64 @@ from pathlib import Path
 from experiments.harness.folder import open_run
 from experiments.harness.options import RunOptions
 
-open_run(Path(sys.argv[1]), RunOptions())
+open_run(Path(sys.argv[1]), RunOptions(resume=True))
 print("holds", flush=True)
 sys.stdin.readline()
 """
+WAITS = """
+import sys
+from pathlib import Path
+from experiments.files import locked, write_atomic
+
+def write(file):
+    file.write(b"theirs, ")
+    file.flush()
+    print("half", flush=True)
+    sys.stdin.readline()
+    file.write(b"whole")
+
+with locked(Path(sys.argv[1])):
+    write_atomic(Path(sys.argv[1]), write)
+"""
+
+
+@contextmanager
+def second_process(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run Python code until it has printed a line; at the end it is let go on, by a line, and waited for."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline(), "the second process has failed"
+        yield process
+        if process.poll() is None:
+            process.communicate("go on\n")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions):
-    """A script."""
+    """A script.
+
+    Args:
+        weight: A number.
+    """
 
     weight: float = 1.0
 
 
-def overwrite(folder: Path) -> None:
-    open_run(folder, Options(weight=2.0, overwrite=True))
-
-
 def names(folder: Path) -> set[str]:
-    """Files in a folder; those of the lock are left out."""
+    """Files in a folder; that of the lock is left out."""
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()}
-    return found - {".lock", ".holder"}
+    return found - {".lock"}
 
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """The folder of a run."""
     folder = tmp_path / "run"
-    open_run(folder, Options())
+    exclusive(open_run)(folder, Options())
     write_metrics(folder, {"a": 1.0}, {"a": "one"})
     names = ("history.csv", "report.html", "checkpoints/last.ckpt", "tensorboard/events.out.tfevents.1.host.2.0")
-    for name in (*names, "checkpoints/best.safetensors", "checkpoints/best.ckpt"):
+    for name in (*names, "checkpoints/best.safetensors"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("ours")
     save(Figure((1, 1)), folder / "figures" / "ours.png")
@@ -64,189 +106,251 @@ def finished(tmp_path: Path) -> Path:
 # --overwrite
 
 
-def test_overwrite_removes_what_the_run_has_written(finished: Path) -> None:
-    overwrite(finished)
-    assert names(finished) == {"config.yaml"}
-    assert not (finished / "figures").exists()
-    assert not (finished / "checkpoints").exists()
-    assert not (finished / "tensorboard").exists()
+def test_overwrite_removes_what_the_run_has_written_and_nothing_else(finished: Path, tmp_path: Path) -> None:
+    mine = {
+        "notes.txt",
+        "tensorboard/notes.txt",
+        "figures/notes.png",
+        "figures/more/picture.png",
+        "checkpoints/mine.ckpt",
+    }
+    for name in mine:
+        (finished / name).parent.mkdir(exist_ok=True)
+        (finished / name).write_bytes((finished / "figures" / "ours.png").read_bytes())  # a copy of ours, too
+    (finished / "metrics.json").rename(tmp_path / "target")
+    (finished / "metrics.json").symlink_to(tmp_path / "target")
+    open_run(finished, Options(weight=2.0, overwrite=True))
+    assert names(finished) == {"config.yaml", *mine}
     assert saved_options(finished)["weight"] == 2.0
+    assert (tmp_path / "target").is_file()
 
 
-MINE = (
-    "notes.txt",
-    "tensorboard/notes.txt",
-    "figures/notes.png",
-    "figures/ours-copy.png",
-    "figures/more/picture.png",
-    "checkpoints/mine.ckpt",
-)
-
-
-@pytest.mark.parametrize("name", MINE)
-def test_overwrite_leaves_what_the_user_has_put_there(finished: Path, name: str) -> None:
-    (finished / name).parent.mkdir(exist_ok=True)
-    (finished / name).write_bytes((finished / "figures" / "ours.png").read_bytes())
-    overwrite(finished)
-    assert names(finished) == {"config.yaml", name}
-
-
-@pytest.mark.parametrize("name", ["figures/notes.png", "checkpoints/best.safetensors", "metrics.json", "report.html"])
 @pytest.mark.parametrize("config", [None, "weight: 1.0\n"])
-def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path, name: str, config: str | None) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("mine")
+def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path, config: str | None) -> None:
+    (tmp_path / "metrics.json").write_text("mine")
     if config is not None:
         (tmp_path / "config.yaml").write_text(config)
     before = names(tmp_path)
     with pytest.raises(UserError, match="choose another"):
-        overwrite(tmp_path)
+        open_run(tmp_path, Options(overwrite=True))
     assert names(tmp_path) == before
-    assert (tmp_path / name).read_text() == "mine"
+    if config is None:
+        with pytest.raises(UserError, match=r"no config\.yaml; choose another --out"):
+            open_run(tmp_path, Options(resume=True))
 
 
-@pytest.mark.parametrize("name", ["checkpoints/last.ckpt", "metrics.json", "figures"])
-def test_overwrite_leaves_what_a_symbolic_link_points_to(finished: Path, tmp_path: Path, name: str) -> None:
-    (finished / name).rename(tmp_path / "target")
-    (finished / name).symlink_to(tmp_path / "target")
-    before = names(tmp_path / "target")
-    overwrite(finished)
-    assert names(finished) == {"config.yaml"} | ({"figures"} if name == "figures" else set())
-    assert (tmp_path / "target").exists()
-    assert names(tmp_path / "target") == before
+def test_pictures_of_somebody_else_s_are_not_written_over(tmp_path: Path) -> None:
+    ours = save(Figure((1, 1)), tmp_path / "ours.png")
+    save(Figure((1, 1)), ours)
+    (tmp_path / "copy.png").write_bytes(ours.read_bytes())
+    Figure((1, 1)).savefig(tmp_path / "matplotlib.png")
+    (tmp_path / "text.png").write_text("mine")
+    for name in ("copy", "matplotlib", "text"):
+        with pytest.raises(UserError, match=f"{name}.png exists and was not drawn by these scripts"):
+            save(Figure((1, 1)), tmp_path / f"{name}.png")
 
 
-@pytest.mark.parametrize("mine", [set(), {"notes.txt"}])
-def test_overwrite_in_a_new_folder_or_beside_other_files(tmp_path: Path, mine: set[str]) -> None:
-    for name in mine:
-        (tmp_path / name).write_text("mine")
-    overwrite(tmp_path if mine else tmp_path / "new")
-    assert names(tmp_path if mine else tmp_path / "new") == {"config.yaml", *mine}
+# one process at a time, and whole files
 
 
-@pytest.mark.parametrize(("name", "options"), [("report.html", Options()), ("metrics.json", Options(resume=True))])
-def test_results_without_a_configuration_are_not_written_over(tmp_path: Path, name: str, options: Options) -> None:
-    (tmp_path / name).write_text("mine")
-    with pytest.raises(UserError, match=r"no config\.yaml; choose another --out"):
-        open_run(tmp_path, options)
-
-
-@pytest.mark.parametrize("name", ["checkpoints/.last.ckpt", "..holder"])
-def test_resuming_removes_what_a_killed_process_has_left(finished: Path, name: str) -> None:
-    partial = finished / f"{name}.0123456789abcdef.partial"
-    partial.touch()
-    folder_module._held.pop(finished.resolve()).release()
-    open_run(finished, Options(resume=True))
-    assert not partial.exists()
-
-
-# one process at a time
-
-
-def test_a_second_process_is_told_who_holds_the_folder(tmp_path: Path) -> None:
+def test_a_second_process_waits_or_leaves_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
     with second_process(OPENS, tmp_path) as other:
-        who = rf"process {other.pid} on {platform.node()} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
-        with pytest.raises(UserError, match=f"^{tmp_path} is in use by {who}; wait for it, or choose another --out$"):
+        with pytest.raises(UserError, match=f"^{tmp_path} is in use by another process; wait for it, or choose"):
             open_run(tmp_path, RunOptions(resume=True))
         other.kill()
         other.wait()
-        # what a killed process held is free
-        open_run(tmp_path, RunOptions(resume=True))
-        assert f"process {os.getpid()} " in (tmp_path / ".holder").read_text()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".last.ckpt.0123456789abcdef.partial").touch()
+    open_run(tmp_path, RunOptions(resume=True))
+    assert names(tmp_path) == {"config.yaml"}
 
 
 def test_a_folder_is_let_go_when_the_run_ends(tmp_path: Path) -> None:
     @exclusive
-    def run(fails: bool) -> None:
-        open_run(tmp_path / "inner", Options(overwrite=True))
-        if fails:
-            raise KeyboardInterrupt
+    def run(error: type[BaseException]) -> None:
+        open_run(tmp_path / "inner", Options(resume=True))
+        raise error
 
-    open_run(tmp_path, Options())
-    for fails in (False, True):
-        if fails:
-            with pytest.raises(KeyboardInterrupt):
-                run(fails)
-        else:
-            run(fails)
-        assert tmp_path.resolve() in folder_module._held
+    for error in (ZeroDivisionError, KeyboardInterrupt):
+        with pytest.raises(error):
+            run(error)
         assert (tmp_path / "inner").resolve() not in folder_module._held
-        with second_process(OPENS.replace("RunOptions()", "RunOptions(resume=True)"), tmp_path / "inner"):
-            pass
+
+
+def test_a_file_is_waited_for_and_two_processes_never_write_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, told = tmp_path / "folder" / "file", []
+    with second_process(WAITS, path) as other:
+        write_atomic(path, lambda file: file.write(b"ours, whole"))
+        assert path.read_bytes() == b"ours, whole"
+
+        def let_it_go_on(text: str, **_: object) -> None:
+            told.append(text)
+            other.communicate("go on\n")
+
+        monkeypatch.setattr(files, "print", let_it_go_on, raising=False)
+        monkeypatch.setattr(files, "_PATIENCE", 0)
+        with locked(path):
+            assert path.read_bytes() == b"theirs, whole"
+    assert told == [f"waiting for another process, which is writing {path}"]
+    assert {one.name for one in path.parent.iterdir()} == {"file", ".file.lock"}
+
+
+@pytest.mark.parametrize(("name", "number"), [("file", errno.ENOSPC), ("file/below", None), ("x" * 300, None)])
+def test_a_file_that_cannot_be_written_is_named_and_the_last_good_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("old")
+
+    def write(file: Any) -> None:
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+
+    with pytest.raises(UserError, match=rf"^{name} cannot be written: .*; make room for it, or choose another place"):
+        write_atomic(Path(name), write)
+    assert Path("file").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    with pytest.raises(FileNotFoundError):  # what concerns something else stays as it is
+        write_atomic(Path("file"), lambda _: Path("elsewhere").read_text())
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk(tmp_path: Path) -> None:
+    """Torch makes an error of its own of what the operating system says."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"last\.ckpt cannot be written: File too large; make room"):
+            write_atomic(tmp_path / "last.ckpt", lambda file: torch.save(torch.zeros(2**20), file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_can_be_read_where_nothing_can_be_written(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", ".lock")
 
-    folder_module._held.pop(finished.resolve()).release()
     monkeypatch.setattr(folder_module.FileLock, "acquire", refuse)
-    monkeypatch.setattr(folder_module, "write_atomic", pytest.fail)
+    monkeypatch.setattr(folder_module, "write_text", pytest.fail)
     open_run(finished, Options(resume=True))
     open_run(finished, Options(resume=True), free=("weight",))
-    assert finished.resolve() not in folder_module._held
     assert read_metrics(finished) == {"a": 1.0}
 
 
-# results of scripts without a run
-
-
 def test_results_of_the_same_script_only(tmp_path: Path, finished: Path) -> None:
-    import torch
-
     folder = tmp_path / "bench"
     for _ in range(2):
         open_results(folder, "experiments.benchmarks.a")
-        write_environment(folder, torch.device("cpu"), script="experiments.benchmarks.a")
+        found = write_environment(folder, torch.device("cpu"), script="experiments.benchmarks.a")
         write_metrics(folder, {}, {})
-    with pytest.raises(UserError, match=r"holds metrics\.json, which experiments\.benchmarks\.b has not written"):
-        open_results(folder, "experiments.benchmarks.b")
-    with pytest.raises(UserError, match=r"holds config\.yaml, which"):
-        open_results(finished, "experiments.benchmarks.a")
+    # which build it is, such as +cpu, stands in only one of the two where torch comes from a package index
+    assert found["packages"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    for place, script in ((folder, "experiments.benchmarks.b"), (finished, "experiments.benchmarks.a")):
+        with pytest.raises(UserError, match=rf"holds \w+\.\w+, which {script} has not written"):
+            open_results(place, script)
 
 
-# options that came later
+# what a run is
 
 
-@pytest.mark.parametrize(("weight", "resumes"), [(1.0, True), (2.0, False)])
-def test_a_run_from_before_an_option_has_its_default(finished: Path, weight: float, resumes: bool) -> None:
-    path = finished / "config.yaml"
-    saved = yaml.safe_load(path.read_text())
-    del saved["weight"]
-    path.write_text(yaml.safe_dump(saved))
-    if resumes:
-        open_run(finished, Options(weight=weight, resume=True))
-    else:
-        with pytest.raises(UserError, match=r"another configuration \(weight 1.0 instead of 2.0\)"):
-            open_run(finished, Options(weight=weight, resume=True))
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "--resume to continue"),  # it is not started twice
+        ({"resume": True, "weight": 2.0}, r"another configuration \(weight 1\.0 instead of 2\.0\)"),
+        ({"resume": True, "overwrite": True}, "resume and overwrite are both set"),
+    ],
+)
+@pytest.mark.parametrize("older", [False, True])
+def test_a_run_goes_on_with_the_same_configuration_alone(
+    options: dict[str, Any], said: str, older: bool, finished: Path
+) -> None:
+    if older:  # a run from before an option has its default
+        saved = yaml.safe_load((finished / "config.yaml").read_text())
+        del saved["weight"]
+        (finished / "config.yaml").write_text(yaml.safe_dump(saved))
+    open_run(finished, Options(resume=True, progress=False, device="cpu"))
+    with pytest.raises(UserError, match=said):
+        open_run(finished, Options(**options))
 
 
-# damaged files
+def test_a_saved_configuration_is_read_again(tmp_path: Path) -> None:
+    options, seen = Options(weight=2.0, overwrite=True, out=tmp_path), list[Any]()
+    open_run(tmp_path, options)
+    assert run_script(Options, seen.append, name="s", arguments=["--config", str(tmp_path / "config.yaml")]) == 0
+    assert seen == [replace(options, overwrite=False)]
+    open_run(tmp_path, replace(options, overwrite=False, resume=True))
 
 
-@pytest.mark.parametrize("content", ["", "a: ["])
-@pytest.mark.parametrize("options", [Options(resume=True), Options(overwrite=True)])
-def test_damaged_configuration(finished: Path, content: str, options: Options) -> None:
-    (finished / "config.yaml").write_text(content)
-    with pytest.raises(UserError, match=rf"^{finished / 'config.yaml'} .*; put an intact copy there, or") as error:
-        open_run(finished, options)
+TASKS: dict[str, Any] = {
+    "graph": GraphConfig(), "nmt": TranslationConfig(), "captioning": CaptioningConfig(), "pretrain": PretrainConfig(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_saved_run_has_the_configuration_that_it_had(task: str, tmp_path: Path) -> None:
+    config = replace(TASKS[task], data_root=tmp_path / "data", max_epochs=7)
+    open_run(tmp_path, config)
+    path = tmp_path / "config.yaml"
+    path.write_text(path.read_text() + "of_a_later_release: 1\n")
+    found = saved_config(tmp_path, type(config), script="script")
+    assert found == replace(config, out=tmp_path)
+    assert pickle.loads(pickle.dumps(found)) == found
+    path.write_text(path.read_text() + "dropout: 7\n")
+    with pytest.raises(UserError, match=rf"^{path}: .*\bdropout\b.*; put the value of the training back"):
+        saved_config(tmp_path, type(config), script="script")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("learning_rate", 0), ("learning_rate", math.nan), ("kl_weight", math.inf), ("max_epochs", 1.5), ("seed", -1),
+     ("device", "abacus"), ("guide", "nosuch"), ("dropout", 1.0), ("hidden", None)],
+)  # fmt: skip
+def test_values_out_of_range(name: str, value: Any) -> None:
+    """ValueError for Python, UserError for a script: one line that names the option."""
+    with pytest.raises(ValueError, match=rf"\b{name}\b") as error:
+        replace(TASKS["nmt"], **{name: value})
+    assert isinstance(error.value, UserError)
     assert "\n" not in str(error.value)
+    with pytest.raises(OptionError, match=rf"\b{name}\b"):
+        configuration(TranslationConfig, asdict(TASKS["nmt"]) | {name: value})
 
 
-@pytest.mark.parametrize("content", ['{"a": 1}', '{"a": "x", "definitions": {"a": "one"}}'])
-def test_damaged_metrics(finished: Path, content: str) -> None:
-    (finished / "metrics.json").write_text(content)
-    with pytest.raises(UserError, match=rf"^{finished / 'metrics.json'} .*; remove it, and the same command"):
-        read_metrics(finished)
+def test_metrics_are_flat_and_valid_json(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path) is None
+    write_metrics(tmp_path, {"a": 0.5, "b": math.nan}, {"a": "one", "b": "two", "c": "not measured"})
+    content = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
+    assert content == {"a": 0.5, "b": None, "definitions": {"a": "one", "b": "two"}}
+    assert read_metrics(tmp_path) == pytest.approx({"a": 0.5, "b": math.nan}, nan_ok=True)
+    (tmp_path / "metrics.json").write_text('{"a": 1}')
+    with pytest.raises(UserError, match=rf"^{tmp_path / 'metrics.json'} .*; remove it, and the same command"):
+        read_metrics(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{}", '{"device": "cpu", "cpus": 1, "system": "x", "packages": 1}'])
-def test_damaged_environment(finished: Path, content: str) -> None:
-    (finished / "environment.json").write_text(content)
-    with pytest.raises(UserError, match=rf"^{finished / 'environment.json'} .*; remove the folder"):
-        source_of([finished], "command")
+# schemes out of options
+
+CHANGES: dict[str, Any] = {
+    "prior": "fixed", "kl_weight": 0.3, "concentration": 3.0, "scale": 0.3, "prior_rate": 2.0, "prior_scale": 2.0,
+    "learnable": True, "temperature": 0.1, "particles": 3, "top_k": 2, "roulette": 0.01,
+}  # fmt: skip
 
 
-def test_saved_options_are_plain(finished: Path) -> None:
-    assert saved_options(finished) == yaml.safe_load((finished / "config.yaml").read_text())
-    assert not {"resume", "overwrite"} & saved_options(finished).keys()
+def scheme_parts(name: str, **changes: Any) -> str:
+    """All that a scheme is made of."""
+    torch.manual_seed(0)
+    scheme = AlignmentSchemeOptions(**{"guide": name} | changes).build_scheme()
+    modules = scheme.family, scheme.prior(4, 2)
+    return str([(one, [*one.named_parameters()], [*one.named_buffers()]) for one in modules] + [vars(scheme.elbo)])
+
+
+@pytest.mark.parametrize("name", get_args(SchemeName) + get_args(AblationSchemeName))
+def test_a_scheme_uses_the_options_that_it_says(name: str) -> None:
+    changed = {
+        option for option, value in CHANGES.items() if scheme_parts(name) != scheme_parts(name, **{option: value})
+    }
+    without_kl = {"kl_weight"} if name in ("soft", "hard_sample") else set()
+    used = {option for option, choices in AlignmentSchemeOptions.USED_BY.items() if name in choices["guide"]}
+    assert used == changed - without_kl

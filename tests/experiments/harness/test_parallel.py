@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from experiments.files import UserError
-from experiments.graph.studies import table
 from experiments.harness import parallel
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
@@ -83,10 +82,6 @@ def test_the_cluster_of_the_page_listens_to_this_machine_alone(cluster: tuple[st
 # What comes back
 
 
-def square(number: float) -> dict[str, float]:
-    return {"square": number**2, "threads": float(torch.get_num_threads()), "process": float(os.getpid())}
-
-
 class Place:
     """A configuration of a run in a folder."""
 
@@ -94,13 +89,13 @@ class Place:
         self.out = out
 
 
-def fail_at_one(config: Place) -> dict[str, float]:
-    if config.out.name == "1":
+def run_or_fail(config: Place) -> dict[str, float]:
+    number = int(config.out.name)
+    if number == 1:
         raise UserError("it is not possible")
-    if config.out.name == "2":
+    if number == 2:
         raise ZeroDivisionError("a mistake")
-    config.out.touch()
-    return {}
+    return {"square": number**2, "threads": torch.get_num_threads(), "here": os.getpid() == int(config.out.parent.name)}
 
 
 def die_once(config: Place) -> dict[str, float]:
@@ -111,73 +106,27 @@ def die_once(config: Place) -> dict[str, float]:
     return {"attempt": 2.0}
 
 
-def die(config: Place) -> dict[str, float]:
-    if config.out.name == "1":
-        os.kill(os.getpid(), signal.SIGKILL)
-    config.out.touch()
-    return {}
-
-
-@pytest.fixture(params=["one", "two", "cluster"])
-def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
-    where = {"one": {"workers": 1}, "two": {"workers": 2}}.get(request.param)
-    return where or {"workers": 1, "cluster": request.getfixturevalue("cluster")[0]}
-
-
-def test_metrics_by_key_in_the_order_of_the_configurations_from_processes_of_one_thread(engine: dict[str, Any]) -> None:
-    configs = {name: float(place) for place, name in enumerate("edcba")}
+@pytest.mark.parametrize("engine", ["one", "two", "cluster"])
+def test_metrics_by_key_from_processes_of_one_thread_and_the_names_of_those_that_fail(
+    engine: str, request: pytest.FixtureRequest
+) -> None:
+    where: dict[str, Any] = {"workers": 2 if engine == "two" else 1}
+    if engine == "cluster":
+        where["cluster"] = request.getfixturevalue("cluster")[0]
+    place = Path("folder", str(os.getpid()))
     torch.set_num_threads(2)
     try:
-        found = run_all(square, configs, progress=False, **engine)
+        found = run_all(run_or_fail, {name: Place(place / name) for name in "543"}, progress=False, **where)
+        with pytest.raises(UserError) as error:
+            run_all(run_or_fail, {name: Place(place / name) for name in "0123"}, progress=False, **where)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
-    assert [(name, metrics["square"]) for name, metrics in found.items()] == [(k, v**2) for k, v in configs.items()]
-    assert {metrics["threads"] for metrics in found.values()} == {1.0}
-    in_this = {metrics["process"] for metrics in found.values()} == {float(os.getpid())}
-    assert in_this == (engine == {"workers": 1})
-
-
-def test_when_runs_fail_the_others_finish_and_they_are_named(engine: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UserError) as error:
-        run_all(fail_at_one, {i: Place(tmp_path / str(i)) for i in range(5)}, progress=False, **engine)
-    said = str(error.value)
-    assert "2 of 5 trainings failed" in said
-    assert f"{tmp_path / '1'}: it is not possible" in said
-    assert f"{tmp_path / '2'}: ZeroDivisionError: a mistake" in said
-    assert "with --resume" in said
-    assert {path.name for path in tmp_path.iterdir()} == {"0", "3", "4"}
-
-
-def test_a_run_whose_worker_dies_goes_to_another_one(cluster: tuple[str, list[psutil.Process]], tmp_path: Path) -> None:
-    found = run_all(die_once, {0: Place(tmp_path / "0")}, workers=1, cluster=cluster[0], progress=False)
-    assert found == {0: {"attempt": 2.0}}
-
-
-def test_a_run_that_kills_every_worker_fails_alone(cluster: tuple[str, list[psutil.Process]], tmp_path: Path) -> None:
-    configs = {i: Place(tmp_path / str(i)) for i in range(3)}
-    with pytest.raises(UserError, match=rf"1 of 3 trainings failed \({tmp_path / '1'}: KilledWorker"):
-        run_all(die, configs, workers=1, cluster=cluster[0], progress=False)
-    assert {path.name for path in tmp_path.iterdir()} == {"0", "2"}
-
-
-def test_a_killed_worker_of_this_machine_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^a worker process was killed.*--workers"):
-        run_all(die, {i: Place(tmp_path / str(i)) for i in range(3)}, workers=2, progress=False)
-
-
-def test_a_table_from_a_cluster_is_that_of_this_process(
-    cluster: tuple[str, list[psutil.Process]], tmp_path: Path
-) -> None:
-    write_citations(tmp_path)
-    tiny = {"num_samples": 3, "max_epochs": 2}
-    sizes: dict[str, Any] = {"seeds": 1, "levels": ("cora",), "progress": False, "changes": tiny}
-    found = []
-    for name, where in (("here", {"workers": 1}), ("there", {"cluster": cluster[0]})):
-        places = {"data_root": tmp_path, "out": tmp_path / name, "results": tmp_path / f"{name}-results"}
-        metrics = table(StudyOptions(name="bam1", **sizes, **places, **where))
-        found.append({name: value for name, value in metrics.items() if not name.endswith("step_ms")})
-    assert found[0] == found[1]
+    here = engine == "one"
+    assert found == {name: {"square": int(name) ** 2, "threads": 1, "here": here} for name in "543"}
+    assert list(found) == ["5", "4", "3"]
+    for said in ("2 of 4 trainings failed", f"{place / '1'}: it is not possible", f"{place / '2'}: ZeroDivisionError"):
+        assert said in str(error.value)
 
 
 def resident(blocks: int) -> dict[str, float]:
@@ -194,21 +143,44 @@ def test_a_worker_returns_the_memory_of_a_run() -> None:
     assert max(sizes[3:]) < sizes[1] + 200  # the run before took 400 MB
 
 
+def test_a_killed_worker_is_replaced_on_a_cluster_and_said_here(
+    cluster: tuple[str, list[psutil.Process]], tmp_path: Path
+) -> None:
+    found = run_all(die_once, {0: Place(tmp_path / "0")}, workers=1, cluster=cluster[0], progress=False)
+    assert found == {0: {"attempt": 2.0}}
+    with pytest.raises(UserError, match=r"^a worker process was killed.*--workers"):
+        run_all(die_once, {i: Place(tmp_path / str(i)) for i in range(3)}, workers=2, progress=False)
+
+
+def test_a_table_from_a_cluster_is_that_of_this_process(
+    cluster: tuple[str, list[psutil.Process]], tmp_path: Path
+) -> None:
+    from experiments.graph.studies import table  # not in the workers of the other tests
+
+    write_citations(tmp_path)
+    tiny = {"num_samples": 3, "max_epochs": 2}
+    sizes: dict[str, Any] = {"seeds": 1, "levels": ("cora",), "progress": False, "changes": tiny}
+    found = []
+    for name, where in (("here", {"workers": 1}), ("there", {"cluster": cluster[0]})):
+        places = {"data_root": tmp_path, "out": tmp_path / name, "results": tmp_path / f"{name}-results"}
+        metrics = table(StudyOptions(name="bam1", **sizes, **places, **where))
+        found.append({name: value for name, value in metrics.items() if not name.endswith("step_ms")})
+    assert found[0] == found[1]
+
+
 # Clusters that there are not
 
 
-@pytest.mark.parametrize("form", ["tcp://127.0.0.1:1", "smoke://127.0.0.1:1"])
-def test_no_scheduler_answers(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("installed", "said"), [(True, "no Dask scheduler answers at cluster"), (False, "is not installed")]
+)
+def test_no_scheduler_answers(installed: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(parallel, "_ANSWER", 0.3)
-    with pytest.raises(UserError, match=f"no Dask scheduler answers at cluster {form} within 0.3 seconds"):
-        run_all(square, {0: 1.0}, workers=1, cluster=form, progress=False)
-
-
-def test_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UserError, match=r"^distributed is not installed, .*'\.\[cluster\]'$"):
-        run_all(square, {0: 1.0}, workers=1, cluster="tcp://127.0.0.1:1", progress=False)
+    if not installed:
+        monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UserError, match=said):
+        run_all(die_once, {0: Place(Path("0"))}, workers=1, cluster="tcp://127.0.0.1:1", progress=False)
 
 
 # Ctrl-C

@@ -56,10 +56,10 @@ def in_processes(
     )  # fmt: skip
 
 
-def record(folder: Path, name: str = "losses") -> torch.Tensor:
-    """What was recorded of every step, the mean over ranks."""
-    found = [json.loads(path.read_text())[name] for path in sorted((folder / "record").glob("*.json"))]
-    return torch.tensor(found, dtype=torch.float64).mean(0)
+def losses(folder: Path) -> torch.Tensor:
+    """Of every rank and step."""
+    found = [json.loads(path.read_text()) for path in sorted((folder / "record").glob("*.json"))]
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def history(folder: Path) -> list[dict[str, float]]:
@@ -87,10 +87,10 @@ def assert_same_curve(task: str, tmp_path: Path, *more: str, batch_size: int) ->
         else:
             done = in_processes(arguments, devices=devices)
             assert (done.returncode, done.stderr) == (0, "")
-    two, one = (record(tmp_path / name) for name in ("two", "one"))
-    assert len(list((tmp_path / "two" / "record").iterdir())) == 2
-    assert len(one) >= 20
-    torch.testing.assert_close(two, one, rtol=0, atol=1e-6)
+    two, one = (losses(tmp_path / name) for name in ("two", "one"))
+    assert len(two) == 2
+    assert one.size(1) >= 20
+    torch.testing.assert_close(two.mean(0), one[0], rtol=0, atol=1e-6)
     for rows in zip(history(tmp_path / "two"), history(tmp_path / "one"), strict=True):
         assert rows[0] == pytest.approx(rows[1], abs=1e-6)
     assert numbers(tmp_path / "two") == pytest.approx(numbers(tmp_path / "one"), abs=1e-6)
@@ -109,7 +109,6 @@ def test_two_processes_translate_as_one_with_batches_twice_as_large(tmp_path):
     [
         # 23 images: batches of 10, 10 and 3, of which the processes have 2 and 1
         ("captioning", ["--guide", "categorical_enum", "--max-epochs", "7"]),
-        ("captioning", ["--guide", "soft", "--max-epochs", "7"]),
         # one batch, the whole graph, in every process
         ("graph", ["--guide", "soft", "--max-epochs", "20"]),
     ],
@@ -118,27 +117,7 @@ def test_two_processes_train_as_one(task, more, tmp_path):
     assert_same_curve(task, tmp_path, *more, batch_size=5)
 
 
-@pytest.mark.slow
-@needs_two_cores
-def test_gradients_of_random_attention_agree_in_mean(tmp_path):
-    """400 steps of no length in either way, with noise and dropout: the means agree within 3 standard errors."""
-    still = ["--guide", "weibull", "--learning-rate", "1e-30", "--patience", "100", "--checkpoint-every", "100"]
-    for name, devices, size in (("two", 2, "3"), ("one", 1, "6")):  # four batches an epoch
-        arguments = command("translation", tmp_path / name, *still, "--max-epochs", "100", "--batch-size", size)
-        done = in_processes(arguments, devices=devices, GRADIENTS="1")
-        assert done.returncode == 0, done.stderr
-    two, one = (record(tmp_path / name, "gradients") for name in ("two", "one"))
-    assert two.shape == one.shape
-    assert len(one) == 400
-    directions = torch.randn(one.size(1), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    directions /= one.std(0).clamp_min(1e-12).unsqueeze(1)
-    difference = (two - one) @ directions  # step by step, of the same batch
-    assert (difference.mean(0).abs() <= 3 * difference.std(0) / 400**0.5).all()
-    means = [torch.tensor([row["kl_alignment"] for row in history(tmp_path / name)]).mean() for name in ("two", "one")]
-    torch.testing.assert_close(*means, rtol=0.02, atol=0)
-
-
-RANDOM = ["--guide", "weibull", "--max-epochs", "6", "--checkpoint-every", "1"]
+RANDOM = ["--guide", "weibull", "--max-epochs", "6"]
 
 
 def random_options(task: str) -> list[str]:
@@ -147,8 +126,7 @@ def random_options(task: str) -> list[str]:
 
 @pytest.mark.slow
 @needs_two_cores
-@pytest.mark.parametrize("task", ["translation", "captioning", "graph"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("task", "rank"), [("translation", 0), ("captioning", 1), ("graph", 1)])
 def test_a_killed_training_of_two_processes_ends_with_the_same_numbers(task, rank, tmp_path):
     more = random_options(task)
     assert in_processes(command(task, tmp_path / "whole", *more)).returncode == 0
@@ -161,8 +139,8 @@ def test_a_killed_training_of_two_processes_ends_with_the_same_numbers(task, ran
         assert (again.returncode, again.stderr) == (0, "")
         assert numbers(tmp_path / "broken") == numbers(tmp_path / "whole")
         assert history(tmp_path / "broken") == history(tmp_path / "whole")
-    losses = [json.loads(path.read_text())["losses"] for path in (tmp_path / "whole" / "record").iterdir()]
-    assert all(first != second for first, second in zip(*losses, strict=True))  # of noise of their own
+    first, second = losses(tmp_path / "whole")
+    assert (first != second).all()  # of noise of their own
 
 
 def in_slurm(arguments: list[str], port: int) -> list[subprocess.Popen[str]]:

@@ -1,10 +1,17 @@
+"""Training a small network: steps, the best weights, and going on after a stop with equal numbers."""
+
 import csv
 import gc
+import random
 import re
+import shutil
 import signal
 import sys
+from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -16,11 +23,14 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import experiments.harness.checkpoints
 from experiments.files import UserError
+from experiments.harness import callbacks, checkpoints
+from experiments.harness.callbacks import EarlyStopping, RandomState
 from experiments.harness.checkpoints import read_run
 from experiments.harness.options import TrainingOptions
-from experiments.harness.training import ELBOTraining, fit, resolve_precision
+from experiments.harness.training import ELBOTraining, Trained, fit, load_best, resolve_precision
+from experiments.harness.weights import read_weights, weights_file, write_weights
+from experiments.run import Task, load_trained, run
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
 
@@ -43,6 +53,7 @@ class Model(PyroModule):
 
 
 class Training(ELBOTraining):
+    stop = None  # a signal, or None for a crash
     interrupt_at: tuple[int, ...] = ()
 
     def observations(self, batch):
@@ -51,72 +62,45 @@ class Training(ELBOTraining):
     def evaluate(self, batch):
         return {"loss": (self.objective.model(*batch) - batch[1]).square().mean()}
 
+    def terms(self, name, value):
+        return ("val_error", value**0.5) if name == "val_loss" else (name, value)
+
     def training_step(self, batch, batch_idx):
-        if self.global_step in self.interrupt_at and self.trainer.is_global_zero:
-            self.interrupt()
+        if self.global_step in self.interrupt_at:
+            if self.stop is None:
+                raise RuntimeError("crash")
+            signal.raise_signal(self.stop)
         return super().training_step(batch, batch_idx)
 
-    def interrupt(self):
-        signal.raise_signal(signal.SIGINT)
+
+class Interrupted(Training):
+    stop = signal.SIGINT
 
 
 class Terminated(Training):
-    def interrupt(self):
-        signal.raise_signal(signal.SIGTERM)
+    stop = signal.SIGTERM
 
 
-class Crash(Training):
-    def interrupt(self):
-        raise RuntimeError("crash")
+DATA = torch.linspace(-1, 1, 16).reshape(8, 2)
+DATA = TensorDataset(DATA, DATA.sum(-1))
 
 
-def train(folder, kind=Training, at=(), epochs=6, resume=False, patience=100, kl_weight=1.0, batch_size=4, **options):
+@pytest.fixture(autouse=True)
+def every_epoch(monkeypatch):
+    """A checkpoint after every epoch."""
+    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
+
+
+def train(folder, kind=Training, at=(), epochs=6, resume=False, patience=100, kl_weight=1.0, **options):
     others = {name: options.pop(name) for name in ("callbacks", "gradient_clip") if name in options}
     pyro.set_rng_seed(0)
     model = Model()
     module = kind(model, AttentionGuide(model, Weibull()), AttentionELBO(kl_weight=kl_weight), learning_rate=0.05)
     module.interrupt_at = at
-    x = torch.linspace(-1, 1, 16).reshape(8, 2)
-    data = TensorDataset(x, x.sum(-1))
-    loaders = DataLoader(data, batch_size=batch_size, shuffle=True), DataLoader(data, batch_size=8)
-    config = TrainingOptions(
-        **{"checkpoint_every": 2, "progress": False, "max_epochs": epochs, "resume": resume} | options
-    )
+    loaders = DataLoader(DATA, batch_size=4, shuffle=True), DataLoader(DATA, batch_size=8)
+    config = TrainingOptions(**{"progress": False, "max_epochs": epochs, "resume": resume} | options)
     fitted = fit(config, module, *loaders, folder=folder, monitor={"val_loss": "min"}, patience=patience, **others)
     return module, fitted
-
-
-class InOtherTerms(Training):
-    def terms(self, name, value):
-        return ("val_error", value**0.5) if name == "val_loss" else super().terms(name, value)
-
-
-@pytest.mark.parametrize("batch_size", [4, 8], ids=["over batches", "over epochs"])
-def test_the_bar_shows_the_loss_and_validation_in_the_terms_of_the_task(batch_size, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    _, fitted = train(tmp_path, InOtherTerms, epochs=2, batch_size=batch_size, progress=True)
-    shown = "".join(capsys.readouterr())
-    assert re.search(r"[ \[]loss=\d+\.\d+, val_error=", shown)
-    assert f"val_error={fitted.history[-1]['val_loss'] ** 0.5:.3f}" in shown
-    assert "val_loss" not in shown
-
-
-def test_a_bar_that_is_no_terminal_prints_a_line_a_minute(tmp_path, capfd):
-    train(tmp_path, epochs=6, progress=True)
-    printed, shown = capfd.readouterr()
-    assert (printed.count("\r"), shown.count("\r")) == (0, 2)  # at the beginning and at the end
-
-
-@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
-def test_fused_adam_makes_the_same_steps(precision, tmp_path):
-    """With its gradients clipped, which Lightning refuses to do in half precision."""
-    losses = []
-    for fused in (False, True):
-        kind = partial(Training, fused=fused)
-        module, fitted = train(tmp_path / str(fused), kind, precision=precision, gradient_clip=0.1)
-        assert bool(module.configure_optimizers().defaults["fused"]) == fused
-        losses.append(fitted.history[-1]["val_loss"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def numbers(fitted):
@@ -124,66 +108,128 @@ def numbers(fitted):
     return [{name: value for name, value in row.items() if name != "step_ms"} for row in fitted.history]
 
 
-def epochs_of(folder):
+def rows(folder):
     with (folder / "history.csv").open() as file:
-        return [int(row["epoch"]) for row in csv.DictReader(file)]
+        return list(csv.DictReader(file))
+
+
+def epochs_of(folder):
+    return [int(row["epoch"]) for row in rows(folder)]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("uninterrupted"))
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("uninterrupted")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder):
+    return train(folder)
 
 
 def assert_same(run, expected):
     (module, fitted), (expected_module, expected_fitted) = run, expected
     assert numbers(fitted) == numbers(expected_fitted)
     assert fitted.best_epoch == expected_fitted.best_epoch
-    for name, value in module.state_dict().items():
-        torch.testing.assert_close(value, expected_module.state_dict()[name], rtol=0, atol=0)
+    torch.testing.assert_close(module.state_dict(), expected_module.state_dict(), rtol=0, atol=0)
+
+
+# steps
+
+
+def test_the_loss_is_the_negative_elbo_per_observation(monkeypatch):
+    model = Model()
+    guide, elbo = AttentionGuide(model, Weibull()), AttentionELBO(kl_weight=0.5)
+    module = Training(model, guide, elbo, learning_rate=0.1)
+    logged = {}
+    monkeypatch.setattr(module, "log_dict", lambda record, **_: logged.update(record))
+    batch = torch.ones(4, 2), torch.zeros(4)
+    pyro.set_rng_seed(0)
+    loss = module.training_step(batch, 0)
+    pyro.set_rng_seed(0)
+    assert loss.item() == pytest.approx(elbo.loss(model, guide, *batch) / 4)
+    assert logged["loss"].item() == loss.item()
+    assert logged["kl_weight"] == 0.5
+    assert logged["kl_attention"].item() == elbo.kl_record["attention"].item()
+
+
+def test_the_kl_weight_follows_the_optimiser_steps(tmp_path):
+    _, fitted = train(tmp_path, epochs=3, kl_weight=Linear(4))
+    # means over the two steps of an epoch; step 0 has no KL, since its weight is zero
+    assert [row["kl_weight"] for row in fitted.history] == [0.125, 0.625, 1.0]
+
+
+class Gradients(Callback):
+    """Those of the last step."""
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        module.kept = {name: one.grad.clone() for name, one in module.named_parameters() if one.grad is not None}
+
+
+def test_accumulated_steps_keep_the_scale_of_the_kl():
+    """Two batches of four are one of eight, likelihood and KL."""
+    gradients = []
+    for size, accumulated in ((8, 1), (4, 2)):
+        pyro.set_rng_seed(0)
+        model = Model()
+        model.dropout.p = 0.0
+        # next to no noise
+        module = Training(model, AttentionGuide(model, Weibull(1e8)), AttentionELBO(kl_weight=2.0), learning_rate=0.1)
+        trainer = Trainer(
+            max_epochs=1, accumulate_grad_batches=accumulated, accelerator="cpu", logger=False, callbacks=[Gradients()],
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(module, DataLoader(DATA, batch_size=size), DataLoader(DATA, batch_size=8))
+        assert module.global_step == 1
+        gradients.append(module.kept)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_fused_adam_makes_the_same_steps(tmp_path):
+    """With its gradients clipped, which Lightning refuses to do."""
+    losses = []
+    for fused in (False, True):
+        kind = partial(Training, fused=fused)
+        module, fitted = train(tmp_path / str(fused), kind, epochs=2, gradient_clip=0.1)
+        assert bool(module.configure_optimizers().defaults["fused"]) == fused
+        losses.append(fitted.history[-1]["val_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_half_precision_where_the_processor_has_it(able, monkeypatch, capsys):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: able)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    resolve_precision.cache_clear()
+    assert resolve_precision("bf16-mixed", torch.device("cpu")) == ("bf16-mixed" if able else "32")
+    resolve_precision.cache_clear()
+    assert capsys.readouterr().err.count("no instructions for bf16-mixed; computed in 32 bits") == (not able)
+
+
+# going on
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"),
-    [(Crash, RuntimeError), (Training, KeyboardInterrupt), (Terminated, KeyboardInterrupt)],
-    ids=["crash", "ctrl-c", "sigterm"],
+    ("kind", "error"), [(Training, RuntimeError), (Interrupted, KeyboardInterrupt), (Terminated, KeyboardInterrupt)]
 )
-def test_a_resumed_run_equals_an_uninterrupted_one(kind, error, tmp_path, uninterrupted):
-    """Two steps an epoch: it ends in the middle of epoch 3, behind the checkpoint after epoch 1."""
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_a_resumed_run_equals_an_uninterrupted_one(kind, error, seconds, tmp_path, uninterrupted, monkeypatch):
+    """Two steps an epoch: it ends in the middle of epoch 3, behind the checkpoint of epoch 2 or of the first one."""
+    monkeypatch.setattr(checkpoints, "SECONDS", seconds)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(error):
         train(tmp_path, kind, at=(6,))
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert epochs_of(tmp_path) == [0, 1, 2]
+    last = 2 if seconds == 0 else 0
+    assert read_run(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == last
+    assert epochs_of(tmp_path) == list(range(last + 1))
     assert_same(train(tmp_path, resume=True), uninterrupted)
     assert epochs_of(tmp_path) == list(range(6))
 
 
-def test_nothing_is_left_of_a_finished_training(tmp_path):
-    """A sweep trains many networks in one process; a signal handler of Lightning's would hold each of them."""
-
-    def trainers():
-        gc.collect()
-        return sum(type(one) is Trainer for one in gc.get_objects())
-
-    before = trainers()
-    train(tmp_path, epochs=1)
-    assert trainers() == before
-
-
-@pytest.mark.parametrize(("seconds", "epoch"), [(0.0, 2), (1e9, 0)])
-def test_checkpoints_come_every_epoch_unless_epochs_are_short(seconds, epoch, tmp_path, uninterrupted, monkeypatch):
-    monkeypatch.setattr(experiments.harness.checkpoints, "SECONDS", seconds)
-    with pytest.raises(RuntimeError, match="crash"):
-        train(tmp_path, Crash, at=(6,), checkpoint_every=None)
-    assert read_run(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == epoch
-    assert epochs_of(tmp_path) == [0, 1, 2]
-    assert_same(train(tmp_path, resume=True), uninterrupted)
-    assert epochs_of(tmp_path) == list(range(6))
-
-
-@pytest.mark.parametrize("first", [2, 3])  # one behind a checkpoint of its own, one of the last epoch alone
-def test_more_epochs_than_at_first(first, tmp_path, uninterrupted):
-    train(tmp_path, epochs=first)
+def test_more_epochs_than_at_first(tmp_path, uninterrupted, monkeypatch):
+    monkeypatch.setattr(checkpoints, "SECONDS", 1e9)  # the last epoch has a checkpoint all the same
+    train(tmp_path, epochs=3)
     assert_same(train(tmp_path, resume=True), uninterrupted)
     assert epochs_of(tmp_path) == list(range(6))
     with pytest.raises(UserError, match="max_epochs=4"):
@@ -195,30 +241,108 @@ class Worse(Training):
         return {"loss": torch.tensor(float(self.current_epoch))}
 
 
-class Never(Worse):
-    training_step, interrupt = Crash.training_step, Crash.interrupt
-
-
-@pytest.mark.parametrize(
-    ("kind", "never", "patience", "epochs"), [(Training, Crash, 100, 6), (Worse, Never, 2, 3)], ids=["end", "stopped"]
-)
-def test_resuming_a_finished_run_trains_no_more(kind, never, patience, epochs, tmp_path, capsys):
+@pytest.mark.parametrize(("kind", "patience", "epochs"), [(Training, 100, 6), (Worse, 2, 3)], ids=["end", "stopped"])
+def test_resuming_a_finished_run_trains_no_more(kind, patience, epochs, tmp_path, capsys):
     expected = train(tmp_path, kind, patience=patience, progress=True)
     assert len(expected[1].history) == epochs
     stopped = "stopped early after 3 epochs: none of the last 2 had as good a val_loss"
     assert (stopped in capsys.readouterr().out) == (epochs < 6)
-    assert_same(train(tmp_path, never, at=range(100), resume=True, patience=patience), expected)
+    assert_same(train(tmp_path, kind, at=range(100), resume=True, patience=patience), expected)
 
 
-def test_the_best_weights_are_restored(tmp_path):
-    module, fitted = train(tmp_path)
-    losses = [row["val_loss"] for row in fitted.history]
-    assert fitted.best_epoch == min(range(6), key=losses.__getitem__)
-    # checkpoints are read without pickle
-    last = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+def test_a_run_does_not_go_on_from_a_bad_checkpoint(folder, uninterrupted, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"(?s)checkpoints/last\.ckpt .*pass --overwrite"):
+        train(tmp_path, resume=True)
+
+
+def draw():
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def draw_on_cuda():
+    return torch.rand(3, device="cuda").tolist()
+
+
+@pytest.mark.parametrize("draw", [draw, pytest.param(draw_on_cuda, marks=pytest.mark.cuda)])
+def test_random_states_come_back_from_a_file_without_pickled_objects(draw, tmp_path):
+    torch.save(RandomState(0).state_dict(), tmp_path / "state")
+    expected = draw()
+    pyro.set_rng_seed(7)
+    assert draw() != expected
+    RandomState(0).load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    assert draw() == expected
+
+
+def test_every_rank_draws_noise_of_its_own_in_every_epoch():
+    drawn = {}
+    for rank, epoch in ((0, 0), (1, 0), (2, 0), (1, 1)):
+        pyro.set_rng_seed(0)
+        RandomState(0).on_train_epoch_start(SimpleNamespace(global_rank=rank, current_epoch=epoch))
+        drawn[rank, epoch] = draw()
+    for generator in zip(*drawn.values(), strict=True):
+        assert len(set(generator)) == 4
+    pyro.set_rng_seed(0)
+    assert draw() == drawn[0, 0]  # the first rank draws as a run alone
+
+
+# the best weights
+
+
+@pytest.mark.parametrize(
+    ("epochs", "kept", "waited"),
+    [
+        ([(0.6, 0.9)], [True], [0]),  # both better
+        ([(0.5, 1.0)], [True], [0]),  # ties count
+        ([(0.6, 1.1)], [False], [0]),  # one of them
+        ([(float("nan"), float("nan"))], [False], [1]),
+        # the third epoch beats the first one on both, but not the best of each
+        ([(0.7, 2.0), (0.6, 0.9), (0.7, 0.9)], [False, False, True], [0, 0, 0]),
+        # the end comes after two epochs in a row that are good for nothing
+        ([(0.4, 1.1), (0.5, 1.2), (0.4, 1.1), (0.4, 1.1)], [False] * 4, [1, 0, 1, 2]),
+    ],
+)
+def test_any_metric_resets_the_counter_and_all_keep_the_weights(epochs, kept, waited):
+    rule, found = EarlyStopping({"accuracy": "max", "loss": "min"}, patience=2), []
+    for accuracy, loss in [(0.5, 1.0), *epochs]:
+        found.append((rule.update({"accuracy": accuracy, "loss": loss}), rule.waited))
+    assert found == [(True, 0), *zip(kept, waited, strict=True)]
+
+
+def test_the_last_epoch_is_kept_when_asked_for_unless_its_metrics_are_not_finite():
+    rule = EarlyStopping({"accuracy": "max"}, patience=3, keep="last")
+    assert [rule.update({"accuracy": value}) for value in (0.8, 0.5, float("nan"))] == [True, True, False]
+    assert (rule.best, rule.waited) == ({"accuracy": 0.8}, 2)
+
+
+def test_the_best_weights_are_restored_and_read_without_this_harness(tmp_path):
+    module, fitted = train(tmp_path, Worse, epochs=2)
+    assert fitted.best_epoch == 0
     with safe_open(tmp_path / "checkpoints" / "best.safetensors", "pt") as best:
-        assert (int(best.metadata()["epoch"]), last["epoch"]) == (fitted.best_epoch, 5)
-    torch.testing.assert_close(load_file(tmp_path / "checkpoints" / "best.safetensors"), dict(module.state_dict()))
+        assert int(best.metadata()["epoch"]) == 0
+    weights, prefix = load_file(tmp_path / "checkpoints" / "best.safetensors"), "objective.model."
+    torch.testing.assert_close(weights, dict(module.state_dict()), rtol=0, atol=0)
+    last = read_run(tmp_path / "checkpoints" / "last.ckpt")["state_dict"]
+    assert not weights[f"{prefix}scores.weight"].equal(last[f"{prefix}scores.weight"])
+    of_model = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    Model().load_state_dict(of_model)
+
+
+def test_weights_of_an_earlier_release_of_another_network_and_tied_ones(folder, uninterrupted, tmp_path):
+    module, _ = uninterrupted
+    (tmp_path / "checkpoints").mkdir()
+    expected = load_file(folder / "checkpoints" / "best.safetensors")
+    torch.save({"epoch": 0, "state_dict": expected}, tmp_path / "checkpoints" / "best.ckpt")
+    load_best(module, tmp_path)
+    torch.testing.assert_close(dict(module.state_dict()), expected)
+    one = torch.arange(6.0).reshape(2, 3)
+    weights = {"a": one, "tied": one, "turned": one.mT, "part": one[0], "repeated": torch.ones(1).expand(3, 4)}
+    write_weights(tmp_path, weights, epoch=0)
+    torch.testing.assert_close(read_weights(weights_file(tmp_path)), weights, rtol=0, atol=0)
+    with pytest.raises(UserError, match=r"(?s)best\.safetensors cannot be read .*pass --overwrite"):
+        load_best(module, tmp_path)
 
 
 class Diverged(Training):
@@ -241,115 +365,39 @@ def test_a_training_that_cannot_be_says_what_to_do(kind, device, said, tmp_path)
         train(tmp_path, kind, epochs=2, device=device)
 
 
-def test_the_kl_weight_follows_the_optimiser_steps(tmp_path):
-    _, fitted = train(tmp_path, epochs=3, kl_weight=Linear(4))
-    # means over the two steps of an epoch; step 0 has no KL, since its weight is zero
-    assert [row["kl_weight"] for row in fitted.history] == [0.125, 0.625, 1.0]
+# what is left and shown
 
 
-def test_the_loss_is_the_negative_elbo_per_observation(monkeypatch):
-    model = Model()
-    guide, elbo = AttentionGuide(model, Weibull()), AttentionELBO(kl_weight=0.5)
-    module = Training(model, guide, elbo, learning_rate=0.1)
-    logged = {}
-    monkeypatch.setattr(module, "log_dict", lambda record, **_: logged.update(record))
-    batch = torch.ones(4, 2), torch.zeros(4)
-    pyro.set_rng_seed(0)
-    loss = module.training_step(batch, 0)
-    pyro.set_rng_seed(0)
-    assert loss.item() == pytest.approx(elbo.loss(model, guide, *batch) / 4)
-    assert logged["loss"].item() == loss.item()
-    assert logged["kl_weight"] == 0.5
-    assert logged["kl_attention"].item() == elbo.kl_record["attention"].item()
+def test_nothing_is_left_of_a_finished_training(tmp_path, monkeypatch):
+    """A sweep trains many networks in one process; a signal handler of Lightning's would hold each of them."""
 
+    def trainers():
+        gc.collect()
+        return sum(type(one) is Trainer for one in gc.get_objects())
 
-def test_accumulated_steps_keep_the_scale_of_the_kl():
-    """Two batches of four are one of eight, likelihood and KL."""
-    gradients = []
-    for size, accumulated in ((8, 1), (4, 2)):
-        pyro.set_rng_seed(0)
-        model = Model()
-        model.dropout.p = 0.0
-        # next to no noise
-        module = Training(model, AttentionGuide(model, Weibull(1e8)), AttentionELBO(kl_weight=2.0), learning_rate=0.1)
-        trainer = Trainer(
-            max_epochs=1, accumulate_grad_batches=accumulated, accelerator="cpu", logger=False, callbacks=[Keep()],
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        )  # fmt: skip
-        x = torch.linspace(-1, 1, 16).reshape(8, 2)
-        data = TensorDataset(x, x.sum(-1))
-        trainer.fit(module, DataLoader(data, batch_size=size), DataLoader(data, batch_size=8))
-        assert module.global_step == 1
-        gradients.append(module.kept)
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-4, atol=1e-5)
-
-
-class Keep(Callback):
-    """The gradients of the last step."""
-
-    def on_before_optimizer_step(self, trainer, module, optimizer):
-        module.kept = {name: one.grad.clone() for name, one in module.named_parameters() if one.grad is not None}
-
-
-def test_nothing_is_written_elsewhere(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    before = trainers()
     train(tmp_path / "out", epochs=1)
+    assert trainers() == before
     assert list((tmp_path / "here").iterdir()) == []
     names = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert names == {"environment.json", "history.csv", "checkpoints/last.ckpt", "checkpoints/best.safetensors"}
 
 
-@pytest.mark.parametrize("able", [True, False])
-def test_half_precision_where_the_processor_has_it(able, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: able)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    resolve_precision.cache_clear()
-    losses = {
-        precision: train(tmp_path / precision, epochs=1, precision=precision)[1].history[0]["loss"]
-        for precision in ("32", "bf16-mixed")
-    }
-    resolve_precision.cache_clear()
-    assert losses["bf16-mixed"] == pytest.approx(losses["32"], rel=0.1)
-    assert (losses["bf16-mixed"] != losses["32"]) == able
-    assert capsys.readouterr().err.count("no instructions for bf16-mixed; computed in 32 bits") == (not able)
-
-
-class Late(Training):
-    """Logs one metric more from its second epoch on."""
-
-    def training_step(self, batch, batch_idx):
-        if self.current_epoch:
-            self.log("late", 1.0, on_step=False, on_epoch=True, batch_size=4)
-        return super().training_step(batch, batch_idx)
-
-
-def test_history_gets_its_row_at_the_end_of_every_epoch(tmp_path):
-    seen = []
-
-    class Look(Callback):
-        def on_train_epoch_start(self, *_):
-            seen.append(epochs_of(tmp_path) if (tmp_path / "history.csv").exists() else None)
-
-    train(tmp_path, Late, epochs=3, callbacks=[Look()], checkpoint_every=100)
-    assert seen == [None, [0], [0, 1]]
-    with (tmp_path / "history.csv").open() as file:
-        assert [row["late"] for row in csv.DictReader(file)] == ["", "1.0", "1.0"]
-
-
-# loggers
-
-
-def test_tensorboard_gets_the_metrics_of_every_epoch(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    _, fitted = train(tmp_path, epochs=2, logger="tensorboard")
-    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    for name in ("loss", "val_loss"):
-        values = [event.value for event in found.Scalars(name)]
-        assert values == pytest.approx([row[name] for row in fitted.history], rel=1e-6)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_shows_loss_and_validation_in_the_terms_of_the_task(terminal, tmp_path, monkeypatch, capfd):
+    if terminal:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(callbacks, "INTERVALS", {True: 0.0, False: 60.0})
+    train(tmp_path, epochs=3, progress=True)
+    printed, shown = capfd.readouterr()
+    assert "\r" not in printed
+    if terminal:
+        assert re.search(r"epoch=3, loss=-?\d+\.\d+, val_error=\d", shown)
+        assert "val_loss" not in shown
+    else:
+        assert shown.count("\r") == 2  # a line a minute: at the beginning and at the end
 
 
 def test_without_tensorboard(tmp_path, monkeypatch):
@@ -359,10 +407,58 @@ def test_without_tensorboard(tmp_path, monkeypatch):
         train(tmp_path, logger="tensorboard")
 
 
-@pytest.mark.parametrize("batch_size", [4, 8])  # a bar over batches, and one over epochs of a single batch
-def test_bars_show_the_loss_and_the_validation_metric(batch_size, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    _, fitted = train(tmp_path, epochs=2, batch_size=batch_size, progress=True)
-    shown = "".join(capsys.readouterr())
-    assert re.search(r"loss=-?\d+\.\d", shown)
-    assert f"val_loss={fitted.history[-1]['val_loss']:.3f}" in shown
+# run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TrainingOptions):
+    """Options of nothing."""
+
+    patience: int = 100
+
+
+class Regression(Task):
+    """A task of nothing."""
+
+    script = "script"
+
+    def folder(self, config):
+        return "regression"
+
+    def load(self, config):
+        return DataLoader(DATA, batch_size=4, shuffle=True), DataLoader(DATA, batch_size=8)
+
+    def build(self, config, data, folder):
+        pyro.set_rng_seed(config.seed)
+        model = Model()
+        module = Training(model, AttentionGuide(model, Weibull()), AttentionELBO(), learning_rate=0.05)
+        return Trained(config, module)
+
+    def fit(self, trained, data, folder):
+        return fit(trained.config, trained.module, *data, folder=folder, patience=100, monitor={"val_loss": "min"})
+
+    def evaluate(self, trained, data, fitted, folder):
+        assert not trained.module.training
+        return {"loss": trained.module.evaluate(next(iter(data[1])))["loss"].item()}
+
+    def definitions(self, metrics):
+        return dict.fromkeys(metrics, "a number")
+
+
+def test_a_run_is_trained_once_and_goes_on_with_more_epochs(tmp_path, monkeypatch):
+    def trained(name, epochs, **options):
+        config = Config(out=tmp_path / name, max_epochs=epochs, progress=False, **options)
+        metrics = run(Regression(), config)
+        return {name: value for name, value in metrics.items() if name != "step_ms"}, load_trained(Regression(), config)
+
+    whole, network = trained("whole", 4)
+    assert whole.keys() == {"loss", "best_epoch", "epochs", "updates", "parameters"}
+    assert (whole["epochs"], whole["updates"], whole["parameters"]) == (4, 8, 18)
+    trained("more", 2)
+    more, again = trained("more", 4, resume=True)
+    assert more == whole
+    torch.testing.assert_close(again.module.state_dict(), network.module.state_dict(), rtol=0, atol=0)
+    with pytest.raises(UserError, match="holds a run of 4 epochs, and max_epochs is 3"):
+        trained("more", 3, resume=True)
+    monkeypatch.setattr(Regression, "fit", None)
+    assert trained("more", 4, resume=True)[0] == whole

@@ -1,19 +1,87 @@
-"""One declaration of columns and of a report: the cells, the terminal, the page and report.html."""
+"""Statistics, columns and reports: numbers by hand and SciPy, the terminal, the page, report.html and the results."""
 
 import math
 from dataclasses import replace
+from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from scipy import stats
 
+from experiments.report.classification import score
 from experiments.report.columns import Column, best_cells, best_row, columns_of, summary_rows
 from experiments.report.figures import save
-from experiments.report.plots import column_plots
+from experiments.report.pages import PAGE, Finding, findings, page_of
 from experiments.report.report import Part, Report, Source
-from experiments.report.results import read_results, write_results
-from experiments.report.statistics import Difference, Estimate
+from experiments.report.results import read_results, results_in, write_results
+from experiments.report.statistics import Difference, Estimate, paired_difference, summarize
+from experiments.report.study_figures import column_plots
+from experiments.report.tables import as_table, markdown_table
 from pyro_attention.viewer import AlignmentView
+
+# statistics
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([82.0, 83.0, 84.0, 85.0], (83.5, math.sqrt(5 / 3), math.sqrt(5 / 12), 4)),
+        ([1.0], (1.0, math.nan, math.nan, 1)),
+    ],
+)
+def test_summary_by_hand(values, expected):
+    found = summarize(values)
+    shown = found.mean, found.spread, found.standard_error, found.count
+    assert shown == pytest.approx(expected, nan_ok=True)
+
+
+def test_paired_difference_is_that_of_the_paired_t_test():
+    generator = np.random.default_rng(0)
+    baseline = generator.normal(size=12)
+    values = baseline + 0.3 + 0.2 * generator.normal(size=12)
+    found = paired_difference(values.tolist(), baseline.tolist())
+    test = stats.ttest_rel(values, baseline)
+    assert found.mean == pytest.approx(np.mean(values - baseline))
+    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert found.p_value == pytest.approx(test.pvalue)
+    with pytest.raises(ValueError, match="2 values and 1"):
+        paired_difference([2.0, 1.0], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "baseline", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], (0.0, 0.0, 0.0, 1.0)),
+        ([3.0, 4.0], [1.0, 2.0], (2.0, 2.0, 2.0, 0.0)),
+        ([2.0], [1.0], (1.0, math.nan, math.nan, math.nan)),  # one seed has no interval
+    ],
+)
+def test_identical_differences(values, baseline, expected):
+    found = paired_difference(values, baseline)
+    shown = found.mean, found.low, found.high, found.p_value
+    assert shown == pytest.approx(expected, nan_ok=True, rel=0, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "labels", "accuracy", "nll", "ece", "brier"),
+    [
+        (torch.eye(3), [0, 1, 2], 1.0, 0.0, 0.0, 0.0),  # certain and right
+        (torch.eye(2), [1, 0], 0.0, -math.log(1e-12), 1.0, 2.0),  # certain and wrong
+        (  # 80 % sure and right in 60 %
+            torch.tensor([[0.8, 0.2]]).expand(10, 2), [0] * 6 + [1] * 4, 0.6,
+            -0.6 * math.log(0.8) - 0.4 * math.log(0.2), 0.2, 0.6 * 2 * 0.2**2 + 0.4 * 2 * 0.8**2,
+        ),
+    ],
+)  # fmt: skip
+def test_scores_of_known_predictions(probabilities, labels, accuracy, nll, ece, brier):
+    scores = score(probabilities, torch.tensor(labels))
+    expected = {"accuracy": accuracy, "nll": nll, "ece": ece, "brier": brier}
+    assert scores == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+# columns
 
 SEEDS = [{"accuracy": 0.5, "size": 7.0}, {"accuracy": 0.75, "size": 7.0}]
 ACCURACY = Column("accuracy %", "accuracy", 1, 100)
@@ -22,11 +90,9 @@ ACCURACY = Column("accuracy %", "accuracy", 1, 100)
 @pytest.mark.parametrize(
     ("column", "runs", "cell"),
     [
-        (ACCURACY, SEEDS, "62.5 ± 17.7"),
-        (ACCURACY, SEEDS[:1], "50.0"),
         (ACCURACY, [*SEEDS, {"loss": 1.0}], "62.5 ± 17.7"),
+        (ACCURACY, SEEDS[:1], "50.0"),
         (Column("size", "size", 0, spread=False), SEEDS, "7"),
-        (Column("size", "size", 0), SEEDS, "7 ± 0"),
         (Column("loss", "loss"), SEEDS, "-"),
         (Column("loss", "loss", 2), [{"loss": math.nan}], "nan"),
     ],
@@ -39,63 +105,83 @@ def test_cells_with_errors_and_differences():
     assert str(ACCURACY.cell(SEEDS, error=True)) == "62.5 ± 17.7 (12.5)"
     found = ACCURACY.difference(SEEDS, [{"accuracy": 0.25}, {"accuracy": 0.5}], "soft")
     assert (found.mean, str(found), found.against) == (25, "+25.0 [+25.0, +25.0]", "soft")
-    assert str(ACCURACY.difference(SEEDS[:1], SEEDS[1:], "soft")) == "-25.0"
     assert ACCURACY.difference(SEEDS, [{"f1": 0.0}] * 2, "soft", other=Column("F1", "f1", 1, 100)).mean == 62.5
     with pytest.raises(ValueError, match="2 values and 0"):
         ACCURACY.difference(SEEDS, [{"loss": 1.0}] * 2, "soft")
 
 
-def test_columns_that_no_row_has_are_left_out():
+def test_tables_and_the_best_of_their_columns():
     columns = [ACCURACY, Column("loss", "loss")]
     assert columns_of({"a": SEEDS}, columns) == [ACCURACY]
     rows = summary_rows("row", {"a": SEEDS, "b": [{"loss": 1.0}]}, columns)
-    assert [{head: str(cell) for head, cell in row.items()} for row in rows] == [
-        {"row": "a", "accuracy %": "62.5 ± 17.7", "loss": "-"}, {"row": "b", "accuracy %": "-", "loss": "1.000"},
+    assert as_table(rows).splitlines() == [
+        "row   accuracy %   loss", "a    62.5 ± 17.7      -", "b              -  1.000",
     ]  # fmt: skip
+    assert markdown_table([{"b": 1, "a": "x"}, {"a": "y", "b": 2}]).splitlines()[2:] == ["| 1 | x |", "| 2 | y |"]
+    runs = {"a": [{"x": 1.0}], "b": [{"x": 2.0}], "c": [{"x": 2.0}], "d": [{}]}
+    columns = [Column("low", "x", better="lower"), Column("high", "x", better="higher"), Column("either", "x")]
+    assert best_cells(runs, columns) == {(0, "low"), (1, "high")}
+    assert best_row({"d": [{}]}, columns[0]) is None
 
 
-@pytest.fixture
-def report(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "config.yaml").write_text("seed: 1 < 2")
+# reports
+
+SOURCE = Source("python -m a.script", "seeds 0 to 1", "here", {"torch": "2.0"})
+
+
+def test_one_report_in_three_places(tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.yaml").write_text("seed: 1 < 2")
     shown = save(Figure(figsize=(1, 1)), tmp_path / "pictures" / "shown.png")
-    kept = save(Figure(figsize=(1, 1)), tmp_path / "out" / "figures" / "kept.png")
+    kept = save(Figure(figsize=(1, 1)), out / "figures" / "kept.png")
+    runs = {"soft": [{"loss": 2.0}, {"loss": 2.5}], "<hard>": [{"loss": 1.0}, {"loss": 1.5}], "none": [{}, {}]}
+    loss = Column("loss", "loss", 2, better="lower")
+    view = AlignmentView(source=["das"], target=["<b>"], posterior=torch.ones(1, 1))
     parts = [
-        Part(text="First.\n\nThen & there.", rows=[{"row": "a", "accuracy %": "62.5 ± 17.7"}]),
+        Part(text="First.\n\nThen & there.", rows=summary_rows("row", runs, [loss]), best=best_cells(runs, [loss])),
         Part(picture=shown, caption="what is shown"),
         Part("Kept", "about it", picture=kept, published=False),
         Part("Claims", lines="holds: 1 < 2"),
+        Part("Plots", plots=column_plots(runs, [loss]), views=[view], published=False),
         Part("Details", rows=[{"b": "x", "c": "y"}], terminal=False),
     ]
-    return Report("A < B", "a-b", parts)
-
-
-SOURCE = Source("command", "seeds 0 to 1", "here", {"torch": "2.0"})
-
-
-def test_one_report_in_three_places(report, tmp_path, capsys):
-    report.write(tmp_path / "out", SOURCE)
-    printed, html = capsys.readouterr().out, (tmp_path / "out" / "report.html").read_text()
-    pictures = [str(tmp_path / name) for name in ("pictures/shown.png", "out/figures/kept.png")]
+    report = Report("A < B", "a-b", parts, summary="<hard> is best.")
+    report.write(out, SOURCE)
+    printed, html = capsys.readouterr().out, (out / "report.html").read_text()
+    table = ["row            loss", "soft    2.25 ± 0.35", "<hard>  1.25 ± 0.35", "none              -"]
     assert printed.splitlines() == [
-        "", "row  accuracy %", "a    62.5 ± 17.7", "", "First.", "", "Then & there.", "", "Claims:", "holds: 1 < 2", "",
-        *pictures, "", str(tmp_path / "out" / "report.html"),
+        "", *table, "", "First.", "", "Then & there.", "", "Claims:", "holds: 1 < 2", "", "<hard> is best.", "",
+        str(shown), str(kept), "", str(out / "report.html"),
     ]  # fmt: skip
-    found, source = read_results(write_results(tmp_path, report, SOURCE))
-    assert found.markdown(source, pictures="there").strip().split("\n\n") == [
-        "# A < B", "`command`; seeds 0 to 1; here; torch 2.0.", "First.", "Then & there.",
-        "| row | accuracy % |\n|---|---|\n| a | 62.5 ± 17.7 |",
-        "![what is shown](there/shown.png)", "## Claims", "```text\nholds: 1 < 2\n```", "## Details",
+    found, _ = read_results(write_results(tmp_path, report, SOURCE))
+    rows = "| row | loss |\n|---|---|\n| soft | 2.25 ± 0.35 |\n| &lt;hard> | 1.25 ± 0.35 |\n| none | - |"
+    assert found.markdown(SOURCE, pictures="there").strip().split("\n\n") == [
+        "# A < B", "`python -m a.script`; seeds 0 to 1; here; torch 2.0.", "<hard> is best.", "First.", "Then & there.",
+        rows, "![what is shown](there/shown.png)", "## Claims", "```text\nholds: 1 < 2\n```", "## Details",
         "| b | c |\n|---|---|\n| x | y |",
     ]  # fmt: skip
-    assert "<h1>A &lt; B</h1>" in html
-    assert '<th scope="row">a</th><td>62.5 ± 17.7</td>' in html
+    assert '<p class="lead">&lt;hard&gt; is best.</p>' in html
+    assert '<th scope="row">&lt;hard&gt;</th><td><strong>1.25 ± 0.35</strong></td>' in html
     # how it was made stands at the end, and the table ahead of its legend
     assert html.index("<table") < html.index("Then &amp; there") < html.index("How this was made")
-    assert "<pre>holds: 1 &lt; 2</pre>" in html
-    assert "<p>Then &amp; there.</p>" in html
+    assert html.count("<strong>") == 1
+    assert html.count("data:image/png;base64,") == 3
     assert "<pre>seed: 1 &lt; 2</pre>" in html
-    assert html.count("data:image/png;base64,") == 2
+    assert 'id="viewer-0"' in html
+    assert "<b>" not in html
+
+
+def test_plots_show_means_and_intervals_of_the_rows_that_have_them():
+    runs = {"a": [{"accuracy": 0.5}, {"accuracy": 0.75}], "none": [{}], "b": [{"accuracy": 0.25}] * 2}
+    (figure,) = column_plots(runs, [replace(ACCURACY, better="higher"), Column("size", "size")])
+    (axis,) = figure.axes
+    assert axis.get_title() == "accuracy %, higher is better"
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["a", "b"]
+    lines = [bar.lines[0].get_xdata()[0] for bar in axis.containers]
+    assert lines == [62.5, 25]
+    (segment,) = axis.containers[0].lines[2][0].get_segments()
+    assert segment[:, 0] == pytest.approx(stats.t(1, 62.5, 12.5).interval(0.95))
 
 
 def test_numbers_are_the_same_after_they_were_published(tmp_path):
@@ -113,42 +199,117 @@ def test_numbers_are_the_same_after_they_were_published(tmp_path):
     assert repr(found.parts[0].rows) == repr(report.parts[0].rows)
 
 
-def test_what_the_page_alone_shows(tmp_path, capsys):
-    (tmp_path / "config.yaml").write_text("seed: 1")
-    runs = {"soft": [{"loss": 2.0}, {"loss": 2.5}], "<hard>": [{"loss": 1.0}, {"loss": 1.5}], "none": [{}, {}]}
-    loss = Column("loss", "loss", 2, better="lower")
-    rows, best = summary_rows("scheme", runs, [loss]), best_cells(runs, [loss])
-    view = AlignmentView(source=["das"], target=["<b>"], posterior=torch.ones(1, 1))
-    parts = [
-        Part(rows=rows, best=best),
-        Part("Claims", lines="the same in letters", plots=column_plots(runs, [loss]), views=[view]),
+# text with markup in it shows as text
+
+SENTENCE = """A <script>canary()</script> & <img src=x onerror="canary()"> 'cat' </pre></title><!-- end a --> | sat"""
+TAGS = {
+    "html", "head", "meta", "title", "style", "body", "header", "h1", "button", "script", "main", "h2", "div", "table",
+    "thead", "tbody", "tr", "th", "p", "pre", "figure", "img", "figcaption",
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Elements and text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts = set(), []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        assert not any(name.startswith("on") for name, _ in attributes)
+
+    def handle_data(self, text):
+        self.texts.append(text)
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A report whose every text is the sentence."""
+    picture = save(Figure(figsize=(1, 1)), tmp_path / "a.png")
+    parts = [Part(SENTENCE, SENTENCE, [{SENTENCE: SENTENCE}], picture=picture, caption=SENTENCE), Part(lines=SENTENCE)]
+    source = Source(SENTENCE, "", "", {})
+    return Report(SENTENCE, "a", parts).html(source, configuration=SENTENCE).decode()
+
+
+def test_a_report_and_its_tables_have_no_other_elements_than_ours(page):
+    found = Page(page)
+    assert found.tags == TAGS
+    # title of page and report, heading, two cells, text, lines, caption and configuration; the source has more in it
+    assert (found.texts.count(SENTENCE), sum(SENTENCE in text for text in found.texts)) == (9, 10)
+    head, rule, row = markdown_table([{SENTENCE: SENTENCE, "two\nlines": "a\nb"}]).split("\n")
+    for line in (head, row):
+        assert "<" not in line
+        assert line.replace(r"\|", "").count("|") == rule.count("|") == 3
+    assert row.endswith("| a b |")
+
+
+# where it helps
+
+FOUND = Difference(2.0, 1.9, 2.1, count=3, metric="accuracy %", against="soft", better="higher")
+
+
+def test_the_page_is_that_of_the_results_which_name_what_made_them():
+    assert PAGE.read_text() == page_of(findings()), "run python -m experiments.pages"
+    for report, source in results_in(PAGE.parents[1] / "experiments" / "results"):
+        assert source.command.startswith("python -m experiments."), report.name
+        assert source.versions["torch"], report.name
+        assert source.hardware, report.name
+        for part in report.parts:
+            assert part.picture is None or part.picture.is_file(), f"{report.name}: {part.picture}"
+
+
+@pytest.mark.parametrize(
+    ("better", "interval", "verdict"),
+    [
+        ("higher", (1.9, 2.1), "better"),
+        ("higher", (-2.1, -1.9), "worse"),
+        ("lower", (1.9, 2.1), "worse"),
+        ("higher", (-1.0, 5.0), "cannot be told"),
+        ("higher", (-1.44, 0.0), "cannot be told"),
+    ],
+)
+def test_what_is_better_depends_on_the_metric(better, interval, verdict):
+    low, high = interval
+    found = replace(FOUND, mean=(low + high) / 2, low=low, high=high, better=better)
+    assert Finding("graphs: nodes", "bam1", "WC", found, 1).verdict == verdict
+
+
+@pytest.mark.parametrize("tests", [1, 10])
+def test_intervals_over_seeds_are_corrected_for_their_number_and_for_rounding(tests):
+    values, others = np.random.default_rng(tests).normal(loc=[[3.0], [0.0]], size=(2, 5))
+    found = replace(paired_difference(values.tolist(), others.tolist()), digits=6)
+    low, high = stats.t(4, loc=np.mean(values - others), scale=stats.sem(values - others)).ppf(
+        [0.025 / tests, 1 - 0.025 / tests]
+    )
+    assert Finding("", "", "WC", found, tests).interval == pytest.approx((low, high), abs=1e-5)
+    assert Finding("", "", "WC", replace(found, over="items"), tests).interval == (found.low, found.high)
+    # true intervals lie inside of those that are made of rounded numbers
+    rounded = replace(found, mean=round(found.mean, 1), low=round(found.low, 1), high=round(found.high, 1), digits=1)
+    wide = Finding("", "", "WC", rounded, tests).interval
+    assert wide[0] <= low
+    assert wide[1] >= high
+
+
+def test_what_counts(tmp_path):
+    def publish(name, *rows, about="graphs: nodes", labels=1):
+        write_results(tmp_path, Report("A title", name, [Part(rows=rows, labels=labels)], about=about), SOURCE)
+
+    turned = replace(FOUND, against="WC", mean=-2.0, low=-2.1, high=-1.9)
+    publish("bam1", {"attention": "soft", "accuracy %": ""}, {"attention": "WC", "accuracy %": FOUND})
+    publish("again", {"row": "WC", "accuracy %": FOUND})  # the same runs
+    publish("claims", {"claim": "x", "difference": "soft - WC", "number": turned}, labels=2)
+    publish("other", {"row": "MC dropout", "accuracy %": FOUND}, about="text: GLUE")
+    publish("entropy", {"row": "WC", "entropy": replace(FOUND, better=None)}, about="text: GLUE")
+    publish("one-seed", {"row": "WC", "x": replace(FOUND, low=float("nan"), high=float("nan"))})
+    publish("speed", {"row": "WC", "x": FOUND}, about="")
+    found = findings(tmp_path)
+    # soft attention minus another row is turned round, and then is the same once more
+    assert [(one.task, one.row, one.difference.against, one.verdict) for one in found] == [
+        ("graphs: nodes", "WC", "soft", "better")
     ]
-    Report("A", "a", parts, summary="<hard> is best.").write(tmp_path, SOURCE)
-    html, printed = (tmp_path / "report.html").read_text(), capsys.readouterr().out
-    assert '<p class="lead">&lt;hard&gt; is best.</p>' in html
-    assert html.count("<strong>") == 1
-    assert '<th scope="row">&lt;hard&gt;</th><td><strong>1.25 ± 0.35</strong></td>' in html
-    plot = html.partition("<svg")[2].partition("</svg>")[0]
-    assert plot.count("<circle") == plot.count('class="interval"') == 2  # the row without a number is left out
-    assert "1.25 [-1.93, 4.43]" in plot
-    assert "the same in letters" not in html.partition("How this was made")[0]
-    assert 'id="viewer-0"' in html
-    assert "<b>" not in html
-    assert "<hard> is best." in printed
-    assert "the same in letters" in printed
-    assert "svg" not in printed
-
-
-@pytest.mark.parametrize("values", [[1.0], [1.0, 1.0]], ids=["one seed", "no spread"])
-def test_plots_without_an_interval_to_speak_of(values):
-    (plot,) = column_plots({"a": [{"accuracy": value} for value in values]}, [replace(ACCURACY, better="higher")])
-    assert plot.title == "accuracy %, higher is better"
-    assert "nan" not in plot.svg().lower()
-    assert plot.svg().count("<circle") == 1
-
-
-def test_best_of_columns():
-    runs = {"a": [{"x": 1.0}], "b": [{"x": 2.0}], "c": [{"x": 2.0}], "d": [{}]}
-    columns = [Column("low", "x", better="lower"), Column("high", "x", better="higher"), Column("either", "x")]
-    assert best_cells(runs, columns) == {(0, "low"), (1, "high")}
-    assert best_row({"d": [{}]}, columns[0]) is None
+    page = page_of(found)
+    assert "| graphs: nodes | 1 | 0 | 0 | better: WC minus soft: accuracy % +2.00 [+1.90, +2.10]" in page
+    assert "<details>" in page
