@@ -329,7 +329,7 @@ def test_observations_may_have_more_plates_than_the_alignment():
         (Categorical(enumerate=False), ImportanceELBO(5)),
         (Categorical(enumerate=False), ImportanceELBO(5, "wake_sleep")),
     ],
-    ids=str,
+    ids=["enumerate", "sparse", "dirichlet", "gumbel", "score function", "iwae", "wake-sleep"],
 )
 def test_trains_by_svi(family, elbo):
     """From a warm start, in which the inference network rests."""
