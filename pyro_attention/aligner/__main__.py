@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     options = _parser().parse_args(arguments)
+    torch.set_num_threads(1)  # the sums are small, and more threads would wait for each other
     try:
         _run(options)
     except (OSError, ValueError) as error:
