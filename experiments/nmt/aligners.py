@@ -299,7 +299,7 @@ def score_row(
 
 DIRECTIONS = ("forward", "backward")
 _LONGEST = 200  # words of a sentence that the baselines are trained on; Model 2 has a table for every length
-_BASELINES: dict[str, EMModel] = {
+BASELINES: dict[str, EMModel] = {
     "IBM Model 1": "ibm1",
     "IBM Model 2": "ibm2",
     "Model 2 with a diagonal prior (as fast_align)": "diagonal",
@@ -362,21 +362,21 @@ def classic_aligners(train: ParallelText, test: ParallelText) -> Iterator[tuple[
     """Classic aligners, trained in both directions on both texts, as is their custom; eflomal where it is installed."""
     own = word_pairs(test)
     text = [*word_pairs(train), *own]
-    for name, model in _BASELINES.items():
+    for name, model in BASELINES.items():
         forward, backward = train_em(text, model=model), train_em([(t, s) for s, t in text], model=model)
         weights = [(forward.link_probabilities(s, t), backward.link_probabilities(t, s)) for s, t in own]
         yield name, aligned_words(own, weights)
     if (program := shutil.which("eflomal-align")) is not None:
-        yield "eflomal", _eflomal(program, text, own)
+        yield "eflomal", eflomal(program, text, own)
 
 
-def _eflomal(program: str, text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Aligned:
+def eflomal(program: str, text: Sequence[SentencePair], own: Sequence[SentencePair], *, samplers: int = 3) -> Aligned:
     """Links of eflomal as weights of 1; the last sentences of the text are those to align."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for side, file in enumerate(("source", "target")):
             (folder / file).write_text("".join(f"{' '.join(pair[side])}\n" for pair in text), encoding="utf-8")
-        files = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward"]
+        files = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward", "--n-samplers", str(samplers)]
         subprocess.run([program, *files], cwd=folder, check=True)
         links = [list(read_pharaoh(folder / file).values())[-len(own) :] for file in DIRECTIONS]
     forward, backward = (

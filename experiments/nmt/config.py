@@ -262,11 +262,29 @@ class AlignConfig(FileOptions):
         return self.method or ("mbr" if self.combines else "argmax")
 
 
+@dataclass
+class ClassicsConfig:
+    """Compare aligners that need no network: IBM models, eflomal where it is installed, and pyro-align.
+
+    Args:
+        dataset: Sentence pairs with gold links in their test split.
+        pairs: Number of training pairs; all when omitted.
+        data_root: Folder of the data sets.
+        results: Folder to publish the table in.
+    """
+
+    dataset: Literal["toy", "europarl_de_en", "hansards_fr_en"] = "toy"
+    pairs: int | None = None
+    data_root: Path | None = None
+    results: Path | None = None
+
+
 COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt.train:train"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.evaluation:evaluate_run"),
     "selective": Command(SelectiveConfig, "experiments.nmt.evaluation:selective_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.evaluation:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
+    "classics": Command(ClassicsConfig, "experiments.nmt.classics:compare"),
     "table": Command(StudyOptions, "experiments.nmt.studies:table", training=TranslationConfig),
 }

@@ -1,0 +1,130 @@
+"""Aligners that need no network, on text with gold links: IBM models, eflomal, and the library's own, in one table."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from experiments.files import UserError, user_errors
+from experiments.harness.results import write_environment
+from experiments.nmt.aligners import (
+    BASELINES,
+    Aligned,
+    aligned_words,
+    bootstrap,
+    calibration_error,
+    coverage_curve,
+    eflomal,
+    link_all,
+    linked_words,
+    rate_at,
+)
+from experiments.nmt.config import ClassicsConfig, TranslationConfig
+from experiments.nmt.data import load_text, word_pairs
+from experiments.nmt.em_aligners import EMModel, SentencePair, train_em
+from experiments.report.columns import Row
+from experiments.report.report import Part, Report
+from experiments.report.results import source_of, write_results
+from experiments.report.statistics import Difference, Estimate
+from pyro_attention.aligner import Aligner
+
+_WAY = "geometric, mbr"  # chooses nothing by gold links
+_VOTES, _LONGEST = 6, 200
+_TEXT = (
+    "AER in percent on {sentences} gold sentences with its 95 % interval over resampled sentences, and the difference "
+    "to the votes of eflomal on the same sentences of each sample; below 0 is better. Every aligner is trained in both "
+    "directions on {pairs} pairs and, as is the custom of these aligners, on the test text, without its links. Links "
+    "are those of minimum Bayes risk by the geometric mean of both directions, so that no gold link chooses anything. "
+    "ECE: calibration error of the probabilities of the links that are written. Surest half: AER of the target words "
+    "whose link is most probable. eflomal writes links without probabilities; its votes are the mean of {votes} runs "
+    "with one sampler each. Seconds are those of one run, training and alignment, on this machine."
+)
+
+
+def compare(config: ClassicsConfig) -> list[Row]:
+    """Print the table, and publish it where a folder of results is given."""
+    with user_errors(ValueError, OSError):
+        names = {"dataset": config.dataset, "data_root": config.data_root, "lowercase": True, "max_words": _LONGEST}
+        source, target = ("de", "en") if config.dataset != "hansards_fr_en" else ("fr", "en")
+        options = TranslationConfig(**names, source=source, target=target, train_pairs=config.pairs)
+        train, test = load_text(options, "train"), load_text(options, "test")
+    if (gold := test.gold) is None or len(gold) < 2:
+        raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected 2 at least")
+    own, text = word_pairs(test), [*word_pairs(train), *word_pairs(test)]
+    found, counts = dict[str, Row](), {}
+    for name, align in _aligners().items():
+        print(f"{name} ...", flush=True)
+        start = time.perf_counter()
+        aligned = align(text, own)
+        seconds = time.perf_counter() - start
+        linked = link_all(aligned.weights("posterior"), _WAY, gold)
+        links, curve = linked_words(aligned, linked.links, gold), coverage_curve(aligned, linked.links, gold)
+        counts[name] = linked.counts[None]
+        rate, low, high = bootstrap(counts[name])
+        found[name] = {
+            "aligner": name,
+            "AER": Estimate(rate, digits=1, low=low, high=high),
+            "precision": round(100 * linked.scores.precision, 1),
+            "recall": round(100 * linked.scores.recall, 1),
+            "ECE": round(calibration_error(links, "mean"), 3),
+            "surest half": round(100 * rate_at(curve, 0.5), 1),
+            "seconds": round(seconds),
+        }
+    votes = next((name for name in counts if "votes" in name), None)
+    for name, row in found.items() if votes is not None else ():
+        difference = Difference(
+            *bootstrap(counts[name], counts[str(votes)]), digits=1, metric="AER", against=str(votes), better="lower",
+            over="items",
+        )  # fmt: skip
+        row["- votes"] = "" if name == votes else difference
+    said = _TEXT.format(sentences=len(gold), pairs=len(train), votes=_VOTES)
+    title = f"Aligners without a network: {config.dataset}"
+    report = Report(title, f"aligners-{config.dataset}-{len(train)}", [Part("", said, list(found.values()))])
+    print(report.terminal())
+    if config.results is not None:
+        folder = Path("runs", "nmt", report.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_environment(folder, torch.device("cpu"), script="experiments.nmt classics")
+        pairs = "" if config.pairs is None else f" --pairs {config.pairs}"
+        command = f"python -m experiments.nmt classics --dataset {config.dataset}{pairs}"
+        print(write_results(config.results, report, source_of([folder], command)))
+    return list(found.values())
+
+
+def _aligners() -> dict[str, Callable[[Sequence[SentencePair], Sequence[SentencePair]], Aligned]]:
+    """Functions of all sentence pairs, and of those to align, which are among them."""
+    found = {name: _em(model) for name, model in BASELINES.items()}
+    if (program := shutil.which("eflomal-align")) is not None:
+        found["eflomal"] = lambda text, own: eflomal(program, text, own)
+        found[f"eflomal, votes of {_VOTES} runs"] = lambda text, own: _mean(
+            [eflomal(program, text, own, samplers=1) for _ in range(_VOTES)], own
+        )
+    return found | {"pyro-align": _own}
+
+
+def _em(model: EMModel) -> Callable[[Sequence[SentencePair], Sequence[SentencePair]], Aligned]:
+    def align(text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Aligned:
+        forward, backward = train_em(text, model=model), train_em([(t, s) for s, t in text], model=model)
+        weights = [(forward.link_probabilities(s, t), backward.link_probabilities(t, s)) for s, t in own]
+        return aligned_words(own, weights)
+
+    return align
+
+
+def _mean(runs: Sequence[Aligned], own: Sequence[SentencePair]) -> Aligned:
+    pairs = zip(*(one.weights("posterior") for one in runs), strict=True)
+    weights = [
+        (torch.stack([one for one, _ in pair]).mean(0), torch.stack([other for _, other in pair]).mean(0))
+        for pair in pairs
+    ]
+    return aligned_words(own, weights)
+
+
+def _own(text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Aligned:
+    aligner = Aligner.fit(*zip(*text, strict=True))
+    pairs = aligner(*zip(*own, strict=True))
+    return aligned_words(own, [(pair.links, pair.links.mT) for pair in pairs])
