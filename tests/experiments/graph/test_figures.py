@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.benchmarks import graph_attention
 from experiments.graph.figures import neighbourhood
 from experiments.report import figures
 
@@ -31,11 +30,3 @@ def test_neighbourhood_shows_mean_and_interval(tmp_path: Path, with_images: bool
     assert [bar.get_width() for bar in bars.patches[:3]] == pytest.approx([0.5, 0.3, 0.2])
     assert [label.get_text() for label in bars.get_yticklabels()] == ["1", "itself", "0"]
     assert figures.save(figure, tmp_path / "new" / "figure.png").stat().st_size > 1000
-
-
-def test_graph_benchmark_runs() -> None:
-    timings = graph_attention.run(rounds=1)
-    assert [name for name, timing in timings.items() if timing.ratio == 1] == [
-        "PyG GATConv, two layers",
-        "PyG GATv2Conv, two layers",
-    ]
