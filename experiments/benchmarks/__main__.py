@@ -34,6 +34,11 @@ from experiments.report.tables import as_table
 
 SCRIPT = "experiments.benchmarks"
 RATIOS = Path(__file__).with_name("ratios.json")
+INTRODUCTION = (
+    "Times are medians over interleaved rounds, ratios medians of the ratio to the reference in the same round: the "
+    "first row, or the last row before whose ratio is 1."
+)
+NO_GPU = "\n\nNo GPU was at hand; `python -m experiments.benchmarks.fused_attention` times the kernels on one."
 WORSE = 1.2  # a ratio that has grown by more than this factor is reported
 Timings = dict[str, Timing]
 Ratios = dict[str, dict[str, Any]]  # by benchmark: "torch", its version, and "ratios" by contestant
@@ -141,7 +146,7 @@ def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
     print(folder / "benchmarks.json")
     # ratios are of the GPU, or of the CPU with the number of threads, which changes them
     kept_as = f"cpu, {threads_text()}" if device.type == "cpu" else environment["device"]
-    measured = {
+    measured: Ratios = {
         name: {"torch": environment["packages"]["torch"], "ratios": {c: round(t.ratio, 3) for c, t in timings.items()}}
         for name, timings in results.items()
     }
@@ -155,9 +160,10 @@ def _run_on(device: torch.device, config: BenchmarkConfig) -> None:
         threads = f"-{environment['threads']}-threads" if config.threads is not None else ""
         study = f"benchmarks{threads}" if device.type == "cpu" else "benchmarks-gpu"
         line = command_line(SCRIPT, BenchmarkConfig(rounds=config.rounds, threads=config.threads))
-        report = Report(
-            "Benchmarks", study, [_intro(), *(_part(name, results[name], rounds[name]) for name in results)]
-        )
+        parts = [Part(text=INTRODUCTION + ("" if torch.cuda.is_available() else NO_GPU))]
+        for name, timings in results.items():
+            parts.append(Part(name, f"{BENCHMARKS[name].text} {rounds[name]} rounds.", rows=_rows(timings)))
+        report = Report("Benchmarks", study, parts)
         print(write_results(config.results, report, source_of([folder], line, threads_text())))
 
 
@@ -193,15 +199,3 @@ def _rows(timings: Timings, *, head: str = "contestant") -> list[Row]:
         }
         for contestant, timing in timings.items()
     ]
-
-
-def _intro() -> Part:
-    gpu = "\n\nNo GPU was at hand; `python -m experiments.benchmarks.fused_attention` times the kernels on one."
-    return Part(
-        text="Times are medians over interleaved rounds, ratios medians of the ratio to the reference in the same "
-        f"round: the first row, or the last row before whose ratio is 1.{'' if torch.cuda.is_available() else gpu}"
-    )
-
-
-def _part(name: Name, timings: Timings, rounds: int) -> Part:
-    return Part(name, f"{BENCHMARKS[name].text} {rounds} rounds.", rows=_rows(timings))

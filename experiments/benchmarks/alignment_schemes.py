@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments.benchmarks import enumeration
 from experiments.benchmarks.config import AlignmentSchemesConfig
@@ -22,11 +22,13 @@ from experiments.benchmarks.measuring import Outcome, command, measure, progress
 from experiments.harness.options import Precision
 from experiments.harness.training import resolve_precision
 from guides.inference_network import AlignmentNetwork
+from guides.names import SchemeName
 from guides.schemes import build_scheme
 from models.nmt import Translation, TranslationSizes
 from pyro_attention import AttentionGuide, ContextualGammaPrior, Soft, Weibull, sample_posterior
+from pyro_attention.families.base import Prior
 
-CONTESTANTS = ("soft", "marginal", "sparse_marginal", "categorical_enum", "sparse_enum")
+CONTESTANTS: tuple[SchemeName, ...] = ("soft", "marginal", "sparse_marginal", "categorical_enum", "sparse_enum")
 SAMPLES = 32
 
 
@@ -38,7 +40,7 @@ class Sizes(enumeration.Sizes):
     precision: Precision = "32"
 
 
-def _translation(sizes: enumeration.Sizes, prior: nn.Module | None) -> tuple[Translation, Tensor, Tensor]:
+def _translation(sizes: enumeration.Sizes, prior: Prior | None) -> tuple[Translation, Tensor, Tensor]:
     """An untrained model, and words of sources and targets."""
     widths = TranslationSizes(*[sizes.width] * 4)
     model = Translation(sizes.vocabulary, sizes.vocabulary, sizes=widths, prior=prior)
@@ -47,7 +49,7 @@ def _translation(sizes: enumeration.Sizes, prior: nn.Module | None) -> tuple[Tra
     return model, source, target
 
 
-def make_step(contestant: str, sizes: Sizes) -> Callable[[], Tensor]:
+def make_step(contestant: SchemeName, sizes: Sizes) -> Callable[[], Tensor]:
     """Forward, backward and Adam of an untrained translation model; the step returns the negative ELBO."""
     torch.manual_seed(0)
     scheme = build_scheme(contestant, top_k=sizes.top_k)
@@ -101,7 +103,7 @@ def posterior_samples(sizes: enumeration.Sizes) -> list[dict[str, Callable[[], o
     """A pass of soft attention (the reference; without the log probabilities of the words), and 32 samples."""
     soft, weibull, arguments = make_guides(sizes)
     samples = partial(sample_posterior, weibull, *arguments, num_samples=SAMPLES)
-    contestants = {
+    contestants: dict[str, Callable[[], object]] = {
         "deterministic pass": torch.no_grad()(partial(soft.run, *arguments)),
         f"{SAMPLES} samples, one at a time": partial(samples, chunk_size=1),
         f"{SAMPLES} samples, chunked": partial(samples, chunk_size=SAMPLES),

@@ -55,7 +55,8 @@ class SoftmaxLayer(nn.Module):
         self.vectors, self.causal = nn.Parameter(vectors), causal
 
     def forward(self) -> Tensor:
-        context = scaled_dot_product_attention(*self.vectors, is_causal=self.causal)
+        queries, keys, values = self.vectors
+        context = scaled_dot_product_attention(queries, keys, values, is_causal=self.causal)
         return context.square().mean(dtype=torch.float32)
 
 

@@ -75,10 +75,7 @@ def run(config: FusedConfig) -> Outcome:
 
 def _check(config: FusedConfig) -> None:
     if not torch.cuda.is_available():
-        raise UserError(
-            "there is no GPU here: torch.cuda.is_available() is False; run this on a machine with one, or on a CPU "
-            "experiments.benchmarks.blocked_attention, which measures the plain blocks"
-        )
+        raise UserError("there is no GPU here; run this on a machine with one, or on a CPU blocked_attention")
     vectors = torch.empty(1, config.width, device="cuda", dtype=getattr(torch, config.dtype))
     reason = unfused(vectors, vectors, vectors)
     if reason is not None:

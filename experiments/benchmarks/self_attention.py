@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -68,12 +69,10 @@ class PeerAttention(nn.Module):
         if contestant in (NAIVE, STOCK):
             self.prior = KeyNetwork(sizes.width // sizes.heads)
 
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
-        )
-        mixed: Tensor = self.out(self._mix(q, k, v).transpose(1, 2).flatten(-2))
-        return mixed
+    def forward(self, *vectors: Tensor, **_: bool) -> tuple[Tensor]:
+        layers = self.query, self.key, self.value
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f, x in zip(layers, vectors, strict=True))
+        return (self.out(self._mix(q, k, v).transpose(1, 2).flatten(-2)),)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Weighted sums of the values ``[B, heads, N, D / heads]``."""
@@ -101,29 +100,22 @@ class PeerAttention(nn.Module):
         return posterior.rsample()
 
 
-class _OurAttention(nn.Module):
-    """Our attention, with weights from a contextual Gamma prior."""
-
-    def __init__(self, sizes: Sizes, name: str) -> None:
-        super().__init__()
-        prior = ContextualGammaPrior(sizes.width // sizes.heads)
-        self.attention = MultiheadAttention(sizes.width, sizes.heads, name=name, prior=prior)
-
-    def forward(self, x: Tensor) -> Tensor:
-        context: Tensor = self.attention(x, x, x, need_weights=False)[0]
-        return context
-
-
 class Classifier(nn.Module):
-    """Transformer encoder, mean over positions, linear classifier: logits ``[B, classes]`` of ``[B, N, D]``."""
+    """Transformer encoder, mean over positions, linear classifier: logits ``[B, classes]`` of ``[B, N, D]``.
+
+    Our attention has weights from a contextual Gamma prior.
+    """
 
     def __init__(self, contestant: str, sizes: Sizes) -> None:
         super().__init__()
         width, hidden, names = sizes.width, 4 * sizes.width, [f"layers.{i}" for i in range(sizes.layers)]
-        self.attention = nn.ModuleList(
-            _OurAttention(sizes, name) if contestant in OURS else PeerAttention(contestant, sizes, name)
-            for name in names
-        )
+        self.attention = nn.ModuleList()
+        for name in names:
+            if contestant in OURS:
+                prior = ContextualGammaPrior(width // sizes.heads)
+                self.attention.append(MultiheadAttention(width, sizes.heads, name=name, prior=prior))
+            else:
+                self.attention.append(PeerAttention(contestant, sizes, name))
         self.feed_forward = nn.ModuleList(
             nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in names
         )
@@ -132,7 +124,7 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for i, (attention, feed_forward) in enumerate(zip(self.attention, self.feed_forward, strict=True)):
-            x = self.norms[2 * i](x + attention(x))
+            x = self.norms[2 * i](x + attention(x, x, x, need_weights=False)[0])
             x = self.norms[2 * i + 1](x + feed_forward(x))
         logits: Tensor = self.out(x.mean(1))
         return logits
@@ -147,9 +139,8 @@ class _PlainLoss(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         loss = cross_entropy(self.network(x), labels, reduction="sum")
-        for layer in self.network.attention:
-            loss = loss + layer.kl
-        return loss
+        layers: Iterable[Any] = self.network.attention
+        return loss + sum(layer.kl for layer in layers)
 
 
 class _Model(nn.Module):
@@ -160,7 +151,8 @@ class _Model(nn.Module):
         self.network, self.in_guide = network, in_guide
 
     def forward(self, x: Tensor, labels: Tensor) -> None:
-        for layer in self.network.attention:
+        layers: Iterable[Any] = self.network.attention
+        for layer in layers:
             layer.in_guide = self.in_guide
         with pyro.plate("batch", len(x)):
             logits = self.network(x)
@@ -175,7 +167,8 @@ def make_loss(contestant: str, sizes: Sizes) -> nn.Module:
     would sample it.
     """
     network = Classifier(contestant, sizes)
-    model, loss = _Model(network), _PlainLoss(network)
+    model: nn.Module = _Model(network)
+    loss: nn.Module = _PlainLoss(network)
     if contestant in OURS:
         loss = AttentionELBO()(model, AttentionGuide(model, OURS[contestant]))
     elif contestant == STOCK:

@@ -1,6 +1,5 @@
 """What each benchmark times, at tiny sizes: contestants that should compute the same do, and the others train."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,36 +38,22 @@ BERT = transformer.Sizes(layers=1, heads=2, width=8, hidden=8, vocabulary=20, dr
 
 
 @pytest.mark.parametrize(
-    ("make_step", "names", "size", "tolerance"),
+    ("module", "names", "size", "tolerance"),
     [
-        (enumeration.make_step, enumeration.CONTESTANTS, TOKENS, {}),
+        (enumeration, enumeration.CONTESTANTS, TOKENS, {}),
         # up to the noise, on which the KL, by far the largest part, does not depend
-        (blocked_attention.make_step, ("dense", "naive dense", "blocked"), 64, {"rtol": 1e-4, "atol": 0}),
-        (transformer.make_step, ("soft", "eager", "sdpa"), BERT, {}),
+        (blocked_attention, ("dense", "naive dense", "blocked"), 64, {"rtol": 1e-4, "atol": 0}),
+        (transformer, ("soft", "eager", "sdpa"), BERT, {}),
     ],
-    ids=["enumeration", "blocked", "transformer"],
 )
-def test_contestants_compute_the_same(
-    make_step: Callable[..., Callable[[], torch.Tensor]],
-    names: tuple[str, ...],
-    size: Any,
-    tolerance: dict[str, float],
-) -> None:
-    if make_step is transformer.make_step:
-        pytest.importorskip("transformers")
-    reference, *others = (make_step(name, size)() for name in names)
+def test_contestants_compute_the_same(module: Any, names: tuple[str, ...], size: Any, tolerance: Any) -> None:
+    reference, *others = (module.make_step(name, size)() for name in names)
     for other in others:
         torch.testing.assert_close(other, reference, **tolerance)
 
 
 # Names of a hand-written layer's parameters in ours.
-OURS = {
-    "query": "attention.q_proj",
-    "key": "attention.k_proj",
-    "value": "attention.v_proj",
-    "out": "attention.out_proj",
-    "prior": "attention.attention.prior.network",
-}
+OURS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj", "prior": "attention.prior.network"}
 
 
 @pytest.mark.parametrize(
@@ -123,8 +108,6 @@ def test_normalizers_are_beside_softmax_of_their_length() -> None:
     [(mcan, "Weibull", QUESTIONS), (transformer, "Weibull", BERT), (transformer, "LogNormal", BERT)],
 )
 def test_bayesian_contestants_have_a_kl(module: Any, name: str, size: Any) -> None:
-    if module is transformer:
-        pytest.importorskip("transformers")
     soft, *losses = module.make_step("soft", size)(), *(module.make_step(name, size)() for _ in range(2))
     assert losses[0] == losses[1]
     assert losses[0].isfinite()
