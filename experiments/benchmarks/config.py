@@ -8,25 +8,11 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from experiments.harness.options import Device, Precision
 
-__all__ = [
-    "EDGES",
-    "AlignmentSchemesConfig",
-    "BenchmarkConfig",
-    "BlockedConfig",
-    "EnumerationConfig",
-    "FusedConfig",
-    "MCANConfig",
-    "MeasuringOptions",
-    "Name",
-    "RingConfig",
-    "ScalingConfig",
-    "TransformerConfig",
-]
-
-
 Name = Literal[
     "graph_attention", "self_attention", "normalizers", "posterior_samples", "enumeration", "blocked_attention"
 ]
+EDGES = (20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000)
+BENCH = Path("runs", "bench")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +45,13 @@ class MeasuringOptions:
     Args:
         rounds: Rounds that count.
         threads: Threads of torch; its own choice when omitted.
+        out: Folder for metrics.json, environment.json and the picture, where there is one.
         results: Folder for the published numbers and, in pictures/, the picture; none when omitted.
     """
 
     rounds: PositiveInt = 5
     threads: PositiveInt | None = None
+    out: Path = BENCH
     results: Path | None = None
 
 
@@ -76,14 +64,13 @@ class AlignmentSchemesConfig(MeasuringOptions):
         precisions: Arithmetic of the steps; bf16-mixed is left out on a CPU without instructions for bfloat16.
         vocabulary: Number of tokens.
         top_k: Most keys of a sparse alignment.
-        out: Folder for metrics.json and environment.json.
     """
 
     sources: tuple[PositiveInt, ...] = (10, 25)
     precisions: tuple[Precision, ...] = ("32", "bf16-mixed")
     vocabulary: PositiveInt = 10_000
     top_k: PositiveInt = 3
-    out: Path = Path("runs", "bench", "alignment_schemes")
+    out: Path = BENCH / "alignment_schemes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +80,11 @@ class BlockedConfig(MeasuringOptions):
     Args:
         lengths: Numbers of positions.
         dense_up_to: The longest length at which the dense contestants take part.
-        out: Folder for metrics.json, environment.json and blocked_attention.png.
     """
 
     lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096, 8192)
     dense_up_to: PositiveInt = 8192
-    out: Path = Path("runs", "bench", "blocked_attention")
+    out: Path = BENCH / "blocked_attention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,16 +94,15 @@ class EnumerationConfig(MeasuringOptions):
     Args:
         sources: Numbers of source positions, each of which is an alignment.
         vocabulary: Number of tokens.
-        out: Folder for metrics.json and environment.json.
     """
 
     sources: tuple[PositiveInt, ...] = (10, 25, 50)
     vocabulary: PositiveInt = 10_000
-    out: Path = Path("runs", "bench", "enumeration")
+    out: Path = BENCH / "enumeration"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedConfig:
+class FusedConfig(MeasuringOptions):
     """Time and memory of one layer of fused Bayesian attention with its KL, forward and backward, on a GPU.
 
     Args:
@@ -127,9 +112,6 @@ class FusedConfig:
         heads: Number of heads.
         batch: Sequences at a time.
         causal: Let no position attend to later ones.
-        rounds: Rounds that count.
-        out: Folder for metrics.json and environment.json.
-        results: Folder for the published numbers; none when omitted.
     """
 
     lengths: tuple[PositiveInt, ...] = (4096, 16384)
@@ -139,8 +121,7 @@ class FusedConfig:
     batch: PositiveInt = 1
     causal: bool = False
     rounds: PositiveInt = 20
-    out: Path = Path("runs", "bench", "fused_attention")
-    results: Path | None = None
+    out: Path = BENCH / "fused_attention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,31 +143,25 @@ class RingConfig:
     half: bool = True
 
 
-EDGES = (20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000)
-
-
 @dataclass(frozen=True, kw_only=True)
-class ScalingConfig:
+class ScalingConfig(MeasuringOptions):
     """Time and memory of graph attention layers at PubMed's size, and against the number of edges.
 
     Args:
         data_root: Folder of the data sets, for planetoid/pubmed_topology.npz; $PYRO_ATTENTION_DATA, else
             ~/.cache/pyro_attention when omitted. Without that file a random graph of PubMed's size is measured.
-        out: Folder for metrics.json, environment.json and graph_scaling.png.
         results: Folder for the published numbers and, in pictures/, the picture; experiments/results when omitted.
         max_edges: Edges of the largest random graph.
         max_memory: GB that one measurement may take; layers that would need more are left out.
         rounds: Rounds that count; large graphs get fewer.
-        threads: Threads of torch; its own choice when omitted.
     """
 
     data_root: Path | None = None
-    out: Path = Path("runs", "bench", "graph_scaling")
-    results: Path | None = None
+    out: Path = BENCH / "graph_scaling"
+    results: Path | None = Path(__file__).parents[1] / "results"
     max_edges: PositiveInt = EDGES[-1]
     max_memory: PositiveFloat = 8.0
     rounds: PositiveInt = 30
-    threads: PositiveInt | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,12 +171,11 @@ class TransformerConfig(MeasuringOptions):
     Args:
         batch: Sequences at a time.
         length: Tokens of the longest one.
-        out: Folder for metrics.json and environment.json.
     """
 
     batch: PositiveInt = 32
     length: PositiveInt = 64
-    out: Path = Path("runs", "bench", "transformer")
+    out: Path = BENCH / "transformer"
     rounds: PositiveInt = 10
 
 
@@ -213,11 +187,10 @@ class MCANConfig(MeasuringOptions):
         batch: Questions at a time.
         words: Words of the longest one.
         regions: Regions of a photograph.
-        out: Folder for metrics.json and environment.json.
     """
 
     batch: PositiveInt = 16
     words: PositiveInt = 14
     regions: PositiveInt = 36
-    out: Path = Path("runs", "bench", "mcan")
+    out: Path = BENCH / "mcan"
     rounds: PositiveInt = 10

@@ -1,22 +1,14 @@
-"""Enumerated alignments of a translation batch: by hand, and by Pyro with Categorical and with TokenLikelihood.
-
-python -m experiments.benchmarks.enumeration
-"""
+"""Enumerated alignments of a translation batch: by hand, and by Pyro with Categorical and with TokenLikelihood."""
 
 from __future__ import annotations
 
-from experiments.harness.cli import launch
+from experiments.benchmarks import start
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    launch(
-        "experiments.benchmarks.enumeration",
-        "experiments.benchmarks.config:EnumerationConfig",
-        "experiments.benchmarks.enumeration:run",
-    )
+    start("enumeration", "EnumerationConfig")
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import pyro
 import pyro.distributions as dist
@@ -24,28 +16,18 @@ import torch
 from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, nn
 
-from experiments.benchmarks import report
 from experiments.benchmarks.config import EnumerationConfig
-from experiments.benchmarks.memory import measure
-from experiments.benchmarks.timing import backward_step
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive
+from experiments.benchmarks.measuring import Outcome, command, measure, progress, rows_by_size, training_step
 from pyro_attention.likelihoods import TokenLikelihood
 
-__all__ = ["CONTESTANTS", "Contestant", "Sizes", "make_step", "run"]
-
-SCRIPT = "experiments.benchmarks.enumeration"
-Contestant = Literal["logsumexp, by hand", "Categorical", "TokenLikelihood"]
-CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
-QUANTITIES = report.quantities("that of logsumexp by hand")
-QUANTITIES["peak_mb"] += "; median of three processes"
+CONTESTANTS = ("logsumexp, by hand", "Categorical", "TokenLikelihood")
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Sizes of a batch: source and target positions, sentences, width of the network and vocabulary."""
 
-    sources: int
+    sources: int = 25
     targets: int = 25
     batch: int = 16
     width: int = 256
@@ -58,7 +40,7 @@ class Translation(nn.Module):
     Called, it is a Pyro model whose enumerated site is the alignment.
     """
 
-    def __init__(self, contestant: Contestant, sizes: Sizes) -> None:
+    def __init__(self, contestant: str, sizes: Sizes) -> None:
         super().__init__()
         self.contestant = contestant
         self.scores = nn.Parameter(torch.randn(sizes.batch, sizes.targets, sizes.sources))
@@ -87,36 +69,33 @@ class Translation(nn.Module):
         return -(log_f + self.scores.log_softmax(-1).movedim(-1, 0)).logsumexp(0).sum()
 
 
-def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
+def make_step(contestant: str, sizes: Sizes) -> Callable[[], Tensor]:
     """Forward and backward of the negative log evidence, which is returned."""
     torch.manual_seed(0)
     model = Translation(contestant, sizes)
     token = torch.randint(sizes.vocabulary, (sizes.batch, sizes.targets))
     if contestant == "logsumexp, by hand":
-        return backward_step(model, token, loss=model.loss_by_hand)
-    elbo = TraceEnum_ELBO(max_plate_nesting=2)
-    return backward_step(model, model, lambda *_: None, token, loss=elbo.differentiable_loss)
+        return training_step(model, token, loss=model.loss_by_hand, optimizer=None)
+    loss = TraceEnum_ELBO(max_plate_nesting=2).differentiable_loss
+    return training_step(model, model, lambda *_: None, token, loss=loss, optimizer=None)
 
 
-@exclusive
-def run(config: EnumerationConfig) -> dict[str, float]:
-    """Measure, print the table and write the metrics, which are returned."""
-    report.open_folder(config.out, SCRIPT, config.threads)
-    metrics: dict[str, float] = {}
-    sizes = Sizes(0, vocabulary=config.vocabulary)
-    for sources in report.progress(config.sources, "size"):
-        measured = measure(make_step, CONTESTANTS, replace(sizes, sources=sources), rounds=config.rounds, processes=3)
-        metrics |= report.sized_metrics(f"{sources}_sources", *measured)
-    rows = report.rows_by_size(metrics, "sources", {f"{n}_sources": str(n) for n in config.sources}, CONTESTANTS)
-    text = (
-        f"Forward and backward of the last layer of a translation model, the alignment summed out by Pyro: "
+@command
+def run(config: EnumerationConfig) -> Outcome:
+    """Measure by the number of sources."""
+    metrics, sizes = dict[str, float](), Sizes(vocabulary=config.vocabulary)
+    for n in progress(config.sources, "size"):
+        size = replace(sizes, sources=n)
+        metrics |= measure(f"{n}_sources", make_step, CONTESTANTS, size, rounds=config.rounds, processes=3)
+    return Outcome(
+        metrics=metrics,
+        rows=rows_by_size(metrics, "sources", {f"{n}_sources": str(n) for n in config.sources}, CONTESTANTS),
+        name="enumeration",
+        title="Exact enumeration of alignments",
+        reference="that of logsumexp by hand",
+        memory="beyond that before the first one (median of three processes)",
+        text=f"Forward and backward of the last layer of a translation model, the alignment summed out by Pyro: "
         f"{sizes.batch} sentences of {sizes.targets} words, width {sizes.width}, {sizes.vocabulary} tokens. Medians of "
         f"{config.rounds} interleaved rounds, ratios to logsumexp over all logits, by hand and without Pyro, in each "
-        f"round (10-90 %); memory at the peak beyond that before, median of three processes."
+        f"round (10-90 %); memory at the peak beyond that before, median of three processes.",
     )
-    report.publish(
-        SCRIPT, metrics, QUANTITIES, rows, out=config.out, results=config.results,
-        name="enumeration", title="Exact enumeration of alignments", text=text,
-        command=command_line(SCRIPT, config, always=("rounds",)),
-    )  # fmt: skip
-    return metrics

@@ -1,39 +1,25 @@
-"""Training steps of MCAN at its published sizes: Bayesian attention against soft attention.
-
-python -m experiments.benchmarks.mcan
-"""
+"""Training steps of MCAN at its published sizes: Bayesian attention against soft attention."""
 
 from __future__ import annotations
 
-from experiments.harness.cli import launch
+from experiments.benchmarks import start
 
 if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    launch("experiments.benchmarks.mcan", "experiments.benchmarks.config:MCANConfig", "experiments.benchmarks.mcan:run")
+    start("mcan", "MCANConfig")
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from experiments.benchmarks import report
 from experiments.benchmarks.config import MCANConfig
-from experiments.benchmarks.memory import measure
-from experiments.benchmarks.timing import training_step
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive
+from experiments.benchmarks.measuring import Outcome, command, measure, rows_by_size, training_step
 from models.vqa import MCAN, MCANSizes
 from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull
-from pyro_attention.families.base import Family
 
-__all__ = ["CONTESTANTS", "Contestant", "MCANConfig", "Sizes", "finding", "make_step", "run"]
-
-SCRIPT = "experiments.benchmarks.mcan"
-Contestant = Literal["soft", "Weibull"]
-CONTESTANTS: tuple[Contestant, ...] = get_args(Contestant)
-FAMILIES: dict[Contestant, Family] = {"soft": Soft(), "Weibull": Weibull(10.0)}
-QUANTITIES = report.quantities("soft attention's", clock=" and Adam")
+FAMILIES = {"soft": Soft(), "Weibull": Weibull(10.0)}
+CONTESTANTS = tuple(FAMILIES)
 MAX_RATIO = 1.3  # what is aimed at
 
 
@@ -51,53 +37,42 @@ class Sizes:
     dropout: float = 0.1
 
 
-def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
-    """Forward, backward and Adam of MCAN with a contextual Gamma prior of all attention; the step returns the loss."""
+def make_step(contestant: str, sizes: Sizes) -> Callable[[], Tensor]:
+    """Forward, backward and Adam of MCAN with a contextual Gamma prior of all attention; the step returns the loss.
+
+    Questions have a quarter of the most words and more, regions are all real, and a few answers have a score.
+    """
     torch.manual_seed(0)
-    batch = _make_batch(sizes)
-    model = MCAN(sizes.vocabulary, sizes.features, sizes.answers, sizes=sizes.network, dropout=sizes.dropout)
-    loss = AttentionELBO()(model, AttentionGuide(model, FAMILIES[contestant]))
-    return training_step(loss, *batch)
-
-
-def _make_batch(sizes: Sizes) -> tuple[Tensor, ...]:
-    """Questions of a quarter of the most words and more, regions that are all real, and a few answers with a score."""
-    lengths = torch.randint(max(1, sizes.words // 4), sizes.words + 1, (sizes.batch, 1))
-    real = torch.arange(sizes.words) < lengths
+    real = torch.arange(sizes.words) < torch.randint(max(1, sizes.words // 4), sizes.words + 1, (sizes.batch, 1))
     question = torch.randint(1, sizes.vocabulary, real.shape) * real
     regions = torch.randn(sizes.batch, sizes.regions, sizes.features)
     scores = (torch.rand(sizes.batch, sizes.answers) < 3 / sizes.answers).float()
-    return question, real, regions, torch.ones(regions.shape[:-1], dtype=torch.bool), scores
+    model = MCAN(sizes.vocabulary, sizes.features, sizes.answers, sizes=sizes.network, dropout=sizes.dropout)
+    loss = AttentionELBO()(model, AttentionGuide(model, FAMILIES[contestant]))
+    return training_step(loss, question, real, regions, torch.ones(regions.shape[:-1], dtype=torch.bool), scores)
 
 
-@exclusive
-def run(config: MCANConfig) -> dict[str, float]:
-    """Measure, print the table and write metrics; the metrics are returned.
-
-    Raises:
-        UserError: There is not enough memory, or the folder holds something else.
-    """
-    report.open_folder(config.out, SCRIPT, config.threads)
+@command
+def run(config: MCANConfig) -> Outcome:
+    """Measure, and say whether the aim is reached."""
     sizes = Sizes(batch=config.batch, words=config.words, regions=config.regions)
-    size = f"{sizes.batch}_questions"
-    metrics = report.sized_metrics(size, *measure(make_step, CONTESTANTS, sizes, rounds=config.rounds))
-    network = sizes.network
-    text = f"""Training steps (forward, backward, Adam) of MCAN with {network.layers} layers, {network.heads} heads and
-width {network.width}, on {sizes.batch} questions of up to {sizes.words} words about {sizes.regions} regions of
+    size, network = f"{sizes.batch}_questions", sizes.network
+    metrics = measure(size, make_step, CONTESTANTS, sizes, rounds=config.rounds)
+    ratio = metrics[f"{size}/Weibull/ratio"]
+    reached = "is" if ratio <= MAX_RATIO else "is not"
+    finding = f"The aim of at most {MAX_RATIO} times the step of soft attention {reached} reached ({ratio:.2f})."
+    print(finding)
+    return Outcome(
+        metrics=metrics,
+        rows=rows_by_size(metrics, "questions", {size: str(sizes.batch)}, CONTESTANTS),
+        name="mcan",
+        title="MCAN",
+        reference="soft attention's",
+        clock=" and Adam",
+        text=f"""Training steps (forward, backward, Adam) of MCAN with {network.layers} layers, {network.heads} heads
+and width {network.width}, on {sizes.batch} questions of up to {sizes.words} words about {sizes.regions} regions of
 {sizes.features} features, in float32: all attention Bayesian, with a contextual Gamma prior, or soft. Medians of
 {config.rounds} interleaved rounds, ratios to soft attention in the same round with their 10 and 90 % quantiles;
-memory at the peak beyond that before, each in a fresh process."""
-    rows = report.rows_by_size(metrics, "questions", {size: str(sizes.batch)}, CONTESTANTS)
-    told = finding(metrics[f"{size}/Weibull/ratio"])
-    print(told)
-    report.publish(
-        SCRIPT, metrics, QUANTITIES, rows, out=config.out, results=config.results, name="mcan", title="MCAN", text=text,
-        command=command_line(SCRIPT, config, always=("rounds",)), notes=told,
-    )  # fmt: skip
-    return metrics
-
-
-def finding(ratio: float) -> str:
-    """Whether the aim is reached."""
-    reached = "is" if ratio <= MAX_RATIO else "is not"
-    return f"The aim of at most {MAX_RATIO} times the step of soft attention {reached} reached ({ratio:.2f})."
+memory at the peak beyond that before, each in a fresh process.""",
+        notes=finding,
+    )

@@ -1,107 +1,220 @@
-"""Training steps of a small self-attention classifier: ours against attention written without this library."""
+"""Training steps of self-attention: ours against attention written without this library, and by normalizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Literal, get_args
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pyro
+import pyro.distributions as dist
 import torch
-from pyro.distributions import Categorical
+from pyro.infer import TraceMeanField_ELBO
+from pyro.nn import PyroModule
 from torch import Tensor, nn
+from torch.distributions import Gamma, kl_divergence
+from torch.distributions import Weibull as TorchWeibull
+from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention
 
-from experiments.benchmarks.self_attention_peers import (
-    CONCENTRATION,
-    Classifier,
-    DropoutAttention,
-    NaiveBayesianAttention,
-    PlainLoss,
-    ScaledDotProductAttention,
-    Sizes,
-    SoftmaxAttention,
-    stock_pyro_loss,
-)
-from experiments.benchmarks.timing import Timing, interleave, training_step
+from experiments.benchmarks.measuring import training_step
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
+    Dense,
+    DoublyNormalized,
+    Hybrid,
     MultiheadAttention,
     Soft,
+    Softmax,
     Weibull,
 )
 from pyro_attention.families.base import Family
+from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.normalizers import Normalizer
 
-__all__ = ["LOSSES", "Contestant", "Sizes", "make_step", "run"]
-
-Contestant = Literal[
-    "softmax, hand-written",
-    "scaled_dot_product_attention",
-    "MC dropout",
-    "soft, ours",
-    "Weibull, ours",
-    "naive Bayesian, hand-written",
-    "stock Pyro, two passes",
-]
+CONCENTRATION, DROPOUT = 10.0, 0.1
+BY_HAND, FUSED, MC_DROPOUT = "softmax, hand-written", "scaled_dot_product_attention", "MC dropout"
+NAIVE, STOCK = "naive Bayesian, hand-written", "stock Pyro, two passes"
+OURS = {"soft, ours": Soft(), "Weibull, ours": Weibull(CONCENTRATION)}
+CONTESTANTS = (BY_HAND, FUSED, MC_DROPOUT, *OURS, NAIVE, STOCK)
 
 
-class _LatentSelfAttention(nn.Module):
-    """Our attention, with weights from a contextual Gamma prior."""
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the classifier and its batch."""
 
-    def __init__(self, sizes: Sizes, name: str) -> None:
+    batch: int = 32
+    length: int = 64
+    width: int = 128
+    heads: int = 4
+    layers: int = 2
+    classes: int = 2
+
+
+class PeerAttention(nn.Module):
+    """Multi-head attention of a contestant as it is written without this library.
+
+    The Bayesian ones have Weibull weights S with mean softmax(scores), and a contextual Gamma prior, for every query
+    and key. By hand, as one writes it down, the KL from torch's distributions evaluates lgamma of the prior at every
+    query and key, though it depends on the key alone. With stock Pyro S is the value of a sample site.
+    """
+
+    def __init__(self, contestant: str, sizes: Sizes, name: str) -> None:
         super().__init__()
-        prior = ContextualGammaPrior(sizes.width // sizes.heads)
-        self.attention = MultiheadAttention(sizes.width, sizes.heads, name=name, prior=prior)
+        self.contestant, self.heads, self.name = contestant, sizes.heads, name
+        self.in_guide, self.kl = False, torch.zeros(())
+        self.query, self.key, self.value, self.out = (nn.Linear(sizes.width, sizes.width) for _ in range(4))
+        if contestant in (NAIVE, STOCK):
+            self.prior = KeyNetwork(sizes.width // sizes.heads)
+
+    def forward(self, *vectors: Tensor, **_: bool) -> tuple[Tensor]:
+        layers = self.query, self.key, self.value
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f, x in zip(layers, vectors, strict=True))
+        return (self.out(self._mix(q, k, v).transpose(1, 2).flatten(-2)),)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Weighted sums of the values ``[B, heads, N, D / heads]``."""
+        if self.contestant == FUSED:
+            return scaled_dot_product_attention(q, k, v)
+        weights = (q @ k.mT / math.sqrt(q.size(-1))).softmax(-1)
+        if self.contestant == MC_DROPOUT:  # random weights without a posterior
+            weights = dropout(weights, DROPOUT)
+        elif self.contestant != BY_HAND:
+            weights = self._sample(weights / math.gamma(1 + 1 / CONCENTRATION), k)
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights @ v
+
+    def _sample(self, scale: Tensor, k: Tensor) -> Tensor:
+        sample: Tensor
+        if self.in_guide:
+            sample = pyro.sample(self.name, dist.Weibull(scale, CONCENTRATION).to_event(3))
+            return sample
+        prior = self.prior(k, Dense()).exp().expand_as(scale)
+        if self.contestant == STOCK:
+            sample = pyro.sample(self.name, dist.Gamma(prior, 1.0).to_event(3))
+            return sample
+        posterior = TorchWeibull(scale, torch.full_like(scale, CONCENTRATION), validate_args=False)
+        self.kl = kl_divergence(posterior, Gamma(prior, torch.ones_like(scale), validate_args=False)).sum()
+        return posterior.rsample()
+
+
+class Classifier(nn.Module):
+    """Transformer encoder, mean over positions, linear classifier: logits ``[B, classes]`` of ``[B, N, D]``.
+
+    Our attention has weights from a contextual Gamma prior.
+    """
+
+    def __init__(self, contestant: str, sizes: Sizes) -> None:
+        super().__init__()
+        width, hidden, names = sizes.width, 4 * sizes.width, [f"layers.{i}" for i in range(sizes.layers)]
+        self.attention = nn.ModuleList()
+        for name in names:
+            if contestant in OURS:
+                prior = ContextualGammaPrior(width // sizes.heads)
+                self.attention.append(MultiheadAttention(width, sizes.heads, name=name, prior=prior))
+            else:
+                self.attention.append(PeerAttention(contestant, sizes, name))
+        self.feed_forward = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in names
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in 2 * names)
+        self.out = nn.Linear(width, sizes.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        context: Tensor = self.attention(x, x, x, need_weights=False)[0]
-        return context
+        for i, (attention, feed_forward) in enumerate(zip(self.attention, self.feed_forward, strict=True)):
+            x = self.norms[2 * i](x + attention(x, x, x, need_weights=False)[0])
+            x = self.norms[2 * i + 1](x + feed_forward(x))
+        logits: Tensor = self.out(x.mean(1))
+        return logits
+
+
+class _PlainLoss(nn.Module):
+    """Cross entropy of a classifier and the KL its attention layers leave behind, summed over the batch."""
+
+    def __init__(self, network: Classifier) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        loss = cross_entropy(self.network(x), labels, reduction="sum")
+        layers: Iterable[Any] = self.network.attention
+        return loss + sum(layer.kl for layer in layers)
 
 
 class _Model(nn.Module):
-    """The classifier with latent attention, and its labels."""
+    """A classifier and its labels as a Pyro model; stock Pyro's guide runs the whole network, too."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, network: Classifier, *, in_guide: bool = False) -> None:
         super().__init__()
-        self.network = Classifier(sizes, partial(_LatentSelfAttention, sizes))
+        self.network, self.in_guide = network, in_guide
 
     def forward(self, x: Tensor, labels: Tensor) -> None:
+        layers: Iterable[Any] = self.network.attention
+        for layer in layers:
+            layer.in_guide = self.in_guide
         with pyro.plate("batch", len(x)):
-            pyro.sample("labels", Categorical(logits=self.network(x)), obs=labels)
+            logits = self.network(x)
+            if not self.in_guide:
+                pyro.sample("labels", dist.Categorical(logits=logits), obs=labels)
 
 
-def _ours(family: Family, sizes: Sizes) -> nn.Module:
-    model = _Model(sizes)
-    loss: nn.Module = AttentionELBO()(model, AttentionGuide(model, family))
+def make_loss(contestant: str, sizes: Sizes) -> nn.Module:
+    """The loss of inputs ``[B, N, D]`` and labels ``[B]``.
+
+    The KL of Weibull and Gamma of stock Pyro is the one that this library registers: torch and Pyro have none and
+    would sample it.
+    """
+    network = Classifier(contestant, sizes)
+    model: nn.Module = _Model(network)
+    loss: nn.Module = _PlainLoss(network)
+    if contestant in OURS:
+        loss = AttentionELBO()(model, AttentionGuide(model, OURS[contestant]))
+    elif contestant == STOCK:
+        loss = TraceMeanField_ELBO()(model, _Model(network, in_guide=True))
     return loss
 
 
-def _plain(attention: Callable[[Sizes], nn.Module], sizes: Sizes) -> nn.Module:
-    return PlainLoss(Classifier(sizes, lambda _: attention(sizes)))
-
-
-# From the sizes to a loss of inputs [B, N, D] and labels [B].
-LOSSES: dict[Contestant, Callable[[Sizes], nn.Module]] = {
-    "softmax, hand-written": partial(_plain, SoftmaxAttention),
-    "scaled_dot_product_attention": partial(_plain, ScaledDotProductAttention),
-    "MC dropout": partial(_plain, DropoutAttention),
-    "soft, ours": partial(_ours, Soft()),
-    "Weibull, ours": partial(_ours, Weibull(CONCENTRATION)),
-    "naive Bayesian, hand-written": partial(_plain, NaiveBayesianAttention),
-    "stock Pyro, two passes": stock_pyro_loss,
-}
-
-
-def make_step(contestant: Contestant, sizes: Sizes) -> Callable[[], Tensor]:
+def make_step(contestant: str, sizes: Sizes) -> Callable[[], Tensor]:
     """Forward, backward and Adam of a contestant; the step returns the loss."""
     torch.manual_seed(0)
     x = torch.randn(sizes.batch, sizes.length, sizes.width)
     labels = torch.randint(sizes.classes, (sizes.batch,))
-    return training_step(LOSSES[contestant](sizes), x, labels)
+    return training_step(make_loss(contestant, sizes), x, labels)
 
 
-def run(*, rounds: int = 50, sizes: Sizes | None = None) -> dict[str, Timing]:
-    """Time the contestants; ratios are to softmax attention written by hand."""
-    steps = {name: make_step(name, Sizes() if sizes is None else sizes) for name in get_args(Contestant)}
-    return interleave(steps, rounds=rounds)
+# By normalizer
+
+
+class _Normalized(PyroModule):
+    """One layer, observed through the mean square of its output."""
+
+    def __init__(self, normalizer: Normalizer, sizes: Sizes) -> None:
+        super().__init__()
+        self.layer = MultiheadAttention(sizes.width, sizes.heads, normalizer=normalizer)
+
+    def forward(self, x: Tensor) -> None:
+        with pyro.plate("batch", len(x)):
+            context = self.layer(x, x, x, need_weights=False)[0]
+            pyro.factor("output", -context.square().sum((-1, -2)))
+
+
+def normalized_step(normalizer: Normalizer, family: Family, sizes: Sizes) -> Callable[[], Tensor]:
+    """Forward, backward and Adam through guide and ELBO; the step returns the loss."""
+    torch.manual_seed(0)
+    x = torch.randn(sizes.batch, sizes.length, sizes.width)
+    model = _Normalized(normalizer, sizes)
+    return training_step(AttentionELBO()(model, AttentionGuide(model, family)), x)
+
+
+def normalizers(
+    lengths: tuple[int, ...] = (64, 128, 256, 512), batch: int = 4, width: int = 256, heads: int = 4
+) -> Iterator[dict[str, Callable[[], Tensor]]]:
+    """Steps of one guide and length at a time, those of softmax first."""
+    for guide, family in {"soft": Soft, "Weibull": Weibull}.items():
+        for length in lengths:
+            sizes = Sizes(batch, length, width, heads)
+            options = {"softmax": Softmax(), "doubly normalised": DoublyNormalized(), "hybrid": Hybrid(heads)}
+            steps = {name: normalized_step(normalizer, family(), sizes) for name, normalizer in options.items()}
+            yield {f"{guide}, n = {length}, {name}": step for name, step in steps.items()}

@@ -6,7 +6,7 @@ PARALLEL = "tests/experiments/harness/test_parallel.py::"
 LISTENS = PARALLEL + "test_the_cluster_of_the_page_listens_to_this_machine_alone"
 CLUSTER = PARALLEL + "test_a_table_from_a_cluster_is_that_of_this_process"
 RANKS = "tests/experiments/harness/test_ranks.py::test_torchrun_and_slurm_start_the_same_training"
-ON_A_GPU = "tests/experiments/benchmarks/test_fused_attention.py::test_on_a_gpu"
+ON_A_GPU = "tests/experiments/benchmarks/test_suite.py::test_fused_attention_on_a_gpu"
 INSTALLED = "tests/test_wheel.py::test_wheel_holds_only_the_library_and_imports_without_extras"
 CI = ".github/workflows/ci.yml::make "
 
@@ -16,7 +16,7 @@ ELSEWHERE: dict[str, str] = {
     "make install": f"{CI}lint test",  # which begin with it
     "make lint": f"{CI}lint test",
     "make docs": f"{CI}docs",
-    "make bench": "tests/experiments/benchmarks/test_suite.py::test_end_to_end",
+    "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
     "python -m experiments.benchmarks.fused_attention": ON_A_GPU,
     "python -m dask scheduler --host 127.0.0.1 --port 8786 --no-dashboard --dashboard-address 127.0.0.1:0": LISTENS,
