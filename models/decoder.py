@@ -19,7 +19,7 @@ from models.jumps import Jumps
 from models.null_word import NullWord
 from models.temporal import TemporalNormalizer
 from pyro_attention import Additive, Dense, LatentAttention, TokenLikelihood
-from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
+from pyro_attention.analysis.alignments.weights import k_max as keep_largest
 
 __all__ = ["AttentionDecoder"]
 

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from experiments.files import UserError
 from experiments.finetune.config import FineTuneOptions
-from pyro_attention.integrations.huggingface.files import shards
+from pyro_attention.integrations.huggingface.convert import shards
 
 __all__ = ["check_fit", "load_network", "load_tokenizer"]
 

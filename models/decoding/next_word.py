@@ -12,7 +12,7 @@ from models.decoder import AttentionDecoder
 from models.decoder_state import DecoderState, Step
 from models.decoding.inference import DEFAULT, Inference
 from pyro_attention import Dense, SparseAlignmentPrior
-from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
+from pyro_attention.analysis.alignments.weights import k_max as keep_largest
 from pyro_attention.ops.token_log_prob import default_chunk_rows
 
 __all__ = [

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from experiments.files import reading, write_atomic
-from pyro_attention.analysis.alignments.word_pieces import word_map
+from pyro_attention.analysis.alignments.weights import word_map
 
 __all__ = ["BEGIN", "END", "PAD", "SPECIAL", "UNKNOWN", "Vocabulary", "train_tokenizer"]
 

@@ -36,15 +36,9 @@ class Call:
 def probe(
     model: nn.Module, inputs: Mapping[str, Any], *, training: Sequence[nn.Module] = ()
 ) -> tuple[dict[nn.Module, Call], Any]:
-    """Calls of every attention module in one forward pass, and its output.
+    """Calls of every attention module in one forward pass in evaluation mode, and its output.
 
-    Args:
-        model: The model, which runs in evaluation mode.
-        inputs: Its inputs.
-        training: Modules that take themselves to be in training, to pass on their dropout.
-
-    Raises:
-        ValueError: The model cannot run on the inputs.
+    The modules of ``training`` take themselves to be in training, to pass on their dropout.
     """
     calls: dict[nn.Module, Call] = {}
 
@@ -73,11 +67,7 @@ def probe(
 
 
 def probe_inputs(model: Any) -> dict[str, Tensor]:
-    """One short example of what the model reads, made of its configuration; the last position of a text is padded.
-
-    Raises:
-        ValueError: The model reads something else than texts, images or mel spectrograms.
-    """
+    """One short example of what the model reads, made of its configuration; the last position of a text is padded."""
     config, device = model.config, model.device
     names = inspect.signature(model.forward).parameters
     inputs: dict[str, Tensor] = {}

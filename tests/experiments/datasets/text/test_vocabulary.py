@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from experiments.datasets.text.parallel import load_parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary, train_tokenizer
-from pyro_attention.analysis.alignments.word_pieces import merge_pieces
+from pyro_attention.analysis.alignments.weights import merge_pieces
 
 needs_data = pytest.mark.skipif(not os.environ.get("PYRO_ATTENTION_DATA"), reason="PYRO_ATTENTION_DATA is not set")
 TOY = toy_translation(0, train=300, val=1, test=1)["train"]
