@@ -8,7 +8,7 @@ from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.figures import agreement_heatmap, pair_figure
 from experiments.report.figures import save
 from pyro_attention.analysis import GoldAlignment
-from tests.analysis.alignments.random_alignments import aligned, weights_of
+from tests.analysis.random_inputs import aligned, weights_of
 
 SOURCE = ["Über", "Donaudampfschifffahrtsgesellschaften", "kostet", "$5", "daß", "."]
 TARGET = ["On", "{steam}", "$5", "_that^", "."]

@@ -1,13 +1,56 @@
-"""Mass of keys, its histogram, and the mixing weights of hybrid attention."""
+"""Intervals of the weights of a graph's edges, and keys that no query attends to."""
 
 import math
 
 import pytest
 import torch
 
-from pyro_attention import Dense, DoublyNormalized, Hybrid, MultiheadAttention, Softmax
-from pyro_attention.analysis import explained_away, hybrid_weights
+from pyro_attention import (
+    AttentionGuide,
+    Dense,
+    DoublyNormalized,
+    GraphAttention,
+    Hybrid,
+    MultiheadAttention,
+    Softmax,
+    Weibull,
+    sample_posterior,
+)
+from pyro_attention.analysis import edge_intervals, explained_away, hybrid_weights
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm
+from tests.toy_models import GraphData
+
+EDGES = torch.tensor([[0, 1, 2, 1], [1, 1, 1, 0]])  # node 1 has three in-edges, one of them a self loop
+ROWS = torch.tensor([[0.5], [0.3], [0.2], [1.0]])
+
+
+def samples(add_self_loops, edge_index, *, num_samples=40):
+    """Posterior weights of a layer."""
+    data = GraphData.random()
+    layer = GraphAttention(5, 3, heads=2, add_self_loops=add_self_loops)
+    guide = AttentionGuide(lambda x: layer(x, edge_index), Weibull(3.0))
+    return sample_posterior(guide, data.features, num_samples=num_samples, seed=0)["graph_attention"]
+
+
+@pytest.mark.parametrize("add_self_loops", [True, False])
+def test_rows_are_labelled(add_self_loops):
+    data = GraphData.random()
+    weights = samples(add_self_loops, data.edge_index)
+    found = edge_intervals(weights, data.edge_index, level=0.8)
+    edges, nodes = data.edge_index.size(1), len(data.features)
+    assert torch.equal(torch.stack([found.source, found.target])[:, :edges], data.edge_index)
+    assert found.added.tolist() == [False] * edges + [True] * nodes * add_self_loops
+    assert found.source[found.added].equal(found.target[found.added])
+    assert found.source[found.added].tolist() == list(range(nodes * add_self_loops))
+    torch.testing.assert_close(found.mean, weights.mean(0))
+    ends = weights.quantile(torch.tensor([0.1, 0.9]), dim=0)
+    torch.testing.assert_close(torch.stack([found.low, found.high]), ends)
+    torch.testing.assert_close(found.width, ends[1] - ends[0])
+    # a self loop of the input is replaced by the added one
+    replaced = data.edge_index[0] == data.edge_index[1]
+    assert replaced.any()
+    assert (found.mean[:edges][replaced] == 0).all() == add_self_loops
+
 
 # Key 2 is seen by no query, query 1 sees no key.
 MASK = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)
@@ -66,26 +109,6 @@ def test_histogram_and_fraction(weights, options, fraction, counted, gone):
     assert histogram.explained_away.tolist() == [gone] * heads
 
 
-@pytest.mark.parametrize(
-    ("weights", "options", "error", "message"),
-    [
-        (torch.zeros(1, 2, 3, dtype=torch.int64), {}, TypeError, "weights have dtype torch.int64, expected a floating"),
-        ([[1.0]], {}, TypeError, "weights have type list"),
-        (torch.full((1, 2, 3), -1.0), {}, ValueError, "expected normalised weights, not log weights"),
-        (torch.full((1, 2, 3), math.nan), {}, ValueError, r"outside \[0, 1\] or NaN"),
-        (torch.full((1, 2, 3), 5.0), {}, ValueError, "expected normalised weights"),
-        (torch.zeros(1, 2, 3), {"epsilon": 0.0}, ValueError, "epsilon is 0.0, expected a positive number"),
-        (torch.zeros(2, 3), {}, ValueError, "fewer than 3"),
-        (torch.zeros(1, 2, 3), {"layout": Dense(MASK)}, ValueError, "does not broadcast"),
-        (torch.zeros(1, 2, 3), {"layout": Dense(event_dim=2)}, ValueError, "nothing runs over queries"),
-        (torch.ones(1, 1, 1), {}, ValueError, "bins is 0, expected at least 1"),
-    ],
-)
-def test_wrong_input(weights, options, error, message):
-    with pytest.raises(error, match=message):
-        explained_away(weights, **options).histogram(bins=0)
-
-
 def test_hybrid_weights_of_all_layers():
     layers = torch.nn.ModuleList(
         [
@@ -101,3 +124,32 @@ def test_hybrid_weights_of_all_layers():
     }
     assert not any(weights.requires_grad for weights in found.values())
     assert hybrid_weights(layers[2]) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "edge_index", "message"),
+    [
+        (ROWS[None], EDGES, r"samples hold 1 sample\(s\), expected at least 2"),
+        (ROWS.expand(2, 4, 1).log(), EDGES, "an entry -0.6931, .* leave out log_weights=True"),
+        (ROWS.expand(2, 4, 1), EDGES.flip(0), r"in-edges of node 0 sum to 0\.5, expected 1; .*order"),
+        (ROWS.expand(2, 4, 1), EDGES[:, :3], "samples hold 4 edges, edge_index 3 between 3 nodes"),
+        (ROWS[:2].expand(2, 2, 1), EDGES, "samples hold 2 edges, edge_index 4 .* expected 4, or"),
+    ],
+)
+def test_wrong_edges(values, edge_index, message):
+    with pytest.raises(ValueError, match=message):
+        edge_intervals(values, edge_index)
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "message"),
+    [
+        (torch.full((1, 2, 3), -1.0), {}, "expected normalised weights, not log weights"),
+        (torch.zeros(1, 2, 3), {"epsilon": 0.0}, "epsilon is 0.0, expected a positive number"),
+        (torch.zeros(1, 2, 3), {"layout": Dense(MASK)}, "does not broadcast"),
+        (torch.zeros(1, 2, 3), {"layout": Dense(event_dim=2)}, "nothing runs over queries"),
+    ],
+)
+def test_wrong_weights(weights, options, message):
+    with pytest.raises(ValueError, match=message):
+        explained_away(weights, **options)

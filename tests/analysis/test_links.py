@@ -1,7 +1,8 @@
-"""Alignment error rate, agreement, and gold links on disk."""
+"""Links of many sentence pairs: error rate, agreement, both directions made one, and files."""
 
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -15,9 +16,11 @@ from pyro_attention.analysis import (
     read_naacl,
     read_pharaoh,
     read_sentences,
+    symmetrise,
     write_pharaoh,
 )
-from tests.analysis.alignments.random_alignments import PROPERTY, SCORED, TWO, aligned
+from pyro_attention.analysis.alignments.links import SymmetriseMethod
+from tests.analysis.random_inputs import PROPERTY, SCORED, TWO, aligned
 
 REAL = os.environ.get("PYRO_ATTENTION_DATA")
 needs_data = pytest.mark.skipif(not REAL, reason="PYRO_ATTENTION_DATA is not set")
@@ -27,10 +30,7 @@ def gold(sure, possible=""):
     return GoldAlignment(aligned(sure, 99, 99).links, aligned(possible, 99, 99).links)
 
 
-# scores
-
-
-def test_by_hand():
+def test_error_rate_by_hand():
     """A = 4 links, S = 3, P = 5; A n S = 2, A n P = 3."""
     scores = alignment_error_rate([aligned("0-0 1-1 2-1 3-3")], [gold("0-0 1-1 2-2", "2-1 3-2")])
     assert (scores.num_predicted, scores.num_sure) == (4, 3)
@@ -63,14 +63,14 @@ def test_counts_are_summed_before_the_division():
         ("1-1", gold("0-0"), (1.0, 0.0, 0.0, 0.0)),
     ],
 )
-def test_empty_cases(predicted, truth, expected):
+def test_error_rate_of_no_links(predicted, truth, expected):
     scores = alignment_error_rate([aligned(predicted)], [truth])
     assert (scores.aer, scores.precision, scores.recall, scores.f1) == expected
 
 
 @PROPERTY
 @given(SCORED)
-def test_properties(scored):
+def test_error_rate_properties(scored):
     predicted, truth = scored
     scores = alignment_error_rate([predicted], [truth])
     for value in (scores.aer, scores.precision, scores.recall, scores.f1):
@@ -79,38 +79,6 @@ def test_properties(scored):
     assert alignment_error_rate([predicted.transposed()], [truth.transposed()]) == scores
     sure_only = alignment_error_rate([predicted], [GoldAlignment(truth.sure)])
     assert sure_only.f1 == pytest.approx(1 - sure_only.aer)
-
-
-@pytest.mark.parametrize(
-    ("predicted", "truth"),
-    [
-        ({"a": aligned("0-0"), "b": aligned("1-1")}, {"b": gold("1-1"), "a": gold("0-0")}),
-        ((aligned("0-0"), aligned("1-1")), [gold("0-0"), gold("1-1")]),
-    ],
-    ids=["by id", "in order"],
-)
-def test_sentences_are_paired(predicted, truth):
-    assert alignment_error_rate(predicted, truth).aer == 0
-
-
-@pytest.mark.parametrize(
-    ("predicted", "truth", "error", "message"),
-    [
-        ({"a": aligned("0-0"), "b": aligned("1-1")}, {"a": gold("0-0")}, ValueError,
-         r"got 2 and 1 sentences, expected the same ones .* 1 are in one .*: b"),
-        ([aligned("")], [gold(""), gold("")], ValueError, "got 1 and 2 sentences"),
-        ([], [], ValueError, r"got 0 and 0 sentences, expected .* at least one"),
-        ({"a": aligned("0-0")}, [gold("")], TypeError, "got a dict and a list, expected two mappings"),
-        (aligned(""), [gold("")], TypeError, "got a Alignment and a list, expected two mappings .* or two seq"),
-        ([frozenset()], [gold("")], TypeError, "sentence 0 has a predicted frozenset and a gold GoldAlignment"),
-        ({"7": aligned("", 4, 3)}, {"7": gold("", "0-3")}, ValueError,
-         r"sentence 7: gold link \(0, 3\) lies outside of the 4 source and 3 target"),
-    ],
-    ids=["names", "numbers", "none", "mapping", "single", "type", "link"],
-)  # fmt: skip
-def test_wrong_sentences(predicted, truth, error, message):
-    with pytest.raises(error, match=message):
-        alignment_error_rate(predicted, truth)
 
 
 def test_agreement():
@@ -126,37 +94,6 @@ def test_agreement():
     assert agreement({"a": [aligned("")], "b": [aligned("")]}).equal(torch.ones(2, 2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    ("schemes", "error", "message"),
-    [
-        ({"a": [aligned("")], "b": [aligned("", 2, 2)]}, ValueError,
-         r"sentence 0 has \(2, 2\) .* in 'b', \(4, 4\) in 'a'; expected the same"),
-        ({}, ValueError, "alignments is empty, expected the alignments of at least one scheme"),
-        ({"a": [frozenset()]}, TypeError, "sentence 0 of 'a' has a frozenset, expected an Alignment"),
-        ({"a": [aligned("")], "b": [aligned("")] * 2}, ValueError, "got 2 and 1 sentences"),
-    ],
-    ids=["lengths", "none", "type", "numbers"],
-)  # fmt: skip
-def test_wrong_schemes(schemes, error, message):
-    with pytest.raises(error, match=message):
-        agreement(schemes)
-
-
-@pytest.mark.parametrize(
-    ("links", "possible", "text"),
-    [
-        (gold("1-0", "0-2"), {(1, 0), (0, 2)}, "0p2 1-0"),
-        (gold("1-0 0-10", "0-2 1-0"), {(1, 0), (0, 10), (0, 2)}, "0p2 0-10 1-0"),
-    ],
-)
-def test_gold_alignment(links, possible, text):
-    assert links.possible == possible
-    assert str(links) == text
-
-
-# agreement
-
-
 @PROPERTY
 @given(TWO)
 def test_agreement_is_the_f1_of_sure_links(two):
@@ -164,9 +101,6 @@ def test_agreement_is_the_f1_of_sure_links(two):
     assume(first.links or second.links)
     expected = alignment_error_rate([first], [GoldAlignment(second.links)]).f1
     assert agreement({"a": [first], "b": [second]})[0, 1].item() == pytest.approx(expected)
-
-
-# files
 
 
 def write(folder, text, **options):
@@ -183,7 +117,6 @@ def write(folder, text, **options):
          {"4": gold("0-0 10-2", "1-0").transposed(), "9": gold("")}),
         (read_pharaoh, "1-1 2p1\r\n\r\n2-1", {"index": 1}, {"0": gold("0-0", "1-0"), "1": gold(""), "2": gold("1-0")}),
         (read_pharaoh, "\ufeff1\t0-0\n", {"lengths": {"1": (1, 1)}}, {"1": gold("0-0")}),
-        (read_pharaoh, "", {}, {}),
         (read_naacl, "0001 1 1 S\n0001 2 1 P\n\n  0002 3 2\n0002 1 2 S 0.75\n0002 2 2 1\n", {},
          {"0001": gold("0-0", "1-0"), "0002": gold("2-1 0-1 1-1")}),
         (read_naacl, "1 3 0 S\n", {"index": 0, "target_first": True}, {"1": gold("0-3")}),
@@ -210,35 +143,6 @@ def test_written_files_are_read_again(index, named, tmp_path):
         write_pharaoh(path, ["0-0"])
 
 
-@pytest.mark.parametrize(
-    ("read", "text", "options", "message"),
-    [
-        (read_pharaoh, "0-0\n0-0 1:1\n", {}, r"gold.txt, line 2: '1:1' is no link, expected i-j for a sure one or ipj"),
-        (read_pharaoh, "0-0 -1-0", {}, "line 1: '-1-0' is no link"),
-        (read_pharaoh, "3\t0-1\n", {"index": 1}, "line 1, sentence 3: a link has position 0 .* pass index=0"),
-        (read_pharaoh, "3\t0-1\n3\t\n", {}, "line 2: the sentence id '3' occurs twice"),
-        (read_pharaoh, "3\t0-1\n0-0\n", {}, "line 2 has no id and a tab before its text, unlike the first"),
-        (read_pharaoh, "0-1\n1\t0-0\n", {}, "line 2 has an id"),
-        (read_pharaoh, "3\t0-1\n", {"lengths": {}}, "line 1: sentence 3 has no entry in lengths"),
-        (read_pharaoh, "3\t1-2\n", {"lengths": {"3": (2, 2)}},
-         "line 1, sentence 3: link 1-2 lies outside of 2 source and 2 target words; look at index=0, target_first=F"),
-        (read_pharaoh, "0-0", {"index": 2}, "index is 2, expected 0 or 1"),
-        (read_naacl, "1 1 1 S\n1 0 1 S\n", {}, "line 2, sentence 1: a link has position 0 .* without links to NULL"),
-        (read_naacl, "1 1\n", {}, "line 1 is '1 1', expected the columns sentence, source, target, S or P, confidence"),
-        (read_naacl, "1 1 1 X\n", {}, "line 1 is '1 1 1 X', expected the columns"),
-        (read_naacl, "1 1 1.5 S\n", {}, "expected the columns"),
-        (read_naacl, "1 1 3 S\n", {"lengths": {"1": (3, 2)}}, "line 1, sentence 1: link 1-3 lies outside of 3 source"),
-        (read_sentences, "1\ta\n1\tb\n", {}, "line 2: the sentence id '1' occurs twice"),
-    ],
-)  # fmt: skip
-def test_wrong_files(read, text, options, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        read(write(tmp_path, text), **options)
-
-
-# real gold links
-
-
 @needs_data
 def test_real_gold_links():
     """522 French-English sentence pairs: what README says, and that every link fits its sentences."""
@@ -258,17 +162,106 @@ def test_real_gold_links():
     assert (pairs, sure, possible - sure) == (522, 8452, 14147)
 
 
-@needs_data
-def test_real_german_gold_links(tmp_path):
-    """English stands on the left of its links."""
-    folder = Path(REAL, "word-alignment", "simalign")
-    german, english = (read_sentences(folder / f"sample_{language}.txt") for language in ("deu", "eng"))
-    lengths = {name: (len(german[name]), len(english[name])) for name in german}
-    links = read_pharaoh(folder / "sample_eng_deu.gold", target_first=True, lengths=lengths)
-    assert {(german["1"][s], english["1"][t]) for s, t in links["1"].sure} == {
-        ("Das", "this"), ("stimmt", "is"), ("stimmt", "what"), ("stimmt", "happens"), ("nicht", "not"), ("!", "."),
-    }  # fmt: skip
-    with pytest.raises(ValueError, match="line 1, sentence 0: link 6-9 lies outside of 11 source and 9 target words"):
-        read_pharaoh(folder / "sample_eng_deu.gold", lengths=lengths)
-    write_pharaoh(tmp_path / "links.txt", links)
-    assert read_pharaoh(tmp_path / "links.txt", lengths=lengths) == links
+METHODS = get_args(SymmetriseMethod)
+
+
+def pseudo_code(forward, backward, method):
+    """Koehn et al. (2005) word by word, over the whole grid: e is the target word, f the source word."""
+    neighbouring = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
+    first, second = ({(e, f) for f, e in a.links} for a in (forward, backward))
+    union, alignment = first | second, first & second
+    english, foreign = range(forward.num_target), range(forward.num_source)
+
+    def aligned_e(e):
+        return any(point[0] == e for point in alignment)
+
+    def aligned_f(f):
+        return any(point[1] == f for point in alignment)
+
+    added = True
+    while added:
+        added = False
+        for e in english:
+            for f in foreign:
+                if (e, f) in alignment:
+                    for step in neighbouring:
+                        new = (e + step[0], f + step[1])
+                        if (not aligned_e(new[0]) or not aligned_f(new[1])) and new in union:
+                            alignment.add(new)
+                            added = True
+    for links in (first, second) if method != "grow-diag" else ():
+        for e in english:
+            for f in foreign:
+                free = (not aligned_e(e), not aligned_f(f))
+                if (all(free) if method.endswith("and") else any(free)) and (e, f) in links:
+                    alignment.add((e, f))
+    return Alignment(frozenset((f, e) for e, f in alignment), forward.num_source, forward.num_target)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("intersection", "0-0"),
+        ("union", "0-0 0-1 2-2 2-3 3-1"),
+        ("grow-diag", "0-0 0-1"),  # 0-1 touches 0-0, and target word 1 is new
+        ("grow-diag-final-and", "0-0 0-1 2-2"),  # 2-3 has a source word, 3-1 a target word with a link
+        ("grow-diag-final", "0-0 0-1 2-2 2-3 3-1"),  # target word 3 is new, and so is source word 3
+    ],
+)
+def test_symmetrise_by_hand(method, expected):
+    assert symmetrise(aligned("0-0 0-1 2-2"), aligned("0-0 2-3 3-1"), method=method) == aligned(expected)
+
+
+@pytest.mark.parametrize("method", ["grow-diag", "grow-diag-final", "grow-diag-final-and"])
+@PROPERTY
+@given(TWO)
+def test_symmetrise_against_the_pseudo_code(method, two):
+    assert symmetrise(*two, method=method) == pseudo_code(*two, method)
+
+
+@PROPERTY
+@given(TWO)
+def test_symmetrise_properties(two):
+    forward, backward = two
+    links = {method: symmetrise(*two, method=method).links for method in METHODS}
+    assert links["intersection"] == forward.links & backward.links
+    assert links["union"] == forward.links | backward.links
+    assert links["intersection"] <= links["grow-diag"] <= links["grow-diag-final"] <= links["union"]
+    assert links["grow-diag"] <= links["grow-diag-final-and"] <= links["union"]
+    # every word that has a link in either direction has one in the end
+    for side in (0, 1):
+        assert {link[side] for link in links["grow-diag-final"]} == {link[side] for link in links["union"]}
+    for method in METHODS:
+        assert symmetrise(forward, forward, method=method) == forward
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "options", "message"),
+    [
+        (read_pharaoh, "0-0\n0-0 1:1\n", {}, r"gold.txt, line 2: '1:1' is no link, expected i-j for a sure one or ipj"),
+        (read_pharaoh, "3\t0-1\n", {"index": 1}, "line 1, sentence 3: a link has position 0 .* pass index=0"),
+        (read_pharaoh, "3\t0-1\n3\t\n", {}, "line 2: the sentence id '3' occurs twice"),
+        (read_pharaoh, "3\t0-1\n0-0\n", {}, "line 2 has no id and a tab before its text, unlike the first"),
+        (read_pharaoh, "3\t1-2\n", {"lengths": {"3": (2, 2)}},
+         "line 1, sentence 3: link 1-2 lies outside of 2 source and 2 target words; look at index=0, target_first=F"),
+        (read_naacl, "1 1\n", {}, "line 1 is '1 1', expected the columns sentence, source, target, S or P, confidence"),
+    ],
+)  # fmt: skip
+def test_wrong_files(read, text, options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        read(write(tmp_path, text), **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: alignment_error_rate({"a": aligned("")}, {"b": gold("")}), "got 1 and 1 sentences, .*: a, b"),
+        (lambda: alignment_error_rate({"7": aligned("", 4, 3)}, {"7": gold("", "0-3")}),
+         r"sentence 7: gold link \(0, 3\) lies outside of the 4 source and 3 target"),
+        (lambda: agreement({"a": [aligned("")], "b": [aligned("", 2, 2)]}), r"sentence 0 has \(2, 2\) .* in 'b'"),
+        (lambda: symmetrise(aligned("0-0", 3, 2), aligned("0-0", 2, 3), method="union"), "turn .* with .transposed"),
+    ],
+)  # fmt: skip
+def test_links_that_do_not_fit(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
