@@ -119,15 +119,3 @@ def test_lost_priors(saved):
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=r"1 of 4 prior parameters are missing in .*hidden_weight"):
         from_pretrained(AutoModelForSequenceClassification, folder)
-
-
-def test_a_model_of_a_bayesian_configuration(saved):
-    model, _ = saved
-    fresh = transformers.BertForSequenceClassification(model.config)
-    with pytest.raises(ValueError, match=r"prior parameters are missing .* delete config.pyro_attention"):
-        bayesian(fresh)
-
-
-def test_another_architecture(saved):
-    with pytest.raises(ValueError, match=r"holds a model of type 'bert', expected 'roberta' for RobertaModel"):
-        from_pretrained(transformers.RobertaModel, saved[1])

@@ -33,14 +33,11 @@ def examples(size=4):
     return inputs | {"labels": torch.arange(size) % 3}
 
 
-def part(batch, start, length):
-    """Examples as a collator pads them: to the longest of their own."""
-    rows = {name: tensor[start : start + MICRO] for name, tensor in batch.items()}
-    return {name: tensor[:, :length] if tensor.dim() > 1 else tensor for name, tensor in rows.items()}
-
-
 def micro_batches(batch):
-    return [part(batch, 0, 4), part(batch, 2, 7)]
+    """Examples as a collator pads them: to the longest of their own."""
+    parts = [{name: tensor[start : start + MICRO] for name, tensor in batch.items()} for start in (0, 2)]
+    parts[0] = {name: tensor[:, :4] if tensor.dim() > 1 else tensor for name, tensor in parts[0].items()}
+    return parts
 
 
 def gradients(model):
@@ -101,37 +98,6 @@ def test_accumulation_counts_the_kl_once(loop):
     assert_equal_gradients(gradients(model), whole)
 
 
-def test_lightning_accumulates():
-    lightning = pytest.importorskip("lightning.pytorch")
-    model, batch = classifier(), examples()
-    objective = ELBOModel(model, AttentionGuide(model, Weibull(10.0)))
-    with AtMean():
-        objective(**batch)["loss"].backward()
-    expected = {name: p.detach() - 0.1 * p.grad for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-
-    class Training(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.objective = objective
-
-        def training_step(self, rows, _):
-            with AtMean():
-                return self.objective(**rows)["loss"]
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    trainer = lightning.Trainer(
-        max_epochs=1, accumulate_grad_batches=2, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(Training(), torch.utils.data.DataLoader(micro_batches(batch), batch_size=None))
-    after = dict(model.named_parameters())
-    for name, parameter in expected.items():
-        torch.testing.assert_close(after[name], parameter, atol=1e-6, rtol=1e-5)
-
-
 def trained_rows(family, cls, labels):
     """A tiny model of a class in ELBOModel, and its examples."""
     torch.manual_seed(0)
@@ -181,13 +147,6 @@ def test_tokens_that_do_not_count_are_no_observations():
         loss = objective(input_ids=ids, labels=labels)["loss"]
     logits = model(input_ids=ids).logits[:, :-1]
     torch.testing.assert_close(loss, functional.cross_entropy(logits[0], labels[0, 1:]), atol=1e-4, rtol=1e-4)
-
-
-def test_a_batch_without_labels():
-    model, batch = classifier(), examples()
-    del batch["labels"]
-    with pytest.raises(TypeError, match="the batch has input_ids, attention_mask, expected labels"):
-        ELBOModel(model, AttentionGuide(model, Weibull()))(**batch)
 
 
 IDS = torch.tensor([[7, 8, 9, 10], [11, 12, 13, 14], [15, 16, 17, 18]])
@@ -256,10 +215,7 @@ def test_choices():
 def test_answers():
     model = head("BertForQuestionAnswering")
     guide = AttentionGuide(model, Soft())
-    ends = {
-        "start_positions": torch.tensor([0, 1, 4]),
-        "end_positions": torch.tensor([2, 1, 4]),
-    }  # 4 is outside
+    ends = {"start_positions": torch.tensor([0, 1, 4]), "end_positions": torch.tensor([2, 1, 4])}  # 4 is outside
     loss = AttentionELBO()(model, guide)(input_ids=IDS, **ends)
     output = model(input_ids=IDS)
     expected = cross_entropy(output.start_logits[:2], ends["start_positions"][:2])
@@ -267,8 +223,6 @@ def test_answers():
     torch.testing.assert_close(loss, expected)
     mean = predict(guide, input_ids=IDS, num_samples=1).mean
     torch.testing.assert_close(mean, torch.stack([output.start_logits, output.end_logits], 1))
-    with pytest.raises(ValueError, match="expected start_positions and end_positions"):
-        AttentionELBO()(model, guide)(input_ids=IDS, start_positions=ends["start_positions"])
 
 
 def test_a_likelihood_of_the_user():
@@ -287,14 +241,7 @@ def test_a_likelihood_of_the_user():
     torch.testing.assert_close(loss, normal(made(input_ids=IDS).last_hidden_state[:, 0, 0], NUMBERS) / 3)
 
 
-@pytest.mark.parametrize(
-    ("labels", "error", "message"),
-    [
-        (torch.tensor([0, 1, 3]), ValueError, r"labels lie in 0 \.\. 3, expected classes 0 \.\. 2; .*num_labels="),
-        (torch.tensor([0, 1]), ValueError, r"labels have shape \(2,\), expected \(3,\)"),
-    ],
-)
-def test_labels_that_do_not_fit(labels, error, message):
+def test_labels_that_do_not_fit():
     model = head("BertForSequenceClassification", num_labels=3)
-    with pytest.raises(error, match=message):
-        AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=labels)
+    with pytest.raises(ValueError, match=r"labels lie in 0 \.\. 3, expected classes 0 \.\. 2; .*num_labels="):
+        AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=torch.tensor([0, 1, 3]))

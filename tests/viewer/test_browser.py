@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from pyro_attention.analysis import GoldAlignment
-from pyro_attention.viewer import heads_view, write_viewer
-from tests.viewer.samples import MARKUP, caption, draws, pair
+from pyro_attention.viewer import write_viewer
+from tests.viewer.samples import MARKUP, caption, pair
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium")
@@ -157,19 +157,6 @@ def test_sorting_and_filtering_by_uncertainty(opened):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["light", "dark"])
-def test_light_and_dark(opened, system):
-    page = opened(pair(), color_scheme=system)
-    paper = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
-    first = paper()
-    button = page.get_by_role("button", name="Dark")
-    assert (first == "rgb(255, 255, 255)") == (system == "light")
-    assert button.get_attribute("aria-pressed") == str(system == "dark").lower()
-    button.click()
-    assert (paper() == "rgb(255, 255, 255)") == (system == "dark")
-
-
-@pytest.mark.slow
 def test_regions_of_a_picture(opened):
     page = opened(caption())
     assert page.locator(".regions img").evaluate("image => image.complete && image.naturalWidth") == 8
@@ -181,13 +168,3 @@ def test_regions_of_a_picture(opened):
     assert page.locator("[data-part=word]").text_content() == "row 2, column 1 (region)"
     page.keyboard.press("ArrowRight")
     assert page.locator("[data-part=word]").text_content() == "row 2, column 2 (region)"
-
-
-@pytest.mark.slow
-def test_heads(opened):
-    drawn = draws(3, 3)[:, None, None].expand(-1, 1, 4, -1, -1)
-    samples = {"encoder.0": drawn, "encoder.1": drawn}
-    page = opened(heads_view(samples, ["[CLS]", "hi", "[SEP]"]))
-    assert page.locator(".toggle").count() == 8
-    assert page.locator(".matrix caption").all_text_contents() == ["head 0", "head 1"]
-    assert not page.locator("[data-part=list]").is_visible()
