@@ -138,13 +138,8 @@ def test_padding_has_no_part_in_the_kl():
 
 
 def test_a_plate_of_the_user_takes_the_place_of_ours():
-    model, inputs = bayesian(classifier()), batch()
-
-    def part(**inputs):
-        with pyro.plate("data", 40, subsample_size=4):
-            return model(**inputs)
-
-    trace = AttentionGuide(part, Weibull(10.0)).run(**inputs).trace
+    model = bayesian(classifier())
+    trace = AttentionGuide(pyro.plate("data", 40, subsample_size=4)(model), Weibull(10.0)).run(**batch()).trace
     assert "batch" not in trace
     assert trace.nodes[SITES[0]]["scale"] == 10
 
