@@ -91,24 +91,6 @@ def test_histogram_counts_every_key_once():
     assert histogram.counts.tolist() == [[1, 0, 0, 2], [0, 0, 0, 4]]
 
 
-@pytest.mark.parametrize(
-    ("weights", "options", "fraction", "counted", "gone"),
-    [
-        (Softmax()(torch.arange(720.0).sin().view(3, 4, 2, 5, 6), Dense()), {}, 0.0, 3 * 4 * 6, 0),
-        (torch.zeros(1, 2, 3), {}, 1.0, 0, 3),
-        (torch.zeros(1, 2, 3), {"layout": Dense(torch.tensor(False))}, math.nan, 0, 0),
-    ],
-    ids=["samples and batches", "nothing else", "no keys"],
-)
-def test_histogram_and_fraction(weights, options, fraction, counted, gone):
-    found, heads = explained_away(weights, **options), weights.size(-3)
-    histogram = found.histogram()
-    assert found.fraction.tolist() == pytest.approx([fraction] * heads, nan_ok=True)
-    assert histogram.counts.shape == (heads, 50)
-    assert histogram.counts.sum(-1).tolist() == [counted] * heads
-    assert histogram.explained_away.tolist() == [gone] * heads
-
-
 def test_hybrid_weights_of_all_layers():
     layers = torch.nn.ModuleList(
         [

@@ -1,5 +1,6 @@
-"""Conversion of models of transformers: numbers, sites, gradients, masks, and the families of the committed table."""
+"""Conversion of models of transformers: numbers, sites, gradients, masks, files, and the families of the committed table."""
 
+import json
 import re
 from functools import partial
 
@@ -10,6 +11,8 @@ import torch
 pytest.importorskip("transformers")
 
 import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from pyro_attention import (
     AttentionELBO,
@@ -26,7 +29,7 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.integrations.huggingface import bayesian, deterministic
+from pyro_attention.integrations.huggingface import bayesian, deterministic, from_pretrained
 from pyro_attention.integrations.huggingface.probe import tensors
 from tests.integrations.huggingface_table import DOCUMENT, measure
 from tests.integrations.tiny_transformers import REFUSED, SUPPORTED, Family
@@ -67,15 +70,6 @@ def test_it_is_a_pyro_model():
     assert samples[SITES[0]].shape == (3, 4, 2, 7, 7)
 
 
-def test_outside_pyro_it_is_the_original():
-    model, inputs = classifier(), batch()
-    before = model(**inputs)
-    after = bayesian(model)(**inputs)
-    assert type(after) is type(before)
-    torch.testing.assert_close(after.loss, before.loss)
-    torch.testing.assert_close(after.logits, before.logits)
-
-
 def test_training_reaches_prior_and_encoder():
     """A KL that were detached would leave the priors without a gradient, as the likelihood does not read them."""
     model, inputs = bayesian(classifier()), batch()
@@ -106,6 +100,7 @@ def test_priors_and_families(prior, family):
     inputs = batch()
     expected = classifier()(**inputs).logits
     model = bayesian(classifier(), prior=prior)
+    torch.testing.assert_close(model(**inputs).logits, expected)
     elbo = None if "enumerate" in family.infer else AttentionELBO(kl_weight=0.01, kl_mean=True)
     report = check_model(model, AttentionGuide(model, family), **inputs, elbo=elbo)
     assert report.problems == ()
@@ -294,3 +289,97 @@ def test_the_committed_table_names_the_same_families_and_verdicts():
     rows = re.findall(r"^\| (\S+) \| (\w+) \| (yes|refused)", DOCUMENT.read_text(), re.MULTILINE)
     expected = [(f.name, f.cls, "yes") for f in SUPPORTED] + [(f.name, f.cls, "refused") for f in REFUSED]
     assert rows == expected
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = bayesian(classifier(), prior=partial(ContextualGammaPrior, rate=2.0), sites="*.layer.1.*")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".prior." in name:
+                parameter.add_(1)
+    model.save_pretrained(tmp_path)
+    return model, tmp_path
+
+
+def assert_same(model, other):
+    assert model.state_dict().keys() == other.state_dict().keys()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_priors_and_sites_come_back(saved, auto):
+    model, folder = saved
+    if auto:
+        other = bayesian(AutoModelForSequenceClassification.from_pretrained(folder))
+    else:
+        other = from_pretrained(transformers.BertForSequenceClassification, folder)
+    assert_same(model, other)
+    sites = [
+        name
+        for name in AttentionGuide(other, Weibull()).run(input_ids=INPUTS["input_ids"]).trace
+        if "attention" in name
+    ]
+    assert sites == ["bert.encoder.layer.1.attention.self"]
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForSequenceClassification"]
+
+
+def test_models_of_one_configuration():
+    config = transformers.BertConfig(**FAMILIES["bert"].options, num_labels=3)
+    models = [bayesian(transformers.BertForSequenceClassification(config)) for _ in range(2)]
+    assert not hasattr(config, "pyro_attention")
+    for model in models:
+        assert all(module.config is model.config for module in model.modules() if hasattr(module, "config"))
+    assert deterministic(models[1]).config._attn_implementation == "sdpa"
+
+
+def test_shards(saved):
+    model, folder = saved
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="5KB")
+    assert (folder / "model.safetensors.index.json").exists()
+    assert_same(model, from_pretrained(AutoModelForSequenceClassification, folder))
+
+
+def test_an_index_names_files_beside_it(saved, monkeypatch):
+    model, folder = saved
+    name = "../x.safetensors"
+    (folder / "model.safetensors").rename(folder.parent / "x.safetensors")
+    weights = dict.fromkeys(model.state_dict(), name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", pytest.fail)
+    with pytest.raises(ValueError, match=rf"index.json' names the file '{name}', expected names of files beside it"):
+        from_pretrained(transformers.BertForSequenceClassification, folder)
+
+
+def test_another_head_keeps_the_priors(saved):
+    model, folder = saved
+    base = from_pretrained(AutoModel, folder)
+    assert_same(model.bert, base)
+    base.save_pretrained(folder)
+    with pytest.warns(UserWarning, match=r"no weights for classifier.bias, classifier.weight"):
+        other = from_pretrained(AutoModelForTokenClassification, folder)
+    assert torch.equal(
+        other.bert.encoder.layer[1].attention.self.latent_attention.prior.network.hidden_bias,
+        model.bert.encoder.layer[1].attention.self.latent_attention.prior.network.hidden_bias,
+    )
+
+
+def test_priors_of_a_function(saved):
+    folder = saved[1]
+    bayesian(classifier(), prior=lambda width: ContextualGammaPrior(width, heads=2)).save_pretrained(folder)
+    with pytest.raises(ValueError, match="made by a function, which it cannot hold; pass prior="):
+        from_pretrained(AutoModel, folder)
+    from_pretrained(AutoModel, folder, prior=lambda width: ContextualGammaPrior(width, heads=2))
+    with pytest.raises(ValueError, match=r"has shape \(2, 8, 10\) in .*, expected \(1, 8, 10\)"):
+        from_pretrained(AutoModel, folder, prior="gamma_contextual")
+
+
+def test_lost_priors(saved):
+    folder = saved[1]
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if "hidden_weight" not in name}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"1 of 4 prior parameters are missing in .*hidden_weight"):
+        from_pretrained(AutoModelForSequenceClassification, folder)
