@@ -520,7 +520,7 @@ def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy
     if confidence.shape != accuracy.shape:
         raise ValueError(f"confidence has shape {tuple(confidence.shape)}, expected [items] = {tuple(accuracy.shape)}")
     if confidence.isnan().any():
-        raise ValueError(f"{confidence.isnan().sum().item()} of {len(confidence)} confidences are NaN")
+        raise ValueError("confidence holds NaN, expected numbers that can be ordered")
     falling, order = confidence.detach().sort(descending=True)
     _, group, sizes = falling.unique_consecutive(return_inverse=True, return_counts=True)
     sums = torch.zeros(len(sizes), dtype=torch.float64, device=sizes.device)
@@ -566,9 +566,7 @@ def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
 def _check_probabilities(probabilities: Tensor, *, min_samples: int = 0) -> Tensor:
     """The probabilities, ``[S, items, classes]`` with S = 1 where there are no samples: >= 0 and with a sum of one."""
     checked = _with_samples("probabilities", probabilities, min_samples)
-    if checked.isnan().any():
-        raise ValueError(f"{checked.isnan().sum().item()} of {checked.numel()} probabilities are NaN")
-    if (checked < 0).any():
+    if not (checked >= 0).all():
         raise ValueError(
             f"probabilities have an entry {checked.min().item():.4g}, expected >= 0; apply .softmax(-1) to logits"
         )

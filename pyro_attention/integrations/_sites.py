@@ -38,8 +38,9 @@ def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
             f"of one, or a function of the width of a key: every site needs a prior of its own"
         )
     first = next(iter(signature(made).parameters.values()), None)
+    # one that has to be given a width has a first parameter without a default
     positional = first is not None and first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD)
-    prior = made(head_dim) if positional and first.default is first.empty else made()
+    prior = made(head_dim) if first is not None and positional and first.default is first.empty else made()
     if not isinstance(prior, Prior):
         raise TypeError(
             f"site '{site}': prior= made a {type(prior).__name__}, expected a Prior such as FixedGammaPrior"

@@ -10,13 +10,11 @@ from pyro_attention import (
     Dense,
     DoublyNormalized,
     GraphAttention,
-    Hybrid,
-    MultiheadAttention,
     Softmax,
     Weibull,
     sample_posterior,
 )
-from pyro_attention.analysis import edge_intervals, explained_away, hybrid_weights
+from pyro_attention.analysis import edge_intervals, explained_away
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm
 from tests.toy_models import GraphData
 
@@ -89,23 +87,6 @@ def test_histogram_counts_every_key_once():
     assert histogram.edges[[0, -1]].tolist() == pytest.approx([math.log(1e-8), math.log(2)])
     assert histogram.explained_away.tolist() == [2, 0]
     assert histogram.counts.tolist() == [[1, 0, 0, 2], [0, 0, 0, 4]]
-
-
-def test_hybrid_weights_of_all_layers():
-    layers = torch.nn.ModuleList(
-        [
-            MultiheadAttention(4, 2, name="encoder.0", normalizer=Hybrid(2, initial=0.1)),
-            MultiheadAttention(4, 2, name="encoder.1", normalizer=Hybrid(initial=0.7)),
-            MultiheadAttention(4, 2, name="decoder.0"),
-        ]
-    )
-    found = hybrid_weights(layers)
-    assert {name: weights.tolist() for name, weights in found.items()} == {
-        "encoder.0": pytest.approx([0.1, 0.1]),
-        "encoder.1": pytest.approx([0.7]),
-    }
-    assert not any(weights.requires_grad for weights in found.values())
-    assert hybrid_weights(layers[2]) == {}
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from pyro_attention import (
 )
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.integrations.huggingface import bayesian, deterministic, from_pretrained
+from pyro_attention.integrations.huggingface.attention import attend
 from pyro_attention.integrations.huggingface.probe import tensors
 from tests.integrations.huggingface_table import DOCUMENT, measure
 from tests.integrations.tiny_transformers import REFUSED, SUPPORTED, Family
@@ -191,6 +192,14 @@ def test_bad_arguments_leave_the_model_alone(options, error, message):
     assert model.config._attn_implementation == classifier().config._attn_implementation
     assert model.state_dict().keys() == classifier().state_dict().keys()
     bayesian(model)
+
+
+def test_a_causal_module_without_its_mask():
+    module, states = torch.nn.Module(), torch.zeros(1, 1, 2, 4)
+    module.is_causal = True
+    with pytest.raises(ValueError, match="no attention mask"):
+        attend(module, states, states, states, None)
+    attend(module, states[:, :, :1], states, states, None)  # the last token may see all
 
 
 def test_a_model_that_changes_scores_behind_our_back():

@@ -268,30 +268,12 @@ def test_tied_layers_stay_tied():
     assert_same(back(x), theirs(x))
 
 
-class OwnForward(nn.MultiheadAttention):
-    def forward(self, *args, **kwargs):
-        return super().forward(*args, **kwargs)
-
-
-def parametrised():
-    layer = nn.MultiheadAttention(WIDTH, HEADS)
-    nn.utils.parametrizations.weight_norm(layer.out_proj)
-    return layer
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (partial(nn.MultiheadAttention, WIDTH, HEADS, add_bias_kv=True), ValueError, "add_bias_kv=True"),
-        (partial(OwnForward, WIDTH, HEADS), TypeError, "cannot copy a OwnForward, expected .* torch's own forward"),
-        (parametrised, ValueError, r"with out_proj.parametrizations.*remove_parametrizations"),
-    ],
-)
-def test_layers_that_cannot_be_converted(make, error, message):
-    """Nothing changes then, and the rest can be converted without them."""
-    module = nn.ModuleDict({"good": nn.MultiheadAttention(WIDTH, HEADS), "bad": make()})
+def test_layers_that_cannot_be_converted():
+    """Nothing changes then, and the rest can be converted without them; tests of the layer try every reason."""
+    bad = nn.MultiheadAttention(WIDTH, HEADS, add_bias_kv=True)
+    module = nn.ModuleDict({"good": nn.MultiheadAttention(WIDTH, HEADS), "bad": bad})
     before = dict(module.items())
-    with pytest.raises(error, match=rf"^'bad': .*{message}.*; or name the others by sites="):
+    with pytest.raises(ValueError, match=r"^'bad': .*add_bias_kv=True.*; or name the others by sites="):
         bayesian(module)
     assert dict(module.items()) == before
-    assert type(bayesian(module, sites="good")["bad"]) is type(before["bad"])
+    assert bayesian(module, sites="good")["bad"] is bad

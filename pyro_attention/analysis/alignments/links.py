@@ -334,12 +334,6 @@ def read_naacl(
         target_first: The target word is the second column.
         lengths: As there; and sentences without a line have no links instead of being left out.
 
-    Returns:
-        Links by sentence id, as written in the file ("0001").
-
-    Raises:
-        ValueError: Other columns, or links out of range; with file and line.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "gold.wa")
@@ -371,11 +365,7 @@ def read_sentences(path: str | Path) -> dict[str, list[str]]:
     Args:
         path: The file, in UTF-8.
 
-    Returns:
-        Words by sentence id; the number of the line, from 0, where there are no ids.
-
-    Raises:
-        ValueError: Ids that repeat, or that some lines have and others have not; with file and line.
+    Ids are as in :func:`read_pharaoh`.
 
     Example:
         >>> import tempfile

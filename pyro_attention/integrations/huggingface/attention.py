@@ -40,13 +40,7 @@ _HARMLESS = {
 
 
 class SiteAttention(LatentAttention):
-    """The latent weights of one attention module of transformers.
-
-    Args:
-        name: Path of the module.
-        prior: Its prior.
-        self_attention: Whether its queries are at the positions of its keys.
-    """
+    """The latent weights of one attention module; ``self_attention`` where its queries are at its keys' positions."""
 
     def __init__(self, name: str, prior: Prior, *, self_attention: bool) -> None:
         super().__init__(name, prior)
@@ -82,9 +76,6 @@ def attend(
 
     Returns:
         Context ``[B, T, H, D]`` and weights ``[B, H, T, K]``.
-
-    Raises:
-        ValueError: A keyword that changes the scores and is not known here, or a causal module without a mask.
     """
     _check(module, query, attention_mask, kwargs)
     observer = OBSERVER.get()
@@ -182,10 +173,6 @@ def compact_mask(*, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor
     """The mask that eager attention adds to its scores, with one row where all queries may attend to the same keys.
 
     A contextual prior is then one distribution a key, and not one a query and key, which costs many times as much.
-
-    Args:
-        dtype: Of the mask.
-        kwargs: What the mask interface of transformers passes.
 
     Returns:
         ``[B, 1, T, K]``, or ``[B, 1, 1, K]`` as for padding alone: 0 where a query attends, the least number elsewhere.

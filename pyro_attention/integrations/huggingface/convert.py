@@ -92,12 +92,6 @@ def deterministic(model: Any) -> Any:
     Args:
         model: A model of :func:`bayesian`.
 
-    Returns:
-        The same object.
-
-    Raises:
-        TypeError: The model is not Bayesian.
-
     Example:
         >>> original = deterministic(bayesian(model))  # doctest: +SKIP
     """
@@ -372,11 +366,7 @@ def _site_paths(model: Any, saved: list[str], modules: Collection[str]) -> list[
 
 
 def shards(source: str, config: Any, where: Mapping[str, Any]) -> dict[str, Path]:
-    """Where every parameter of a checkpoint of several files is, by its index; nothing where it has no index.
-
-    Raises:
-        ValueError: The index names a file that is not beside it.
-    """
+    """Where every parameter of a checkpoint of several files is, by its index; nothing where it has no index."""
     index = _local(source, "model.safetensors.index.json", config, where)
     if index is None:
         return {}

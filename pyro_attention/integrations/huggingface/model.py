@@ -28,15 +28,10 @@ _IGNORED = -100  # transformers' label of a position that does not count
 
 
 class BayesianModel:
-    """What :func:`bayesian` adds to the class of a model.
+    """What :func:`bayesian` adds to the class of a model."""
 
-    Attributes:
-        deterministic_class: The class before.
-        pyro_likelihood: The likelihood that was given, or None.
-    """
-
-    deterministic_class: type
-    pyro_likelihood: Any
+    deterministic_class: type  # the class before
+    pyro_likelihood: Any  # the likelihood that was given, or None
 
     def pyro_forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network in a plate over the batch, observe the labels if there are any, and return the logits.
@@ -122,11 +117,7 @@ def _batch_size(model: Any, inputs: dict[str, Any]) -> int:
 
 
 def likelihood_of(model: Any) -> Likelihood:
-    """The likelihood of a model's head: the one that was given, or that of its class.
-
-    Raises:
-        ValueError: None was given, and the head is none that is known.
-    """
+    """The likelihood of a model's head: the one that was given, or that of its class."""
     if model.pyro_likelihood is not None:
         return model.pyro_likelihood  # type: ignore[no-any-return]
     name = type(model).__name__

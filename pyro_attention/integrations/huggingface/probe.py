@@ -20,17 +20,11 @@ _LENGTH, _TARGETS = 5, 3  # of encoder and decoder: different, so that cross att
 
 @dataclass
 class Call:
-    """What a module does with the attention function in one pass.
+    """What a module does with the attention function in one pass."""
 
-    Attributes:
-        head_dim: Width of a key.
-        count: Number of calls.
-        self_attention: Whether there were as many keys as queries.
-    """
-
-    head_dim: int
+    head_dim: int  # width of a key
     count: int = 0
-    self_attention: bool = True
+    self_attention: bool = True  # there were as many keys as queries
 
 
 def probe(
