@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.score_terms import DiagonalBias, Jumps, NullWord, TemporalNormalizer
 from pyro_attention import Additive, Dense, LatentAttention, TokenLikelihood
-from pyro_attention.analysis.alignments.uncertainty import k_max as keep_largest
+from pyro_attention.analysis.alignments.weights import k_max as keep_largest
 
 __all__ = ["AttentionDecoder", "DecoderSizes", "DecoderState", "InputFeed", "Step"]
 

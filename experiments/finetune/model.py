@@ -30,7 +30,7 @@ from pyro_attention import AttentionELBO, AttentionGuide, predict
 from pyro_attention.families.base import FAMILIES, PRIORS
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
-from pyro_attention.integrations.huggingface.files import shards
+from pyro_attention.integrations.huggingface.convert import shards
 from pyro_attention.posterior.sampling import Noise
 from pyro_attention.schedules import Constant, Linear
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from pyro_attention.aligner.aligner import AlignedPair, Aligner, cross_fit
-from pyro_attention.analysis.alignments.files import read_pharaoh
+from pyro_attention.analysis.alignments.links import read_pharaoh
 from pyro_attention.viewer import AlignmentView, write_viewer
 
 __all__ = ["main"]

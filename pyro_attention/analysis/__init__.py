@@ -4,36 +4,51 @@ Everything takes plain tensors, so it serves any model; ``import pyro_attention`
 calibration error and PAvPU need ``pip install 'pyro-attention[analysis]'``.
 """
 
-from pyro_attention.analysis.alignments.files import read_naacl, read_pharaoh, read_sentences, write_pharaoh
-from pyro_attention.analysis.alignments.scores import AlignmentScores, GoldAlignment, agreement, alignment_error_rate
-from pyro_attention.analysis.alignments.symmetrisation import symmetrise
-from pyro_attention.analysis.alignments.uncertainty import (
+from pyro_attention.analysis.alignments.links import (
+    AlignmentScores,
+    GoldAlignment,
+    agreement,
+    alignment_error_rate,
+    read_naacl,
+    read_pharaoh,
+    read_sentences,
+    symmetrise,
+    write_pharaoh,
+)
+from pyro_attention.analysis.alignments.weights import (
+    Alignment,
     AlignmentUncertainty,
     AlignmentUpdate,
     CredibleIntervals,
     alignment_uncertainty,
     credible_intervals,
+    hard_alignment,
     k_max,
+    link_probabilities,
+    mbr_alignment,
+    merge_pieces,
     prior_to_posterior,
+    word_map,
 )
-from pyro_attention.analysis.alignments.weights import Alignment, hard_alignment, link_probabilities, mbr_alignment
-from pyro_attention.analysis.alignments.word_pieces import merge_pieces, word_map
-from pyro_attention.analysis.classification.calibration import TemperatureScaling, fit_temperature
-from pyro_attention.analysis.classification.certainty import PAvPU, pavpu, top_two_p_values
-from pyro_attention.analysis.classification.decomposition import (
+from pyro_attention.analysis.classification import (
+    ClassificationScores,
+    PAvPU,
+    SelectiveAccuracy,
+    TemperatureScaling,
     UncertaintyDecomposition,
     VarianceSplit,
-    decompose_uncertainty,
-    split_variance,
-)
-from pyro_attention.analysis.classification.scores import (
-    ClassificationScores,
     brier_score,
     classification_scores,
+    decompose_uncertainty,
     expected_calibration_error,
+    fit_temperature,
+    max_probability,
     negative_log_likelihood,
+    pavpu,
+    selective_accuracy,
+    split_variance,
+    top_two_p_values,
 )
-from pyro_attention.analysis.classification.selective import SelectiveAccuracy, max_probability, selective_accuracy
 from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
 from pyro_attention.analysis.explained_away import ExplainedAway, MassHistogram, explained_away, hybrid_weights
 

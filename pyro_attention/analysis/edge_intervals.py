@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import as_float
-from pyro_attention.analysis.alignments.uncertainty import CredibleIntervals
-from pyro_attention.analysis.inputs import ROUNDING, check_floats, equal_tailed
+from pyro_attention.analysis.alignments.weights import CredibleIntervals
+from pyro_attention.analysis.inputs import ROUNDING, check_samples, equal_tailed
 from pyro_attention.edge_list import check_edge_index
 
 __all__ = ["EdgeIntervals", "edge_intervals"]
@@ -59,9 +58,14 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
         >>> found.mean.shape
         torch.Size([5, 2])
     """
-    checked = _check_samples(samples)
-    if not isinstance(edge_index, Tensor):
-        raise TypeError(f"edge_index is a {type(edge_index).__name__}, expected a tensor of torch.int64 [2, edges]")
+    remedy = "choose one graph of a batch before; [samples, edges, heads]"
+    checked = check_samples("samples", samples, axes="E, H", min_samples=2, remedy=remedy)
+    good = (checked >= 0) & (checked <= 1 + ROUNDING)
+    if not good.all():
+        raise ValueError(
+            f"samples have an entry {checked[~good][0].item():.4g}, expected weights from 0 to 1; leave out "
+            f"log_weights=True of sample_posterior"
+        )
     nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
     check_edge_index(edge_index, num_sources=nodes, num_targets=nodes)
     edges, loops = edge_index.size(1), samples.size(1) - edge_index.size(1)
@@ -74,23 +78,6 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
     _check_sums(checked, target.to(checked.device), max(nodes, loops))
     added = torch.arange(edges + loops, device=source.device) >= edges
     return EdgeIntervals(*equal_tailed(checked, level), level, source, target, added)
-
-
-def _check_samples(samples: Tensor) -> Tensor:
-    """Raise unless samples are ``[S, E, H]`` with entries in [0, 1], up to rounding; without a graph."""
-    check_floats("samples", samples)
-    if samples.dim() != 3 or samples.numel() == 0 or len(samples) < 2:
-        raise ValueError(
-            f"samples have shape {tuple(samples.shape)}, expected [S, E, H]: at least two samples, edges, heads; "
-            f"choose one graph of a batch before"
-        )
-    good = (samples >= 0) & (samples <= 1 + ROUNDING)
-    if not good.all():
-        raise ValueError(
-            f"samples have an entry {samples[~good][0].item():.4g}, expected weights from 0 to 1; leave out "
-            f"log_weights=True of sample_posterior"
-        )
-    return as_float(samples.detach())
 
 
 def _check_sums(samples: Tensor, target: Tensor, nodes: int) -> None:

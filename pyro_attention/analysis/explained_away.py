@@ -53,13 +53,8 @@ class ExplainedAway:
         Args:
             bins: Number of bins of equal width between log epsilon and the largest log mass.
 
-        Raises:
-            ValueError: ``bins`` is below one.
-
         Source: Ding et al. (2020), Attention that does not Explain Away, figure 1.
         """
-        if bins < 1:
-            raise ValueError(f"bins is {bins}, expected at least 1")
         heads = self.mass.transpose(0, -2).flatten(1) if self.mass.dim() > 2 else self.mass
         largest = max([math.log(self.epsilon) + 1.0, *heads[heads > self.epsilon].log().tolist()])
         edges = torch.linspace(math.log(self.epsilon), largest, bins + 1, dtype=torch.float64)

@@ -24,15 +24,6 @@ PriorFactory: TypeAlias = str | Callable[..., Prior]
 def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
     """The prior of one site; one that reads the keys is made for their width, and shared by the heads.
 
-    Args:
-        factory: A registered name, a class of priors, a ``functools.partial`` of one, or a function of the width.
-        head_dim: Width of the keys of one head.
-        site: Name of the site, for errors.
-
-    Raises:
-        TypeError: The factory is neither a name nor callable, or makes something else than a prior.
-        ValueError: No prior has this name.
-
     Example:
         >>> make_prior("gamma_contextual", 64, site="layers.0")
         ContextualGammaPrior(
@@ -46,7 +37,10 @@ def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
             f"prior is {factory!r}, expected a name such as 'gamma_contextual', a class of priors, a functools.partial "
             f"of one, or a function of the width of a key: every site needs a prior of its own"
         )
-    prior = made(head_dim) if _takes_width(made) else made()
+    first = next(iter(signature(made).parameters.values()), None)
+    # one that has to be given a width has a first parameter without a default
+    positional = first is not None and first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD)
+    prior = made(head_dim) if first is not None and positional and first.default is first.empty else made()
     if not isinstance(prior, Prior):
         raise TypeError(
             f"site '{site}': prior= made a {type(prior).__name__}, expected a Prior such as FixedGammaPrior"
@@ -54,25 +48,8 @@ def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
     return prior
 
 
-def _takes_width(made: Callable[..., Prior]) -> bool:
-    """Whether a factory has to be given a width: its first positional parameter has no default."""
-    for parameter in signature(made).parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            return parameter.default is parameter.empty
-        break
-    return False
-
-
 def read_sites(sites: str | Sequence[str], paths: Collection[str], *, of: str) -> list[str]:
-    """The paths that match any of the patterns, in their order.
-
-    Args:
-        sites: One pattern as in ``fnmatch``, or several.
-        paths: Module paths of the attentions of a model; that of the model itself is "".
-        of: What stands at these paths, for the error, such as "torch.nn.MultiheadAttention".
-
-    Raises:
-        ValueError: There are no patterns or no attentions, or a pattern matches none of them.
+    """The paths that match any of the patterns, in their order; ``of`` says what stands there, for the errors.
 
     Example:
         >>> read_sites("layers.*.self_attn", ["layers.0.self_attn", "layers.0.cross_attn"], of="attention")

@@ -39,9 +39,8 @@ def to_arviz(
 
     Raises:
         ImportError: ArviZ is not installed.
-        TypeError: A site has no tensor.
-        ValueError: No sites, a site without samples, sites with different numbers of them, NaN, dims or coords that do
-            not fit, one name for dimensions of different sizes, or a name that ArviZ has for something else.
+        ValueError: No sites, a site without samples, sites with different numbers of them, dims that do not fit, or one
+            name for dimensions of different sizes.
 
     Example:
         >>> import torch
@@ -54,7 +53,7 @@ def to_arviz(
         arviz = import_module("arviz")
     except ImportError as error:
         raise ImportError("to_arviz needs ArviZ: pip install arviz") from error
-    _check(samples, dims or {}, coords or {})
+    _check(samples, dims or {})
     posterior = {name: tensor.detach().cpu().float().numpy()[None] for name, tensor in samples.items()}
     options = {
         "dims": None if dims is None else {name: list(names) for name, names in dims.items()},
@@ -79,9 +78,6 @@ def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str
 
     Returns:
         By site the names of the dimensions of its weights after S. Sites of a layout of one's own are left out.
-
-    Raises:
-        TypeError: The guide is no AttentionGuide.
 
     Example:
         >>> import pyro
@@ -114,51 +110,20 @@ def _site_dims(name: str, site: Any) -> list[str] | None:
     return outer + [f"{name}_{part}" for part in event]
 
 
-def _check(
-    samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]], coords: Mapping[str, Sequence[Any]]
-) -> None:
-    """Raise TypeError or ValueError unless samples, dims and coords fit each other."""
-    for name, tensor in samples.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"site '{name}' has a {type(tensor).__name__}, expected a tensor [S, ...]")
-        if tensor.isnan().any():
-            raise ValueError(f"site '{name}' has {int(tensor.isnan().sum())} of {tensor.numel()} samples NaN")
-        names = dims.get(name)
-        if names is not None and len(names) != tensor.dim() - 1:
-            raise ValueError(
-                f"site '{name}' has shape {tuple(tensor.shape)} and dims {list(names)}, expected a name for each "
-                f"dimension after the first, which holds the samples"
-            )
-    counts = {name: len(tensor) if tensor.dim() else 0 for name, tensor in samples.items()}
+def _check(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> None:
+    """Raise where ArviZ would fill up with NaN; dimensions without a name get one of its own."""
+    counts = {name: len(tensor) for name, tensor in samples.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
         raise ValueError(f"samples have {counts or 'no sites'}, expected the same number of samples in every site")
     if unknown := sorted(dims.keys() - samples.keys()):
         raise ValueError(f"dims name {unknown}, expected sites among {list(samples)}")
-    sizes = {"chain": 1, "draw": next(iter(counts.values()))} | _sizes(samples, dims)
-    if taken := sorted(sizes.keys() & samples.keys()):
-        raise ValueError(f"{taken} are names of sites and of dimensions, expected different ones; rename one of them")
-    named = sorted({name for names in dims.values() for name in names})
-    if unknown := sorted(coords.keys() - sizes.keys()):
-        # ArviZ leaves out labels of dimensions that it does not know
-        raise ValueError(f"coords label {unknown}, expected dimensions that dims name, {named}")
-    for name, labels in coords.items():
-        if len(labels) != sizes[name]:
-            raise ValueError(f"coords have {len(labels)} labels of '{name}', expected {sizes[name]}, its size")
-
-
-def _sizes(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The size of every dimension after the first, by name; those without one have names of ArviZ's own.
-
-    Raises:
-        ValueError: A name stands for two sizes, where ArviZ would fill up with NaN, twice in a site, or for the draws.
-    """
     found: dict[str, tuple[int, str]] = {}
     for site, tensor in samples.items():
         names = dims.get(site, [f"{site}_dim_{place}" for place in range(tensor.dim() - 1)])
-        if len({"chain", "draw", *names}) != len(names) + 2:
+        if len({"chain", "draw", *names}) != tensor.dim() + 1:
             raise ValueError(
-                f"site '{site}' has dims {list(names)}, expected each name once, and neither 'chain' nor 'draw', which "
-                f"are ArviZ's names for the samples"
+                f"site '{site}' has shape {tuple(tensor.shape)} and dims {list(names)}, expected a name for each "
+                f"dimension after the first, each once; 'chain' and 'draw' are ArviZ's names for the samples"
             )
         for name, size in zip(names, tensor.shape[1:], strict=True):
             before, other = found.setdefault(name, (size, site))
@@ -167,4 +132,3 @@ def _sizes(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> 
                     f"dimension '{name}' has size {before} in site '{other}' and {size} in site '{site}', expected one "
                     f"size a name; give them names of their own, as attention_dims does"
                 )
-    return {name: size for name, (size, _) in found.items()}

@@ -4,8 +4,7 @@ A view holds words and weights; :func:`write_viewer` writes a page of many views
 :func:`document` put them into a page of your own. Everything takes plain tensors, so it serves any model.
 """
 
-from pyro_attention.viewer.page import document, fragment, write_viewer
-from pyro_attention.viewer.payload import LEAST, MOST_SAMPLES
+from pyro_attention.viewer.page import LEAST, MOST_SAMPLES, document, fragment, write_viewer
 from pyro_attention.viewer.views import AlignmentView, HeadsView, Panel, RegionView, View, heads_view
 
 __all__ = [

@@ -10,8 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyro_attention.analysis.alignments.inputs import check_matrix
-from pyro_attention.analysis.alignments.scores import GoldAlignment
+from pyro_attention.analysis.alignments.links import GoldAlignment
+from pyro_attention.analysis.alignments.weights import check_matrix
 
 __all__ = ["AlignmentView", "HeadsView", "Panel", "RegionView", "View", "heads_view"]
 
@@ -47,7 +47,8 @@ class View(ABC):
 
     def __post_init__(self) -> None:
         for side, words in (("rows", self.rows), ("columns", self.columns)):
-            _check_words(side, words)
+            if isinstance(words, str) or not words or not all(isinstance(word, str) for word in words):
+                raise TypeError(f"{side} are {words!r:.100}, expected a sequence of words, at least one")
         if not self.panels:
             raise ValueError("posterior is an empty mapping, expected weights of at least one scheme or site")
 
@@ -156,8 +157,8 @@ class RegionView(_SchemesView):
         prior: The same of the prior.
 
     Raises:
-        TypeError: Words are no texts, weights no floats, or the picture is not uint8.
-        ValueError: As for :class:`AlignmentView`; a picture of another shape, or a grid without regions.
+        TypeError: Words are no texts, or weights no floats.
+        ValueError: As for :class:`AlignmentView`; a picture of another kind or shape, or a grid without regions.
 
     Example:
         >>> picture = torch.zeros(3, 32, 32, dtype=torch.uint8)
@@ -173,12 +174,12 @@ class RegionView(_SchemesView):
     def __post_init__(self) -> None:
         if min(self.grid) < 1:
             raise ValueError(f"grid is {self.grid}, expected at least one row and one column")
-        if not isinstance(self.picture, Tensor) or self.picture.dtype != torch.uint8:
-            seen = self.picture.dtype if isinstance(self.picture, Tensor) else type(self.picture).__name__
-            raise TypeError(f"picture is of {seen}, expected a tensor of torch.uint8, 0 to 255")
         shape = tuple(self.picture.shape)
-        if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] != 3) or self.picture.numel() == 0:
-            raise ValueError(f"picture has shape {shape}, expected [height, width] or [3, height, width]")
+        if self.picture.dtype != torch.uint8 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] != 3):
+            raise ValueError(
+                f"picture has {self.picture.dtype} and shape {shape}, expected torch.uint8 and [height, width] or "
+                f"[3, height, width]"
+            )
         super().__post_init__()
 
     @property
@@ -238,9 +239,9 @@ class HeadsView(View):
         """Every head of every site."""
         found = []
         for site, samples in self.posterior.items():
-            if not isinstance(samples, Tensor) or samples.dim() != 4:
-                seen = f"shape {tuple(samples.shape)}" if isinstance(samples, Tensor) else type(samples).__name__
-                raise ValueError(f"posterior of site '{site}' has {seen}, expected samples [S, H, M, N] of one text")
+            if samples.dim() != 4:
+                shape = tuple(samples.shape)
+                raise ValueError(f"posterior of site '{site}' has shape {shape}, expected [S, H, M, N] of one text")
             for head, weights in enumerate(samples.unbind(1)):
                 name = f"posterior of site '{site}', head {head},"
                 found.append(Panel(site, f"head {head}", _checked(self, name, weights)))
@@ -296,12 +297,3 @@ def _checked(view: View, name: str, weights: Tensor) -> Tensor:
             f"{view.names[0]} by {view.names[1]}; merge pieces into words, drop special tokens and padding"
         )
     return checked.cpu().clamp(max=1.0)
-
-
-def _check_words(side: str, words: Sequence[str]) -> None:
-    if isinstance(words, str) or not isinstance(words, Sequence):
-        raise TypeError(f"{side} are a {type(words).__name__}, expected a sequence of words")
-    if wrong := [word for word in words if not isinstance(word, str)]:
-        raise TypeError(f"{side} hold {wrong[0]!r}, expected texts")
-    if not words:
-        raise ValueError(f"{side} are empty, expected at least one word")

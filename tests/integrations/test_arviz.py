@@ -1,13 +1,15 @@
-"""Samples for ArviZ, by a stub of either interface; ArviZ itself is no dependency."""
+"""Posterior draws for ArviZ: by a stub of either interface, and by ArviZ itself where it is installed."""
 
-import math
 import sys
 from types import SimpleNamespace
 
+import pyro
 import pytest
 import torch
 
-from pyro_attention.integrations.arviz import to_arviz
+from pyro_attention import AttentionGuide, FixedGammaPrior, GraphAttention, LatentAttention, Weibull, sample_posterior
+from pyro_attention.integrations.arviz import attention_dims, to_arviz
+from tests.toy_models import GraphData
 
 
 @pytest.fixture(params=["0.23.4", "1.2.0"])
@@ -36,55 +38,93 @@ def test_one_chain():
     assert to_arviz(samples)[1] == {"dims": None, "coords": None}
 
 
-@pytest.mark.usefixtures("arviz")
-@pytest.mark.parametrize(
-    ("samples", "options", "error", "message"),
-    [
-        ({}, {}, ValueError, "samples have no sites, expected the same number"),
-        ({"a": torch.rand(3), "b": torch.rand(4)}, {}, ValueError, r"samples have \{'a': 3, 'b': 4\}"),
-        ({"a": torch.rand(0, 2)}, {}, ValueError, r"samples have \{'a': 0\}"),
-        ({"a": torch.tensor(1.0)}, {}, ValueError, r"samples have \{'a': 0\}"),
-        ({"a": [1.0]}, {}, TypeError, "site 'a' has a list, expected a tensor"),
-        ({"a": torch.rand(3, 2)}, {"dims": {"a": ["x", "y"]}}, ValueError, r"shape \(3, 2\) and dims \['x', 'y'\]"),
-        ({"a": torch.tensor([0.5, math.nan])}, {}, ValueError, "site 'a' has 1 of 2 samples NaN"),
-        (
-            {"a": torch.rand(3, 2)},
-            {"dims": {"a": ["x"]}, "coords": {"y": ["b", "c"]}},
-            ValueError,
-            r"coords label \['y'\], expected dimensions that dims name, \['x'\]",
-        ),
-        ({"a": torch.rand(3, 2)}, {"dims": {"b": ["x"]}}, ValueError, r"dims name \['b'\], expected sites among"),
-        # what ArviZ would fill up with NaN, or leave out
-        (
-            {"a": torch.rand(3, 2), "b": torch.rand(3, 4)},
-            {"dims": {"a": ["x"], "b": ["x"]}},
-            ValueError,
-            "dimension 'x' has size 2 in site 'a' and 4 in site 'b', expected one size a name",
-        ),
-        (
-            {"a": torch.rand(3, 2), "b": torch.rand(3, 4)},
-            {"dims": {"b": ["a_dim_0"]}},
-            ValueError,
-            "dimension 'a_dim_0' has size 2 in site 'a' and 4 in site 'b'",
-        ),
-        ({"a": torch.rand(3, 2, 2)}, {"dims": {"a": ["x", "x"]}}, ValueError, "expected each name once"),
-        ({"a": torch.rand(3, 2)}, {"dims": {"a": ["draw"]}}, ValueError, "neither 'chain' nor 'draw'"),
-        ({"a": torch.rand(3, 2)}, {"dims": {"a": ["a"]}}, ValueError, r"\['a'\] are names of sites and of dimensions"),
-        ({"chain": torch.rand(3, 2)}, {}, ValueError, r"\['chain'\] are names of sites and of dimensions"),
-        (
-            {"a": torch.rand(3, 2)},
-            {"dims": {"a": ["x"]}, "coords": {"x": ["one"]}},
-            ValueError,
-            "coords have 1 labels of 'x', expected 2, its size",
-        ),
-    ],
-)
-def test_wrong_input(samples, options, error, message):
-    with pytest.raises(error, match=message):
-        to_arviz(samples, **options)
-
-
 def test_without_arviz(monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ImportError, match="to_arviz needs ArviZ: pip install arviz"):
         to_arviz({"a": torch.rand(3, 2)})
+
+
+@pytest.mark.usefixtures("arviz")
+@pytest.mark.parametrize(
+    ("samples", "dims", "message"),
+    [
+        ({"a": torch.rand(3), "b": torch.rand(4)}, {}, r"samples have \{'a': 3, 'b': 4\}"),
+        ({"a": torch.rand(3, 2)}, {"b": ["x"]}, r"dims name \['b'\], expected sites among"),
+        ({"a": torch.rand(3, 2, 2)}, {"a": ["x", "x"]}, "each once"),
+        ({"a": torch.rand(3, 2), "b": torch.rand(3, 4)}, {"a": ["x"], "b": ["x"]}, "dimension 'x' has size 2 in site"),
+    ],
+)
+def test_what_arviz_would_fill_up_with_nan(samples, dims, message):
+    with pytest.raises(ValueError, match=message):
+        to_arviz(samples, dims=dims)
+
+
+def plated():
+    attention = LatentAttention("attention", FixedGammaPrior())
+
+    def model(scores, values):
+        with pyro.plate("words", scores.size(1), dim=-1), pyro.plate("sentences", len(scores), dim=-2):
+            return attention(scores, values).context
+
+    return AttentionGuide(model, Weibull()), (torch.randn(2, 5, 2, 3, 4), torch.ones(2, 5, 2, 4, 1)), {}
+
+
+def graph():
+    data, layer = GraphData.random(), GraphAttention(5, 3, heads=2)
+    return AttentionGuide(lambda x: layer(x, data.edge_index), Weibull()), (data.features,), {}
+
+
+def transformer(name):
+    pytest.importorskip("transformers")
+    from pyro_attention.integrations.huggingface import bayesian
+    from tests.integrations.tiny_transformers import SUPPORTED
+
+    family = next(one for one in SUPPORTED if one.name == name)
+    model = family.make()
+    return AttentionGuide(bayesian(model), Weibull()), (), family.batch(model, 4)
+
+
+MODELS = {
+    "plates": plated,
+    "graph": graph,
+    "encoder and decoder": lambda: transformer("bart"),
+    "windows of pictures": lambda: transformer("swin"),
+}
+
+
+@pytest.fixture(params=MODELS)
+def drawn(request):
+    """Draws of a tiny model, and the names of their dimensions."""
+    guide, arguments, options = MODELS[request.param]()
+    samples = sample_posterior(guide, *arguments, num_samples=5, seed=0, **options)
+    state = torch.get_rng_state()
+    dims = attention_dims(guide, *arguments, **options)
+    assert torch.get_rng_state().equal(state)
+    return samples, dims
+
+
+def test_every_dimension_has_a_name_of_the_site_or_of_a_plate(drawn):
+    samples, dims = drawn
+    assert dims.keys() == samples.keys()
+    sizes = {}
+    for name, tensor in samples.items():
+        assert len(set(dims[name])) == len(dims[name]) == tensor.dim() - 1
+        own = {f"{name}_{part}" for part in ("head", "query", "key", "edge")}
+        own.add(f"{name}.batch")  # the plate of a site whose windows have a batch of their own
+        assert set(dims[name]) <= own | {"sentences", "words", "batch"}
+        for dim, size in zip(dims[name], tensor.shape[1:], strict=True):
+            assert sizes.setdefault(dim, size) == size
+
+
+def test_arviz_gets_the_draws(drawn):
+    pytest.importorskip("arviz")
+    samples, dims = drawn
+    posterior = to_arviz(samples, dims=dims).posterior
+    assert set(posterior.data_vars) == samples.keys()
+    for name, tensor in samples.items():
+        found = posterior[name]
+        assert found.dims == ("chain", "draw", *dims[name])
+        assert torch.from_numpy(found.values[0]).equal(tensor.float())
+        if f"{name}_key" in found.dims:  # rows sum to one, those of padding to nothing
+            sums = torch.from_numpy(found.sum(f"{name}_key").values)
+            assert torch.isclose(sums, torch.ones(()), atol=1e-5).logical_or(sums == 0).all()

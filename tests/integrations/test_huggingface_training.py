@@ -1,5 +1,6 @@
-from functools import partial
+"""Likelihoods of the heads against transformers' own losses, and training by loops, Lightning and Trainer."""
 
+import pyro
 import pytest
 import torch
 from torch.distributions import kl_divergence
@@ -9,9 +10,8 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull
-from pyro_attention.integrations.huggingface import ELBOModel, bayesian
-from pyro_attention.integrations.huggingface.likelihoods import likelihood_of
+from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull, predict
+from pyro_attention.integrations.huggingface import ELBOModel, bayesian, deterministic
 from pyro_attention.posterior.sampling import AtMean
 from tests.integrations.tiny_transformers import SUPPORTED
 
@@ -33,14 +33,11 @@ def examples(size=4):
     return inputs | {"labels": torch.arange(size) % 3}
 
 
-def part(batch, start, length):
-    """Examples as a collator pads them: to the longest of their own."""
-    rows = {name: tensor[start : start + MICRO] for name, tensor in batch.items()}
-    return {name: tensor[:, :length] if tensor.dim() > 1 else tensor for name, tensor in rows.items()}
-
-
 def micro_batches(batch):
-    return [part(batch, 0, 4), part(batch, 2, 7)]
+    """Examples as a collator pads them: to the longest of their own."""
+    parts = [{name: tensor[start : start + MICRO] for name, tensor in batch.items()} for start in (0, 2)]
+    parts[0] = {name: tensor[:, :4] if tensor.dim() > 1 else tensor for name, tensor in parts[0].items()}
+    return parts
 
 
 def gradients(model):
@@ -101,66 +98,6 @@ def test_accumulation_counts_the_kl_once(loop):
     assert_equal_gradients(gradients(model), whole)
 
 
-def test_a_kl_weight_weighs_the_kl_alone():
-    model, batch = classifier(), examples()
-    guide = AttentionGuide(model, Weibull(10.0))
-    with AtMean(), torch.no_grad():
-        full, none, half = (
-            ELBOModel(model, guide, AttentionELBO(kl_weight=weight))(**batch)["loss"] for weight in (1.0, 0.0, 0.5)
-        )
-    torch.testing.assert_close(half, (full + none) / 2)
-    assert full > none
-
-
-def test_lightning_accumulates():
-    lightning = pytest.importorskip("lightning.pytorch")
-    model, batch = classifier(), examples()
-    objective = ELBOModel(model, AttentionGuide(model, Weibull(10.0)))
-    with AtMean():
-        objective(**batch)["loss"].backward()
-    expected = {name: p.detach() - 0.1 * p.grad for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-
-    class Training(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.objective = objective
-
-        def training_step(self, rows, _):
-            with AtMean():
-                return self.objective(**rows)["loss"]
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    trainer = lightning.Trainer(
-        max_epochs=1, accumulate_grad_batches=2, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(Training(), torch.utils.data.DataLoader(micro_batches(batch), batch_size=None))
-    after = dict(model.named_parameters())
-    for name, parameter in expected.items():
-        torch.testing.assert_close(after[name], parameter, atol=1e-6, rtol=1e-5)
-
-
-def test_trainer_accumulates(tmp_path):
-    model, batch = classifier(), examples()
-    objective = ELBOModel(model, AttentionGuide(model, Weibull(1e8)))  # next to no noise
-    objective(**batch)["loss"].backward()
-    expected = {name: p.detach() - 0.1 * p.grad for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    rows = [{name: tensor[i] for name, tensor in batch.items()} for i in range(4)]
-    arguments = transformers.TrainingArguments(
-        tmp_path, per_device_train_batch_size=MICRO, gradient_accumulation_steps=2, max_steps=1, learning_rate=0.1,
-        optim="sgd", lr_scheduler_type="constant", max_grad_norm=0.0, remove_unused_columns=False, report_to=[],
-        save_strategy="no", use_cpu=True, disable_tqdm=True,
-    )  # fmt: skip
-    transformers.Trainer(objective, arguments, train_dataset=rows).train()
-    after = dict(model.named_parameters())
-    for name, parameter in expected.items():
-        torch.testing.assert_close(after[name], parameter, atol=1e-4, rtol=1e-3)
-
-
 def trained_rows(family, cls, labels):
     """A tiny model of a class in ELBOModel, and its examples."""
     torch.manual_seed(0)
@@ -179,8 +116,6 @@ def trained_rows(family, cls, labels):
     ("family", "cls", "labels"),
     [
         ("gpt2", "GPT2LMHeadModel", ["labels"]),
-        ("t5", "T5ForConditionalGeneration", ["labels"]),
-        ("bert", "BertForMaskedLM", ["labels"]),
         ("whisper", "WhisperForConditionalGeneration", ["labels"]),
         ("bert", "BertForQuestionAnswering", ["start_positions", "end_positions"]),
     ],
@@ -214,15 +149,99 @@ def test_tokens_that_do_not_count_are_no_observations():
     torch.testing.assert_close(loss, functional.cross_entropy(logits[0], labels[0, 1:]), atol=1e-4, rtol=1e-4)
 
 
-def test_a_likelihood_that_has_no_name():
-    """As a callable object, or functools.partial."""
-    models = classifier(), classifier(likelihood=partial(likelihood_of(classifier())))
-    losses = [ELBOModel(model, AttentionGuide(model, Soft()))(**examples())["loss"] for model in models]
-    torch.testing.assert_close(*losses)
+IDS = torch.tensor([[7, 8, 9, 10], [11, 12, 13, 14], [15, 16, 17, 18]])
 
 
-def test_a_batch_without_labels():
-    model, batch = classifier(), examples()
-    del batch["labels"]
-    with pytest.raises(TypeError, match="the batch has input_ids, attention_mask, expected labels"):
-        ELBOModel(model, AttentionGuide(model, Weibull()))(**batch)
+def head(cls: str, family: str = "bert", **options):
+    torch.manual_seed(0)
+    made = getattr(transformers, cls)
+    return bayesian(made(made.config_class(**FAMILIES[family].options, **options)).eval())
+
+
+def normal(logits, target):
+    return 0.5 * (logits - target).square().sum() + target.numel() * 0.5 * torch.log(torch.tensor(2 * torch.pi))
+
+
+def cross_entropy(logits, target):
+    return functional.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="sum")
+
+
+def several(logits, target):
+    return functional.binary_cross_entropy_with_logits(logits, target, reduction="sum")
+
+
+MASKED = torch.tensor([[1, -100, 2, -100], [-100, 0, -100, 1], [2, 2, -100, -100]])
+NUMBERS, SEVERAL = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 0, 0]])
+CASES = [
+    ("BertForSequenceClassification", {"num_labels": 3}, torch.tensor([0, 2, 1]), cross_entropy),
+    ("BertForSequenceClassification", {"num_labels": 1}, NUMBERS, lambda x, target: normal(x[..., 0], target)),
+    ("BertForSequenceClassification", {"num_labels": 3, "problem_type": "regression"}, SEVERAL, normal),
+    ("BertForSequenceClassification", {"num_labels": 3}, SEVERAL, several),
+    ("BertForTokenClassification", {"num_labels": 3}, MASKED, cross_entropy),
+    ("BertForMaskedLM", {}, MASKED, cross_entropy),
+]
+
+
+@pytest.mark.parametrize(("cls", "options", "labels", "expected"), CASES, ids=[f"{c[0]}-{c[1]}" for c in CASES])
+def test_loss_of_a_head(cls, options, labels, expected):
+    model = head(cls, **options)
+    loss = AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=labels)
+    torch.testing.assert_close(loss, expected(model(input_ids=IDS).logits, labels))
+
+
+def test_next_tokens_are_those_of_transformers():
+    model = head("GPT2LMHeadModel", "gpt2")
+    labels = IDS.masked_fill(IDS > 16, -100)
+    loss = AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=labels)
+    torch.testing.assert_close(loss, model(input_ids=IDS, labels=labels).loss * (labels[:, 1:] != -100).sum())
+
+
+@pytest.mark.parametrize("name", ["Bart", "T5"])
+def test_decoders_read_the_labels(name):
+    model = head(f"{name}ForConditionalGeneration", name.lower())
+    labels = torch.tensor([[5, 6, 7], [8, 9, -100], [5, -100, -100]])
+    loss = AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=labels)
+    torch.testing.assert_close(loss, model(input_ids=IDS, labels=labels).loss * (labels != -100).sum())
+
+
+def test_choices():
+    model = head("BertForMultipleChoice")
+    ids = IDS.unsqueeze(1).expand(3, 2, 4).contiguous()
+    labels = torch.tensor([0, 1, 1])
+    loss = AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=ids, labels=labels)
+    torch.testing.assert_close(loss, model(input_ids=ids, labels=labels).loss * 3)
+
+
+def test_answers():
+    model = head("BertForQuestionAnswering")
+    guide = AttentionGuide(model, Soft())
+    ends = {"start_positions": torch.tensor([0, 1, 4]), "end_positions": torch.tensor([2, 1, 4])}  # 4 is outside
+    loss = AttentionELBO()(model, guide)(input_ids=IDS, **ends)
+    output = model(input_ids=IDS)
+    expected = cross_entropy(output.start_logits[:2], ends["start_positions"][:2])
+    expected = expected + cross_entropy(output.end_logits[:2], ends["end_positions"][:2])
+    torch.testing.assert_close(loss, expected)
+    mean = predict(guide, input_ids=IDS, num_samples=1).mean
+    torch.testing.assert_close(mean, torch.stack([output.start_logits, output.end_logits], 1))
+
+
+def test_a_likelihood_of_the_user():
+    made = transformers.BertModel(transformers.BertConfig(**FAMILIES["bert"].options)).eval()
+    guide = AttentionGuide(bayesian(made), Soft())
+    with pytest.raises(ValueError, match=r"the likelihood of BertModel is not known.* likelihood=f"):
+        ELBOModel(made, guide)
+
+    def first_state(output, labels):
+        target = pyro.distributions.Normal(output.last_hidden_state[:, 0, 0], 1.0)
+        pyro.sample("labels", target, obs=labels["labels"])
+
+    deterministic_again = deterministic(made)
+    guide = AttentionGuide(bayesian(deterministic_again, likelihood=first_state), Soft())
+    loss = ELBOModel(made, guide)(input_ids=IDS, labels=NUMBERS)["loss"]
+    torch.testing.assert_close(loss, normal(made(input_ids=IDS).last_hidden_state[:, 0, 0], NUMBERS) / 3)
+
+
+def test_labels_that_do_not_fit():
+    model = head("BertForSequenceClassification", num_labels=3)
+    with pytest.raises(ValueError, match=r"labels lie in 0 \.\. 3, expected classes 0 \.\. 2; .*num_labels="):
+        AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=torch.tensor([0, 1, 3]))

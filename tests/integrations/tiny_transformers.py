@@ -12,15 +12,8 @@ _ENCODER = {
     "max_position_embeddings": 40,
 }  # fmt: skip
 _DECODER = _ENCODER | {"num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_GPT = {
-    "vocab_size": 60,
-    "n_embd": 16,
-    "n_layer": 2,
-    "n_head": 2,
-    "n_positions": 40,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+_GPT = {"vocab_size": 60, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40}
+_GPT |= {"bos_token_id": 1, "eos_token_id": 2}
 _PAIR = {
     "vocab_size": 60, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
     "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 40,
@@ -38,14 +31,7 @@ _IMAGES = {
 
 @dataclass(frozen=True)
 class Family:
-    """A family: its class, a small configuration, and what its batches are.
-
-    Attributes:
-        name: ``model_type``, as users see it.
-        cls: Class of the model.
-        options: Of its configuration.
-        reads: "text", "pair" (encoder and decoder), "image", "text and image" or "speech".
-    """
+    """A model type: its class, a small configuration, and whether it reads text, image, speech, both, or a pair."""
 
     name: str
     cls: str

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from experiments.files import reading, write_text
-from pyro_attention.analysis.alignments.word_pieces import word_map
+from pyro_attention.analysis.alignments.weights import word_map
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, BEGIN, END, UNKNOWN = range(len(SPECIAL))

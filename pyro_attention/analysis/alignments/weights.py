@@ -1,20 +1,48 @@
-"""From attention weights, or posterior samples of them, to word alignments."""
+"""Attention between the words of a sentence pair: links, how certain they are, and word pieces made words."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pyro_attention.analysis.alignments.inputs import check_matrix, check_weights
-from pyro_attention.analysis.inputs import check_choice
+from pyro_attention._checks import as_float
+from pyro_attention.analysis.inputs import (
+    ROUNDING,
+    check_choice,
+    check_floats,
+    check_samples,
+    equal_tailed,
+    split_entropy,
+)
 
-__all__ = ["Alignment", "Link", "LinkMethod", "hard_alignment", "link_probabilities", "mbr_alignment"]
+__all__ = [
+    "Alignment",
+    "AlignmentUncertainty",
+    "AlignmentUpdate",
+    "CredibleIntervals",
+    "Link",
+    "LinkMethod",
+    "PieceStyle",
+    "alignment_uncertainty",
+    "check_matrix",
+    "check_weights",
+    "credible_intervals",
+    "hard_alignment",
+    "k_max",
+    "link_probabilities",
+    "mbr_alignment",
+    "merge_pieces",
+    "prior_to_posterior",
+    "word_map",
+]
 
 Link = tuple[int, int]
 LinkMethod = Literal["argmax", "threshold", "mbr"]
+PieceStyle = Literal["@@", "##", "▁", "Ġ"]
 
 
 @dataclass(frozen=True)
@@ -166,3 +194,312 @@ def mbr_alignment(probabilities: Tensor) -> Alignment:
     best = (2 * falling.cumsum(0) / (sizes + falling.sum())).max()
     # a link at the threshold changes nothing; the margin keeps rounding from letting it in
     return Alignment.from_matrix(exact > best / 2 * (1 + 1e-12))
+
+
+@dataclass(frozen=True)
+class AlignmentUncertainty:
+    """Entropy of each target word's source distribution by source, in nats: ``entropy = expected + mutual``.
+
+    Attributes:
+        entropy: Entropy of the mean weights, ``[M]``, 0 to log N.
+        expected_entropy: Mean entropy of the samples' weights, ``[M]``: what stays if the weights were known.
+        mutual_information: Entropy minus expected entropy, >= 0, ``[M]``: how much the samples disagree.
+    """
+
+    entropy: Tensor
+    expected_entropy: Tensor
+    mutual_information: Tensor
+
+
+def alignment_uncertainty(weights: Tensor) -> AlignmentUncertainty:
+    r"""Split the entropy of attention, :math:`H[\bar w_j] = \frac1S \sum_s H[w_j^{(s)}] + I_j`.
+
+    ``entropy.mean()`` is the entropy that papers report; for a corpus take the mean over the target words of all
+    sentences, not of the sentences' means. Weights on dropped special tokens belong to no source word: renormalise the
+    rows first, else they are not distributions.
+
+    Args:
+        weights: ``[M, N]``, whose mutual information is 0, or samples of them ``[S, M, N]``.
+
+    Raises:
+        TypeError: Weights are no floats.
+        ValueError: Wrong shape, entries outside [0, 1], or rows that do not sum to one.
+
+    Example:
+        >>> samples = torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.5, 0.5]]])
+        >>> parts = alignment_uncertainty(samples)
+        >>> parts.entropy, parts.mutual_information
+        (tensor([0.6931, 0.6931]), tensor([0.6931, 0.0000]))
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, table 3; the split: Depeweg et al. (2018),
+    Decomposition of Uncertainty in Bayesian Deep Learning, section 3.
+    """
+    return AlignmentUncertainty(*split_entropy(check_weights(weights, whole=True)))
+
+
+@dataclass(frozen=True)
+class CredibleIntervals:
+    """Mean and equal-tailed credible interval of every weight, each ``[M, N]``.
+
+    Attributes:
+        mean: Mean weights.
+        low: Lower ends.
+        high: Upper ends.
+        level: Posterior mass of each interval.
+    """
+
+    mean: Tensor
+    low: Tensor
+    high: Tensor
+    level: float
+
+    @property
+    def width(self) -> Tensor:
+        """Upper minus lower ends, ``[M, N]``, 0 to 1."""
+        return self.high - self.low
+
+
+def credible_intervals(samples: Tensor, *, level: float = 0.9) -> CredibleIntervals:
+    r"""Interval of every weight that leaves :math:`(1 - \mathrm{level}) / 2` of the samples on either side.
+
+    The ends are interpolated between samples, as by :func:`torch.quantile`; they say little about a level beyond
+    ``1 - 2 / S``. Each interval is that of one weight, not of all of a row at once. Samples of a graph, ``[S, E, H]``,
+    are those of :func:`edge_intervals`.
+
+    Args:
+        samples: ``[S, M, N]``, S at least 2.
+        level: Posterior mass in (0, 1).
+
+    Raises:
+        TypeError: Samples are no floats.
+        ValueError: Wrong shape, a single sample, entries outside [0, 1], rows that sum to more than one, or a level
+            outside (0, 1).
+
+    Example:
+        >>> samples = torch.linspace(0, 1, 11).view(11, 1, 1)
+        >>> intervals = credible_intervals(torch.cat([samples, 1 - samples], -1), level=0.8)
+        >>> intervals.low, intervals.width
+        (tensor([[0.1000, 0.1000]]), tensor([[0.8000, 0.8000]]))
+    """
+    checked = check_weights(samples, name="samples", min_samples=2)
+    return CredibleIntervals(*equal_tailed(checked, level), level)
+
+
+@dataclass(frozen=True)
+class AlignmentUpdate:
+    """How far the posterior moves each target word's source distribution away from the prior's.
+
+    Attributes:
+        kl: KL(posterior || prior), nats, ``[M]``; infinite where the posterior is above 0 and the prior is 0.
+        total_variation: Half the sum of absolute differences, 0 to 1, ``[M]``.
+    """
+
+    kl: Tensor
+    total_variation: Tensor
+
+
+def prior_to_posterior(prior: Tensor, posterior: Tensor) -> AlignmentUpdate:
+    r"""Divergences of mean weights, :math:`\sum_i q_{ji} \log(q_{ji} / p_{ji})` and :math:`\frac12 \|q_j - p_j\|_1`.
+
+    Prior p and posterior q are taken as categorical distributions over source words. For categorical alignments this
+    is the KL of the ELBO; for continuous weights that one compares densities of weights and is another number.
+
+    Args:
+        prior: Weights of the prior, ``[M, N]``, or samples ``[S, M, N]``.
+        posterior: Weights of the posterior, likewise; the numbers of samples may differ.
+
+    Raises:
+        TypeError: Weights are no floats.
+        ValueError: Wrong or different shapes, entries outside [0, 1], or rows that do not sum to one.
+
+    Example:
+        >>> prior_to_posterior(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]]))
+        AlignmentUpdate(kl=tensor([0.6931]), total_variation=tensor([0.5000]))
+    """
+    pairs = (("prior", prior), ("posterior", posterior))
+    checked = [check_weights(weights, name=name, whole=True) for name, weights in pairs]
+    shapes = [tuple(weights.shape[1:]) for weights in checked]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"prior is of shape [M, N] = {shapes[0]}, posterior {shapes[1]}; expected the same")
+    p, q = (weights.double().mean(0) for weights in checked)
+    kl = (torch.special.xlogy(q, q) - torch.special.xlogy(q, p)).sum(-1).clamp_min(0.0)
+    variation = (q - p).abs().sum(-1) / 2
+    return AlignmentUpdate(kl.to(checked[1].dtype), variation.to(checked[1].dtype))
+
+
+def k_max(weights: Tensor, k: int) -> Tensor:
+    r"""Keep the k largest weights of each row, :math:`w_{ji} [i \in K_j] / \sum_{i' \in K_j} w_{ji'}`.
+
+    Of equal weights the first are kept. Zeros, such as masked keys, stay exactly zero, and a row of zeros stays one.
+
+    Args:
+        weights: Attention weights ``[..., N]``, >= 0.
+        k: Number of weights to keep; at least 1.
+
+    Returns:
+        Of the shape of weights, in at least float32; gradients flow through the kept weights.
+
+    Raises:
+        TypeError: Weights are no floats.
+        ValueError: Negative or infinite weights or NaN, or a k below 1.
+
+    Example:
+        >>> k_max(torch.tensor([[0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]]), 2)
+        tensor([[0.6667, 0.3333, 0.0000, 0.0000],
+                [1.0000, 0.0000, 0.0000, 0.0000]])
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 5, K-max.
+    """
+    check_floats("weights", weights)
+    if k < 1:
+        raise ValueError(f"k is {k}, expected at least 1")
+    if not (weights >= 0).all() or weights.isinf().any():
+        raise ValueError("weights have an entry that is below 0, infinite or NaN, expected finite numbers >= 0")
+    weights = as_float(weights)
+    # stable: topk may take any of equal weights
+    order = weights.detach().sort(dim=-1, descending=True, stable=True).indices[..., :k]
+    kept = weights * torch.zeros_like(weights).scatter_(-1, order, 1.0)
+    sums = kept.sum(-1, keepdim=True)
+    return kept / sums.masked_fill(sums == 0, 1.0)
+
+
+def word_map(pieces: Sequence[str], *, style: PieceStyle = "@@", special: Collection[str] = ()) -> list[int | None]:
+    """Word of each piece, counted from 0; None for special tokens.
+
+    The tokenizers and transformers libraries give the same as ``encoding.word_ids``, but split off punctuation there
+    may count as a word of its own: the words must be those that the gold links count.
+
+    Args:
+        pieces: The pieces of one sentence.
+        style: How words are marked: "@@" ends a piece that the next one continues (subword-nmt), "##" begins a piece
+            that continues a word (WordPiece), "▁" (SentencePiece) or "Ġ" (byte-level BPE) begins a word.
+        special: Pieces that belong to no word, such as ``{"<s>", "</s>", "<pad>"}``; a word ends before them.
+
+    Raises:
+        TypeError: Pieces or special are a string.
+        ValueError: An unknown style.
+
+    Example:
+        >>> word_map(["<s>", "re@@", "vier@@", "verhalten", "."], special={"<s>"})
+        [None, 0, 0, 0, 1]
+        >>> word_map(["▁Tür", "en", "▁auf"], style="▁")
+        [0, 0, 1]
+    """
+    for name, given in (("pieces", pieces), ("special", special)):
+        if isinstance(given, str):
+            raise TypeError(f"{name} is the string {given!r}, expected a collection of pieces")
+    check_choice("style", style, PieceStyle)
+    words: list[int | None] = []
+    word, inside = -1, False  # inside: the piece before belongs to a word that may go on
+    for piece in pieces:
+        if piece in special:
+            words.append(None)
+            inside = False
+            continue
+        # "@@" marks the piece before the joint, the other styles the one after it
+        continues = {"@@": True, "##": piece.startswith("##")}.get(style, not piece.startswith(style))
+        word += not (inside and continues)
+        words.append(word)
+        inside = piece.endswith("@@") if style == "@@" else True
+    return words
+
+
+def merge_pieces(
+    weights: Tensor,
+    *,
+    source: Sequence[int | None],
+    target: Sequence[int | None],
+    num_source: int | None = None,
+    num_target: int | None = None,
+    renormalise: bool = False,
+) -> Tensor:
+    r"""Attention between words, :math:`W_{ji} = \frac{1}{|T_j|} \sum_{t \in T_j} \sum_{s \in S_i} w_{ts}`.
+
+    The sum over the pieces of a source word and the mean over those of a target word: rows that sum to one still do.
+    Special tokens (None in a map) are dropped by position; the weight on those of the source is then missing from the
+    rows, and is the probability of no link for :func:`hard_alignment`.
+
+    Args:
+        weights: Between pieces, ``[..., M, N]``: one sentence pair, in front of it samples or heads.
+        source: Word of each source piece, counted from 0, or None.
+        target: Word of each target piece.
+        num_source: Number of source words, where the last ones may have lost their pieces; the largest in the map
+            plus one otherwise.
+        num_target: Number of target words, likewise.
+        renormalise: Divide the merged rows by their sums, so that none of their weight is missing.
+
+    Returns:
+        ``[..., target words, source words]``, in at least float32; zero in the rows and columns of words without
+        pieces.
+
+    Raises:
+        TypeError: Weights are no floats.
+        ValueError: Infinite weights or NaN, a map of another length than the weights, or words out of range.
+
+    Example:
+        >>> weights = torch.tensor([[0.2, 0.6, 0.1, 0.1], [0.0, 0.4, 0.4, 0.2]])
+        >>> merge_pieces(weights, source=[0, 0, 1, None], target=[0, 0])
+        tensor([[0.6000, 0.2500]])
+        >>> merge_pieces(weights, source=[0, 0, 1, None], target=[0, 0], renormalise=True)
+        tensor([[0.7059, 0.2941]])
+    """
+    check_floats("weights", weights)
+    if weights.dim() < 2:
+        raise ValueError(f"weights have shape {tuple(weights.shape)}, expected [..., M, N]: target and source pieces")
+    if not weights.isfinite().all():
+        raise ValueError(f"{(~weights.isfinite()).sum().item()} of {weights.numel()} weights are NaN or infinite")
+    weights = as_float(weights)
+    columns = _members("source", source, weights.size(-1), num_source).to(weights)
+    rows = _members("target", target, weights.size(-2), num_target).to(weights)
+    means = rows / rows.sum(0).clamp_min(1.0)
+    merged = means.mT @ weights @ columns
+    if not renormalise:
+        return merged
+    sums = merged.sum(-1, keepdim=True)
+    return merged / sums.masked_fill(sums == 0, 1.0)
+
+
+def check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0, whole: bool = False) -> Tensor:
+    """The weights as :func:`check_matrix`; the sums over the sources must be at most one, or ``whole`` exactly one."""
+    checked = check_matrix(weights, name=name, min_samples=min_samples)
+    sums = checked.sum(-1)
+    if sums.max() > 1 + ROUNDING:
+        raise ValueError(
+            f"{name} of a target word sum to {sums.max().item():.4g} over the sources (the last dimension), expected "
+            f"1, or less where special tokens were dropped; transpose [N, M] weights with .mT, apply .softmax(-1) to "
+            f"scores, and give the samples of a graph, [S, E, H], to edge_intervals"
+        )
+    if whole and sums.min() < 1 - ROUNDING:
+        raise ValueError(
+            f"{name} of a target word sum to {sums.min().item():.4g}, expected 1; leave out padded rows, and "
+            f"renormalise where special tokens were dropped, as merge_pieces(..., renormalise=True) does"
+        )
+    return checked
+
+
+def check_matrix(entries: Tensor, *, name: str, min_samples: int = 0) -> Tensor:
+    """The entries, ``[S, M, N]`` with S = 1 where there are no samples; they must lie in [0, 1], up to rounding."""
+    remedy = "choose a sentence and a head, or average heads, of [samples, target words, source words] before"
+    checked = check_samples(name, entries, axes="M, N", min_samples=min_samples, remedy=remedy)
+    if not checked.isfinite().all():
+        raise ValueError(f"{(~checked.isfinite()).sum().item()} of {checked.numel()} {name} are NaN or infinite")
+    low, high = checked.min().item(), checked.max().item()
+    if low < 0 or high > 1 + ROUNDING:
+        raise ValueError(f"{name} run from {low:.4g} to {high:.4g}, expected 0 to 1; apply .softmax(-1) to scores")
+    return checked
+
+
+def _members(name: str, words: Sequence[int | None], pieces: int, count: int | None) -> Tensor:
+    """Membership of pieces in words, ``[pieces, words]`` in float32; the map must give each piece a word or None."""
+    kept = [number for number in words if number is not None]
+    if len(words) != pieces or not kept:
+        raise ValueError(
+            f"{name} maps {len(words)} pieces, {len(kept)} of them to words; expected {pieces} as in the weights, "
+            f"and at least one word"
+        )
+    if min(kept) < 0 or (count is not None and max(kept) >= count):
+        limit = "" if count is None else f" to {count - 1}"
+        raise ValueError(f"{name} runs from {min(kept)} to {max(kept)}, expected word indices from 0{limit}")
+    members = torch.zeros(pieces, max(kept) + 1 if count is None else count)
+    members[[piece for piece, number in enumerate(words) if number is not None], kept] = 1.0
+    return members

@@ -1,4 +1,4 @@
-"""The attention function that transformers calls in place of its own."""
+"""The attention function that transformers calls in place of its own, and the masks that it makes for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import pyro
@@ -21,7 +22,7 @@ from pyro_attention.families.base import Prior
 from pyro_attention.integrations._sites import fresh_name, fresh_site
 from pyro_attention.layout import Dense
 
-__all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate"]
+__all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate", "compact_mask"]
 
 NAME = "pyro_attention"  # neutral: transformers reads meanings into names with "sdpa" or "flash"
 CHILD = "latent_attention"  # the submodule of an attention module that holds its LatentAttention
@@ -39,13 +40,7 @@ _HARMLESS = {
 
 
 class SiteAttention(LatentAttention):
-    """The latent weights of one attention module of transformers.
-
-    Args:
-        name: Path of the module.
-        prior: Its prior.
-        self_attention: Whether its queries are at the positions of its keys.
-    """
+    """The latent weights of one attention module; ``self_attention`` where its queries are at its keys' positions."""
 
     def __init__(self, name: str, prior: Prior, *, self_attention: bool) -> None:
         super().__init__(name, prior)
@@ -81,11 +76,8 @@ def attend(
 
     Returns:
         Context ``[B, T, H, D]`` and weights ``[B, H, T, K]``.
-
-    Raises:
-        ValueError: A keyword that changes the scores and is not known here, or a causal module without a mask.
     """
-    _check(module, query, key, attention_mask, kwargs)
+    _check(module, query, attention_mask, kwargs)
     observer = OBSERVER.get()
     if observer is not None:
         observer(module, query, key)
@@ -162,7 +154,7 @@ def _without_padding(layout: Dense, scores: Tensor, latent: SiteAttention) -> De
     return layout if attended.size(-2) != scores.size(-1) else replace(layout, counted=attended)
 
 
-def _check(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
+def _check(module: nn.Module, query: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
     """Raise ValueError where a call asks for scores that are not made here."""
     unknown = [name for name, given in kwargs.items() if given is not None and name not in _HARMLESS]
     if unknown:
@@ -170,13 +162,28 @@ def _check(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, k
             f"{type(module).__name__} passes {', '.join(unknown)} to its attention, expected nothing that may change "
             f"scores but position_bias and softcap: this family is not supported, its weights would be others"
         )
-    if query.size(1) % key.size(1):
-        raise ValueError(
-            f"{type(module).__name__} has {query.size(1)} heads of queries, expected a multiple of its {key.size(1)} "
-            f"of keys"
-        )
     if mask is None and query.size(2) > 1 and _is_causal(module, kwargs):
         raise ValueError(
             f"{type(module).__name__} is causal, but was given no attention mask: its model does not ask the mask "
             f"interface of transformers for one, so positions would see later ones; this family is not supported"
         )
+
+
+def compact_mask(*, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor | None:
+    """The mask that eager attention adds to its scores, with one row where all queries may attend to the same keys.
+
+    A contextual prior is then one distribution a key, and not one a query and key, which costs many times as much.
+
+    Returns:
+        ``[B, 1, T, K]``, or ``[B, 1, 1, K]`` as for padding alone: 0 where a query attends, the least number elsewhere.
+        None where nothing is masked in attention that is not causal.
+    """
+    masking = import_module("transformers.masking_utils")
+    # a decoder always gets one: without, it would be causal only by what its module says
+    allowed = masking.sdpa_mask(**kwargs | {"allow_is_causal_skip": False})
+    if allowed is None:
+        return None
+    row = allowed[..., :1, :]
+    if torch.equal(allowed, row.expand_as(allowed)):
+        allowed = row
+    return torch.where(allowed, torch.zeros((), dtype=dtype, device=allowed.device), torch.finfo(dtype).min)

@@ -12,23 +12,28 @@ Gradient checkpointing is refused at the backward pass: it would draw the weight
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import json
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from pyro_attention.families.base import PRIORS
 from pyro_attention.integrations._sites import PriorFactory, make_prior, read_sites
-from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend
-from pyro_attention.integrations.huggingface.files import load_priors, site_paths
-from pyro_attention.integrations.huggingface.likelihoods import Likelihood
-from pyro_attention.integrations.huggingface.masks import compact_mask
-from pyro_attention.integrations.huggingface.model import BayesianModel, bayesian_class
-from pyro_attention.integrations.huggingface.priors import prior_from_config, prior_to_config
-from pyro_attention.integrations.huggingface.probe import Call, difference, probe, probe_inputs
+from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend, compact_mask
+from pyro_attention.integrations.huggingface.model import BayesianModel, Likelihood, bayesian_class
+from pyro_attention.integrations.huggingface.probe import difference, probe, probe_inputs
 
-__all__ = ["bayesian", "convert", "deterministic", "load_transformers"]
+__all__ = ["bayesian", "deterministic", "from_pretrained", "shards"]
+
+_MARK = f".{CHILD}."
+# options that say where a checkpoint is, and how it may be had
+_WHERE = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
 def bayesian(
@@ -76,10 +81,96 @@ def bayesian(
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.4.
     """
-    return convert(model, prior=prior, sites=sites, likelihood=likelihood, example=example, where={})
+    return _convert(model, prior=prior, sites=sites, likelihood=likelihood, example=example, where={})
 
 
-def convert(
+def deterministic(model: Any) -> Any:
+    """The model as it was before :func:`bayesian`, in place, with the weights that it has now.
+
+    Its priors are gone; save the model before, to keep them.
+
+    Args:
+        model: A model of :func:`bayesian`.
+
+    Example:
+        >>> original = deterministic(bayesian(model))  # doctest: +SKIP
+    """
+    if not isinstance(model, BayesianModel):
+        raise TypeError(f"model is a {type(model).__name__} without latent attention, expected one of bayesian(model)")
+    kept: Any = model
+    before = kept.pyro_before
+    del kept.pyro_before, kept.pyro_likelihood
+    kept.__class__ = model.deterministic_class
+    delattr(kept.config, NAME)
+    _remove(kept, before)
+    return kept
+
+
+def from_pretrained(
+    cls: Any,
+    path: str,
+    *,
+    prior: PriorFactory | None = None,
+    likelihood: Likelihood | None = None,
+    **options: Any,
+) -> Any:
+    """Load a Bayesian model with its priors, from a folder or a hub name.
+
+    Only safetensors files are read, never pickled weights, and no code that comes with a model is run unless
+    ``trust_remote_code=True`` is among the options.
+
+    Args:
+        cls: A class of transformers, such as ``AutoModelForSequenceClassification``.
+        path: Folder or name.
+        prior: Needed where the priors were made by a function, which no file holds.
+        likelihood: As for :func:`bayesian`; it is not saved.
+        options: Of ``cls.from_pretrained``.
+
+    Returns:
+        The model, as :func:`bayesian` returns it.
+
+    Raises:
+        OSError: The checkpoint has no safetensors file.
+        ValueError: It is of another architecture, has an index that names files elsewhere, or was not saved by a
+            Bayesian model; prior parameters are missing.
+
+    Example:
+        >>> model.save_pretrained("fine-tuned")  # doctest: +SKIP
+        >>> model = from_pretrained(AutoModelForSequenceClassification, "fine-tuned")  # doctest: +SKIP
+    """
+    transformers = _transformers()
+    options.setdefault("trust_remote_code", False)  # else transformers asks on the terminal
+    where = {name: options[name] for name in _WHERE if name in options}
+    config = options.get("config") or transformers.AutoConfig.from_pretrained(path, **where)
+    expected = getattr(getattr(cls, "config_class", None), "model_type", None)
+    if expected is not None and expected != config.model_type:
+        raise ValueError(
+            f"'{path}' holds a model of type '{config.model_type}', expected '{expected}' for {cls.__name__}; load it "
+            f"with a class of its own architecture, such as one of the Auto classes"
+        )
+    if getattr(config, NAME, None) is None:
+        raise ValueError(
+            f"'{path}' was not saved by a Bayesian model, it has no prior parameters; convert it: "
+            f"bayesian({cls.__name__}.from_pretrained('{path}'))"
+        )
+    where.pop("trust_remote_code", None)
+    shards(path, config, where)  # transformers would read any file that an index names
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()  # prior parameters are "unexpected" to it
+    try:
+        model, report = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True, **options)
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+    if report["missing_keys"]:
+        warnings.warn(
+            f"'{path}' has no weights for {', '.join(sorted(report['missing_keys']))} of {type(model).__name__}: they "
+            f"are new and want training",
+            stacklevel=2,
+        )
+    return _convert(model, prior=prior, sites="*", likelihood=likelihood, example=None, where=where)
+
+
+def _convert(
     model: Any,
     *,
     prior: PriorFactory | None,
@@ -100,7 +191,7 @@ def convert(
     except Exception:
         _remove(model, before)
         raise
-    setattr(model.config, NAME, {"prior": prior_to_config(prior), "sites": chosen})
+    setattr(model.config, NAME, {"prior": _prior_to_config(prior), "sites": chosen})
     original: Any = type(model)
     model.__class__ = bayesian_class(original)
     model.pyro_likelihood, model.pyro_before = likelihood, before
@@ -111,13 +202,13 @@ def _own_config(model: nn.Module) -> None:
     """Give a model a configuration of its own: transformers lets all models that are made of one share it."""
     copies: dict[int, Any] = {}  # deepcopy's memory, so that modules go on sharing theirs
     for module in model.modules():
-        if isinstance(getattr(module, "config", None), load_transformers().PreTrainedConfig):
+        if isinstance(getattr(module, "config", None), _transformers().PreTrainedConfig):
             module.config = copy.deepcopy(module.config, copies)
 
 
 def _saved(model: Any, sites: str | Sequence[str]) -> Any:
     """What the model's checkpoint was saved with, by a Bayesian model; None of another model."""
-    transformers = load_transformers()
+    transformers = _transformers()
     if not isinstance(model, transformers.PreTrainedModel):
         raise TypeError(
             f"model is a {type(model).__name__}, expected a PreTrainedModel of transformers; for attention of torch.nn "
@@ -145,53 +236,26 @@ def _attach(
     model.set_attn_implementation(NAME)
     # a model that cannot take it says so, and keeps what it had
     calls = probe(model, inputs)[0] if model.config._attn_implementation == NAME else {}
-    _check_calls(model, calls)
+    if not calls:
+        raise ValueError(
+            f"{type(model).__name__} called the attention interface of transformers not once in a forward pass: it has "
+            f"no attention, or its family ('{model.config.model_type}') computes it by code of its own; use a family "
+            f"that follows the interface, such as bert, roberta, gpt2, llama, bart, t5 or vit"
+        )
     found = {path: module for path, module in model.named_modules() if module in calls}
-    paths = site_paths(model, saved["sites"], found) if saved else read_sites(sites, found, of="attention module")
+    paths = _site_paths(model, saved["sites"], found) if saved else read_sites(sites, found, of="attention module")
     for path in paths:
         module, call = found[path], calls[found[path]]
         latent = SiteAttention(path, make_prior(prior, call.head_dim, site=path), self_attention=call.self_attention)
         setattr(module, CHILD, latent.to(model.device, model.dtype).train(module.training))
     probe(model, inputs, training=[found[path] for path in paths])  # they note their dropout
     if saved is not None:
-        load_priors(model, where)
+        _load_priors(model, where)
     return list(paths)
 
 
-def deterministic(model: Any) -> Any:
-    """The model as it was before :func:`bayesian`, in place, with the weights that it has now.
-
-    Its priors are gone; save the model before, to keep them.
-
-    Args:
-        model: A model of :func:`bayesian`.
-
-    Returns:
-        The same object.
-
-    Raises:
-        TypeError: The model is not Bayesian.
-
-    Example:
-        >>> original = deterministic(bayesian(model))  # doctest: +SKIP
-    """
-    if not isinstance(model, BayesianModel):
-        raise TypeError(f"model is a {type(model).__name__} without latent attention, expected one of bayesian(model)")
-    kept: Any = model
-    before = kept.pyro_before
-    del kept.pyro_before, kept.pyro_likelihood
-    kept.__class__ = model.deterministic_class
-    delattr(kept.config, NAME)
-    _remove(kept, before)
-    return kept
-
-
-def load_transformers() -> Any:
-    """The package, in which the attention and mask functions are registered.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+def _transformers() -> Any:
+    """The package, in which the attention and mask functions are registered."""
     try:
         transformers = import_module("transformers")
     except ImportError as error:
@@ -212,17 +276,7 @@ def _prior(prior: PriorFactory | None, saved: Any) -> PriorFactory:
         return "gamma_contextual"
     if saved["prior"] is None:
         raise ValueError("the priors of this checkpoint were made by a function, which it cannot hold; pass prior=")
-    return prior_from_config(saved["prior"])
-
-
-def _check_calls(model: Any, calls: Mapping[nn.Module, Call]) -> None:
-    """Raise ValueError unless a model calls the attention interface."""
-    if not calls:
-        raise ValueError(
-            f"{type(model).__name__} called the attention interface of transformers not once in a forward pass: it has "
-            f"no attention, or its family ('{model.config.model_type}') computes it by code of its own; use a family "
-            f"that follows the interface, such as bert, roberta, gpt2, llama, bart, t5 or vit"
-        )
+    return partial(PRIORS[saved["prior"]["name"]], **saved["prior"]["options"])
 
 
 def _check_same(model: Any, inputs: Mapping[str, Any], before: dict[str, Any]) -> None:
@@ -254,3 +308,97 @@ def _remove(model: Any, before: dict[str, Any]) -> None:
         if CHILD in module._modules:
             delattr(module, CHILD)
     model.set_attn_implementation(before)
+
+
+def _prior_to_config(factory: PriorFactory) -> dict[str, Any] | None:
+    """Name and options of a registered prior; None for a function, which no configuration can hold."""
+    made: Any = factory
+    options: Mapping[str, Any] = {}
+    if isinstance(made, partial) and not made.args:
+        made, options = made.func, made.keywords
+    names = [name for name, member in PRIORS.items() if made in (name, member)]
+    try:
+        json.dumps(dict(options))
+    except TypeError:
+        return None
+    return {"name": names[0], "options": dict(options)} if names else None
+
+
+def _load_priors(model: Any, where: Mapping[str, Any]) -> None:
+    """Read the prior parameters from the checkpoint that a model was loaded from."""
+    from safetensors import safe_open
+
+    wanted = {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
+    source = model.config._name_or_path
+    names = _names_in_files(source, model.config, where)
+    prefix = f"{model.base_model_prefix}."
+    found: dict[str, Tensor] = {}
+    for name, tensor in wanted.items():
+        held = next((key for key in (name, prefix + name, name.removeprefix(prefix)) if key in names), None)
+        if held is not None:
+            with safe_open(names[held], "pt") as file:
+                found[name] = file.get_tensor(held)
+            if found[name].shape != tensor.shape:
+                raise ValueError(
+                    f"'{name}' has shape {tuple(found[name].shape)} in '{source}', expected {tuple(tensor.shape)}; the "
+                    f"checkpoint was written with another prior: leave prior= out"
+                )
+    missing = sorted(wanted.keys() - found.keys())
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(wanted)} prior parameters are missing in '{source}', such as '{missing[0]}', but "
+            f"its configuration says that it was saved with them; load a folder of safetensors files that "
+            f"save_pretrained wrote, or delete config.{NAME} to begin with fresh priors"
+        )
+    model.load_state_dict(found, strict=False)
+
+
+def _site_paths(model: Any, saved: list[str], modules: Collection[str]) -> list[str]:
+    """Paths of the saved sites in this model, which may be the base of the one that was saved, or have a head on it."""
+    prefix = f"{model.base_model_prefix}."
+    paths = [[path for path in (name, prefix + name, name.removeprefix(prefix)) if path in modules] for name in saved]
+    if not all(paths):
+        raise ValueError(
+            f"the checkpoint has latent attention at '{saved[paths.index([])]}', which {type(model).__name__} has not; "
+            f"load it with the class that was saved, {', '.join(model.config.architectures or ['unknown'])}"
+        )
+    return [candidates[0] for candidates in paths]
+
+
+def shards(source: str, config: Any, where: Mapping[str, Any]) -> dict[str, Path]:
+    """Where every parameter of a checkpoint of several files is, by its index; nothing where it has no index."""
+    index = _local(source, "model.safetensors.index.json", config, where)
+    if index is None:
+        return {}
+    files: dict[str, str] = json.loads(index.read_text())["weight_map"]
+    outside = next((file for file in files.values() if Path(file).name != file or file == ".."), None)
+    if outside is not None:
+        raise ValueError(
+            f"'{index}' names the file '{outside}', expected names of files beside it; load an intact copy"
+        )
+    return {name: index.parent / file for name, file in files.items()}
+
+
+def _local(source: str, name: str, config: Any, where: Mapping[str, Any]) -> Path | None:
+    """A file in a folder, or in the local copy of one of the hub; None where there is none."""
+    from transformers.utils.hub import cached_file
+
+    options = {**where, "revision": getattr(config, "_commit_hash", None) or where.get("revision", "main")}
+    found = cached_file(
+        source, name, **options, _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )  # fmt: skip
+    return None if found is None else Path(found)
+
+
+def _names_in_files(source: str, config: Any, where: Mapping[str, Any]) -> dict[str, Path]:
+    """Where every parameter of a checkpoint is."""
+    from safetensors import safe_open
+
+    if not source:
+        return {}
+    whole = _local(source, "model.safetensors", config, where)
+    if (found := shards(source, config, where)) or whole is None:
+        return found
+    with safe_open(whole, "pt") as file:
+        return dict.fromkeys(file.keys(), whole)

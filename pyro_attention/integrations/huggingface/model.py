@@ -1,41 +1,47 @@
-"""The Pyro model face of a converted model: a subclass of its class, with a plate and observed sites."""
+"""A converted model as a Pyro model: its plate, the distribution of its labels, and the negative ELBO as its loss."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cache, wraps
 from typing import Any
 
-from torch import Tensor
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import Bernoulli, Categorical, Normal
+from torch import Tensor, nn
 
 from pyro_attention.attention import pyro_runs_the_model
+from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.integrations.huggingface.attention import BATCH, batch_plate
-from pyro_attention.integrations.huggingface.likelihoods import LABELS, likelihood_of, logits_of
+from pyro_attention.objectives.elbo import AttentionELBO
 
-__all__ = ["BayesianModel", "bayesian_class"]
+__all__ = ["BayesianModel", "ELBOModel", "Likelihood", "bayesian_class", "likelihood_of"]
+
+Likelihood = Callable[[Any, Mapping[str, Tensor]], None]
+
+_LABELS = ("labels", "start_positions", "end_positions")
+_IGNORED = -100  # transformers' label of a position that does not count
 
 
 class BayesianModel:
-    """What :func:`bayesian` adds to the class of a model.
+    """What :func:`bayesian` adds to the class of a model."""
 
-    Attributes:
-        deterministic_class: The class before.
-        pyro_likelihood: The likelihood that was given, or None.
-    """
-
-    deterministic_class: type
-    pyro_likelihood: Any
+    deterministic_class: type  # the class before
+    pyro_likelihood: Any  # the likelihood that was given, or None
 
     def pyro_forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network in a plate over the batch, observe the labels if there are any, and return the logits.
 
         With ``return_dict=True``, as ``generate`` calls it, the whole output is returned.
         """
-        labels = {name: kwargs.pop(name, None) for name in LABELS}  # first: a head without labels knows no such name
+        labels = {name: kwargs.pop(name, None) for name in _LABELS}  # first: a head without labels knows no such name
         inputs = _named(self.deterministic_class.forward, self, args, kwargs)  # type: ignore[attr-defined]
         whole = inputs.pop("return_dict", None)
-        labels |= {name: inputs.pop(name) for name in LABELS if name in inputs}
+        labels |= {name: inputs.pop(name) for name in _LABELS if name in inputs}
         labels = {name: target for name, target in labels.items() if target is not None}
         likelihood = likelihood_of(self) if labels else None
         self._add_decoder_inputs(inputs, labels)
@@ -48,7 +54,7 @@ class BayesianModel:
         if likelihood is not None:
             with plate:
                 likelihood(output, labels)
-        return output if whole else logits_of(output)
+        return output if whole else _logits_of(output)
 
     def _add_decoder_inputs(self, inputs: dict[str, Any], labels: dict[str, Tensor]) -> None:
         """Let the decoder read the labels, which transformers does itself only where it makes a loss of them."""
@@ -108,3 +114,228 @@ def _batch_size(model: Any, inputs: dict[str, Any]) -> int:
     if not sizes:
         raise ValueError(f"{type(model).__name__} was given no tensor, expected {model.main_input_name}")
     return sizes[0]
+
+
+def likelihood_of(model: Any) -> Likelihood:
+    """The likelihood of a model's head: the one that was given, or that of its class."""
+    if model.pyro_likelihood is not None:
+        return model.pyro_likelihood  # type: ignore[no-any-return]
+    name = type(model).__name__
+    if name.endswith(("SequenceClassification", "ImageClassification", "AudioClassification")):
+        return lambda output, labels: _classification(output, labels, model.config)
+    if name.endswith("ForConditionalGeneration"):
+        return _tokens if model.config.is_encoder_decoder else _next_tokens
+    for suffix, likelihood in _BY_SUFFIX.items():
+        if name.endswith(suffix):
+            return likelihood
+    raise ValueError(
+        f"the likelihood of {name} is not known, its labels have no distribution; pass bayesian(..., likelihood=f), "
+        f"where f(output, labels) declares the observed sites by pyro.sample(..., obs=labels['labels']) for a batch in "
+        f"a plate at dim -1"
+    )
+
+
+def _logits_of(output: Any) -> Tensor:
+    """What a Pyro model of this head returns: its logits, those of start and end stacked ``[B, 2, T]``, or states."""
+    if getattr(output, "start_logits", None) is not None:
+        return torch.stack([output.start_logits, output.end_logits], 1)
+    logits = getattr(output, "logits", None)
+    tensor: Tensor = output[0] if logits is None else logits
+    return tensor
+
+
+def _observations(labels: Mapping[str, Tensor], *, shifted: bool = False) -> Tensor:
+    """Number of labels that count, as Trainer counts them; of examples where the labels are positions."""
+    if "labels" not in labels:
+        return torch.tensor(len(next(iter(labels.values()))))
+    target = labels["labels"]
+    if target.is_floating_point():
+        return torch.tensor(len(target))
+    return ((target[:, 1:] if shifted else target) != _IGNORED).sum()
+
+
+def _classification(output: Any, labels: Mapping[str, Tensor], config: Any) -> None:
+    """A class, several yes-or-no labels, or numbers with a standard deviation of 1."""
+    logits, target = output.logits.float(), labels["labels"]
+    kind = config.problem_type
+    if kind is None:
+        single = "multi_label" if target.is_floating_point() else "single_label"
+        kind = "regression" if config.num_labels == 1 else single
+    if kind.startswith("regression"):
+        pyro.sample("labels", Normal(logits, 1.0).to_event(1), obs=_fit(target.float(), logits.shape))
+    elif kind.startswith("multi_label"):
+        pyro.sample("labels", Bernoulli(logits=logits).to_event(1), obs=_fit(target.float(), logits.shape))
+    else:
+        _choice(output, labels)
+
+
+def _choice(output: Any, labels: Mapping[str, Tensor]) -> None:
+    """One of some classes."""
+    logits = output.logits.float()
+    target = _fit(labels["labels"], logits.shape[:-1])
+    _check_classes(target, logits.size(-1))
+    pyro.sample("labels", Categorical(logits=logits), obs=target)
+
+
+def _tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
+    """One class a position; positions labelled -100 do not count."""
+    _positions(output.logits, labels["labels"])
+
+
+def _next_tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
+    """The next token of every position; those labelled -100 do not count."""
+    _positions(output.logits[:, :-1], labels["labels"][:, 1:])
+
+
+def _positions(logits: Tensor, target: Tensor) -> None:
+    target = _fit(target, logits.shape[:-1])
+    counts = target != _IGNORED
+    _check_classes(target[counts], logits.size(-1))
+    likelihood = Categorical(logits=logits.float()).mask(counts).to_event(1)
+    pyro.sample("labels", likelihood, obs=target.masked_fill(~counts, 0))
+
+
+def _span(output: Any, labels: Mapping[str, Tensor]) -> None:
+    """First and last position of an answer; those outside the window do not count."""
+    for name, logits in (("start_positions", output.start_logits), ("end_positions", output.end_logits)):
+        if name not in labels:
+            raise ValueError(f"the labels are {', '.join(labels)}, expected start_positions and end_positions")
+        target = _fit(labels[name], logits.shape[:1])
+        inside = (target >= 0) & (target < logits.size(-1))
+        with poutine.mask(mask=inside):
+            pyro.sample(name, Categorical(logits=logits.float()), obs=target.masked_fill(~inside, 0))
+
+
+_BY_SUFFIX: dict[str, Likelihood] = {
+    "MultipleChoice": _choice,
+    "NextSentencePrediction": _choice,
+    "TokenClassification": _tokens,
+    "MaskedLM": _tokens,
+    "CausalLM": _next_tokens,
+    "LMHeadModel": _next_tokens,
+    "QuestionAnswering": _span,
+}
+
+
+def _fit(target: Tensor, shape: torch.Size) -> Tensor:
+    """Labels in the shape of their distribution; ValueError where they are more or fewer."""
+    if target.numel() != shape.numel() or len(target) != shape[0]:
+        raise ValueError(f"labels have shape {tuple(target.shape)}, expected {tuple(shape)}")
+    return target.reshape(shape)
+
+
+def _check_classes(target: Tensor, classes: int) -> None:
+    """Raise unless labels are classes."""
+    if target.is_floating_point():
+        raise TypeError(
+            f"labels are {target.dtype}, expected integers 0 .. {classes - 1}; set config.problem_type to 'regression' "
+            f"or 'multi_label_classification' for numbers"
+        )
+    if target.numel() and (target.min() < 0 or target.max() >= classes):
+        raise ValueError(
+            f"labels lie in {target.min().item()} .. {target.max().item()}, expected classes 0 .. {classes - 1}; load "
+            f"the model with num_labels= as many as there are classes"
+        )
+
+
+class ELBOModel(nn.Module):
+    r"""A Bayesian model whose loss is the negative ELBO per observation, the KL included.
+
+    .. math:: -\frac{1}{N} \sum_n \bigl( \mathrm{E}_q[\log p(y_n \mid W_n)] - w\,\mathrm{KL}_n \bigr)
+
+    The weights of an example are its own, so the KL is a sum over examples as the likelihood is, and each example
+    brings its KL once: by default w is 0.01, and KL_n the mean over its attention weights, of which there may be a
+    million. ``AttentionELBO()`` takes their sum, as the bound on the evidence does. Trainer takes the module as its
+    model: it is called with a batch and returns ``loss`` and ``logits``, and where Trainer accumulates gradients it
+    tells N, the labels of all micro batches, in ``num_items_in_batch``; so k of them give the gradient of one batch of
+    k times the size. Without it N is the number of labels of the batch at hand: where a loop, or Lightning, divides by
+    k itself, the same holds for micro batches with as many labels each. A state dict holds shared parameters once.
+
+    Give Trainer ``remove_unused_columns=False``: it cannot see which inputs the model inside takes.
+
+    Labels that do not count (-100) are no observations. An answer, with its start and its end, is one.
+
+    Args:
+        model: A model of :func:`bayesian`.
+        guide: Its guide.
+        elbo: Objective; ``AttentionELBO(kl_weight=0.01, kl_mean=True)`` by default. Advance its ``step`` where the KL
+            weight has a schedule.
+
+    Raises:
+        TypeError: The guide is no AttentionGuide; at a call: there are no labels.
+        ValueError: The likelihood of the head is not known.
+
+    Example:
+        >>> trainer = Trainer(ELBOModel(model, guide), arguments, train_dataset=examples)  # doctest: +SKIP
+    """
+
+    accepts_loss_kwargs = True  # Trainer asks for it, and then leaves the division to the model
+
+    def __init__(self, model: nn.Module, guide: AttentionGuide, elbo: AttentionELBO | None = None) -> None:
+        super().__init__()
+        check_guide(guide)
+        self.elbo = AttentionELBO(kl_weight=0.01, kl_mean=True) if elbo is None else elbo
+        self.objective = self.elbo(model, guide)
+        likelihood_of(model)
+        if "QuestionAnswering" in type(model).__name__:
+            self.__class__ = _QuestionAnswering
+        # the files of Trainer's checkpoints hold no tensor twice
+        self.register_state_dict_post_hook(_leave_out_ties)
+        self.register_load_state_dict_pre_hook(_put_in_ties)
+
+    @property
+    def model(self) -> Any:
+        """The Bayesian model, which saves itself by ``save_pretrained``."""
+        return self.objective.model
+
+    def forward(
+        self, labels: Tensor | None = None, *, num_items_in_batch: Tensor | int | None = None, **inputs: Any
+    ) -> dict[str, Tensor]:
+        """Loss of a batch, and the logits of the draw that it was made with.
+
+        Args:
+            labels: Of the batch; for question answering ``start_positions`` and ``end_positions`` among the inputs.
+            num_items_in_batch: Number of observations N to divide by; those of this batch by default.
+            inputs: Of the model.
+        """
+        inputs |= {} if labels is None else {"labels": labels}
+        labels_given = {name: inputs[name] for name in _LABELS if inputs.get(name) is not None}
+        if not labels_given:
+            raise TypeError(f"the batch has {', '.join(inputs)}, expected labels among them")
+        drawn: list[Tensor] = []
+        handle = self.model.register_forward_hook(lambda _, __, output: drawn.append(output.detach()))
+        try:
+            loss = self.objective(**inputs)
+        finally:
+            handle.remove()
+        if num_items_in_batch is None:
+            # the first label is no target of a model that predicts the next token
+            num_items_in_batch = _observations(labels_given, shifted=likelihood_of(self.model) is _next_tokens)
+        return {"loss": loss / torch.as_tensor(num_items_in_batch, device=loss.device), "logits": drawn[-1]}
+
+
+class _QuestionAnswering(ELBOModel):
+    """Trainer reads the names of the labels off the class: its name, and the arguments of forward."""
+
+    def forward(  # type: ignore[override]
+        self, start_positions: Tensor | None = None, end_positions: Tensor | None = None, **inputs: Any
+    ) -> dict[str, Tensor]:
+        return super().forward(start_positions=start_positions, end_positions=end_positions, **inputs)
+
+
+def _ties(module: nn.Module) -> dict[str, str]:
+    """Names of parameters that are there under an earlier name too, which is the value."""
+    first: dict[int, str] = {}
+    named = [(name, first.setdefault(id(p), name)) for name, p in module.named_parameters(remove_duplicate=False)]
+    return {name: earlier for name, earlier in named if name != earlier}
+
+
+def _leave_out_ties(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    for name in _ties(module):
+        del state[prefix + name]
+
+
+def _put_in_ties(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, earlier in _ties(module).items():
+        if prefix + earlier in state:
+            state.setdefault(prefix + name, state[prefix + earlier])

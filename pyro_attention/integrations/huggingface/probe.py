@@ -20,31 +20,19 @@ _LENGTH, _TARGETS = 5, 3  # of encoder and decoder: different, so that cross att
 
 @dataclass
 class Call:
-    """What a module does with the attention function in one pass.
+    """What a module does with the attention function in one pass."""
 
-    Attributes:
-        head_dim: Width of a key.
-        count: Number of calls.
-        self_attention: Whether there were as many keys as queries.
-    """
-
-    head_dim: int
+    head_dim: int  # width of a key
     count: int = 0
-    self_attention: bool = True
+    self_attention: bool = True  # there were as many keys as queries
 
 
 def probe(
     model: nn.Module, inputs: Mapping[str, Any], *, training: Sequence[nn.Module] = ()
 ) -> tuple[dict[nn.Module, Call], Any]:
-    """Calls of every attention module in one forward pass, and its output.
+    """Calls of every attention module in one forward pass in evaluation mode, and its output.
 
-    Args:
-        model: The model, which runs in evaluation mode.
-        inputs: Its inputs.
-        training: Modules that take themselves to be in training, to pass on their dropout.
-
-    Raises:
-        ValueError: The model cannot run on the inputs.
+    The modules of ``training`` take themselves to be in training, to pass on their dropout.
     """
     calls: dict[nn.Module, Call] = {}
 
@@ -73,11 +61,7 @@ def probe(
 
 
 def probe_inputs(model: Any) -> dict[str, Tensor]:
-    """One short example of what the model reads, made of its configuration; the last position of a text is padded.
-
-    Raises:
-        ValueError: The model reads something else than texts, images or mel spectrograms.
-    """
+    """One short example of what the model reads, made of its configuration; the last position of a text is padded."""
     config, device = model.config, model.device
     names = inspect.signature(model.forward).parameters
     inputs: dict[str, Tensor] = {}

@@ -24,7 +24,7 @@ from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from models.score_terms import PROBABILITY
 from pyro_attention.analysis import GoldAlignment
-from tests.analysis.alignments.random_alignments import aligned, weights_of
+from tests.analysis.random_inputs import aligned, weights_of
 
 
 @pytest.fixture(scope="module")

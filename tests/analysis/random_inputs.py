@@ -1,4 +1,4 @@
-"""Random samples of logits, with labels that they say something about, for the property tests."""
+"""Random alignments, weights and logits for the property tests."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,39 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+
+from pyro_attention.analysis import Alignment, GoldAlignment
+
+PROPERTY = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+SIZES = st.tuples(st.integers(1, 5), st.integers(1, 5))
+
+
+def links_in(size):
+    words = [(source, target) for source in range(size[0]) for target in range(size[1])]
+    return st.frozensets(st.sampled_from(words))
+
+
+def alignments_in(size):
+    return links_in(size).map(lambda links: Alignment(links, *size))
+
+
+# two alignments of the same sentence pair
+TWO = SIZES.flatmap(lambda size: st.tuples(alignments_in(size), alignments_in(size)))
+# a prediction and gold links
+SCORED = SIZES.flatmap(
+    lambda size: st.tuples(alignments_in(size), st.builds(GoldAlignment, links_in(size), links_in(size)))
+)
+
+
+def weights_of(*shape, seed=0, spread=2.0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return (spread * torch.randn(*shape, generator=generator, dtype=dtype)).softmax(-1)
+
+
+def aligned(text, num_source=4, num_target=4):
+    """An alignment from Pharaoh links."""
+    links = (link.split("-") for link in text.split())
+    return Alignment(frozenset((int(source), int(target)) for source, target in links), num_source, num_target)
 
 
 @dataclass(frozen=True)
@@ -40,9 +73,7 @@ def for_all(*, min_samples=1):
         classes=st.integers(2, 6), spread=st.sampled_from([0.0, 0.1, 1.0, 30.0]),
         noise=st.sampled_from([0.0, 0.1, 2.0]),
     )  # fmt: skip
-    return lambda test: settings(max_examples=60, deadline=None, derandomize=True, database=None)(
-        given(problem=problems, seed=st.integers(0, 1000))(test)
-    )
+    return lambda test: PROPERTY(given(problem=problems, seed=st.integers(0, 1000))(test))
 
 
 def shuffled(size, seed):

@@ -1,0 +1,462 @@
+"""Links of many sentence pairs: files, error rate against gold links, agreement, and both directions made one."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from pyro_attention.analysis.alignments.weights import Alignment, Link
+from pyro_attention.analysis.inputs import check_choice
+
+__all__ = [
+    "AlignmentScores",
+    "GoldAlignment",
+    "Lengths",
+    "SymmetriseMethod",
+    "agreement",
+    "alignment_error_rate",
+    "read_naacl",
+    "read_pharaoh",
+    "read_sentences",
+    "symmetrise",
+    "write_pharaoh",
+]
+
+T = TypeVar("T", Alignment, "GoldAlignment")
+Lengths = Mapping[str, tuple[int, int]]
+_Links = tuple[set[Link], set[Link]]  # sure and possible ones
+
+_LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})", re.ASCII)
+_COLUMNS = re.compile(r"\s*(\S+)\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+\d+(?:\.\d*)?)?\s*", re.ASCII)
+SymmetriseMethod = Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"]
+
+_NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+@dataclass(frozen=True)
+class GoldAlignment:
+    """Links that annotators gave a sentence pair.
+
+    Attributes:
+        sure: Links (source word, target word), counted from 0, that an alignment must have.
+        possible: Links that it may have; the sure ones are always among them.
+
+    Example:
+        >>> gold = GoldAlignment(sure=frozenset({(0, 0)}), possible=frozenset({(1, 0)}))
+        >>> sorted(gold.possible)
+        [(0, 0), (1, 0)]
+    """
+
+    sure: frozenset[Link]
+    possible: frozenset[Link] = frozenset()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sure", frozenset(self.sure))
+        object.__setattr__(self, "possible", self.sure | frozenset(self.possible))
+
+    def transposed(self) -> GoldAlignment:
+        """The same links with source and target swapped."""
+        sure, possible = (frozenset((t, s) for s, t in links) for links in (self.sure, self.possible))
+        return GoldAlignment(sure, possible)
+
+    def __str__(self) -> str:
+        links = sorted((*link, "-" if link in self.sure else "p") for link in self.possible)
+        return " ".join(f"{source}{mark}{target}" for source, target, mark in links)
+
+
+@dataclass(frozen=True)
+class AlignmentScores:
+    """Counts of links over all sentence pairs, and what follows from them; counts may be added, ``first + second``.
+
+    Attributes:
+        num_sentences: Number of sentence pairs.
+        num_predicted: Predicted links, ``|A|``.
+        num_sure: Sure links, ``|S|``.
+        num_predicted_sure: Predicted links that are sure, ``|A n S|``.
+        num_predicted_possible: Predicted links that are sure or possible, ``|A n P|``.
+    """
+
+    num_sentences: int
+    num_predicted: int
+    num_sure: int
+    num_predicted_sure: int
+    num_predicted_possible: int
+
+    @property
+    def aer(self) -> float:
+        """Alignment error rate, 0 to 1, lower is better; 0 when nothing is predicted and nothing is sure."""
+        total = self.num_predicted + self.num_sure
+        return 1 - (self.num_predicted_sure + self.num_predicted_possible) / total if total else 0.0
+
+    @property
+    def precision(self) -> float:
+        """Fraction of the predicted links that are possible; 1 when nothing is predicted."""
+        return self.num_predicted_possible / self.num_predicted if self.num_predicted else 1.0
+
+    @property
+    def recall(self) -> float:
+        """Fraction of the sure links that are predicted; 1 when nothing is sure."""
+        return self.num_predicted_sure / self.num_sure if self.num_sure else 1.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall; 1 - AER where every possible link is sure."""
+        total = self.precision + self.recall
+        return 2 * self.precision * self.recall / total if total else 0.0
+
+    def __add__(self, other: AlignmentScores) -> AlignmentScores:
+        return AlignmentScores(*(own + others for own, others in zip(astuple(self), astuple(other), strict=True)))
+
+
+def alignment_error_rate(
+    predicted: Mapping[str, Alignment] | Sequence[Alignment],
+    gold: Mapping[str, GoldAlignment] | Sequence[GoldAlignment],
+) -> AlignmentScores:
+    r"""Score predicted links A, :math:`\mathrm{AER} = 1 - (|A \cap S| + |A \cap P|) / (|A| + |S|)`.
+
+    The counts are summed over the sentence pairs before they are divided. Some report AER in percent.
+
+    Args:
+        predicted: Alignments by sentence id, or in a sequence.
+        gold: Sure links S and possible links P of the same sentences, in the same form.
+
+    Raises:
+        ValueError: Other sentences in one than in the other, none at all, or a gold link outside of a sentence.
+
+    Example:
+        >>> gold = GoldAlignment(sure=frozenset({(0, 0), (1, 1)}), possible=frozenset({(2, 1)}))
+        >>> scores = alignment_error_rate([Alignment(frozenset({(0, 0), (2, 1), (2, 0)}), 3, 2)], [gold])
+        >>> scores.aer, scores.precision, scores.recall  # 1 - (1 + 2) / (3 + 2)
+        (0.4, 0.66667, 0.5)
+
+    Source: Och and Ney (2003), A Systematic Comparison of Various Statistical Alignment Models, section 5.1.
+    """
+    scores = AlignmentScores(0, 0, 0, 0, 0)
+    for name, links, truth in _pairs(predicted, gold):
+        for source, target in sorted(truth.possible):
+            if not (0 <= source < links.num_source and 0 <= target < links.num_target):
+                raise ValueError(
+                    f"sentence {name}: gold link {(source, target)} lies outside of the {links.num_source} source and "
+                    f"{links.num_target} target words of the prediction, expected pairs (source, target) counted from "
+                    f"0; look for swapped sides, pieces instead of words, or links counted from 1"
+                )
+        scores += AlignmentScores(
+            num_sentences=1,
+            num_predicted=len(links.links),
+            num_sure=len(truth.sure),
+            num_predicted_sure=len(links.links & truth.sure),
+            num_predicted_possible=len(links.links & truth.possible),
+        )
+    return scores
+
+
+def _pairs(
+    first: Mapping[str, Alignment] | Sequence[Alignment], second: Mapping[str, T] | Sequence[T]
+) -> Iterator[tuple[str, Alignment, T]]:
+    """Name, and what both hold for it."""
+    by_name = first if isinstance(first, Mapping) else {str(i): alignment for i, alignment in enumerate(first)}
+    others = second if isinstance(second, Mapping) else {str(i): alignment for i, alignment in enumerate(second)}
+    if by_name.keys() != others.keys() or not by_name:
+        differing = sorted(by_name.keys() ^ others.keys())
+        raise ValueError(
+            f"got {len(by_name)} and {len(others)} sentences, expected the same ones and at least one; "
+            f"{len(differing)} are in one of them only: {', '.join(map(str, differing[:5]))}"
+        )
+    for name, alignment in by_name.items():
+        yield name, alignment, others[name]
+
+
+def agreement(alignments: Mapping[str, Sequence[Alignment]]) -> Tensor:
+    r"""F1 between the alignments of every two schemes, :math:`2 |A \cap B| / (|A| + |B|)`.
+
+    Args:
+        alignments: Alignments of the same sentences by scheme.
+
+    Returns:
+        Symmetric float64 ``[schemes, schemes]``, summed over sentences before the division; 1 where neither has links.
+
+    Raises:
+        ValueError: Other numbers of sentences, or of their words.
+
+    Example:
+        >>> one, two = ([Alignment(frozenset(links), 2, 2)] for links in ({(0, 0), (1, 1)}, {(0, 0)}))
+        >>> agreement({"soft": one, "hard": two})
+        tensor([[1.0000, 0.6667],
+                [0.6667, 1.0000]], dtype=torch.float64)
+    """
+    names = list(alignments)
+    table = torch.ones(len(names), len(names), dtype=torch.float64)
+    for row, name in enumerate(names):
+        for column, other in enumerate(names[: row + 1]):
+            common = total = 0
+            for sentence, first, second in _pairs(alignments[name], alignments[other]):
+                sizes = [(a.num_source, a.num_target) for a in (first, second)]
+                if sizes[0] != sizes[1]:
+                    raise ValueError(
+                        f"sentence {sentence} has {sizes[0]} source and target words in '{name}', {sizes[1]} in "
+                        f"'{other}'; expected the same"
+                    )
+                common += len(first.links & second.links)
+                total += len(first.links) + len(second.links)
+            table[row, column] = table[column, row] = 2 * common / total if total else 1.0
+    return table
+
+
+def symmetrise(forward: Alignment, backward: Alignment, *, method: SymmetriseMethod) -> Alignment:
+    r"""Combine the alignments of two directions, :math:`F \cap B \subseteq A \subseteq F \cup B`.
+
+    ``grow-diag`` starts from the intersection and adds, until nothing changes, links of the union that touch a link
+    of A (the diagonals count) and have a source or a target word without a link in A. ``grow-diag-final`` then adds
+    the links of F, then of B, that have such a word; ``grow-diag-final-and`` only those with both words without a
+    link. Links are visited by target word, then by source word, as in Koehn's pseudo-code and in Moses' symal, and
+    one that was just added counts for those visited after it.
+
+    Args:
+        forward: Of the model whose target words choose source words.
+        backward: Of the model of the other direction, turned round to the same source and target by
+            :meth:`Alignment.transposed`.
+        method: "intersection", "union", "grow-diag", "grow-diag-final" or "grow-diag-final-and".
+
+    Raises:
+        ValueError: Sentences of different lengths, or an unknown method.
+
+    Example:
+        >>> forward = Alignment(frozenset({(0, 0), (0, 1), (2, 2)}), 4, 4)
+        >>> backward = Alignment(frozenset({(0, 0), (2, 3), (3, 1)}), 4, 4)
+        >>> for method in ("intersection", "grow-diag", "grow-diag-final-and", "grow-diag-final"):
+        ...     print(symmetrise(forward, backward, method=method))
+        0-0
+        0-0 0-1
+        0-0 0-1 2-2
+        0-0 0-1 2-2 2-3 3-1
+
+    Source: Koehn, Och and Marcu (2003), Statistical Phrase-Based Translation; Koehn et al. (2005), Edinburgh System
+    Description for the 2005 IWSLT Speech Translation Evaluation.
+    """
+    check_choice("method", method, SymmetriseMethod)
+    sizes, others = ((a.num_source, a.num_target) for a in (forward, backward))
+    if sizes != others:
+        raise ValueError(
+            f"forward has {sizes[0]} source and {sizes[1]} target words, backward {others[0]} and {others[1]}; "
+            f"expected the same: turn the alignment of the other direction round with .transposed()"
+        )
+    if method == "union":
+        return Alignment(forward.links | backward.links, *sizes)
+    common = forward.links & backward.links
+    if method == "intersection":
+        return Alignment(common, *sizes)
+    links = _grown(common, forward.links | backward.links)
+    if method != "grow-diag":
+        for direction in (forward.links, backward.links):
+            for link in _by_target(direction):
+                taken = _taken(link, links)
+                if not (any(taken) if method == "grow-diag-final-and" else all(taken)):
+                    links.add(link)
+    return Alignment(frozenset(links), *sizes)
+
+
+def _by_target(links: frozenset[Link]) -> list[Link]:
+    return sorted(links, key=lambda link: (link[1], link[0]))
+
+
+def _taken(link: Link, links: set[Link]) -> tuple[bool, bool]:
+    """Whether the source word and the target word of a link have one."""
+    return any(source == link[0] for source, _ in links), any(target == link[1] for _, target in links)
+
+
+def _grown(common: frozenset[Link], union: frozenset[Link]) -> set[Link]:
+    """Links and their neighbours in the union that have a free word, until nothing changes."""
+    links, before = set(common), -1
+    while before < len(links):
+        before = len(links)
+        for source, target in _by_target(union):
+            for down, right in _NEIGHBOURS if (source, target) in links else ():
+                near = (source + right, target + down)
+                if near in union and near not in links and not all(_taken(near, links)):
+                    links.add(near)
+    return links
+
+
+def read_pharaoh(
+    path: str | Path, *, index: int = 0, target_first: bool = False, lengths: Lengths | None = None
+) -> dict[str, GoldAlignment]:
+    r"""Read one sentence pair a line, ``i-j`` sure links and ``ipj`` possible ones.
+
+    Args:
+        path: The file, in UTF-8. Its lines may begin with an id and a tab.
+        index: 0 or 1, what the first word counts as.
+        target_first: The target word stands on the left of a link.
+        lengths: Number of source and of target words by sentence id; links are then checked against them.
+
+    Returns:
+        Links by sentence id; the number of the line, from 0, where there are no ids.
+
+    Raises:
+        ValueError: What is no link, links out of range, ids that repeat or are missing in lengths; with file and line.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "gold.txt")
+        >>> _ = path.write_text("7\t0-0 1p0\n9\t\n")
+        >>> {name: str(gold) for name, gold in read_pharaoh(path).items()}
+        {'7': '0-0 1p0', '9': ''}
+    """
+    _check_index(index)
+    links: dict[str, _Links] = {}
+    for place, name, text in _named_lines(Path(path)):
+        links[name] = (set(), set())
+        for item in text.split():
+            match = _LINK.fullmatch(item)
+            if match is None:
+                raise ValueError(
+                    f"{place}: {item[:80]!r} is no link, expected i-j for a sure one or ipj for a possible one"
+                )
+            link = _link(place, name, (match[1], match[3]), index, target_first, lengths)
+            links[name][match[2] == "p"].add(link)
+    return {name: GoldAlignment(*map(frozenset, pair)) for name, pair in links.items()}
+
+
+def read_naacl(
+    path: str | Path, *, index: int = 1, target_first: bool = False, lengths: Lengths | None = None
+) -> dict[str, GoldAlignment]:
+    r"""Read one link a line, ``sentence source target [S|P] [confidence]``: the format of the Hansards' gold links.
+
+    Args:
+        path: The file, in UTF-8. A link without S or P is sure; the confidence is not used.
+        index: As for :func:`read_pharaoh`.
+        target_first: The target word is the second column.
+        lengths: As there; and sentences without a line have no links instead of being left out.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "gold.wa")
+        >>> _ = path.write_text("0001 1 1 S\n0001 2 1 P\n")
+        >>> {name: str(gold) for name, gold in read_naacl(path).items()}
+        {'0001': '0-0 1p0'}
+
+    Source: Mihalcea and Pedersen (2003), An Evaluation Exercise for Word Alignment.
+    """
+    _check_index(index)
+    links: dict[str, _Links] = {name: (set(), set()) for name in lengths or ()}
+    for place, line in _lines(Path(path)):
+        if not line.strip():
+            continue
+        match = _COLUMNS.fullmatch(line)
+        if match is None:
+            raise ValueError(
+                f"{place} is {line[:200]!r}, expected the columns sentence, source, target, S or P, confidence"
+            )
+        name, kind = match[1], match[4]
+        link = _link(place, name, (match[2], match[3]), index, target_first, lengths)
+        links.setdefault(name, (set(), set()))[kind == "P"].add(link)
+    return {name: GoldAlignment(*map(frozenset, pair)) for name, pair in links.items()}
+
+
+def read_sentences(path: str | Path) -> dict[str, list[str]]:
+    r"""Read one sentence a line, its words between spaces; an id and a tab may stand before it.
+
+    Args:
+        path: The file, in UTF-8.
+
+    Ids are as in :func:`read_pharaoh`.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "de.txt")
+        >>> _ = path.write_text("7\tDas stimmt nicht !\n", encoding="utf-8")
+        >>> read_sentences(path)
+        {'7': ['Das', 'stimmt', 'nicht', '!']}
+    """
+    return {name: text.split() for _, name, text in _named_lines(Path(path))}
+
+
+def write_pharaoh(
+    path: str | Path,
+    alignments: Mapping[str, Alignment | GoldAlignment] | Sequence[Alignment | GoldAlignment],
+    *,
+    index: int = 0,
+) -> None:
+    r"""Write one sentence pair a line, links in order, ``i-j`` or ``ipj``; with an id and a tab for a mapping.
+
+    Args:
+        path: The file.
+        alignments: Alignments by sentence id, or in a sequence.
+        index: 0 or 1, what the first word counts as; others read 0.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "links.txt")
+        >>> write_pharaoh(path, [Alignment(frozenset({(1, 0), (0, 2)}), 2, 3)])
+        >>> path.read_text()
+        '0-2 1-0\n'
+    """
+    _check_index(index)
+    named = isinstance(alignments, Mapping)
+    lines = []
+    for name, alignment in alignments.items() if isinstance(alignments, Mapping) else enumerate(alignments):
+        if not isinstance(alignment, Alignment | GoldAlignment):
+            raise TypeError(f"sentence {name} has a {type(alignment).__name__}, expected an Alignment or GoldAlignment")
+        text = _LINK.sub(lambda match: f"{int(match[1]) + index}{match[2]}{int(match[3]) + index}", str(alignment))
+        lines.append(f"{name}\t{text}\n" if named else f"{text}\n")
+    Path(path).write_text("".join(lines), encoding="utf-8")
+
+
+def _check_index(index: int) -> None:
+    if index not in (0, 1):
+        raise ValueError(f"index is {index}, expected 0 or 1: what the first word of a sentence counts as")
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Place, for errors, and text of every line."""
+    # a byte order mark is no part of the first id; str.splitlines would also break at characters such as U+2028
+    try:
+        lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error}; expected UTF-8") from error
+    for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
+        yield f"{path}, line {number}", line
+
+
+def _named_lines(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Place, id and text of every line."""
+    lines = list(_lines(path))
+    with_ids = bool(lines) and "\t" in lines[0][1]
+    seen: set[str] = set()
+    for number, (place, line) in enumerate(lines):
+        if with_ids != ("\t" in line):
+            other = "no id" if with_ids else "an id"
+            raise ValueError(f"{place} has {other} and a tab before its text, unlike the first; expected all or none")
+        name, text = line.split("\t", 1) if with_ids else (str(number), line)
+        if name.strip() in seen:
+            raise ValueError(f"{place}: the sentence id {name.strip()!r} occurs twice, expected it once")
+        seen.add(name.strip())
+        yield place, name.strip(), text
+
+
+def _link(
+    place: str, name: str, numbers: tuple[str, str], index: int, target_first: bool, lengths: Lengths | None
+) -> Link:
+    """A link (source, target) counted from 0, in range."""
+    first, second = (int(number) - index for number in numbers)
+    if min(first, second) < 0:
+        raise ValueError(
+            f"{place}, sentence {name}: a link has position 0 where words are counted from 1; pass index=0 if they are "
+            f"counted from 0, or take the gold file without links to NULL"
+        )
+    source, target = (second, first) if target_first else (first, second)
+    if lengths is not None and name not in lengths:
+        raise ValueError(f"{place}: sentence {name} has no entry in lengths, expected one for every sentence")
+    num_source, num_target = (math.inf, math.inf) if lengths is None else lengths[name]
+    if source >= num_source or target >= num_target:
+        raise ValueError(
+            f"{place}, sentence {name}: link {'-'.join(numbers)} lies outside of {num_source} source and {num_target} "
+            f"target words; look at index={index}, target_first={target_first} and the sentences"
+        )
+    return source, target

@@ -1,0 +1,621 @@
+"""Probabilities of classes: scores, calibration, certainty, sources of uncertainty, selective prediction.
+
+Samples of probabilities are averaged before they are scored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention._checks import check_positive
+from pyro_attention.analysis.inputs import ROUNDING, check_choice, check_floats, check_samples, seen_type, split_entropy
+from pyro_attention.posterior.predictive import Prediction
+
+__all__ = [
+    "ClassificationScores",
+    "PAvPU",
+    "SelectiveAccuracy",
+    "TemperatureScaling",
+    "UncertaintyDecomposition",
+    "VarianceSplit",
+    "brier_score",
+    "classification_scores",
+    "decompose_uncertainty",
+    "expected_calibration_error",
+    "fit_temperature",
+    "max_probability",
+    "negative_log_likelihood",
+    "pavpu",
+    "selective_accuracy",
+    "split_variance",
+    "top_two_p_values",
+]
+
+Tested = Literal["logits", "probabilities"]
+
+
+@dataclass(frozen=True)
+class ClassificationScores:
+    """Scores of class probabilities, each a mean over items.
+
+    Attributes:
+        accuracy: Fraction of items whose most probable class is the true one, 0 to 1.
+        nll: Negative log probability of the true class, nats.
+        ece: Expected calibration error of the top class, 0 to 1.
+        brier: Squared distance of the probabilities from the one-hot class, summed over classes, 0 to 2.
+    """
+
+    accuracy: float
+    nll: float
+    ece: float
+    brier: float
+
+
+def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> ClassificationScores:
+    r"""Accuracy, NLL, ECE and Brier score of :math:`\bar p = \frac1S \sum_s p^{(s)}`.
+
+    Args:
+        probabilities: ``[items, classes]``, or samples of them ``[S, items, classes]``.
+        labels: int64 ``[items]``.
+        bins: Number of bins of the ECE.
+
+    Raises:
+        ImportError: torchmetrics is not installed.
+        TypeError: Probabilities are no floats, or labels not int64.
+        ValueError: Wrong shapes, labels out of range, NaN, no probabilities, or no bins.
+
+    Example:
+        >>> classification_scores(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]))
+        ClassificationScores(accuracy=0.5, nll=0.836..., ece=0.25, brier=0.625)
+    """
+    mean = _mean_probabilities(probabilities, labels)
+    return ClassificationScores(
+        accuracy=(mean.argmax(-1) == labels).float().mean().item(),
+        nll=negative_log_likelihood(mean, labels),
+        ece=expected_calibration_error(mean, labels, bins=bins),
+        brier=brier_score(mean, labels),
+    )
+
+
+def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> float:
+    r"""Mean of :math:`-\log \bar p_y` over items, in nats; probabilities below 1e-12 count as 1e-12.
+
+    Arguments and errors are those of :func:`classification_scores`.
+
+    Example:
+        >>> negative_log_likelihood(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]), torch.tensor([0]))
+        0.693...
+    """
+    mean = _mean_probabilities(probabilities, labels)
+    # a mean over few samples may be exactly 0
+    return nn.functional.nll_loss(mean.clamp_min(1e-12).log(), labels).item()
+
+
+def brier_score(probabilities: Tensor, labels: Tensor) -> float:
+    r"""Mean of :math:`\sum_c (\bar p_c - [c = y])^2` over items: 0 to 2, summed over all classes.
+
+    Arguments and errors are those of :func:`classification_scores`.
+
+    Example:
+        >>> brier_score(torch.tensor([[0.75, 0.25]]), torch.tensor([1]))
+        1.125
+
+    Source: Brier (1950), Verification of forecasts expressed in terms of probability.
+    """
+    mean = _mean_probabilities(probabilities, labels)
+    distances = mean - nn.functional.one_hot(labels, mean.size(-1))
+    return distances.square().sum(-1).mean().item()
+
+
+def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> float:
+    r"""Calibration of the top class, :math:`\sum_b \frac{n_b}{n} |\mathrm{accuracy}_b - \mathrm{confidence}_b|`.
+
+    Computed by torchmetrics: bins of equal width ``[low, high)``, and one of its own for a confidence of exactly 1.
+    Arguments and errors are those of :func:`classification_scores`.
+
+    Example:
+        >>> expected_calibration_error(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]))
+        0.25
+
+    Source: Guo et al. (2017), On Calibration of Modern Neural Networks, equation 3.
+    """
+    try:
+        from torchmetrics.functional.classification import multiclass_calibration_error
+    except ImportError as error:
+        raise ImportError(
+            "the expected calibration error needs torchmetrics: pip install 'pyro-attention[analysis]'"
+        ) from error
+    mean = _mean_probabilities(probabilities, labels)
+    return float(multiclass_calibration_error(mean, labels, mean.size(-1), n_bins=bins).item())
+
+
+@dataclass(frozen=True)
+class TemperatureScaling:
+    r"""Probabilities at a temperature, :math:`\frac1S \sum_s \mathrm{softmax}(\ell^{(s)} / T)`.
+
+    Attributes:
+        temperature: T > 0; above 1 makes the probabilities less confident.
+        nll: NLL of the items it was fitted on, nats per item.
+        nll_before: The same at T = 1.
+        at_bound: T is an end of the range searched: the lower one when the top classes are all true (the best T is
+            0), the upper one when uniform probabilities do better than any (the best T is infinite).
+
+    Raises:
+        ValueError: The temperature is not positive and finite.
+
+    Example:
+        >>> scaling = TemperatureScaling(temperature=2.0, nll=0.5, nll_before=0.6, at_bound=False)
+        >>> scaling(torch.tensor([[2.0, 0.0]]))
+        tensor([[0.7311, 0.2689]])
+    """
+
+    temperature: float
+    nll: float
+    nll_before: float
+    at_bound: bool
+
+    def __post_init__(self) -> None:
+        check_positive("temperature", self.temperature)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Probabilities ``[items, classes]`` of logits ``[items, classes]`` or ``[S, items, classes]``."""
+        return (_check_logits(logits) / self.temperature).softmax(-1).mean(0)
+
+
+def fit_temperature(
+    logits: Tensor, labels: Tensor, *, bounds: tuple[float, float] = (0.01, 100.0)
+) -> TemperatureScaling:
+    r"""Fit T to validation items, :math:`\min_T -\sum_n \log \frac1S \sum_s \mathrm{softmax}(\ell_n^{(s)} / T)_{y_n}`.
+
+    Without samples the NLL is convex in 1/T. With samples it is that of the averaged probabilities, which need not be
+    convex; so both are searched on a grid of log T and then by by thirds, in float64. The result is never worse
+    than T = 1, and is T = 1 where nothing else is better.
+
+    Args:
+        logits: ``[items, classes]``, or samples of them ``[S, items, classes]``.
+        labels: int64 ``[items]``.
+        bounds: Range of T; around 1.
+
+    Raises:
+        TypeError: Logits are no floats, or labels not int64.
+        ValueError: Wrong shapes, labels out of range, logits that are not finite, or a range without 1.
+
+    Example:
+        >>> scaling = fit_temperature(torch.tensor([[2.0, 0.0]]).expand(4, 2), torch.tensor([0, 0, 0, 1]))
+        >>> round(scaling.temperature, 3), round(2 / math.log(3), 3)
+        (1.82, 1.82)
+        >>> scaling(torch.tensor([[2.0, 0.0]]))
+        tensor([[0.7500, 0.2500]])
+
+    Source: Guo et al. (2017), On Calibration of Modern Neural Networks, section 4.2, for the case without samples.
+    """
+    samples = _check_logits(logits)
+    _check_labels(labels, samples)
+    low, high = bounds
+    if not 0 < low <= 1 <= high < math.inf:
+        raise ValueError(f"bounds is {bounds}, expected 0 < low <= 1 <= high, finite")
+
+    def nll(log_temperature: float) -> float:
+        temperature = math.exp(log_temperature)
+        # sample by sample: only one of them is held in float64
+        scores = [(sample.double() / temperature).log_softmax(-1).gather(-1, labels[:, None]) for sample in samples]
+        return math.log(len(scores)) - torch.stack(scores).logsumexp(0).mean().item()
+
+    ends = (math.log(low), math.log(high))
+    grid = [*(ends[0] + (ends[1] - ends[0]) * step / 64 for step in range(64)), ends[1]]
+    values = {x: nll(x) for x in (0.0, *grid)}
+    best = grid.index(min(grid, key=values.__getitem__))
+    left, right = grid[max(0, best - 1)], grid[min(64, best + 1)]
+    while right - left > 1e-8:
+        third = (right - left) / 3
+        left, right = (left, right - third) if nll(left + third) <= nll(right - third) else (left + third, right)
+    inside = (left + right) / 2
+    values[inside] = nll(inside)
+    # no change and the ends come first: of equal values, up to rounding, they say more
+    candidates = [0.0, *ends, inside, *grid]
+    least = min(values.values())
+    chosen = next(x for x in candidates if values[x] <= least + 1e-13 * max(1.0, least))
+    return TemperatureScaling(
+        temperature={ends[0]: low, ends[1]: high}.get(chosen, math.exp(chosen)),
+        nll=values[chosen],
+        nll_before=values[0.0],
+        at_bound=chosen in ends,
+    )
+
+
+@dataclass(frozen=True)
+class PAvPU:
+    """Items by accuracy and certainty at a threshold; counts of batches may be added, ``first + second``.
+
+    Counts are whole numbers unless accuracies are soft: sums of ``a`` where they say accurate, of ``1 - a`` elsewhere.
+
+    Attributes:
+        threshold: An item is uncertain when its p-value exceeds it.
+        test: What was tested, "logits" or "probabilities".
+        num_samples: Number of samples M of the test. Any gap becomes certain as it grows, so only results of one M
+            are comparable.
+        accurate_certain: Items accurate and certain.
+        accurate_uncertain: Items accurate and uncertain.
+        inaccurate_certain: Items inaccurate and certain.
+        inaccurate_uncertain: Items inaccurate and uncertain.
+    """
+
+    threshold: float
+    test: Tested
+    num_samples: int
+    accurate_certain: float
+    accurate_uncertain: float
+    inaccurate_certain: float
+    inaccurate_uncertain: float
+
+    @property
+    def pavpu(self) -> float:
+        """Fraction of items accurate and certain, or inaccurate and uncertain; 0 to 1."""
+        certain, uncertain = self.accurate_certain, self.inaccurate_uncertain
+        return (certain + uncertain) / (certain + uncertain + self.accurate_uncertain + self.inaccurate_certain)
+
+    @property
+    def accurate_given_certain(self) -> float:
+        """Fraction of the certain items that are accurate; NaN when none is certain."""
+        return _ratio(self.accurate_certain, self.inaccurate_certain)
+
+    @property
+    def uncertain_given_inaccurate(self) -> float:
+        """Fraction of the inaccurate items that are uncertain; NaN when none is inaccurate."""
+        return _ratio(self.inaccurate_uncertain, self.inaccurate_certain)
+
+    def __add__(self, other: PAvPU) -> PAvPU:
+        mine, others = astuple(self), astuple(other)
+        if mine[:3] != others[:3]:
+            raise ValueError(f"threshold, test and num_samples are {mine[:3]} and {others[:3]}, expected the same")
+        return PAvPU(*mine[:3], *(count + more for count, more in zip(mine[3:], others[3:], strict=True)))
+
+
+def _ratio(part: float, rest: float) -> float:
+    return part / (part + rest) if part + rest else math.nan
+
+
+def pavpu(
+    logits: Tensor, accuracy: Tensor, *, test: Tested, thresholds: Sequence[float] = (0.01, 0.05, 0.1)
+) -> dict[float, PAvPU]:
+    r"""Patch accuracy versus patch uncertainty, :math:`\frac1N \sum_n a_n c_n + (1 - a_n)(1 - c_n)`.
+
+    An item is certain, c = 1, when its p-value of :func:`top_two_p_values` is at most the threshold. With identical
+    samples every item without a tie is certain, and PAvPU is the accuracy.
+
+    Args:
+        logits: Samples ``[M, items, classes]``, at least two; of any noise. Logs of probabilities serve as well.
+        accuracy: Of the deterministic prediction, ``[items]``: boolean, or soft accuracies from 0 to 1 as in VQA.
+        test: Compare "logits", as Bayesian Attention Modules does, or "probabilities".
+        thresholds: Levels of the test, each between 0 and 1.
+
+    Returns:
+        The result for each threshold.
+
+    Raises:
+        ImportError: SciPy is not installed.
+        TypeError: Logits are no floats, or accuracy is neither boolean nor float.
+        ValueError: Wrong shapes, fewer than two samples, numbers out of range or not finite, or an unknown test.
+
+    Example:
+        >>> logits = torch.tensor([[[2.0, 0.0], [1.0, 0.0]], [[2.1, 0.0], [-0.8, 0.0]], [[1.9, 0.0], [0.1, 0.0]]])
+        >>> at = pavpu(logits, torch.tensor([True, True]), test="logits")[0.05]
+        >>> at.pavpu, at.accurate_certain, at.accurate_uncertain
+        (0.5, 1.0, 1.0)
+
+    Source: Mukhoti and Gal (2018), Evaluating Bayesian Deep Learning Methods for Semantic Segmentation; the test is
+    that of Fan et al. (2020), Bayesian Attention Modules.
+    """
+    p_values = top_two_p_values(logits, test=test)
+    accurate = _check_accuracy("accuracy", accuracy, len(p_values)).to(p_values.device)
+    if not thresholds or not all(0 < threshold < 1 for threshold in thresholds):
+        raise ValueError(f"thresholds is {tuple(thresholds)}, expected numbers between 0 and 1, such as 0.05")
+    results = {}
+    for threshold in thresholds:
+        uncertain = p_values > threshold
+        parts = [part[where].sum().item() for part in (accurate, 1 - accurate) for where in (~uncertain, uncertain)]
+        results[threshold] = PAvPU(threshold, test, len(logits), *parts)
+    return results
+
+
+def top_two_p_values(logits: Tensor, *, test: Tested) -> Tensor:
+    r"""Paired two-sided t-test, over M samples, that the two classes of largest mean probability score the same.
+
+    :math:`t = \bar d \sqrt{M} / s_d` of the M differences d, with M - 1 degrees of freedom. Differences that are all
+    the same have no variance: then p is 0, or 1 where they are 0 (an exact tie); it is never NaN.
+
+    Args:
+        logits: Samples ``[M, items, classes]``, at least two.
+        test: Take the differences of "logits" or of "probabilities"; logits may share noise that these do not.
+
+    Returns:
+        p-values, float64 ``[items]``. Errors are those of :func:`pavpu`.
+
+    Example:
+        >>> top_two_p_values(torch.tensor([[[1.0, 0.0]], [[3.0, 0.0]]]), test="logits")   # t = 2, one degree of freedom
+        tensor([0.2952], dtype=torch.float64)
+    """
+    try:
+        from scipy.special import stdtr
+    except ImportError as error:
+        raise ImportError("the t-test of PAvPU needs SciPy: pip install 'pyro-attention[analysis]'") from error
+    check_choice("test", test, Tested)
+    samples = _check_logits(logits, min_samples=2)
+    probabilities = samples.softmax(-1)
+    top = probabilities.mean(0).topk(2).indices.expand(len(samples), -1, -1)
+    scores = (samples if test == "logits" else probabilities).gather(-1, top).double()
+    differences = scores[..., 0] - scores[..., 1]
+    mean, deviation = differences.mean(0), differences.std(0)
+    t = mean.abs() * math.sqrt(len(samples)) / deviation
+    p_values = 2 * torch.from_numpy(stdtr(len(samples) - 1, -t.cpu().numpy())).to(t.device)
+    return torch.where(deviation == 0, (mean == 0).double(), p_values)
+
+
+@dataclass(frozen=True)
+class UncertaintyDecomposition:
+    """Uncertainty of each item, in nats.
+
+    Attributes:
+        total: Entropy of the mean probabilities, ``[items]``.
+        aleatoric: Mean entropy of the samples' probabilities, ``[items]``: what stays if the weights were known.
+        mutual_information: Total minus aleatoric, >= 0, ``[items]``: how much the samples disagree.
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    mutual_information: Tensor
+
+
+def decompose_uncertainty(probabilities: Tensor) -> UncertaintyDecomposition:
+    r"""Split the predictive entropy, :math:`H[\bar p] = \frac1S \sum_s H[p^{(s)}] + I`.
+
+    Args:
+        probabilities: Samples ``[S, items, classes]``. A single one has a mutual information of 0.
+
+    Raises:
+        TypeError: Probabilities are no floats.
+        ValueError: Wrong shape, NaN, or no probabilities.
+
+    Example:
+        >>> parts = decompose_uncertainty(torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.5, 0.5]]]))
+        >>> parts.total, parts.mutual_information
+        (tensor([0.6931, 0.6931]), tensor([0.6931, 0.0000]))
+
+    Source: Depeweg et al. (2018), Decomposition of Uncertainty in Bayesian Deep Learning, section 3.
+    """
+    samples = _check_probabilities(probabilities, min_samples=1)
+    return UncertaintyDecomposition(*split_entropy(samples))
+
+
+@dataclass(frozen=True)
+class VarianceSplit:
+    """Predictive variance by source: ``total = attention + dropout + interaction``, each of the output's shape.
+
+    The shares are ratios of sums over all entries; NaN when there is no variance at all. A variance of S samples is
+    uncertain by about a fraction ``sqrt(2 / (S - 1))`` of itself in each entry, and the interaction, a difference,
+    by more than that fraction of the total.
+
+    Attributes:
+        total: Variance with both sources.
+        attention: Variance with attention noise alone.
+        dropout: Variance with dropout alone.
+        interaction: What remains; negative where one source dampens the other.
+    """
+
+    total: Tensor
+    attention: Tensor
+    dropout: Tensor
+    interaction: Tensor
+
+    @property
+    def attention_share(self) -> float:
+        """Share of attention noise in the total variance."""
+        return self._share(self.attention)
+
+    @property
+    def dropout_share(self) -> float:
+        """Share of dropout in the total variance."""
+        return self._share(self.dropout)
+
+    @property
+    def interaction_share(self) -> float:
+        """Share of the interaction in the total variance; may be negative."""
+        return self._share(self.interaction)
+
+    def _share(self, part: Tensor) -> float:
+        total = self.total.double().sum().item()
+        return part.double().sum().item() / total if total else math.nan
+
+
+def split_variance(*, attention: Prediction, dropout: Prediction, both: Prediction) -> VarianceSplit:
+    r"""Split a prediction's variance by source, :math:`V_{ad} = V_a + V_d + V_\mathrm{interaction}`.
+
+    Args:
+        attention: Result of ``predict(..., noise="attention")``.
+        dropout: Result of ``predict(..., noise="dropout")``, of the same guide, arguments and transform.
+        both: Result of ``predict(..., noise="both")``, likewise.
+
+    Raises:
+        ValueError: A single sample, variances that are not finite, or predictions of different shapes.
+
+    Example:
+        >>> ones = torch.ones(3)
+        >>> predictions = [Prediction(mean=ones, variance=v * ones, num_samples=100) for v in (3.0, 2.0, 4.0)]
+        >>> split = split_variance(attention=predictions[0], dropout=predictions[1], both=predictions[2])
+        >>> split.attention_share, split.dropout_share, split.interaction_share
+        (0.75, 0.5, -0.25)
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
+    """
+    for name, prediction in {"both": both, "attention": attention, "dropout": dropout}.items():
+        if prediction.num_samples < 2:
+            raise ValueError(f"{name} has {prediction.num_samples} sample, expected at least 2 for a variance")
+        shape, expected = tuple(prediction.variance.shape), tuple(both.variance.shape)
+        if shape != expected:
+            raise ValueError(f"{name} has shape {shape}, both {expected}; expected predictions of the same items")
+        if not prediction.variance.isfinite().all():
+            raise ValueError(f"{name} has variances that are NaN or infinite, expected finite ones")
+    return VarianceSplit(
+        total=both.variance,
+        attention=attention.variance,
+        dropout=dropout.variance,
+        interaction=both.variance - attention.variance - dropout.variance,
+    )
+
+
+@dataclass(frozen=True)
+class SelectiveAccuracy:
+    """Accuracy on the k most confident items, for every k.
+
+    Attributes:
+        coverage: ``k / items`` for k = 1 to all of them, float64 ``[items]``.
+        accuracy: Mean accuracy of the k most confident ones, float64 ``[items]``; where equal confidence leaves open
+            which these are, the mean over all choices.
+    """
+
+    coverage: Tensor
+    accuracy: Tensor
+
+    def accuracy_at(self, coverage: float) -> float:
+        """Accuracy on the least number of most confident items that reaches a coverage in (0, 1]."""
+        if not 0 < coverage <= 1:
+            raise ValueError(f"coverage is {coverage}, expected a fraction of the items in (0, 1]")
+        # 0.07 * 100 is 7.000000000000001, and means 7
+        return self.accuracy[math.ceil(coverage * len(self.accuracy) * (1 - 1e-12)) - 1].item()
+
+    @property
+    def area(self) -> float:
+        """Area under the risk-coverage curve (AURC): mean error over all coverages; 0 to 1, lower is better."""
+        return (1 - self.accuracy).mean().item()
+
+
+def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy:
+    r"""Accuracy against coverage, :math:`A(k/N) = \frac1k \sum_{i \le k} a_{(i)}`, items by falling confidence.
+
+    Args:
+        confidence: ``[items]``, larger is surer, in any unit: :func:`max_probability` is the usual choice, minus the
+            mutual information of ``decompose_uncertainty`` another. Only its order matters.
+        correct: ``[items]``: boolean, or soft accuracies from 0 to 1.
+
+    Raises:
+        TypeError: Confidence is no float, or correct is neither boolean nor float.
+        ValueError: Wrong shapes, no items, NaN, or accuracies outside [0, 1].
+
+    Example:
+        >>> curve = selective_accuracy(torch.tensor([0.9, 0.6, 0.8, 0.7]), torch.tensor([True, False, True, False]))
+        >>> curve.accuracy_at(0.5), curve.accuracy_at(1.0), curve.area
+        (1.0, 0.5, 0.20833)
+
+    Source: Geifman and El-Yaniv (2017), Selective Classification for Deep Neural Networks; the area: Geifman et al.
+    (2019), Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers.
+    """
+    accuracy = _check_accuracy("correct", correct)
+    check_floats("confidence", confidence, verb="has")
+    if confidence.shape != accuracy.shape:
+        raise ValueError(f"confidence has shape {tuple(confidence.shape)}, expected [items] = {tuple(accuracy.shape)}")
+    if confidence.isnan().any():
+        raise ValueError("confidence holds NaN, expected numbers that can be ordered")
+    falling, order = confidence.detach().sort(descending=True)
+    _, group, sizes = falling.unique_consecutive(return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(sizes), dtype=torch.float64, device=sizes.device)
+    sums.index_add_(0, group, accuracy.to(sizes.device)[order])
+    # items of equal confidence in any order: each counts as their mean
+    expected = (sums / sizes)[group].cumsum(0)
+    counts = torch.arange(1, len(group) + 1, device=sizes.device)
+    return SelectiveAccuracy(coverage=counts / float(len(group)), accuracy=expected / counts)
+
+
+def max_probability(probabilities: Tensor) -> Tensor:
+    r"""Confidence in the top class, :math:`\max_c \bar p_c`.
+
+    Args:
+        probabilities: ``[items, classes]``, or samples of them ``[S, items, classes]``.
+
+    Returns:
+        ``[items]``.
+
+    Example:
+        >>> max_probability(torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]))
+        tensor([0.7500])
+    """
+    return _mean_probabilities(probabilities).amax(-1)
+
+
+def _with_samples(name: str, tensor: Tensor, min_samples: int) -> Tensor:
+    remedy = "keep the samples S, for example predict(..., keep_samples=True).samples" if min_samples else "S samples"
+    return check_samples(name, tensor, axes="items, classes", min_samples=min_samples, remedy=remedy, least=2)
+
+
+def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
+    """The logits, ``[S, items, classes]`` with S = 1 where there are no samples; they must be finite."""
+    checked = _with_samples("logits", logits, min_samples)
+    if not checked.isfinite().all():
+        raise ValueError(
+            f"{(~checked.isfinite()).sum().item()} of {checked.numel()} logits are NaN or infinite, expected finite "
+            f"numbers; give classes that are ruled out a large negative logit such as -1e4"
+        )
+    return checked
+
+
+def _check_probabilities(probabilities: Tensor, *, min_samples: int = 0) -> Tensor:
+    """The probabilities, ``[S, items, classes]`` with S = 1 where there are no samples: >= 0 and with a sum of one."""
+    checked = _with_samples("probabilities", probabilities, min_samples)
+    if not (checked >= 0).all():
+        raise ValueError(
+            f"probabilities have an entry {checked.min().item():.4g}, expected >= 0; apply .softmax(-1) to logits"
+        )
+    sums = checked.sum(-1)
+    worst = sums.flatten()[(sums - 1).abs().argmax()].item()
+    if not abs(worst - 1) <= ROUNDING:
+        raise ValueError(
+            f"probabilities of an item sum to {worst:.4g} over the classes (the last dimension), expected 1; apply "
+            f".softmax(-1) to logits"
+        )
+    return checked
+
+
+def _mean_probabilities(probabilities: Tensor, labels: Tensor | None = None) -> Tensor:
+    """Checked probabilities averaged over samples, ``[items, classes]``; the labels are checked against them."""
+    # 1 + 1e-7 is rounding; torchmetrics would take it for a sign of logits and apply a softmax to all of them
+    mean = _check_probabilities(probabilities).mean(0).clamp_max(1.0)
+    if labels is not None:
+        _check_labels(labels, mean)
+    return mean
+
+
+def _check_labels(labels: Tensor, classes: Tensor) -> None:
+    """Raise unless labels are int64 ``[items]``, in range for scores ``[..., items, classes]`` and beside them."""
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
+        raise TypeError(f"labels have {seen_type(labels)}, expected a tensor of torch.int64; convert it with .long()")
+    items, count = classes.shape[-2:]
+    if labels.shape != (items,):
+        raise ValueError(f"labels have shape {tuple(labels.shape)}, expected [items] = ({items},)")
+    low, high = labels.min().item(), labels.max().item()
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"labels run from {low} to {high}, expected 0 to {count - 1}; drop items without a label, such as -100, "
+            f"before"
+        )
+
+
+def _check_accuracy(name: str, accuracy: Tensor, items: int | None = None) -> Tensor:
+    """The accuracies of items in float64, ``[items]``; they must be boolean, or numbers from 0 to 1."""
+    if not isinstance(accuracy, Tensor) or not (accuracy.dtype == torch.bool or accuracy.is_floating_point()):
+        raise TypeError(
+            f"{name} has {seen_type(accuracy)}, expected a tensor of booleans, or of floats from 0 to 1; compare "
+            f"predictions with labels before"
+        )
+    if accuracy.dim() != 1 or accuracy.numel() == 0 or items not in (None, accuracy.numel()):
+        expected = "at least one item" if items is None else f"({items},)"
+        raise ValueError(f"{name} has shape {tuple(accuracy.shape)}, expected [items] = {expected}")
+    values = accuracy.detach().double()
+    wrong = values[~((values >= 0) & (values <= 1))]
+    if len(wrong):
+        raise ValueError(f"{name} has an entry {wrong[0].item():.4g}, expected numbers from 0 to 1")
+    return values

@@ -1,1 +1,0 @@
-"""Probabilities of classes: scores, calibration, certainty, sources of uncertainty."""

@@ -1,0 +1,426 @@
+"""Probabilities of classes: scores, calibration, certainty, sources of uncertainty, selective prediction."""
+
+import itertools
+import math
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_rel
+from sklearn.metrics import brier_score_loss, log_loss
+from torch import nn
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
+
+from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull, predict
+from pyro_attention.analysis import (
+    TemperatureScaling,
+    brier_score,
+    classification_scores,
+    decompose_uncertainty,
+    expected_calibration_error,
+    fit_temperature,
+    max_probability,
+    negative_log_likelihood,
+    pavpu,
+    selective_accuracy,
+    split_variance,
+    top_two_p_values,
+)
+from pyro_attention.posterior.predictive import Prediction
+from tests.analysis.random_inputs import PROPERTY, for_all, sampled, shuffled
+
+TESTS = ["logits", "probabilities"]
+LABELS = torch.tensor([0, 1, 1])
+HALVES = torch.full((2, 3, 2), 0.5)
+
+
+def test_scores_by_hand():
+    probabilities = torch.tensor([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6], [0.65, 0.25, 0.1]], dtype=torch.float64)
+    scores = classification_scores(probabilities, torch.tensor([0, 1, 2]), bins=10)
+    assert scores.accuracy == pytest.approx(1 / 3)
+    assert scores.nll == pytest.approx(-(math.log(0.7) + math.log(0.2) + math.log(0.1)) / 3)
+    brier = (0.3**2 + 0.2**2 + 0.1**2) + (0.2**2 + 0.8**2 + 0.6**2) + (0.65**2 + 0.25**2 + 0.9**2)
+    assert scores.brier == pytest.approx(brier / 3)
+    # bins [.6, .7) and [.7, .8): accuracy 0 at confidence .625, and 1 at .7
+    assert scores.ece == pytest.approx(2 / 3 * 0.625 + 1 / 3 * 0.3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([0, 1, 2], {"accuracy": 1.0, "nll": 0.0, "ece": 0.0, "brier": 0.0}),
+        ([1, 2, 0], {"accuracy": 0.0, "nll": -math.log(1e-12), "ece": 1.0, "brier": 2.0}),
+    ],
+    ids=["right", "wrong"],
+)
+def test_extremes(labels, expected):
+    assert asdict(classification_scores(torch.eye(3), torch.tensor(labels))) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_agrees_with_other_libraries(classes):
+    problem = sampled(items=300, classes=classes)
+    probabilities, labels = problem.probabilities[0], problem.labels
+    scores = classification_scores(probabilities, labels)
+    assert scores.accuracy == multiclass_accuracy(probabilities, labels, classes, average="micro").item()
+    assert scores.ece == multiclass_calibration_error(probabilities, labels, classes, n_bins=15, norm="l1").item()
+    fine = expected_calibration_error(probabilities, labels, bins=40)
+    assert fine == multiclass_calibration_error(probabilities, labels, classes, n_bins=40, norm="l1").item()
+    assert fine != scores.ece
+    array, names = probabilities.double().numpy(), range(classes)
+    array = array / array.sum(-1, keepdims=True)
+    assert scores.nll == pytest.approx(log_loss(labels, array, labels=names), rel=1e-5)
+    brier = brier_score_loss(labels, array, labels=names, scale_by_half=False)
+    assert scores.brier == pytest.approx(brier, rel=1e-5)
+
+
+@for_all()
+def test_samples_are_averaged_in_probability_space(problem, seed):
+    scores = classification_scores(problem.probabilities, problem.labels)
+    assert scores == classification_scores(problem.probabilities.mean(0), problem.labels)
+    # the proper scores are convex
+    each = [classification_scores(sample, problem.labels) for sample in problem.probabilities]
+    assert scores.nll <= sum(score.nll for score in each) / len(each) + 1e-9
+    assert scores.brier <= sum(score.brier for score in each) / len(each) + 1e-9
+
+
+@pytest.mark.parametrize("above", [0.0, 1e-7])
+def test_rounding_above_one_is_not_taken_for_logits(above):
+    """The largest float32 above 1: torchmetrics would apply a softmax to all items."""
+    probabilities = torch.tensor([[1.0 + above, 0.0], [0.75, 0.25]])
+    assert (probabilities[0, 0] > 1) == (above > 0)
+    scores = classification_scores(probabilities, torch.tensor([0, 1]))
+    assert scores.ece == pytest.approx(0.75 / 2)
+    assert max_probability(probabilities).tolist() == [1.0, 0.75]
+
+
+def nll(logits, labels, temperature):
+    """Of the averaged probabilities, by another way than the implementation."""
+    return -(logits / temperature).softmax(-1).mean(0)[torch.arange(len(labels)), labels].log().mean().item()
+
+
+def test_temperature_by_hand():
+    """One logit 3 for all: the best T gives the top class its frequency, logit(.8) = log 4."""
+    logits = torch.tensor([[3.0, 0.0]]).expand(10, 2)
+    scaling = fit_temperature(logits, torch.tensor([0] * 8 + [1] * 2))
+    assert scaling.temperature == pytest.approx(3 / math.log(4), rel=1e-6)
+    assert scaling.nll == pytest.approx(-0.8 * math.log(0.8) - 0.2 * math.log(0.2))
+    assert scaling.nll_before == pytest.approx(0.2 * 3 + math.log1p(math.exp(-3)))
+    assert not scaling.at_bound
+    torch.testing.assert_close(scaling(logits), torch.tensor([0.8, 0.2]).expand(10, 2))
+
+
+def test_samples_share_one_temperature_for_their_mixture():
+    problem = sampled(samples=4, items=100, spread=5.0)
+    scaling = fit_temperature(problem.logits, problem.labels)
+    grid = [math.exp(-4.6 + 9.2 * step / 2000) for step in range(2001)]
+    values = [nll(problem.logits, problem.labels, temperature) for temperature in grid]
+    assert scaling.nll <= min(values)
+    assert scaling.temperature == pytest.approx(grid[values.index(min(values))], rel=0.01)
+    # the mixture is less confident than its samples: it needs a smaller T
+    assert scaling.temperature < 0.9 * fit_temperature(problem.logits[0], problem.labels).temperature
+
+
+@pytest.mark.parametrize(
+    ("gaps", "counts", "temperature"),
+    [
+        ([[4.0, -5.5, 0.5], [-1.5, 0.5, 195.0], [-7.0, -18.0, -0.3]], [5, 10, 5], 85.9),
+        ([[0.23, 24.0], [-1.3, -0.08], [0.055, -0.004]], [16, 4], 0.011),
+    ],
+)
+def test_finds_the_lower_of_two_minima(gaps, counts, temperature):  # golden sections alone find the other
+    """Samples that contradict each other, in groups of items: how much the true class is ahead, in each sample."""
+    gaps = torch.tensor(gaps, dtype=torch.float64).repeat_interleave(torch.tensor(counts), dim=1)
+    logits, labels = torch.stack([gaps, torch.zeros_like(gaps)], dim=-1), torch.zeros(20, dtype=torch.int64)
+    values = [nll(logits, labels, math.exp(-4.6 + 9.2 * step / 500)) for step in range(501)]
+    minima = [a for before, a, after in zip(values, values[1:], values[2:], strict=False) if before > a < after]
+    assert len(minima) == 2
+    scaling = fit_temperature(logits, labels)
+    assert scaling.nll <= min(minima) < max(minima) - 0.1
+    assert scaling.temperature == pytest.approx(temperature, rel=0.05)
+
+
+@for_all()
+def test_never_worse_than_no_scaling(problem, seed):
+    scaling = fit_temperature(problem.logits, problem.labels)
+    assert scaling.nll <= scaling.nll_before
+    assert scaling.nll_before == pytest.approx(nll(problem.logits, problem.labels, 1.0), abs=1e-9)
+    if scaling.nll < 27:  # above it, the score's floor of 1e-12 has an influence
+        after = negative_log_likelihood(scaling(problem.logits), problem.labels)
+        assert scaling.nll == pytest.approx(after, abs=1e-9) or after < scaling.nll
+    one, none = (fit_temperature(logits, problem.labels) for logits in (problem.logits[:1], problem.logits[0]))
+    assert one == none
+
+
+SEPARATED = torch.tensor([[[0.5, -1.0, 0.0], [2.0, 1.5, 0.3]]])
+
+
+@pytest.mark.parametrize(
+    ("logits", "bounds", "temperature", "at_bound"),
+    [
+        (SEPARATED, (0.01, 100.0), 0.01, True),
+        (1000 * SEPARATED, (0.01, 100.0), 1.0, False),  # nothing left to gain: no change
+        (torch.tensor([[[0.0, 5.0]]]), (0.01, 100.0), 100.0, True),
+    ],
+    ids=["separated", "certain", "wrong"],
+)
+def test_ends_at_a_bound_or_changes_nothing(logits, bounds, temperature, at_bound):
+    logits = logits.expand(3, -1, -1)
+    scaling = fit_temperature(logits, torch.zeros(logits.size(1), dtype=torch.int64), bounds=bounds)
+    assert (scaling.temperature, scaling.at_bound) == (temperature, at_bound)
+    assert 0 <= scaling.nll <= scaling.nll_before
+    assert scaling.nll < 1e-12 or temperature != 0.01
+    assert at_bound or scaling.nll == scaling.nll_before
+
+
+def two_classes(*differences):
+    """Logits ``[M, items, 2]`` with these differences, one tuple of M for each item."""
+    first = torch.tensor(differences, dtype=torch.float64).T
+    return torch.stack([first, torch.zeros_like(first)], dim=-1)
+
+
+def test_all_four_counts():
+    """Certain differences (variance 0) and ties, in different numbers."""
+    certain, tie = (2.0, 2.0, 2.0), (0.0, 0.0, 0.0)
+    items = [(certain, True)] * 4 + [(tie, True)] * 3 + [(certain, False)] * 1 + [(tie, False)] * 2
+    logits = two_classes(*(differences for differences, _ in items))
+    at = pavpu(logits, torch.tensor([correct for _, correct in items]), test="logits")
+    assert list(at) == [0.01, 0.05, 0.1]
+    for result in at.values():
+        assert (result.accurate_certain, result.accurate_uncertain) == (4, 3)
+        assert (result.inaccurate_certain, result.inaccurate_uncertain) == (1, 2)
+        assert result.pavpu == pytest.approx(6 / 10)
+        assert result.accurate_given_certain == pytest.approx(4 / 5)
+        assert result.uncertain_given_inaccurate == pytest.approx(2 / 3)
+    everything = pavpu(logits, torch.ones(10), test="logits")[0.05]
+    assert math.isnan(everything.uncertain_given_inaccurate)
+    assert everything.pavpu == pytest.approx(5 / 10)
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("samples", [2, 20])
+def test_agrees_with_scipy_item_by_item(test, samples):
+    problem = sampled(samples=samples, items=50, classes=5)
+    tested = problem.logits if test == "logits" else problem.probabilities
+    p_values = top_two_p_values(problem.logits, test=test)
+    assert p_values.min() < 0.1 < 0.5 < p_values.max()
+    for item, p in enumerate(p_values):
+        first, second = problem.probabilities.mean(0)[item].argsort(descending=True)[:2]
+        expected = ttest_rel(tested[:, item, first], tested[:, item, second]).pvalue
+        assert p.item() == pytest.approx(expected, rel=1e-9, abs=1e-300)
+
+
+def test_the_top_two_are_those_of_the_mean_probability():
+    """Class 2 has the largest mean logit, but classes 0 and 1 the largest mean probabilities."""
+    logits = torch.tensor([[[10.0, 0.0, 6.0]], [[0.0, 10.0, 6.0]], [[10.0, 0.0, 6.0]]], dtype=torch.float64)
+    expected = ttest_rel(logits[:, 0, 0], logits[:, 0, 1]).pvalue
+    assert top_two_p_values(logits, test="logits").item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("samples", [2, 7])
+def test_no_variance(test, samples):
+    """A gap of .1 is no exact number, and a mean of many may be off by rounding."""
+    same = torch.tensor([[0.1, 0.0, -1.0], [0.3, 0.3, 0.1], [-5.0, 1e-3, 0.0]]).expand(samples, 3, 3)
+    assert top_two_p_values(same, test=test).tolist() == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("test", TESTS)
+@for_all(min_samples=2)
+def test_bounds_and_order(test, problem, seed):
+    logits, correct = problem.logits, problem.correct
+    p_values = top_two_p_values(logits, test=test)
+    assert ((p_values >= 0) & (p_values <= 1)).all()
+    results = pavpu(logits, correct, test=test)
+    for threshold, result in results.items():
+        assert result.accurate_certain + result.inaccurate_certain == (p_values <= threshold).sum()
+        assert result.accurate_certain + result.accurate_uncertain == correct.sum()
+    order = shuffled(len(correct), seed)
+    assert pavpu(logits[:, order], correct[order], test=test) == results
+
+
+def test_soft_accuracy():
+    """The mean of a c + (1 - a)(1 - c)."""
+    problem = sampled(samples=4, items=60)
+    accuracy = torch.tensor([0.0, 1 / 3, 2 / 3, 1.0], dtype=torch.float64).repeat(15)
+    certain = (top_two_p_values(problem.logits, test="logits") <= 0.05).double()
+    result = pavpu(problem.logits, accuracy, test="logits")[0.05]
+    assert 0 < certain.sum() < 60
+    assert result.pavpu == pytest.approx((accuracy * certain + (1 - accuracy) * (1 - certain)).mean().item())
+    assert result.accurate_given_certain == pytest.approx(((accuracy * certain).sum() / certain.sum()).item())
+
+
+def halves():
+    problem = sampled(samples=5, items=60)
+    parts = slice(0, 60), slice(0, 25), slice(25, None)
+    return [pavpu(problem.logits[:, part], problem.correct[part], test="logits")[0.05] for part in parts]
+
+
+def test_batches_may_be_added():
+    whole, first, second = halves()
+    assert first + second == whole
+    with pytest.raises(ValueError, match=r"threshold, test and num_samples are .* expected the same"):
+        first + replace(second, num_samples=6)
+
+
+def entropy(*probabilities):
+    return -sum(p * math.log(p) for p in probabilities if p > 0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "total", "aleatoric"),
+    [
+        ([[1.0, 0.0], [0.0, 1.0]], math.log(2), 0.0),
+        ([[0.9, 0.1], [0.5, 0.5]], entropy(0.7, 0.3), (entropy(0.9, 0.1) + math.log(2)) / 2),
+    ],
+    ids=["certain samples", "uncertain samples"],
+)
+def test_entropy_by_hand(samples, total, aleatoric):
+    parts = decompose_uncertainty(torch.tensor(samples, dtype=torch.float64).unsqueeze(1))
+    assert parts.total.item() == pytest.approx(total)
+    assert parts.aleatoric.item() == pytest.approx(aleatoric)
+    assert parts.mutual_information.item() == pytest.approx(total - aleatoric)
+
+
+@for_all()
+def test_entropy_properties(problem, seed):
+    probabilities = problem.probabilities
+    samples, _, classes = probabilities.shape
+    parts = decompose_uncertainty(probabilities)
+    assert (parts.mutual_information >= 0).all()
+    assert (parts.aleatoric >= -1e-12).all()
+    assert (parts.total <= math.log(classes) + 1e-12).all()
+    # at most the entropy of which sample it was
+    assert (parts.mutual_information <= math.log(samples) + 1e-12).all()
+    torch.testing.assert_close(parts.total, parts.aleatoric + parts.mutual_information, rtol=0, atol=1e-12)
+    # the mutual information is the mean divergence from the mean
+    mean = probabilities.mean(0)
+    divergence = torch.where(probabilities > 0, probabilities * (probabilities / mean).log(), 0.0).sum(-1).mean(0)
+    torch.testing.assert_close(parts.mutual_information, divergence, rtol=0, atol=1e-9)
+    one = decompose_uncertainty(probabilities[:1])
+    assert (one.mutual_information == 0).all()
+    assert one.total.equal(one.aleatoric)
+
+
+def test_small_disagreement_survives_float32():
+    """Samples that differ by 1e-4: a mutual information of 1e-9 beside entropies of 1."""
+    exact = sampled(samples=10, items=50, noise=1e-4).probabilities
+    expected = decompose_uncertainty(exact).mutual_information
+    single = decompose_uncertainty(exact.float())
+    assert single.total.dtype == torch.float32
+    assert expected.median() < 1e-8
+    torch.testing.assert_close(single.mutual_information.double(), expected, rtol=0.02, atol=1e-11)
+
+
+def prediction(*variances, num_samples=100):
+    variance = torch.tensor(variances)
+    return Prediction(mean=torch.zeros_like(variance), variance=variance, num_samples=num_samples)
+
+
+def test_split_by_hand():
+    split = split_variance(attention=prediction(1.0, 3.0), dropout=prediction(2.0, 0.0), both=prediction(4.0, 2.0))
+    assert split.interaction.tolist() == [1.0, -1.0]
+    assert (split.attention_share, split.dropout_share, split.interaction_share) == pytest.approx((4 / 6, 2 / 6, 0))
+    nothing = split_variance(attention=prediction(0.0), dropout=prediction(0.0), both=prediction(0.0))
+    assert math.isnan(nothing.attention_share)
+
+
+def test_split_of_a_model():
+    """Attention plus an independent dropped constant of variance .7^2 * .3/.7 = .21: hardly an interaction."""
+    attention, dropout = LatentAttention("attention", FixedGammaPrior()), nn.Dropout(0.3)
+
+    def model():
+        context = attention(torch.zeros(1, 300, 4), torch.arange(4.0).reshape(1, 4, 1)).context
+        return context.flatten() + dropout(torch.full((300,), 0.7))
+
+    split = split_variance(
+        **{
+            noise: predict(AttentionGuide(model, Weibull(2.0)), num_samples=60, noise=noise, seed=3)
+            for noise in ("attention", "dropout", "both")
+        }
+    )
+    assert split.dropout.mean().item() == pytest.approx(0.21, rel=0.05)
+    assert abs(split.interaction_share) < 0.05
+    assert min(split.attention_share, split.dropout_share) > 0.2
+    total = split.attention_share + split.dropout_share + split.interaction_share
+    assert total == pytest.approx(1.0)
+
+
+ITEMS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.3, 1.0])), min_size=1, max_size=6)
+
+
+def curve_of(items):
+    confidence, correct = (torch.tensor(column, dtype=torch.float64) for column in zip(*items, strict=True))
+    return selective_accuracy(confidence, correct)
+
+
+def test_selective_by_hand():
+    curve = selective_accuracy(torch.tensor([0.5, 0.9, 0.7, 0.6]), torch.tensor([False, True, False, True]))
+    assert curve.coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert curve.accuracy.tolist() == pytest.approx([1, 1 / 2, 2 / 3, 1 / 2])
+    assert curve.area == pytest.approx((0 + 1 / 2 + 1 / 3 + 1 / 2) / 4)
+    assert curve.accuracy_at(0.01) == curve.accuracy_at(0.25) == 1
+    assert curve.accuracy_at(0.26) == curve.accuracy_at(0.5) == 0.5
+    assert curve.accuracy_at(1.0) == 0.5
+
+
+@PROPERTY
+@given(ITEMS)
+def test_ties_give_the_mean_over_all_orders(items):
+    """Brute force: every order, sorted stably by confidence."""
+    curves = []
+    for order in itertools.permutations(items):
+        accuracies = [correct for _, correct in sorted(order, key=lambda item: -item[0])]
+        curves.append([sum(accuracies[:k]) / k for k in range(1, len(items) + 1)])
+    expected = torch.tensor(curves, dtype=torch.float64).mean(0)
+    torch.testing.assert_close(curve_of(items).accuracy, expected)
+
+
+def spoiled(value):
+    probabilities = HALVES.clone()
+    probabilities[1, 2, 0] = value
+    return probabilities
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: max_probability(spoiled(math.nan)), ValueError, "probabilities have an entry nan, expected >= 0"),
+        (lambda: brier_score(spoiled(0.6), LABELS), ValueError, r"sum to 1.1 over the classes .*apply .softmax"),
+        (lambda: brier_score(HALVES, LABELS[:2]), ValueError, r"labels have shape \(2,\), expected \[items\] = \(3,\)"),
+        (lambda: brier_score(HALVES, LABELS - 100), ValueError, "labels run from -100 to -99, expected 0 to 1"),
+        (lambda: brier_score(HALVES, LABELS.float()), TypeError, "labels have dtype torch.float32, .* with .long()"),
+        (lambda: decompose_uncertainty(HALVES[0]), ValueError, r"expected \[S, items, classes\]; keep the samples"),
+        (lambda: fit_temperature(spoiled(math.inf), LABELS), ValueError, "1 of 12 logits are NaN or infinite"),
+        (lambda: TemperatureScaling(0.0, 0.0, 0.0, False), ValueError, "temperature is 0.0, expected a positive"),
+        (lambda: pavpu(HALVES, torch.ones(4), test="logits"), ValueError, r"accuracy has shape \(4,\), expected"),
+        (lambda: selective_accuracy(torch.ones(3), torch.ones(2)), ValueError, r"confidence has shape \(3,\)"),
+        (lambda: curve_of([(1, 1.0)]).accuracy_at(0.0), ValueError, "coverage is 0.0, expected a fraction"),
+        (lambda: split_variance(attention=prediction(1.0), dropout=prediction(1.0, 1.0), both=prediction(1.0)),
+         ValueError, r"dropout has shape \(2,\), both \(1,\); expected predictions of the same items"),
+    ],
+)  # fmt: skip
+def test_wrong_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_gradients_are_not_tracked():
+    assert not max_probability(HALVES.clone().requires_grad_()).requires_grad
+
+
+def test_missing_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    with pytest.raises(ImportError, match=r"needs SciPy: pip install 'pyro-attention\[analysis\]'"):
+        pavpu(HALVES, torch.ones(3), test="logits")
+
+
+def test_nothing_is_loaded_before_it_is_needed():
+    loaded = "[name for name in ('pyro_attention.analysis', 'scipy', 'torchmetrics') if name in sys.modules]"
+    code = f"import sys, pyro_attention; print({loaded}); import pyro_attention.analysis; print({loaded})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert result.stdout.splitlines() == ["[]", "['pyro_attention.analysis']"]

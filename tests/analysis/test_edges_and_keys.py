@@ -1,0 +1,116 @@
+"""Intervals of the weights of a graph's edges, and keys that no query attends to."""
+
+import math
+
+import pytest
+import torch
+
+from pyro_attention import (
+    AttentionGuide,
+    Dense,
+    DoublyNormalized,
+    GraphAttention,
+    Softmax,
+    Weibull,
+    sample_posterior,
+)
+from pyro_attention.analysis import edge_intervals, explained_away
+from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm
+from tests.toy_models import GraphData
+
+EDGES = torch.tensor([[0, 1, 2, 1], [1, 1, 1, 0]])  # node 1 has three in-edges, one of them a self loop
+ROWS = torch.tensor([[0.5], [0.3], [0.2], [1.0]])
+
+
+def samples(add_self_loops, edge_index, *, num_samples=40):
+    """Posterior weights of a layer."""
+    data = GraphData.random()
+    layer = GraphAttention(5, 3, heads=2, add_self_loops=add_self_loops)
+    guide = AttentionGuide(lambda x: layer(x, edge_index), Weibull(3.0))
+    return sample_posterior(guide, data.features, num_samples=num_samples, seed=0)["graph_attention"]
+
+
+@pytest.mark.parametrize("add_self_loops", [True, False])
+def test_rows_are_labelled(add_self_loops):
+    data = GraphData.random()
+    weights = samples(add_self_loops, data.edge_index)
+    found = edge_intervals(weights, data.edge_index, level=0.8)
+    edges, nodes = data.edge_index.size(1), len(data.features)
+    assert torch.equal(torch.stack([found.source, found.target])[:, :edges], data.edge_index)
+    assert found.added.tolist() == [False] * edges + [True] * nodes * add_self_loops
+    assert found.source[found.added].equal(found.target[found.added])
+    assert found.source[found.added].tolist() == list(range(nodes * add_self_loops))
+    torch.testing.assert_close(found.mean, weights.mean(0))
+    ends = weights.quantile(torch.tensor([0.1, 0.9]), dim=0)
+    torch.testing.assert_close(torch.stack([found.low, found.high]), ends)
+    torch.testing.assert_close(found.width, ends[1] - ends[0])
+    # a self loop of the input is replaced by the added one
+    replaced = data.edge_index[0] == data.edge_index[1]
+    assert replaced.any()
+    assert (found.mean[:edges][replaced] == 0).all() == add_self_loops
+
+
+# Key 2 is seen by no query, query 1 sees no key.
+MASK = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)
+
+
+@pytest.mark.parametrize("form", [DenseForm(), MaskedEdgesForm(), EdgesForm()], ids=lambda form: type(form).__name__)
+def test_layouts(form):
+    weights = Softmax()(torch.randn(5, 2, 3, 4), Dense(MASK))
+    found = explained_away(form.scores(weights, MASK), layout=form.layout(MASK), epsilon=0.5)
+    mass = weights.sum(-2)
+    torch.testing.assert_close(found.mass[..., [0, 1, 3]], mass[..., [0, 1, 3]])
+    assert found.mass[..., 2].isnan().all()
+    expected = (mass < 0.5)[..., [0, 1, 3]].float().mean((0, 2))
+    torch.testing.assert_close(found.fraction, expected)
+
+
+def test_softmax_explains_away_and_doubly_normalised_attention_does_not():
+    """One head attends to a single key, the other evenly; 100 keys, as the boxes of the paper's figure 1."""
+    scores = torch.zeros(2, 100, 100)
+    scores[0, :, 0] = 50
+    found = [explained_away(normalizer(scores, Dense())) for normalizer in (Softmax(), DoublyNormalized())]
+    assert found[0].epsilon == 1e-8
+    torch.testing.assert_close(found[0].fraction, torch.tensor([0.99, 0.0]))
+    assert (found[1].fraction == 0).all()
+    assert found[1].mass.log().min() > -math.log(100) - 1e-6
+
+
+def test_histogram_counts_every_key_once():
+    mass = torch.tensor([[0.0, 1e-9, 1e-7, 0.5, 2.0], [1.0, 1.0, 1.0, 1.0, math.nan]])
+    weights = (mass.nan_to_num(0) / 2).unsqueeze(-2).expand(2, 2, 5)  # two queries attend alike
+    mask = torch.ones(2, 2, 5, dtype=torch.bool)
+    mask[1, :, 4] = False
+    found = explained_away(weights, layout=Dense(mask), epsilon=1e-8)
+    torch.testing.assert_close(found.mass, mass, equal_nan=True)
+    histogram = found.histogram(bins=4)
+    assert histogram.edges[[0, -1]].tolist() == pytest.approx([math.log(1e-8), math.log(2)])
+    assert histogram.explained_away.tolist() == [2, 0]
+    assert histogram.counts.tolist() == [[1, 0, 0, 2], [0, 0, 0, 4]]
+
+
+@pytest.mark.parametrize(
+    ("values", "edge_index", "message"),
+    [
+        (ROWS[None], EDGES, r"samples hold 1 sample\(s\), expected at least 2"),
+        (ROWS.expand(2, 4, 1).log(), EDGES, "an entry -0.6931, .* leave out log_weights=True"),
+        (ROWS.expand(2, 4, 1), EDGES.flip(0), r"in-edges of node 0 sum to 0\.5, expected 1; .*order"),
+        (ROWS.expand(2, 4, 1), EDGES[:, :3], "samples hold 4 edges, edge_index 3 between 3 nodes"),
+    ],
+)
+def test_wrong_edges(values, edge_index, message):
+    with pytest.raises(ValueError, match=message):
+        edge_intervals(values, edge_index)
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "message"),
+    [
+        (torch.full((1, 2, 3), -1.0), {}, "expected normalised weights, not log weights"),
+        (torch.zeros(1, 2, 3), {"epsilon": 0.0}, "epsilon is 0.0, expected a positive number"),
+        (torch.zeros(1, 2, 3), {"layout": Dense(event_dim=2)}, "nothing runs over queries"),
+    ],
+)
+def test_wrong_weights(weights, options, message):
+    with pytest.raises(ValueError, match=message):
+        explained_away(weights, **options)
