@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import check_positive
 from pyro_attention.analysis.inputs import ROUNDING, check_choice, check_floats, check_samples, seen_type, split_entropy
 from pyro_attention.posterior.predictive import Prediction
 
@@ -146,9 +145,6 @@ class TemperatureScaling:
         at_bound: T is an end of the range searched: the lower one when the top classes are all true (the best T is
             0), the upper one when uniform probabilities do better than any (the best T is infinite).
 
-    Raises:
-        ValueError: The temperature is not positive and finite.
-
     Example:
         >>> scaling = TemperatureScaling(temperature=2.0, nll=0.5, nll_before=0.6, at_bound=False)
         >>> scaling(torch.tensor([[2.0, 0.0]]))
@@ -159,9 +155,6 @@ class TemperatureScaling:
     nll: float
     nll_before: float
     at_bound: bool
-
-    def __post_init__(self) -> None:
-        check_positive("temperature", self.temperature)
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Probabilities ``[items, classes]`` of logits ``[items, classes]`` or ``[S, items, classes]``."""
@@ -181,10 +174,6 @@ def fit_temperature(
         logits: ``[items, classes]``, or samples of them ``[S, items, classes]``.
         labels: int64 ``[items]``.
         bounds: Range of T; around 1.
-
-    Raises:
-        TypeError: Logits are no floats, or labels not int64.
-        ValueError: Wrong shapes, labels out of range, logits that are not finite, or a range without 1.
 
     Example:
         >>> scaling = fit_temperature(torch.tensor([[2.0, 0.0]]).expand(4, 2), torch.tensor([0, 0, 0, 1]))
@@ -378,10 +367,6 @@ def decompose_uncertainty(probabilities: Tensor) -> UncertaintyDecomposition:
     Args:
         probabilities: Samples ``[S, items, classes]``. A single one has a mutual information of 0.
 
-    Raises:
-        TypeError: Probabilities are no floats.
-        ValueError: Wrong shape, NaN, or no probabilities.
-
     Example:
         >>> parts = decompose_uncertainty(torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.5, 0.5]]]))
         >>> parts.total, parts.mutual_information
@@ -440,9 +425,6 @@ def split_variance(*, attention: Prediction, dropout: Prediction, both: Predicti
         attention: Result of ``predict(..., noise="attention")``.
         dropout: Result of ``predict(..., noise="dropout")``, of the same guide, arguments and transform.
         both: Result of ``predict(..., noise="both")``, likewise.
-
-    Raises:
-        ValueError: A single sample, variances that are not finite, or predictions of different shapes.
 
     Example:
         >>> ones = torch.ones(3)
@@ -503,10 +485,6 @@ def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy
             mutual information of ``decompose_uncertainty`` another. Only its order matters.
         correct: ``[items]``: boolean, or soft accuracies from 0 to 1.
 
-    Raises:
-        TypeError: Confidence is no float, or correct is neither boolean nor float.
-        ValueError: Wrong shapes, no items, NaN, or accuracies outside [0, 1].
-
     Example:
         >>> curve = selective_accuracy(torch.tensor([0.9, 0.6, 0.8, 0.7]), torch.tensor([True, False, True, False]))
         >>> curve.accuracy_at(0.5), curve.accuracy_at(1.0), curve.area
@@ -556,10 +534,8 @@ def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
     """The logits, ``[S, items, classes]`` with S = 1 where there are no samples; they must be finite."""
     checked = _with_samples("logits", logits, min_samples)
     if not checked.isfinite().all():
-        raise ValueError(
-            f"{(~checked.isfinite()).sum().item()} of {checked.numel()} logits are NaN or infinite, expected finite "
-            f"numbers; give classes that are ruled out a large negative logit such as -1e4"
-        )
+        count = (~checked.isfinite()).sum().item()
+        raise ValueError(f"{count} of {checked.numel()} logits are NaN or infinite; rule out a class by one of -1e4")
     return checked
 
 

@@ -17,7 +17,6 @@ from torchmetrics.functional.classification import multiclass_accuracy, multicla
 
 from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull, predict
 from pyro_attention.analysis import (
-    TemperatureScaling,
     brier_score,
     classification_scores,
     decompose_uncertainty,
@@ -396,7 +395,6 @@ def spoiled(value):
         (lambda: brier_score(HALVES, LABELS.float()), TypeError, "labels have dtype torch.float32, .* with .long()"),
         (lambda: decompose_uncertainty(HALVES[0]), ValueError, r"expected \[S, items, classes\]; keep the samples"),
         (lambda: fit_temperature(spoiled(math.inf), LABELS), ValueError, "1 of 12 logits are NaN or infinite"),
-        (lambda: TemperatureScaling(0.0, 0.0, 0.0, False), ValueError, "temperature is 0.0, expected a positive"),
         (lambda: pavpu(HALVES, torch.ones(4), test="logits"), ValueError, r"accuracy has shape \(4,\), expected"),
         (lambda: selective_accuracy(torch.ones(3), torch.ones(2)), ValueError, r"confidence has shape \(3,\)"),
         (lambda: curve_of([(1, 1.0)]).accuracy_at(0.0), ValueError, "coverage is 0.0, expected a fraction"),
