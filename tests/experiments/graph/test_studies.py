@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.benchmarks import graph_attention
 from experiments.graph import studies
 from experiments.graph.config import GraphConfig
 from experiments.graph.model import chosen_graph
@@ -79,9 +78,3 @@ def test_ensemble_averages_probabilities(data: Path) -> None:
     probabilities, labels = logits.softmax(-1).mean(0)[graph.test_mask], graph.labels[graph.test_mask]
     nll = -probabilities.gather(1, labels[:, None]).log().mean().item()
     assert part.rows[0]["NLL"].mean == pytest.approx(nll, rel=1e-5)
-
-
-def test_graph_benchmark_runs() -> None:
-    timings = graph_attention.run(rounds=1)
-    stock = ["PyG GATConv, two layers", "PyG GATv2Conv, two layers"]
-    assert [name for name, timing in timings.items() if timing.ratio == 1] == stock
