@@ -134,6 +134,9 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{NMT} table compare --resume", f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("categorical_enum",)),
     ],
     "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft]", DEMO_FILES)],
+    "aligners without a network": [
+        Step(f"{NMT} classics --dataset europarl_de_en --pairs 20000 --data-root DIR", "", (), ("pyro-align",)),
+    ],
     "compare captioning": [
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
              tuple(f"runs/table/captioning-digits*/{name}" for name in ("report.html", "figures/hard_enum-*.png"))),

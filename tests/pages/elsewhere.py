@@ -32,6 +32,7 @@ ELSEWHERE: dict[str, str] = {
 NOT_RUN: dict[str, str] = {
     "git clone https://github.com/pyro-attention/pyro-attention": "nothing is published there yet",
     "cd pyro-attention": "the folder of the clone",
+    "pip install '.[align]'": "needs a network",
     "pip install '.[analysis]'": "needs a network",
     "pip install '.[transformers]'": "needs a network",
     "pip install '.[triton]'": "needs a network",
