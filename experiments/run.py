@@ -27,8 +27,8 @@ class Task(ABC, Generic[Config, Data, Network]):
         script: The module that trains on the command line.
     """
 
-    config = TrainingOptions
-    script = ""
+    config: type[Config]
+    script: str
 
     @abstractmethod
     def folder(self, config: Config) -> str:

@@ -75,4 +75,4 @@ def fetch_missing(folder: Path, names: Sequence[str], address: str, ending: str 
             content = gzip.decompress(content) if ending == ".gz" else content
             if sha256(content).hexdigest() != CHECKSUMS[name]:
                 raise ValueError(f"the SHA-256 checksum is not {CHECKSUMS[name]}")
-        write_atomic(folder / name, lambda file, content=content: file.write(content))
+        write_atomic(folder / name, lambda file: file.write(content))  # noqa: B023, it is called at once

@@ -48,9 +48,14 @@ _TEXT = (
 def compare(config: ClassicsConfig) -> list[Row]:
     """Print the table, and publish it where a folder of results is given."""
     with user_errors(ValueError, OSError):
-        names = {"dataset": config.dataset, "data_root": config.data_root, "lowercase": True, "max_words": _LONGEST}
-        source, target = ("de", "en") if config.dataset != "hansards_fr_en" else ("fr", "en")
-        options = TranslationConfig(**names, source=source, target=target, train_pairs=config.pairs)
+        options = TranslationConfig(
+            dataset=config.dataset,
+            data_root=config.data_root,
+            source="fr" if config.dataset == "hansards_fr_en" else "de",
+            lowercase=True,
+            max_words=_LONGEST,
+            train_pairs=config.pairs,
+        )
         train, test = load_text(options, "train"), load_text(options, "test")
     if (gold := test.gold) is None or len(gold) < 2:
         raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected 2 at least")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -119,8 +119,14 @@ class Aligner:
         text = Text(source, target, known)
         models = [train(text, agree=agree, progress=progress) for agree in (False, True)]
         keep = torch.stack([side.translation for model in models for side in model]).amax(0) > _KEPT
-        pruned = [tuple(Direction(side.translation[keep], side.null, side.jumps) for side in model) for model in models]
         pairs = WordPairs(text.pairs.keys[keep.numpy()], text.pairs.num_targets)
+        pruned = [
+            (
+                replace(forward, translation=forward.translation[keep]),
+                replace(backward, translation=backward.translation[keep]),
+            )
+            for forward, backward in models
+        ]
         return cls(text.vocabularies, pairs, pruned)
 
     def __call__(
@@ -153,7 +159,8 @@ class Aligner:
             AlignedPair(list(s), list(t), torch.zeros(len(t), len(s)), torch.ones(len(s)), torch.ones(len(t)))
             for s, t in zip(source, target, strict=True)
         ]
-        for batch in batches(*numbers, padding=tuple(len(words.words) for words in self.vocabularies)):
+        first, second = self.vocabularies
+        for batch in batches(*numbers, padding=(len(first.words), len(second.words))):
             factor = _potentials(batch, found, anchors, similarity)
             for column, (links, source_null, target_null) in enumerate(self._posterior(batch, factor)):
                 row = batch.rows[column]
@@ -205,19 +212,14 @@ class Aligner:
         if text.get("format") != _FORMAT:
             raise ValueError(f"{folder} has format {text.get('format')}, expected {_FORMAT}: train the aligner again")
         tensors = load_file(Path(folder, "aligner.safetensors"))
-        models = [
-            tuple(
-                Direction(
-                    *(
-                        torch.from_numpy(tensors[f"{number}.{name}.{field}"])
-                        for field in ("translation", "null", "jumps")
-                    )
-                )
-                for name in ("forward", "backward")
+
+        def direction(name: str) -> Direction:
+            return Direction(
+                *(torch.from_numpy(tensors[f"{name}.{field}"]) for field in ("translation", "null", "jumps"))
             )
-            for number in range(text["models"])
-        ]
-        vocabularies = tuple(Vocabulary.of([text[side]]) for side in ("source", "target"))
+
+        models = [(direction(f"{number}.forward"), direction(f"{number}.backward")) for number in range(text["models"])]
+        vocabularies = Vocabulary.of([text["source"]]), Vocabulary.of([text["target"]])
         return cls(vocabularies, WordPairs(tensors["keys"], len(text["target"])), models)
 
 

@@ -150,7 +150,7 @@ def both_directions(edge_index: Tensor, num_nodes: int) -> Tensor:
     return torch.stack([edges // num_nodes, edges % num_nodes])
 
 
-def split_masks(num_nodes: int, *parts: Tensor) -> dict[str, Tensor]:
+def split_masks(num_nodes: int, *parts: Tensor) -> dict[str, Any]:
     """Return the masks of a graph, by their names: True at the nodes to train, to validate and to test on."""
     for split, nodes in zip(SPLITS, parts, strict=True):
         check_range(f"{split} nodes", nodes, num_nodes)
@@ -160,7 +160,7 @@ def split_masks(num_nodes: int, *parts: Tensor) -> dict[str, Tensor]:
 
 def random_split(
     labels: Tensor, seed: int, *, per_class: int, validation: int, test: int | None = None
-) -> dict[str, Tensor]:
+) -> dict[str, Any]:
     """Draw a split: in random order, the first `per_class` nodes of a class are for training.
 
     Of the others, the next ones in the order are to validate on, and those after them to test on, by default all. The

@@ -222,7 +222,8 @@ def read_daquar(root: Path, options: PhotographOptions) -> dict[str, Questions]:
         at = {Path(image.name).stem: place for place, image in enumerate(data.images)}
         entries = [_entry(row, at[row.photograph]) for row in rows[split] if row.photograph in at]
         parts.append(AskedPhotographs(pixels, data.captions, entries))
-    return encoded(*parts, options, cache)
+    train, test = parts
+    return encoded(train, test, options, cache)
 
 
 def _table(path: Path) -> dict[str, list[_Row]]:

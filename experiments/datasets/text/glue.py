@@ -132,9 +132,9 @@ def read_part(task: GlueTask, path: Path) -> LabelledPairs:
                 if not first or not second or not 0 <= label <= 5:
                     raise ValueError(cells)
                 rows.append((first, second, label))
-    first, second, labels = map(list, zip(*rows, strict=True))
-    dtype = torch.float32 if task.regression else torch.int64
-    return LabelledPairs(first, None if layout.second is None else second, torch.tensor(labels, dtype=dtype))
+    firsts, seconds = [row[0] for row in rows], [row[1] for row in rows]
+    labels = torch.tensor([row[2] for row in rows], dtype=torch.float32 if task.regression else torch.int64)
+    return LabelledPairs(firsts, None if layout.second is None else seconds, labels)
 
 
 def _shape(layout: Layout) -> str:

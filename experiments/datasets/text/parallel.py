@@ -321,8 +321,8 @@ def _read_gold(
     first, second = (read_sentences(path) for path in files)
     gold = read_pharaoh(links)
     if not list(first) == list(second) == list(gold):
-        sizes = f"{len(first)}, {len(second)} and {len(gold)}"
-        raise ValueError(f"{links}: {sizes} sentences and links; expected the same in the same order; {NEW_COPY}")
+        counts = f"{len(first)}, {len(second)} and {len(gold)}"
+        raise ValueError(f"{links}: {counts} sentences and links; expected the same in the same order; {NEW_COPY}")
     sides = [[plain(" ".join(words), accents=accents).encode() for words in side.values()] for side in (first, second)]
     whole = rules._replace(skip=False, words="none", max_words=None)
     text = clean_pairs(sides, files, whole, name=files[0].parents[1].name, languages=languages)

@@ -41,10 +41,10 @@ class ParallelText:
 
     def chosen(self, places: Sequence[int]) -> "ParallelText":
         """The pairs at these places, in this order."""
-        sides = ([side[place] for place in places] for side in self._sides())
+        source, target = ([side[place] for place in places] for side in self._sides())
         links = (self.alignments, self.possible)
         alignments, possible = (None if one is None else [one[place] for place in places] for one in links)
-        return ParallelText(*sides, self.name, self.languages, alignments, self.skipped, possible)
+        return ParallelText(source, target, self.name, self.languages, alignments, self.skipped, possible)
 
     def turned(self) -> "ParallelText":
         """The same pairs with source and target swapped."""

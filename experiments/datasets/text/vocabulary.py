@@ -70,7 +70,7 @@ class Vocabulary:
 
         Words are what blanks separate, also in ids that a model has made.
         """
-        return word_map([self._tokenizer.id_to_token(token) for token in ids], style="Ġ", special=SPECIAL)
+        return word_map([self._tokenizer.id_to_token(token) or "" for token in ids], style="Ġ", special=SPECIAL)
 
     def save(self, path: Path) -> None:
         """Write the tokenizer as JSON; whenever the process dies, the old or the new file is whole."""
