@@ -69,7 +69,7 @@ def test_the_readme_is_short_and_runs_and_its_predictions_are_uncertain(tmp_path
     assert torch.allclose(weights.sum(-1), torch.ones(100, 3, 2, 5))
 
 
-@pytest.mark.parametrize(("name", "made_by", "width"), [("README.md", 0, 8), ("docs/concepts/guides.md", -2, 4)])
+@pytest.mark.parametrize(("name", "made_by", "width"), [("README.md", 1, 8), ("docs/concepts/guides.md", -2, 4)])
 def test_what_a_page_saves_is_there_in_a_new_process(name, made_by, width, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = blocks(PAGES[name], "python")
