@@ -136,7 +136,8 @@ CHAINS: dict[str, list[Step]] = {
     "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft]", DEMO_FILES)],
     "aligners without a network": [
         Step(f"{NMT} classics --dataset europarl_de_en --pairs 20000 --data-root DIR", "", (), ("pyro-align",)),
-        Step(f"{NMT} classics --dataset hansards_fr_en --pairs 20000 --data-root DIR", "--dataset toy --pairs 50", (), ("pyro-align",)),
+        Step(f"{NMT} classics --dataset hansards_fr_en --pairs 20000 --data-root DIR", "--dataset toy --pairs 50", (),
+             ("pyro-align",)),
     ],
     "compare captioning": [
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
