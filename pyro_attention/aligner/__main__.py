@@ -205,7 +205,9 @@ def _table(pairs: list[AlignedPair], chosen: list[dict[tuple[int, int], float]])
 
 
 def _write(path: Path, lines: Iterator[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    whole = path.with_name(f".{path.name}")  # a file is there whole or not at all
+    whole.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    whole.replace(path)
 
 
 def _page(path: Path, pairs: list[AlignedPair]) -> None:

@@ -64,7 +64,9 @@ def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: s
         True
     """
     intro = f'<p class="lead">{html.escape(text)}</p>' if text else ""
-    Path(path).write_bytes(document(title, intro + fragment(views)))
+    whole = Path(path).with_name(f".{Path(path).name}")  # a page is there whole or not at all
+    whole.write_bytes(document(title, intro + fragment(views)))
+    whole.replace(path)
 
 
 def document(title: str, body: str) -> bytes:
