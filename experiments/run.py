@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -115,5 +116,7 @@ def run(task: Task[Config, Data, Network], config: Config) -> dict[str, float]:
 def run_and_show(task: Task[Config, Any, Any], config: Config) -> None:
     """The command of a task."""
     metrics, folder = run(task, config), run_folder(task, config)
+    for text in task.warnings(metrics):
+        print(f"warning: {text}", file=sys.stderr)
     task.show(config, metrics, folder)
     print(f"\nsaved in {folder}")

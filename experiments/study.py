@@ -464,7 +464,7 @@ def _pictures(finished: Finished) -> Iterator[Part]:
             Panel(
                 f"{level} {column.name}".strip(),
                 {row: [values(row, column, level)] for row in finished.rows},
-                {row: float(numbers[level]) for row, numbers in study.paper.items() if level in numbers},
+                {row: float(numbers[level]) for row, numbers in study.paper.items() if study.wide and level in numbers},
             )
             for level in study.levels
             for column in finished.main(level)
