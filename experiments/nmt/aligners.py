@@ -51,6 +51,7 @@ COVERAGE = (0.5, 0.7, 0.9)
 BINS, LEVEL = 15, 0.9
 Weights = tuple[Tensor, Tensor]  # of a pair in both directions, [M, N] and [N, M]
 Linker = Callable[[Tensor, Tensor], Alignment]
+Align = Callable[[Sequence[SentencePair], Sequence[SentencePair]], "Aligned"]  # all pairs, and those to align
 
 
 @dataclass(frozen=True)
@@ -299,7 +300,7 @@ def score_row(
 
 DIRECTIONS = ("forward", "backward")
 _LONGEST = 200  # words of a sentence that the baselines are trained on; Model 2 has a table for every length
-BASELINES: dict[str, EMModel] = {
+_BASELINES: dict[str, EMModel] = {
     "IBM Model 1": "ibm1",
     "IBM Model 2": "ibm2",
     "Model 2 with a diagonal prior (as fast_align)": "diagonal",
@@ -358,16 +359,25 @@ def _network(config: TranslationConfig, split: str) -> list[PairAlignment]:
     return [replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs
 
 
+def classics() -> dict[str, Align]:
+    """Classic aligners by name, trained in both directions on all pairs; eflomal where it is installed."""
+    found: dict[str, Align] = {name: partial(_align_em, model) for name, model in _BASELINES.items()}
+    if (program := shutil.which("eflomal-align")) is not None:
+        found["eflomal"] = partial(eflomal, program)
+    return found
+
+
 def classic_aligners(train: ParallelText, test: ParallelText) -> Iterator[tuple[str, Aligned]]:
-    """Classic aligners, trained in both directions on both texts, as is their custom; eflomal where it is installed."""
+    """Alignments of a text by the classic aligners, which are trained on both texts, as is their custom."""
     own = word_pairs(test)
     text = [*word_pairs(train), *own]
-    for name, model in BASELINES.items():
-        forward, backward = train_em(text, model=model), train_em([(t, s) for s, t in text], model=model)
-        weights = [(forward.link_probabilities(s, t), backward.link_probabilities(t, s)) for s, t in own]
-        yield name, aligned_words(own, weights)
-    if (program := shutil.which("eflomal-align")) is not None:
-        yield "eflomal", eflomal(program, text, own)
+    yield from ((name, align(text, own)) for name, align in classics().items())
+
+
+def _align_em(model: EMModel, text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Aligned:
+    forward, backward = train_em(text, model=model), train_em([(t, s) for s, t in text], model=model)
+    weights = [(forward.link_probabilities(s, t), backward.link_probabilities(t, s)) for s, t in own]
+    return aligned_words(own, weights)
 
 
 def eflomal(program: str, text: Sequence[SentencePair], own: Sequence[SentencePair], *, samplers: int = 3) -> Aligned:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,11 +13,12 @@ import torch
 from experiments.files import UserError, user_errors
 from experiments.harness.results import write_environment
 from experiments.nmt.aligners import (
-    BASELINES,
+    Align,
     Aligned,
     aligned_words,
     bootstrap,
     calibration_error,
+    classics,
     coverage_curve,
     eflomal,
     link_all,
@@ -25,7 +27,7 @@ from experiments.nmt.aligners import (
 )
 from experiments.nmt.config import ClassicsConfig, TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
-from experiments.nmt.em_aligners import EMModel, SentencePair, train_em
+from experiments.nmt.em_aligners import SentencePair
 from experiments.report.columns import Row
 from experiments.report.report import Part, Report
 from experiments.report.results import source_of, write_results
@@ -59,7 +61,8 @@ def compare(config: ClassicsConfig) -> list[Row]:
         train, test = load_text(options, "train"), load_text(options, "test")
     if (gold := test.gold) is None or len(gold) < 2:
         raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected 2 at least")
-    own, text = word_pairs(test), [*word_pairs(train), *word_pairs(test)]
+    own = word_pairs(test)
+    text = [*word_pairs(train), *own]
     found, counts = dict[str, Row](), {}
     for name, align in _aligners().items():
         print(f"{name} ...", flush=True)
@@ -100,24 +103,14 @@ def compare(config: ClassicsConfig) -> list[Row]:
     return list(found.values())
 
 
-def _aligners() -> dict[str, Callable[[Sequence[SentencePair], Sequence[SentencePair]], Aligned]]:
-    """Functions of all sentence pairs, and of those to align, which are among them."""
-    found = {name: _em(model) for name, model in BASELINES.items()}
+def _aligners() -> dict[str, Align]:
+    found = classics()
     if (program := shutil.which("eflomal-align")) is not None:
-        found["eflomal"] = lambda text, own: eflomal(program, text, own)
+        single: Align = partial(eflomal, program, samplers=1)
         found[f"eflomal, votes of {_VOTES} runs"] = lambda text, own: _mean(
-            [eflomal(program, text, own, samplers=1) for _ in range(_VOTES)], own
+            [single(text, own) for _ in range(_VOTES)], own
         )
     return found | {"pyro-align": _own}
-
-
-def _em(model: EMModel) -> Callable[[Sequence[SentencePair], Sequence[SentencePair]], Aligned]:
-    def align(text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Aligned:
-        forward, backward = train_em(text, model=model), train_em([(t, s) for s, t in text], model=model)
-        weights = [(forward.link_probabilities(s, t), backward.link_probabilities(t, s)) for s, t in own]
-        return aligned_words(own, weights)
-
-    return align
 
 
 def _mean(runs: Sequence[Aligned], own: Sequence[SentencePair]) -> Aligned:
