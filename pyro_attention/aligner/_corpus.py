@@ -73,8 +73,15 @@ class Batch:
         return (target[:, None] < self.target_lengths)[..., None] & (source < self.source_lengths[:, None])
 
 
-def batches(source: Sequence[Ints], target: Sequence[Ints], *, padding: tuple[int, int]) -> Iterator[Batch]:
-    """Pairs of word numbers in batches of alike lengths; a pair with an empty side is in none."""
+def batches(
+    vocabularies: tuple[Vocabulary, Vocabulary], source_words: Sentences, target_words: Sentences
+) -> Iterator[Batch]:
+    """Sentence pairs in batches of alike lengths; a pair with an empty side is in none."""
+    source, target = (
+        [vocabulary.numbers(sentence) for sentence in side]
+        for vocabulary, side in zip(vocabularies, (source_words, target_words), strict=True)
+    )
+    padding = len(vocabularies[0].words), len(vocabularies[1].words)
     sizes = [(len(s), len(t)) for s, t in zip(source, target, strict=True)]
     group = [-(-num_source // _ROUNDING) for num_source, _ in sizes]
     rows: list[int] = []

@@ -94,11 +94,7 @@ class Text:
             Vocabulary.of(source, [word for word, _ in known]), Vocabulary.of(target, [word for _, word in known])
         )  # fmt: skip
         first, second = self.vocabularies
-        numbers = [
-            [words.numbers(sentence) for sentence in side]
-            for words, side in zip(self.vocabularies, (source, target), strict=True)
-        ]
-        self.batches = list(batches(*numbers, padding=(len(first.words), len(second.words))))
+        self.batches = list(batches(self.vocabularies, source, target))
         keys = [first.words[s] * (len(second.words) + 1) + second.words[t] for s, t in known]
         self.pairs = word_pairs(self.batches, len(second.words), np.array(keys, dtype=np.int64))
         self.known = torch.zeros(len(self.pairs.keys))

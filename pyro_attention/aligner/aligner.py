@@ -151,16 +151,11 @@ class Aligner:
                 shape.
         """
         _check_sides(source, target)
-        numbers = [
-            [words.numbers(line) for line in side]
-            for words, side in zip(self.vocabularies, (source, target), strict=True)
-        ]
         found = [
             AlignedPair(list(s), list(t), torch.zeros(len(t), len(s)), torch.ones(len(s)), torch.ones(len(t)))
             for s, t in zip(source, target, strict=True)
         ]
-        first, second = self.vocabularies
-        for batch in batches(*numbers, padding=(len(first.words), len(second.words))):
+        for batch in batches(self.vocabularies, source, target):
             factor = _potentials(batch, found, anchors, similarity)
             for column, (links, source_null, target_null) in enumerate(self._posterior(batch, factor)):
                 row = batch.rows[column]
