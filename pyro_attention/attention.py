@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
@@ -23,6 +23,7 @@ from pyro_attention.families.distribution import AttentionDistribution, enter
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.noise import Dropout
+from pyro_attention.ops.segment import Segments
 
 __all__ = [
     "AttentionOutput",
@@ -135,7 +136,7 @@ class LatentAttention(nn.Module):
             value = self.sample(prior)
             weights = self.dropout(prior.weights(value))
         context = prior.context(value, weights.to(values.dtype), values)
-        return AttentionOutput(context=context, weights=weights)
+        return AttentionOutput(context=context, weights=weights, rows=prior.rows(value, site=self.name))
 
     def propose(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
         """The prior of one call, which carries the scores that a posterior family starts from, in 32 bits or more."""
@@ -168,11 +169,29 @@ class AttentionOutput:
         weights: Weights that produced it, normalised, and with dropout in training mode what that left, as in torch's
             and PyG's layers; None when not asked for.
         self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
+        rows: What the rows of the context are, of an alignment over edges; None elsewhere.
     """
 
     context: Tensor
     weights: Tensor | None
     self_loop_weights: Tensor | None = None
+    rows: Rows | None = None
+
+    def at_rows(self, nodes: Tensor) -> Tensor:
+        """What nodes have, ``[..., N, D]``, beside the context: as it is, or at the edges that are summed over."""
+        return nodes if self.rows is None or self.rows.nodes is None else self.rows.nodes.spread(nodes)
+
+
+class Rows(NamedTuple):
+    """The rows of a context: nodes, or edges where the alignment is summed out, and one for a node without edges.
+
+    Attributes:
+        site: Name of the alignment's site.
+        nodes: The node of each row; None where rows are nodes.
+    """
+
+    site: str
+    nodes: Segments | None
 
 
 def name_sites(model: nn.Module) -> list[str]:

@@ -130,6 +130,20 @@ class EdgeList(Layout):
             kept = kept & self.mask
         return (self.targets.sum(kept.float()) > 0).sum(-2).float().mean(-1)
 
+    @cached_property
+    def has_edges(self) -> Tensor:
+        """True for the targets with an unmasked in-edge, ``[targets]``."""
+        index = self.targets.index if self.mask is None else self.targets.index[self.mask.squeeze(-1)]
+        return torch.bincount(index, minlength=self.targets.count) > 0
+
+    @cached_property
+    def candidates(self) -> Segments:
+        """The target of each edge, and behind them the targets without any."""
+        without = (~self.has_edges).nonzero().squeeze(-1)
+        if not without.numel():
+            return self.targets
+        return Segments(torch.cat([self.targets.index, without]), self.targets.count)
+
     def spread_keys(self, values: Tensor) -> Tensor:
         return self.sources.spread(values.transpose(-1, -2))
 
