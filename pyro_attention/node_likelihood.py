@@ -36,8 +36,8 @@ class NodeLikelihood(TorchDistribution):
 
     Raises:
         TypeError: The mask is not boolean.
-        ValueError: The distribution has another number of rows than the context; at a call: the log probability is
-            wanted where nothing sums over the edges.
+        ValueError: The distribution has another number of rows than a context of edges; at a call: the log probability
+            is wanted where nothing sums over the edges.
 
     Example:
         >>> from pyro.distributions import Normal
@@ -59,14 +59,14 @@ class NodeLikelihood(TorchDistribution):
     ) -> None:
         check_boolean_mask(mask)
         rows = attention.rows
-        self.distribution, self.mask = distribution, mask
+        self.distribution, self._observed = distribution, mask
         self.site, self.nodes = (None, None) if rows is None else rows
         self._sum: EdgeSum | None = None
-        shape, expected = distribution.batch_shape, attention.context.size(-2)
-        if shape[-1:] != (expected,):
+        shape, expected = distribution.batch_shape, None if self.nodes is None else len(self.nodes.index)
+        if not shape or expected not in (None, shape[-1]):
             seen = f"NodeLikelihood: the distribution has batch shape {tuple(shape)}, the context {expected} rows"
             raise ValueError(f"{seen}, expected [..., {expected}]; bring what nodes have to them: attention.at_rows(x)")
-        count = expected if self.nodes is None else self.nodes.count
+        count = shape[-1] if self.nodes is None else self.nodes.count
         super().__init__(shape[:-1], torch.Size((count, *distribution.event_shape)), validate_args=validate_args)
 
     @property
@@ -89,7 +89,7 @@ class NodeLikelihood(TorchDistribution):
 
     def log_prob_nodes(self, value: Tensor) -> Tensor:
         """Log probability of what is observed of each node, ``[..., N]``; 0 where masked."""
-        mask, nodes = self.mask, self.nodes
+        mask, nodes = self._observed, self.nodes
         if nodes is None:
             found: Tensor = self.distribution.log_prob(value)
             return found if mask is None else found.where(mask, 0)
