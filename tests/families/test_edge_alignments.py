@@ -5,8 +5,8 @@ import math
 import pyro
 import pytest
 import torch
-from pyro.distributions import Normal
 from pyro.distributions import Categorical as Classes
+from pyro.distributions import Normal
 from torch import nn
 
 from pyro_attention import (
@@ -15,11 +15,9 @@ from pyro_attention import (
     Amortised,
     AttentionGuide,
     Categorical,
-    Dirichlet,
     DirichletPrior,
     EdgeList,
     GraphAttention,
-    GumbelSoftmax,
     LatentAttention,
     Marginal,
     NodeLikelihood,
