@@ -122,13 +122,8 @@ def scores(count: int, seeds: int, steps: int) -> dict[str, list[dict[str, float
     def add(row: str, p: Tensor, instances: Tensor) -> None:
         positive, shown = test.y == 1, instances.masked_fill(~test.there, torch.nan)
         right = ((p > 0.5) == positive).float().mean(-1)
-        found[row] = [
-            {
-                **reason_scores(shown[seed, positive[seed]], test.nine[seed, positive[seed]]),
-                "accuracy": right[seed].item(),
-            }
-            for seed in range(seeds)
-        ]
+        items = zip(shown, test.nine, positive, right.tolist(), strict=True)
+        found[row] = [{**reason_scores(of[has], nine[has]), "accuracy": share} for of, nine, has, share in items]
 
     def trained(family: Family | None, prior: Prior) -> tuple[Pooling, Tensor, Tensor, Tensor]:
         torch.manual_seed(0)

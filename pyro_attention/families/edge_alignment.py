@@ -12,42 +12,23 @@ from torch.distributions import constraints, register_kl
 from torch.nn.functional import pad
 
 from pyro_attention._checks import as_float
-from pyro_attention.attention import Rows
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment, alignment_over
 from pyro_attention.families.distribution import AttentionDistribution, enter, expand_shared
 from pyro_attention.ops.noise import log_exponential
-from pyro_attention.ops.segment import segment_logsumexp
+from pyro_attention.ops.segment import Segments
 
 __all__ = ["EdgeAlignment", "EdgeSum"]
 
 
-class _InEdges(constraints.Constraint):
-    """An unmasked in-edge of every node, -1 where there is none."""
-
-    is_discrete = True
-    event_dim = 1
-
-    def __init__(self, layout: EdgeList) -> None:
-        self.layout = layout
-        super().__init__()
-
-    def check(self, value: Tensor) -> Tensor:
-        targets, mask = self.layout.targets, self.layout.mask
-        owner = targets.index if mask is None else targets.index.where(mask.squeeze(-1), -2)
-        nodes = torch.arange(targets.count, device=value.device).where(self.layout.has_edges, -1)
-        owner = pad(owner, (0, 1), value=-1)  # the last entry is that of -1
-        return (owner[value.clamp(-1, len(targets.index) - 1)] == nodes).all(-1)
-
-
 class EdgeAlignment(AttentionDistribution, TorchDistribution):
-    r"""The in-edge that every node attends to, :math:`z_i \sim \mathrm{Categorical}(\mathrm{softmax}_{e \to i}(\Phi_e))`.
+    r"""The in-edge that every node attends to, :math:`z_i \sim \mathrm{Categorical}(\mathrm{softmax}_{e \to i}\Phi_e)`.
 
-    The edges of all nodes are one value of event shape (nodes,). It holds ids of edges, int64, in the order of the
-    layout; -1 where a node has no edge, whose context is zero. A floating point value stands for the weights
-    ``[..., E, 1]`` themselves, such as those of soft attention; its log probability is the expectation under them. A
-    boolean value ``[..., E, 1]`` is the set of edges that are summed over: the context has then a row an edge, that
-    edge's message (and one of zeros for every node without edges), so that the sums need no padding.
+    The edges of all nodes are one value of event shape (nodes,): ids of edges, int64, in the order of the layout; -1
+    where a node has none, whose context is zero. A floating point value stands for the weights ``[..., E, 1]``, such as
+    those of soft attention; its log probability is the expectation under them. A boolean value ``[..., E, 1]`` is the
+    set of edges that are summed over: the context has then a row an edge, its message (and a row of zeros for every
+    node without edges), so that sums need no padding.
 
     Args:
         scores: Unnormalised log probabilities of the edges, ``[..., E, 1]``: one head.
@@ -83,8 +64,8 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """In-edges of every node."""
-        return _InEdges(self.layout)
+        """Ids of edges; of those that are no unmasked in-edge of the node the probability is zero."""
+        return constraints.independent(constraints.integer_interval(-1, len(self.layout.targets.index) - 1), 1)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> EdgeAlignment:
         """Copy with a larger batch shape; parameters are shared, not expanded."""
@@ -138,15 +119,11 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
         return self.layout.targets.sum(weights).squeeze(-1)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        shape = torch.Size(sample_shape) + self.full_shape
-        log_weights, targets = self.log_weights.detach(), self.layout.targets
-        gumbel = -log_exponential(shape, dtype=log_weights.dtype, device=log_weights.device)
-        noisy = log_weights + gumbel
-        if self.layout.mask is not None:
-            noisy = noisy.masked_fill(~self.layout.mask, -torch.inf)
-        edges = torch.arange(shape[-2], device=noisy.device)
+        shape, targets = torch.Size(sample_shape) + self.full_shape, self.layout.targets
+        log_weights = self._possible().detach()
+        noisy = log_weights - log_exponential(shape, dtype=log_weights.dtype, device=log_weights.device)
         highest = (noisy == targets.gather(targets.max(noisy))) & noisy.isfinite()
-        chosen = edges.where(highest.squeeze(-1), -1)
+        chosen = torch.arange(shape[-2], device=noisy.device).where(highest.squeeze(-1), -1)
         none = chosen.new_full((*shape[:-2], targets.count), -1)
         return none.scatter_reduce(-1, targets.index.expand(chosen.shape), chosen, "amax")
 
@@ -160,14 +137,17 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
         return self.log_prob_nodes(value).sum(-1)
 
     def log_prob_nodes(self, value: Tensor) -> Tensor:
-        """Log probability of the edge of each node, ``[..., N]``."""
+        """Log probability of the edge of each node, ``[..., N]``; -inf where it is not an edge of the node."""
         if self._validate_args:
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
-        # without an edge there is nothing to choose
-        log_weights = pad(self.log_weights.squeeze(-1), (0, 1))
-        found = log_weights.expand(*shape, -1).gather(-1, (value % log_weights.size(-1)).expand(*shape, -1))
-        return found
+        nodes = torch.arange(value.size(-1), device=value.device)
+        # behind the edges stands -1, which is what nodes have that have a row behind them
+        owner = pad(self.layout.targets.index, (0, 1), value=-1)
+        nodes[self.layout.candidates.index[len(owner) - 1 :]] = -1
+        log_weights = pad(self._possible().squeeze(-1), (0, 1)).expand(*shape, -1)
+        value = (value % len(owner)).expand(*shape, -1)
+        return log_weights.gather(-1, value).where(owner[value] == nodes, -torch.inf)
 
     def entropy(self) -> Tensor:
         return -(self.mean_value * self.log_weights).sum((-2, -1))
@@ -188,8 +168,13 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
         nothing = self.layout.candidates.index.numel() - messages.size(-2)
         return torch.unflatten(pad(messages, (0, 0, 0, nothing)), -1, values.shape[-2:])
 
-    def rows(self, value: Tensor, *, site: str) -> Rows:
-        return Rows(site, self.layout.candidates if value.dtype == torch.bool else None)
+    def rows(self, value: Tensor, *, site: str) -> tuple[str, Segments | None]:
+        return site, self.layout.candidates if value.dtype == torch.bool else None
+
+    def _possible(self) -> Tensor:
+        """Log probability of every edge, ``[..., E, 1]``; -inf where masked."""
+        log_weights, mask = self.log_weights, self.layout.mask
+        return log_weights if mask is None else log_weights.masked_fill(~mask, -torch.inf)
 
     def _clear(self, weights: Tensor) -> Tensor:
         return weights if self.layout.mask is None else weights.masked_fill(~self.layout.mask, 0)
@@ -219,12 +204,10 @@ class EdgeSum:
     """
 
     def __init__(self, alignment: EdgeAlignment, *, evidence: bool) -> None:
-        layout, log_weights = alignment.layout, alignment.log_weights
-        if layout.mask is not None:
-            log_weights = log_weights.masked_fill(~layout.mask, -torch.inf)
-        self.rows, self.evidence, self.is_used = layout.candidates, evidence, False
+        self.rows, self.evidence, self.is_used = alignment.layout.candidates, evidence, False
+        log_weights = alignment._possible().squeeze(-1)
         # a node without edges has one row, which is certain
-        self.log_weights = pad(log_weights.squeeze(-1), (0, self.rows.index.numel() - log_weights.size(-2)))
+        self.log_weights = pad(log_weights, (0, self.rows.index.numel() - log_weights.size(-1)))
 
     def add(self, log_prob: Tensor) -> Tensor:
         """Log probabilities of an observation at the rows ``[..., R]``, summed: ``[..., N]``.
@@ -232,11 +215,14 @@ class EdgeSum:
         Of a second observation it is that given the first, so that all of them make up the evidence of all.
         """
         self.is_used = True
+        joint = self.log_weights + log_prob
+        nodes = joint.new_zeros((*joint.shape[:-1], self.rows.count))
         if not self.evidence:
             weights = self.log_weights.exp()
-            terms = (weights * log_prob.where(weights > 0, 0)).unsqueeze(-1)
-            return self.rows.total(terms).squeeze(-1)
-        joint = self.log_weights + log_prob
-        total = segment_logsumexp(joint.unsqueeze(-1), self.rows)
-        self.log_weights = joint - self.rows.spread(total).squeeze(-1)
-        return total.squeeze(-1)
+            return nodes.index_add(-1, self.rows.index, weights * log_prob.where(weights > 0, 0))
+        index = self.rows.index.expand(joint.shape)
+        highest = nodes.scatter_reduce(-1, index, joint.detach(), "amax", include_self=False)
+        highest = highest.masked_fill(highest.isinf(), 0)
+        total = nodes.index_add(-1, self.rows.index, (joint - highest.gather(-1, index)).exp()).log() + highest
+        self.log_weights = joint - total.gather(-1, index)
+        return total

@@ -154,7 +154,7 @@ class GraphAttention(nn.Module):
             name or self.default_name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores
         )
         self.attention.default_name = self.default_name if name is None else None
-        self.value_dropout = Dropout(value_dropout, name="value_dropout")
+        self.value_dropout = Dropout(value_dropout)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -223,9 +223,9 @@ class GraphAttention(nn.Module):
                 the edges of an alignment are summed over, which needs :meth:`attend`.
         """
         output, graph = self._attend(x, edge_index, edge_attr, size)
-        if output.rows is not None and output.rows.nodes is not None:
+        if output.rows is not None and output.rows[1] is not None:
             remedy = "call attend(x, edge_index), and observe the nodes by NodeLikelihood(distribution, output)"
-            raise ValueError(f"site '{output.rows.site}': its edges are summed over, so its rows are edges; {remedy}")
+            raise ValueError(f"site '{output.rows[0]}': its edges are summed over, so its rows are edges; {remedy}")
         if not return_attention_weights or output.weights is None:
             return output.context
         edge_index = torch.stack([graph.sources.index, graph.targets.index])

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from pyro_attention._checks import in_transform
 
-__all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_logsumexp", "segment_softmax"]
+__all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_softmax"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +78,6 @@ class Segments:
         columns = values.to(dtype).movedim(-2, 0)
         total: Tensor = self._matrix(dtype) @ columns.flatten(1)
         return torch.unflatten(total, -1, columns.shape[1:]).movedim(0, -2).to(values.dtype)
-
-    def total(self, values: Tensor) -> Tensor:
-        """:meth:`sum`, differentiable."""
-        return _plain_sum(values, self)
 
     def max(self, values: Tensor) -> Tensor:
         """Maximum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; -inf for empty ones."""
@@ -377,25 +373,6 @@ def segment_log_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | No
     if in_transform(scores):
         return _plain_log_softmax(scores, segments, mask)
     return _segment_log_softmax(scores, segments, mask)
-
-
-def segment_logsumexp(scores: Tensor, segments: Segments) -> Tensor:
-    """Logarithm of the sum of exponentials over each segment, ``[..., count, H]``; -inf for empty ones.
-
-    Args:
-        scores: ``[..., E, H]``; -inf where an entry is impossible.
-        segments: Segment of each entry.
-
-    Example:
-        >>> segment_logsumexp(torch.zeros(3, 1), Segments(torch.tensor([0, 0, 1]), 2)).exp().flatten()
-        tensor([2., 1.])
-    """
-    index = segments.index.unsqueeze(-1).expand(scores.shape)
-    lowest = scores.new_full((*scores.shape[:-2], segments.count, scores.size(-1)), -torch.inf)
-    highest = lowest.scatter_reduce(-2, index, scores.detach(), "amax")
-    highest = highest.masked_fill(highest.isinf(), 0)
-    exponentials = (scores - _plain_spread(highest, segments)).exp()
-    return segments.total(exponentials).log() + highest
 
 
 def segment_aggregate(weights: Tensor, values: Tensor, *, sources: Segments, targets: Segments) -> Tensor:
