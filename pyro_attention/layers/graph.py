@@ -58,7 +58,7 @@ class GraphAttention(nn.Module):
     ``return_attention_weights``                  the same, edges in PyG's order
     ``add_self_loops`` on a bipartite graph       only with as many sources as targets
     ``to_hetero``                                 of a ``MessagePassing`` that calls the layer; or a ``HeteroConv``
-    ``torch_geometric.explain``                   not supported; :func:`edge_intervals` of posterior samples
+    ``torch_geometric.explain``                   :func:`exact_alignments` as edge mask; no masks of messages
     ============================================  ==================================================================
 
     Args:

@@ -182,8 +182,7 @@ def test_an_added_self_loop_takes_the_place_of_one_in_the_graph(data):
 
 def test_drawn_edges(data):
     """Their frequencies, and the gradient of the score function, which has a reward for each node."""
-    x, y, number, observed = data
-    model = Reader(twice=True)
+    x, model = data[0], Reader(twice=True)
     guide, p = AttentionGuide(model, Categorical(enumerate=False)), model.prior(x).detach()
     drawn = sample_posterior(guide, *data, num_samples=400, seed=0)["z"].squeeze(-1)
     sums = torch.zeros(400, NODES).double().index_add(1, EDGES[1], drawn)
@@ -245,11 +244,11 @@ def test_bad_input(data):
         EdgeAlignment(torch.zeros(7, 2), layout=EdgeList.from_edge_index(EDGES, num_nodes=NODES))
     with pytest.raises(ValueError, match="expected Dense"):
         Reader(SparseAlignmentPrior())(x, y)
+    plain = lambda: model.layer(x, EDGES)  # noqa: E731
     with pytest.raises(ValueError, match="site 'z': its edges are summed over, so its rows are edges; call attend"):
-        plain = lambda: model.layer(x, EDGES)  # noqa: E731
         elbo.loss(plain, AttentionGuide(plain, Marginal()))
+    blind = lambda: model.layer.attend(x, EDGES)  # noqa: E731
     with pytest.raises(ValueError, match="site 'z': its edges are summed over, but nothing is observed of them"):
-        blind = lambda: model.layer.attend(x, EDGES)  # noqa: E731
         elbo.loss(blind, AttentionGuide(blind, Marginal()))
 
     def independent():
