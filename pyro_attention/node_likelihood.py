@@ -60,7 +60,8 @@ class NodeLikelihood(TorchDistribution):
         check_boolean_mask(mask)
         rows = attention.rows
         self.distribution, self._observed = distribution, mask
-        self.site, self.nodes = (None, None) if rows is None else rows
+        self.site = None if rows is None else rows[0]
+        self.nodes = None if rows is None else rows[1]
         self._sum: EdgeSum | None = None
         shape, expected = distribution.batch_shape, None if self.nodes is None else len(self.nodes.index)
         if not shape or expected not in (None, shape[-1]):

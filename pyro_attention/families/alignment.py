@@ -160,7 +160,7 @@ class _WeightRows(constraints.Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        sums = self.alignment.row_sums(value)
+        sums: Tensor = self.alignment.row_sums(value)
         rows = ((sums - 1).abs() < 1e-4) | (sums == 0)
         return (value >= 0).flatten(-2).all(-1) & rows.all(-1)
 

@@ -131,7 +131,7 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
         if value.dtype == torch.bool:
             if self._posterior is None:
                 return self.log_weights.new_zeros(self.batch_shape)
-            return -_kl_edges(self._posterior, self)
+            return -torch.as_tensor(_kl_edges(self._posterior, self))
         if value.is_floating_point():
             return (value * self.log_weights).sum((-2, -1))
         return self.log_prob_nodes(value).sum(-1)
