@@ -24,7 +24,7 @@ from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.measuring import Timing, interleave, progress, threads_text
 from experiments.files import UserError, read_json, write_text
 from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_results
+from experiments.harness.folder import exclusive, hold
 from experiments.harness.results import write_environment
 from experiments.report.columns import Row
 from experiments.report.report import Part, Report
@@ -127,7 +127,7 @@ def run(config: BenchmarkConfig) -> None:
         torch.set_num_threads(config.threads)
     gpus = ["cuda"] if torch.cuda.is_available() else []
     for device in map(torch.device, ["cpu", *gpus] if config.device == "auto" else [config.device]):
-        open_results(config.out / device.type, SCRIPT)
+        hold(config.out / device.type)
         _run_on(device, config)
 
 

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from experiments.benchmarks.config import MeasuringOptions
 from experiments.files import UserError
 from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_results
+from experiments.harness.folder import exclusive, hold
 from experiments.harness.results import write_environment, write_metrics
 from experiments.report.columns import Row
 from experiments.report.figures import save
@@ -320,7 +320,7 @@ def command(measured: Callable[[Config], Outcome]) -> Callable[[Config], dict[st
 
     @exclusive
     def run(config: Config) -> dict[str, float]:
-        open_results(config.out, script)
+        hold(config.out)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         found, results = measured(config), config.results

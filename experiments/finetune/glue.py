@@ -32,7 +32,6 @@ from experiments.finetune.model import (
     load_tokenizer,
     share_of,
 )
-from experiments.harness import ranks
 from experiments.harness.training import FITTED
 from experiments.report.classification import SCALED_SCORES, SCORES, score, score_scaled
 from experiments.run import run_and_show
@@ -221,7 +220,7 @@ class PairTraining(FineTuning):
 
     def on_validation_epoch_end(self) -> None:
         """Log the score and the loss of all validation examples together: most scores are no means over examples."""
-        logits, labels = (torch.cat(parts) for parts in zip(*ranks.gathered(self._found), strict=True))
+        logits, labels = (torch.cat(parts) for parts in zip(*self._found, strict=True))
         self._found.clear()
         predicted = predictions(logits)
         loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss

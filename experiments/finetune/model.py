@@ -23,8 +23,8 @@ from transformers.utils import logging
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
+from experiments.harness.checkpoints import weights_file
 from experiments.harness.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
-from experiments.harness.weights import remove_weights
 from experiments.run import Task
 from pyro_attention import AttentionELBO, AttentionGuide, predict
 from pyro_attention.families.base import FAMILIES, PRIORS
@@ -264,7 +264,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
                 model = self.wrap(config)(bayesian(network, prior=partial(prior)))
             family: Any = FAMILIES[config.guide]
             guide = AttentionGuide(model, family(config.concentration if weibull else config.scale))
-        steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
+        steps = math.ceil(len(lengths) / config.batch_size) * config.max_epochs
         warmup, weight = round(config.kl_warmup * steps), config.kl_weight / attention_weights(network.config, lengths)
         pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
         elbo = AttentionELBO(kl_weight=Linear(warmup, weight) if warmup else Constant(weight))
@@ -293,7 +293,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         # three times the weights, and nothing goes on from it
         (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
         if not trained.config.keep_weights:
-            remove_weights(folder)
+            weights_file(folder).unlink(missing_ok=True)
         return metrics
 
     def planned(self, config: Config) -> bool:  # noqa: ARG002

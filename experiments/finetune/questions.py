@@ -35,7 +35,6 @@ from experiments.finetune.model import (
     load_tokenizer,
     share_of,
 )
-from experiments.harness import ranks
 from experiments.harness.training import FITTED, Fitted
 from experiments.run import run_and_show
 from pyro_attention.posterior.predictive import seeded
@@ -213,12 +212,12 @@ class SpanTraining(FineTuning):
         logits = self.outputs(batch.inputs, batch.allowed)
         truth = torch.stack([batch.first, batch.last], 1)
         loss = 2 * nn.functional.cross_entropy(logits[0].mT, truth)
-        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=ranks.weight(len(truth)), sync_dist=True)
+        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=len(truth))
         self._found.append(best_spans(logits, batch, longest=self.longest))
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean F1 of the questions."""
-        questions, answered = self.validation.questions, best_answers(self.validation, ranks.gathered(self._found))
+        questions, answered = self.validation.questions, best_answers(self.validation, self._found)
         self._found.clear()
         _, f1 = all_scores(answered.texts, questions, self.task)
         score = f1.mean() if self.task == "v1" else best_threshold(answered.no_answer.numpy(), f1, questions)[1]

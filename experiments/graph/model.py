@@ -18,7 +18,6 @@ from experiments.datasets.graphs.load import GraphData, MetricName, load_graph, 
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
 from experiments.files import UserError, read_json, write_text
 from experiments.graph.config import GraphConfig
-from experiments.harness.ranks import is_first
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.report.classification import roc_auc
 from guides.schemes import build_normalizer
@@ -67,7 +66,7 @@ def check_same_graph(data: GraphData, folder: Path) -> None:
                 f"{folder} holds a run on another graph ({', '.join(differing)} differ), expected the one that it was "
                 f"begun with; choose another --out, or pass --overwrite to remove that run"
             )
-    elif is_first():
+    else:
         write_text(path, json.dumps(found, indent=2) + "\n")
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 import numpy as np
-import pyro
 import torch
 from lightning.pytorch.callbacks import ProgressBar
 from torch import Tensor
@@ -20,17 +19,8 @@ from tqdm import tqdm
 class RandomState(pl.Callback):
     """Keeps the states of the random generators in the checkpoint: a resumed run draws the same numbers.
 
-    Checkpoints are taken at the end of an epoch, before the next epoch's data loader draws anything. The states are the
-    first rank's; the others, which draw other noise, take a seed of their own at the beginning of every epoch.
+    Checkpoints are taken at the end of an epoch, before the next epoch's data loader draws anything.
     """
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_rank > 0:
-            sequence = np.random.SeedSequence([self.seed, trainer.global_rank, trainer.current_epoch])
-            pyro.set_rng_seed(int(sequence.generate_state(1)[0]))
 
     def state_dict(self) -> dict[str, Any]:
         """States of the generators of Python, numpy, torch and every CUDA device, as plain containers and tensors."""
@@ -54,18 +44,14 @@ class RandomState(pl.Callback):
 
 
 class SamplerEpoch(pl.Callback):
-    """Lets every rank have its part of the batches, and a resumed run begin with the batches of its epoch.
+    """Lets a resumed run begin with the batches of its epoch.
 
     Lightning (2.6) sets the epoch of the sampler before every epoch, but when it resumes only after it has made the
     loader's iterator, so the first epoch would have the order of epoch 0.
     """
 
-    def __init__(self, sampler: Any, *others: Any) -> None:
-        self.sampler, self.others = sampler, others
-
-    def setup(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
-        for sampler in (self.sampler, *self.others):
-            sampler.share(trainer.global_rank, trainer.world_size)
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
 
     def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
         # what Lightning itself gives to set_epoch; checkpoint["epoch"] is one less if taken at the end of an epoch
@@ -121,9 +107,7 @@ class EarlyStopping(pl.Callback):
         return {name: getattr(self, name) for name in ("best", "waited", "best_epoch", "weights")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = {name: float(state_dict["best"][name]) for name in self.monitor}
-        self.waited, self.best_epoch = int(state_dict["waited"]), int(state_dict["best_epoch"])
-        self.weights = dict(state_dict["weights"])
+        vars(self).update(state_dict)
 
 
 INTERVALS = {True: 0.1, False: 60.0}  # seconds between two looks of a bar: on a terminal, and in a log file

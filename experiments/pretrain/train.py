@@ -21,8 +21,7 @@ from experiments.harness.training import Fitted, fit_batches
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.pretrain.finetune import SST2Task
 from experiments.pretrain.model import TrainedEncoder, build, definitions, evaluate, key_masses, load_vocabulary
-from experiments.report.figures import panels, save
-from experiments.report.study_figures import Panel, level_curves
+from experiments.report.figures import Panel, level_curves, panels, save
 from experiments.report.tables import metrics_table
 from experiments.run import Task, load_trained, run, run_and_show
 

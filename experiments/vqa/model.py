@@ -22,7 +22,6 @@ from experiments.datasets.questions.digit_questions import digit_questions
 from experiments.datasets.questions.load import PhotographOptions, load_photo_questions
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, read_json, user_errors, write_atomic
-from experiments.harness.ranks import is_first
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.vqa.accuracy import consensus, soft_scores
 from experiments.vqa.config import VQAConfig
@@ -78,8 +77,7 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
     frequent = sorted(counts, key=lambda answer: (-counts[answer], answer))
     made = Words(sorted({word for question in data.questions for word in question}), frequent[:answers])
     content = json.dumps(asdict(made), ensure_ascii=False, indent=0).encode()
-    if is_first():
-        write_atomic(path, lambda file: file.write(content))
+    write_atomic(path, lambda file: file.write(content))
     return made
 
 

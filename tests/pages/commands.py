@@ -4,7 +4,6 @@ A command may stand here once for every chain that needs it. Its placeholders (R
 names of files and folders: an earlier command of its chain makes them, or ``tests/pages/data.py``.
 """
 
-import os
 from dataclasses import dataclass
 
 
@@ -237,10 +236,6 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "squad v2, default folders": [
         Step(f"{FINETUNE} qa v2 --model FOLDER", f"{BERT} --stride 8", run_files("runs/**")),
-    ],
-    "devices": [
-        Step(f"{NMT} train --dataset multi30k --guide categorical_enum --data-root DIR --out RUN --devices 4",
-             f"{TEXT} --devices {min(2, os.cpu_count() or 1)} --device cpu", drawn("RUN")),
     ],
     "ring attention": [Step(f"{BENCH}.ring_attention", "", (), ("kept from forward to backward",))],
     "versions": [

@@ -97,7 +97,7 @@ class OneCaptionSampler(BucketSampler):
         self.firsts, self.counts = np.array(data.firsts), np.array(data.counts)
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Return the batches of an epoch, of all processes together."""
+        """Return the batches of an epoch."""
         # 1: other numbers than those of the order
         draws = np.random.default_rng([self.seed, epoch, 1]).integers(self.counts)
         chosen: list[int] = (self.firsts + draws).tolist()

@@ -82,8 +82,7 @@ class BucketSampler(Sampler[list[int]]):
     The pairs are shuffled, cut into pools of about `pool` batches, sorted by length within a pool and cut into batches,
     which are shuffled again. The order depends on seed and epoch only, so a run that is resumed goes on with the same
     batches: the epoch is the whole state. Lightning sets it (it looks for `set_epoch` at the loader's `sampler`), with
-    the callback `SamplerEpoch` also when it resumes; other loops call `set_epoch` themselves. Processes that train
-    together have parts of the same batches; see `share`.
+    the callback `SamplerEpoch` also when it resumes; other loops call `set_epoch` themselves.
 
     A batch has `sentences` pairs at most. Without `shuffle`, the batches are the same in every epoch, in order of
     length. Pools are as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
@@ -100,39 +99,19 @@ class BucketSampler(Sampler[list[int]]):
     ) -> None:
         self.lengths, self.sentences, self.pool = list(lengths), sentences, pool
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
-        self.rank, self.ranks = 0, 1
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the order of an epoch, counted from 0."""
         self.epoch = epoch
 
-    def share(self, rank: int, ranks: int) -> None:
-        """Give process number `rank` its part of batches that have `sentences` pairs for each of `ranks` processes.
-
-        All processes together have every pair once an epoch, and as many batches each. Parts of the last, smaller batch
-        differ by one pair at most; one with fewer pairs than processes goes with another batch. Called once.
-        """
-        self.sentences *= ranks
-        self.rank, self.ranks = rank, ranks
-
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.part(self.batches(self.epoch)))
+        return iter(self.batches(self.epoch))
 
     def __len__(self) -> int:
-        return len(self.part(self.batches(self.epoch)))
-
-    def part(self, batches: list[list[int]]) -> list[list[int]]:
-        """Return this process's part of batches."""
-        if self.ranks == 1:
-            return batches
-        found = [batch for batch in batches if len(batch) >= self.ranks]
-        if not found:
-            raise ValueError(f"{len(batches[0])} pairs for {self.ranks} processes; expected one each, take fewer")
-        found[-1] = found[-1] + [place for batch in batches if len(batch) < self.ranks for place in batch]
-        return [batch[self.rank :: self.ranks] for batch in found]
+        return len(self.batches(self.epoch))
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Return the batches of an epoch, of all processes together."""
+        """Return the batches of an epoch."""
         if not self.shuffle:
             return self._cut(sorted(range(len(self.lengths)), key=self.lengths.__getitem__))
         generator = np.random.default_rng([self.seed, epoch])

@@ -23,8 +23,7 @@ from experiments.datasets.text.parallel_text import read_lines
 from experiments.datasets.text.squad import read_squad
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import DamagedFileError, read_json, read_yaml
-from experiments.harness.checkpoints import read_run
-from experiments.harness.weights import read_weights
+from experiments.harness.checkpoints import read_run, read_weights
 from tests.experiments.datasets.tiny_files import packed_photographs, photograph
 
 

@@ -38,25 +38,6 @@ def test_every_pair_once_an_epoch_in_an_order_of_seed_and_epoch(lengths, options
     assert found == list(second) == first.batches(epoch)
 
 
-@PROPERTY
-@given(lengths, options, st.integers(0, 5), st.integers(2, 5))
-def test_processes_share_out_every_batch(lengths, options, epoch, ranks):
-    if len(lengths) < ranks:
-        return
-    whole = BucketSampler(lengths, **options | {"sentences": ranks * options["sentences"]}).batches(epoch)
-    samplers = [BucketSampler(lengths, **options) for _ in range(ranks)]
-    for rank, sampler in enumerate(samplers):
-        sampler.share(rank, ranks)
-        sampler.set_epoch(epoch)
-    parts = list(zip(*samplers, strict=True))  # as many batches everywhere
-    assert len(parts) == len(samplers[0])
-    assert all(min(map(len, part)) >= max(1, max(map(len, part)) - 1) for part in parts)
-    together = [sorted(place for one in part for place in one) for part in parts]
-    assert sorted(place for batch in together for place in batch) == list(range(len(lengths)))
-    # those of one process with larger batches, but for one that is too small to be divided
-    assert together[:-1] == [sorted(batch) for batch in whole if len(batch) >= ranks][:-1]
-
-
 def test_epochs_and_seeds_differ_also_in_what_makes_a_batch():
     orders = [
         {frozenset(batch) for batch in BucketSampler(DATA.lengths, sentences=8, pool=3, seed=seed).batches(epoch)}
