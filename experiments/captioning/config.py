@@ -23,18 +23,17 @@ class CaptioningConfig(SequenceConfig):
         dataset: The captioned images; digits are scenes of handwritten digits and need no file.
         images: Use so many images of every split, the first; all when omitted.
         encoder: What makes features of photographs: own is a small network, trained once for each seed to predict the
-            words of the captions and then frozen; resnet50 and mobilenet_v2 are trained on ImageNet, and torchvision
-            fetches their weights.
+            words of the captions and then frozen; mobilenet_v2 is trained on ImageNet, and torchvision fetches its
+            weights.
         encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
             torchvision's own when omitted.
         encoder_epochs: Epochs of the own encoder.
-        size: Side in pixels that photographs are brought to; 192 for mobilenet_v2 and 96 for the others when omitted.
+        size: Side in pixels that photographs are brought to; 192 for mobilenet_v2 and 96 for own when omitted.
             own needs a multiple of 16, and makes a region of 16 x 16; mobilenet_v2 makes one of 32 x 32.
         cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
         maps: File of segmentation maps of the test photographs (.npz), which tell whether the attention of a noun is
             where its thing is; flickr8k-voc-maps/flickr8k_voc_maps.npz in the folder of the data sets when omitted,
             and nothing is told of attention where there is none.
-        skip_bad: Leave out, and count, bad images and images without a caption, instead of stopping.
         hidden: Width of embedded regions, decoder, attention and inference network.
         batch_size: Images of a batch, each with one of its captions.
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
@@ -48,13 +47,12 @@ class CaptioningConfig(SequenceConfig):
 
     dataset: Literal["digits", CaptionsName] = "digits"
     images: PositiveInt | None = None
-    encoder: Literal["own", "resnet50", "mobilenet_v2"] = "own"
+    encoder: Literal["own", "mobilenet_v2"] = "own"
     encoder_weights: Path | None = None
     encoder_epochs: PositiveInt = 15
     size: PositiveInt | None = None
     cache: Path | None = None
     maps: Path | None = None
-    skip_bad: bool = False
     beam: PositiveInt = 3
     kl_weight: NonNegativeFloat = 0.01
     kl: Literal["closed_form", "sampled"] = "closed_form"

@@ -98,7 +98,6 @@ _DEFINITIONS = {
     "attention at its mean",
     "word_pieces": "number of word pieces to choose from",
     "parameters": "number of trained parameters, of the inference network too, without those of the frozen encoder",
-    "skipped": "images and captions of all splits that were left out as bad",
 }  # fmt: skip
 
 
@@ -122,7 +121,6 @@ def evaluate(
     metrics |= {
         "test_ppl": perplexity(trained, batches(trained, test, references=references)),
         "word_pieces": len(trained.vocabulary),
-        "skipped": sum(sum(split.skipped.values()) for split in data.values()),
     }
     if not photographs:
         metrics["test_true_captions"] = fmean(one in texts for one, texts in zip(captions, test.captions, strict=True))

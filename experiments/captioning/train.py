@@ -18,7 +18,6 @@ from experiments.datasets.images.image_features import (
     grid_features,
     mobilenet_grid,
     resized_images,
-    resnet_grid,
 )
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, RegionCaptions
 from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
@@ -63,14 +62,13 @@ def load_images(
         raise ValueError(f"encoder_weights are of mobilenet_v2, but encoder is {config.encoder}; give one of the two")
     folder, encoder = config.cache or data_folder(config.data_root) / config.dataset / "cache", None
     if config.encoder != "own":
-        mobile = config.encoder == "mobilenet_v2"
-        encoder = mobilenet_grid(config.encoder_weights) if mobile else resnet_grid(config.encoder)
+        encoder = mobilenet_grid(config.encoder_weights)
     opened = {}
     for split in SPLITS:  # everything is read before anything is trained
-        data = load_captions(config.dataset, split, data_root=config.data_root, skip=config.skip_bad)
+        data = load_captions(config.dataset, split, data_root=config.data_root)
         data = replace(data, images=data.images[kept], captions=data.captions[kept])
         size = config.size or (192 if config.encoder == "mobilenet_v2" else 96)
-        opened[split] = resized_images(data, size, folder, skip=config.skip_bad, progress=progress)
+        opened[split] = data, resized_images(data, size, folder, progress=progress)
     where: dict[str, Any] = {"device": resolve_device(config.device), "progress": progress}
     if encoder is None:
         data, pixels = opened["train"]
@@ -81,9 +79,7 @@ def load_images(
         regions = grid_features(encoder, pixels, folder, **where)
         captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]
         grid = (math.isqrt(regions.size(1)),) * 2
-        found[split] = RegionCaptions(
-            regions, captions, grid, pixels, data.name, encoder.name, encoder, data.images, skipped=data.skipped
-        )
+        found[split] = RegionCaptions(regions, captions, grid, pixels, data.name, encoder.name, encoder, data.images)
     return found
 
 

@@ -29,7 +29,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
         size: Side in pixels that photographs are brought to; 64 for easy_vqa and 192 for daquar when omitted. own makes
             a region of 16 x 16 pixels, mobilenet_v2 of 32 x 32.
         cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
-        skip_bad: Leave out photographs that are missing or damaged, and the questions about them, instead of stopping.
         blind: Blank all regions, so that answers come from the question alone.
         questions: Train on so many questions, the first; all when omitted.
         test_questions: Validate and test on so many questions each, the first; all when omitted.
@@ -62,7 +61,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
     encoder_epochs: PositiveInt = 15
     size: PositiveInt | None = None
     cache: Path | None = None
-    skip_bad: bool = False
     blind: bool = False
     questions: PositiveInt | None = None
     test_questions: PositiveInt | None = None

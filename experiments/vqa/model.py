@@ -148,7 +148,7 @@ def load_questions(config: VQAConfig, *, train_encoder: bool = True) -> dict[str
     else:
         options = PhotographOptions(
             encoder=config.encoder, weights=config.encoder_weights, size=config.size, epochs=config.encoder_epochs,
-            train=train_encoder, cache=config.cache, skip=config.skip_bad, device=resolve_device(config.device),
+            train=train_encoder, cache=config.cache, device=resolve_device(config.device),
             progress=config.progress,
         )  # fmt: skip
         with user_errors(ImportError):

@@ -210,9 +210,7 @@ def read_archive(
             name=name,
             features=features,
             labels=labels.clamp(min=0),
-            edge_index=both_directions(
-                torch.from_numpy(arrays["edge_index"].astype(np.int64, casting="same_kind")), len(labels)
-            ),
+            edge_index=both_directions(torch.from_numpy(edges), len(labels)),
             **_split(arrays, labels, split_seed, draw or _halves),
             num_classes=num_classes or int(labels.max()) + 1,
             metric=metric or np.asarray(arrays.get("metric", "accuracy")).item(),
