@@ -121,7 +121,7 @@ def load_texts(config: GlueConfig) -> dict[str, LabelledPairs]:
     out of domain it is the test part: of pairs only the first sentences where the task has none, and no labels.
     """
     own, parts = GLUE[config.task], load_glue(config.task, data_root=config.data_root)
-    train, pairs = parts["train"], own.layout.second is not None
+    train, pairs = parts["train"], own.second is not None
     if config.train_share < 1:
         train = train.select(share_of(len(train), config.train_share, seed=config.seed))
     labels = noisy_labels(train.labels, config.label_noise, classes=len(own.classes), seed=config.seed)

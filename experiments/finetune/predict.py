@@ -74,7 +74,7 @@ def read_columns(path: Path, *names: str) -> list[list[str]]:
 def label_lines(trained: Any, file: Path) -> Iterator[str]:
     """Head and lines of a table, of the classes or grades of the sentences of a file."""
     of_task = GLUE[trained.config.task]
-    pairs = of_task.layout.second is not None
+    pairs = of_task.second is not None
     first, *second = zip(*read_columns(file, *(("sentence",) * (1 + pairs))), strict=True)
     text = LabelledPairs(list(first), list(second[0]) if pairs else None, torch.zeros(len(first), dtype=torch.int64))
     data = EncodedPairs(text, trained.tokenizer, length=trained.config.length)

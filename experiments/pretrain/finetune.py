@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.text.batches import batch_loader, padded
-from experiments.datasets.text.glue import CLASSES, LabelledText, load_sst2
+from experiments.datasets.text.glue import CLASSES, LabelledPairs, load_sst2
 from experiments.datasets.text.masked_text import EpochSampler, encode_sentences
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.harness.folder import saved_config
@@ -55,8 +55,8 @@ class LabelledBatch(NamedTuple):
 class LabelledSentences(Dataset[LabelledBatch]):
     """Labelled sentences as word pieces, of a length at most; indexed by an epoch and a list of places."""
 
-    def __init__(self, text: LabelledText, vocabulary: Vocabulary, *, length: int) -> None:
-        self.rows, self.labels = encode_sentences(text.sentences, vocabulary, length=length), text.labels
+    def __init__(self, text: LabelledPairs, vocabulary: Vocabulary, *, length: int) -> None:
+        self.rows, self.labels = encode_sentences(text.first, vocabulary, length=length), text.labels
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> LabelledBatch:
         _, places = index

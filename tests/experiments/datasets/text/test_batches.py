@@ -16,7 +16,7 @@ TOY = toy_translation(0, train=200, val=1, test=1)["train"]
 VOCABULARY = train_tokenizer(TOY.source + TOY.target, size=400)
 DATA = EncodedText(TOY, VOCABULARY)
 
-PROPERTY = settings(max_examples=30, deadline=None, derandomize=True, database=None)
+PROPERTY = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=80)
 options = st.fixed_dictionaries(
     {"sentences": st.integers(1, 20), "pool": st.integers(1, 5), "shuffle": st.booleans(), "seed": st.integers(0, 9)}
