@@ -15,7 +15,7 @@ ELSEWHERE: dict[str, str] = {
     "make docs": f"{CI}docs",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
-    "python -m experiments.benchmarks.fused_attention": ON_A_GPU,
+    "python -m experiments.benchmarks --name fused_attention": ON_A_GPU,
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
 

@@ -197,7 +197,8 @@ def read_daquar(root: Path, options: PhotographOptions) -> dict[str, Questions]:
         for split in ("train", "test")
         for name in path.with_name(f"{split}_images_list.txt").read_text(encoding="utf-8").split()
     }
-    entries, answers = ({split: made() for split in ("train", "test")} for made in (list[Entry], dict[str, list[str]]))
+    entries: dict[str, list[Entry]] = {"train": [], "test": []}
+    answers: dict[str, dict[str, list[str]]] = {"train": {}, "test": {}}
     with path.open(encoding="utf-8-sig", newline="") as file:
         for number, row in enumerate(csv.DictReader(file), 1):
             with reading(f"{path}: question {number}", "question,answer,image_id, of a listed image", "mend it"):
