@@ -12,7 +12,6 @@ import torch
 from experiments.datasets.text.headlines import HeadlineText
 from experiments.files import UserError
 from experiments.harness.options import StudyOptions
-from experiments.headlines import train as writing
 from experiments.headlines.config import HeadlineConfig
 from experiments.headlines.model import (
     LeadSampler,
@@ -27,6 +26,7 @@ from experiments.headlines.train import HeadlineTask, lead_baseline, perplexity,
 from experiments.report.results import read_results
 from experiments.report.statistics import paired_difference
 from experiments.run import load_trained, run
+from experiments.sequence import evaluation
 from tests.experiments.headlines.conftest import RUNS
 from tests.experiments.headlines.tiny_headlines import SIZES, TINY
 
@@ -135,10 +135,10 @@ def test_neither_padding_nor_the_order_changes_headlines(tiny_config, tmp_path, 
     texts = [*data["train"].texts[:12], f"{data['test'].texts[0]} more words", "two words"]
     expected = write_headlines(trained, texts)
     assert len({one.text for one in expected}) > 2
-    monkeypatch.setattr(writing, "BATCH", 3)
+    monkeypatch.setattr(evaluation, "BATCH", 3)
     assert write_headlines(trained, texts[::-1]) == expected[::-1]
     trained.model.bias.data[2] = -100.0  # the end
-    assert all(one.cut for one in write_headlines(trained, texts, max_length=4))
+    assert all(one.cut for one in write_headlines(trained, texts))
     trained.model.bias.data[2] = 100.0
     assert write_headlines(trained, texts) == [("", False)] * len(texts)
 

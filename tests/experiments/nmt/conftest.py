@@ -13,9 +13,9 @@ def text(translation_run):
 
 @pytest.fixture
 def align(translation_run, text, tmp_path):
-    """Align the test text without pictures; the exit code."""
+    """Align the test text; the exit code."""
 
     def align(*options, run=translation_run, source=text / "test.de", target=text / "test.en", out=tmp_path / "out"):
-        return command_line("align", run, source, target, "--out", out, "--pictures", "0", *options)
+        return command_line("align", run, source, target, "--out", out, *options)
 
     return align

@@ -1,6 +1,5 @@
 """The most certain translations, and text from elsewhere."""
 
-import json
 import math
 
 import pytest
@@ -8,13 +7,21 @@ import torch
 
 from experiments.datasets.text.batches import EncodedText
 from experiments.nmt import evaluation
-from experiments.nmt.config import SelectiveOptions
+from experiments.nmt.config import SearchOptions
 from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import MEASURES, Translated, bleu, measured, translate, translation_uncertainty
+from experiments.nmt.evaluation import (
+    MEASURES,
+    Translated,
+    bleu,
+    definition,
+    foreign_texts,
+    measured,
+    translate,
+    translation_uncertainty,
+)
 from experiments.nmt.model import load_trained
 from experiments.sequence.model import model_arguments
 from models.decoding.next_word import next_word_log_probs
-from tests.experiments.nmt.tiny_text import command_line
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +51,18 @@ def test_uncertainty_of_a_translation_by_its_words(trained):
     assert (found["attention"] <= found["entropy"] + 1e-6).all()
 
 
-def test_scores_at_coverage_and_text_from_elsewhere(trained, translation_run, tmp_path, capsys):
-    out = tmp_path / "selective.json"
-    options = ["--coverage", "[0.5]", "--out-of-domain", "[toy]", "--pairs", 4, "--sum-over", "all", "--out", out]
-    assert command_line("selective", translation_run, *options) == 0
-    printed = capsys.readouterr().out
-    assert all(measure in printed for measure in MEASURES)
-    numbers = json.loads(out.read_text())
+def test_scores_at_coverage_and_text_from_elsewhere(trained):
     text = load_text(trained.config, "test").first(4)
-    translations = translate(trained, text)
+    numbers = measured(trained, text, foreign_texts(trained.config, ("toy",)), 4)
+    translations = translate(trained, text, SearchOptions())
     certain = translation_uncertainty(trained, text, translations)["entropy"].argsort()[:2].tolist()
     half = bleu([translations[place] for place in certain], text.chosen(certain), trained.config).score
     assert numbers["BLEU at 50% by entropy"] == pytest.approx(half)
     whole = bleu(translations, text, trained.config).score
     assert [numbers[f"BLEU at 100% by {measure}"] for measure in MEASURES] == pytest.approx([whole] * 4)
     assert 0 <= numbers["auroc of toy by entropy"] <= 1
-    assert "\nauroc of toy " in printed
-    assert numbers["definitions"].keys() == numbers.keys() - {"definitions"}
-    assert not any(isinstance(value, float) and math.isnan(value) for value in numbers.values())
+    assert all(map(math.isfinite, numbers.values()))
+    assert all(map(definition, numbers))
 
 
 def test_rank_correlation_is_1_where_certainty_and_score_agree(trained, monkeypatch):
@@ -71,7 +72,7 @@ def test_rank_correlation_is_1_where_certainty_and_score_agree(trained, monkeypa
     monkeypatch.setattr(evaluation, "translate", lambda *args, **options: [right[0], worse, worse._replace(text="#")])
     doubts = {"entropy": torch.tensor([0.0, 1.0, 5.0]), "length": torch.tensor([3.0, 2.0, 1.0])}
     monkeypatch.setattr(evaluation, "translation_uncertainty", lambda *_: doubts | {"attention": torch.zeros(3)})
-    numbers = measured(trained, text, {}, SelectiveOptions())
+    numbers = measured(trained, text, {}, 3)
     assert numbers["rank correlation by entropy"] == pytest.approx(1)
     assert numbers["rank correlation by length"] == pytest.approx(-1)
     assert "rank correlation by attention" not in numbers  # it is the same everywhere

@@ -6,7 +6,6 @@ from functools import partial
 from typing import get_args
 
 import pytest
-import torch
 
 from experiments.datasets.text import parallel
 from experiments.datasets.text.toy_translation import toy_translation
@@ -14,9 +13,7 @@ from experiments.files import UserError
 from experiments.harness.folder import saved_options
 from experiments.harness.options import StudyOptions
 from experiments.harness.results import read_metrics
-from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.figures import differing_places
 from experiments.nmt.studies import STUDIES, claim_parts, claims, table
 from experiments.report.claims import Verdict
 from experiments.report.results import read_results
@@ -64,7 +61,6 @@ def test_the_comparison(study, tmp_path, capsys):
     assert ranks.rows[0]["by attention"] == "-"  # of soft attention there is no such doubt
     assert "rank correlation minus soft" in ranks.rows[1]
     out = tmp_path / "out"
-    assert {path.stem for path in (out / "figures").glob("*.png")} == {"dirichlet"}
     page = (out / "report.html").read_text()
     # what was found comes first, and the best of every column is marked
     assert page.index('<p class="lead">Of 2 rows, ') < page.index("<table") < page.index("<h2>")
@@ -106,22 +102,11 @@ def test_aligners(study):
     for row in parts["Alignment error rates"].rows:
         assert 0 <= row["chosen"].mean <= 100
     assert "has the largest agreement of both directions" in parts["Alignment error rates"].text
-    assert [part.picture.name for part in report.parts if part.picture] == [
-        f"{report.name}-{kind}.png" for kind in ("aer", "calibration")
-    ]
 
 
 def test_both_directions_have_languages_of_their_own(study):
     with pytest.raises(UserError, match="trains both directions of its languages; leave out --source"):
         study("alignment-europarl_de_en", changes={"source": "de"})
-
-
-def test_the_sentences_on_which_schemes_differ_come_first():
-    one, other = (torch.eye(5)[None], torch.eye(5).flip(0)[None])
-    words = list("abcde")
-    short = PairAlignment(words[:2], words[:2], None, torch.eye(2)[None])
-    same, differing = (PairAlignment(words, words, None, weights) for weights in (one, other))
-    assert differing_places({"soft": [short, same, same], "hard": [short, same, differing]}) == [2, 1, 0]
 
 
 def rows(names, numbers):

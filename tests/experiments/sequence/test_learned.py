@@ -8,7 +8,7 @@ import torch
 
 from experiments.datasets.text.batches import Batch, padded, teacher_forced
 from experiments.sequence.alignments import BatchAlignment, EntropySums
-from experiments.sequence.learned import most_frequent, print_verdict, unigram_perplexity, warnings_of
+from experiments.sequence.evaluation import most_frequent, print_verdict, unigram_perplexity, warnings_of
 
 GOOD = {
     "val_ppl": 10.0,

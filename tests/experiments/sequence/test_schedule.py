@@ -34,15 +34,15 @@ def rates(monkeypatch):
 
 def test_one_cycle_is_planned_over_all_epochs_and_ends_as_planned_after_an_interruption(config, rates):
     """It rises for a tenth of the steps and falls to nothing."""
-    config = replace(config, schedule="one-cycle", max_epochs=5)
+    config = replace(config, schedule="one-cycle", max_epochs=4)
     whole = run(config)
-    assert len(rates) == 15
+    assert len(rates) == 12
     peak = rates.index(max(rates))
     assert peak in (1, 2)
     assert rates[peak:] == sorted(rates[peak:], reverse=True)
     assert rates[-1] < max(rates) / 100 < 0.002 / 100 + 1e-9
     with pytest.raises(UserError, match="max_epochs"):
-        run(replace(config, max_epochs=6))
+        run(replace(config, max_epochs=5))
     again = replace(config, out=config.out.with_name("again"))
     rates[:] = ["stop"]
     with pytest.raises(KeyboardInterrupt):
@@ -52,6 +52,6 @@ def test_one_cycle_is_planned_over_all_epochs_and_ends_as_planned_after_an_inter
 
 
 def test_the_other_schedule_has_one_rate_until_there_is_a_plateau_and_may_be_made_longer(config, rates):
-    assert run(config)["epochs"] == 2
-    assert run(replace(config, max_epochs=3))["epochs"] == 3
+    for epochs in (1, 2):
+        assert run(replace(config, max_epochs=epochs))["epochs"] == epochs
     assert set(rates) == {0.002}
