@@ -333,13 +333,15 @@ _CERTAINTY = (
 )
 
 
-def _network(config: TranslationConfig, split: str) -> list[PairAlignment]:
-    """Alignments of a split by a trained network; of the test text also the exact ones."""
-    trained = load_trained(Path(str(config.out)), device=config.device)
-    text, count = load_text(config, split), config.num_samples
-    pairs = aligned_pairs(trained, text, num_samples=count, exact=split == "test")
-    # the prior of Bayesian attention sees the source alone, is the same for every target word and aligns nothing
-    return [replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs
+def _network(config: TranslationConfig) -> dict[str, list[PairAlignment]]:
+    """Alignments of validation and test text by a trained network; of the test text also the exact ones."""
+    trained, found = load_trained(Path(str(config.out)), device=config.device), {}
+    for split in ("val", "test"):
+        text, count = load_text(config, split), config.num_samples
+        pairs = aligned_pairs(trained, text, num_samples=count, exact=split == "test")
+        # the prior of Bayesian attention sees the source alone, is the same for every target word and aligns nothing
+        found[split] = [replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs
+    return found
 
 
 def classics() -> dict[str, Align]:
@@ -380,19 +382,18 @@ def eflomal(program: str, text: Sequence[SentencePair], own: Sequence[SentencePa
 
 
 def _score_networks(finished: Finished, gold: Sequence[GoldAlignment]) -> dict[str, RowScores]:
-    def aligned(row: str, split: str) -> list[Aligned]:
-        return [
-            Aligned(*(_network(finished.configs[row, direction, seed], split) for direction in DIRECTIONS))
-            for seed in finished.seeds
-        ]
-
-    soft = aligned("soft", "test") if "soft" in finished.rows else None
-    found = {row: score_row(aligned(row, "test"), gold, soft) for row in finished.rows}
+    aligned = dict[str, list[Aligned]]()
+    agreements = dict[str, list[float]]()
+    for row in finished.rows:
+        both = [[_network(finished.configs[row, way, seed]) for way in DIRECTIONS] for seed in finished.seeds]
+        aligned[row] = [Aligned(*(one["test"] for one in pair)) for pair in both]
+        agreements[row] = [Aligned(*(one["val"] for one in pair)).agreement for pair in both]
+    found = {row: score_row(one, gold, aligned.get("soft")) for row, one in aligned.items()}
     for row, scores in found.items():
-        for seed, metrics, val in zip(finished.seeds, scores.runs, aligned(row, "val"), strict=True):
-            metrics["agreement"] = val.agreement
+        for seed, metrics, agreed in zip(finished.seeds, scores.runs, agreements[row], strict=True):
+            metrics["agreement"] = agreed
             for name in ("val_ppl", "step_ms"):
-                metrics[name] = fmean(finished.metrics[row, direction, seed][name] for direction in DIRECTIONS)
+                metrics[name] = fmean(finished.metrics[row, way, seed][name] for way in DIRECTIONS)
     return found
 
 
