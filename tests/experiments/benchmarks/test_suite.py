@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.benchmarks import alignments, measuring, self_attention, suite
+from experiments.benchmarks import measuring, self_attention, suite
 from experiments.benchmarks.blocked_attention import Sizes
 from experiments.benchmarks.config import BenchmarkConfig
 from experiments.benchmarks.measuring import interleave, peak_memory
 from experiments.benchmarks.suite import BENCHMARKS, worse
 from experiments.report.results import RESULTS, read_results
 from experiments.report.statistics import Estimate
-from models.nmt import Translation
 from tests.experiments.benchmarks.tiny import CLASSIFIER, SIZES, TINY, WORDS
 
 
@@ -76,19 +75,6 @@ def test_contestants_train(name: str, one: str) -> None:
     step = step_of(name, one)
     losses = [step().item() for _ in range(20)]
     assert losses[-1] < losses[0]
-
-
-def test_chunks_save_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[int] = []
-    forward = Translation.forward
-    monkeypatch.setattr(Translation, "forward", lambda *args, **options: passes.append(0) or forward(*args, **options))
-    counts = []
-    for contestant in BENCHMARKS["posterior_samples"].contestants:
-        step = step_of("posterior_samples", contestant)
-        passes.clear()
-        step()
-        counts.append(len(passes))
-    assert counts == [1, alignments.SAMPLES, 2]
 
 
 # How it is measured

@@ -8,7 +8,6 @@ import pytest
 
 from experiments.datasets.text import parallel
 from experiments.datasets.text.toy_translation import toy_translation
-from experiments.files import UserError
 from experiments.harness.folder import saved_options
 from experiments.harness.options import StudyOptions
 from experiments.nmt.studies import claim_parts, claims, table
@@ -75,11 +74,6 @@ def test_aligners(study):
     for row in parts["Alignment error rates"].rows:
         assert 0 <= row["chosen"].mean <= 100
     assert "has the largest agreement of both directions" in parts["Alignment error rates"].text
-
-
-def test_both_directions_have_languages_of_their_own(study):
-    with pytest.raises(UserError, match="trains both directions of its languages; leave out --source"):
-        study("alignment-europarl_de_en", changes={"source": "de"})
 
 
 def rows(names, numbers):

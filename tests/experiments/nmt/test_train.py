@@ -173,12 +173,6 @@ def test_one_cycle_is_planned_over_all_epochs(tmp_path, rates):
         run(replace(config, max_epochs=5))
 
 
-def test_the_other_schedule_has_one_rate_until_there_is_a_plateau_and_may_be_made_longer(tmp_path, rates):
-    for epochs in (1, 2):
-        assert run(tiny_config(tmp_path, **PLAIN, max_epochs=epochs))["epochs"] == epochs
-    assert set(rates) == {0.002}
-
-
 # files of one's own
 
 
