@@ -13,8 +13,8 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import train_em
 from experiments.nmt.evaluation import MEASURES
-from experiments.nmt.figures import picture_parts
 from experiments.nmt.train import TranslationTask
+from experiments.nmt.views import viewer_part
 from experiments.report.claims import Claim, claims_part
 from experiments.report.columns import Column, Runs, best_row, columns_of, summary_rows
 from experiments.report.report import Part
@@ -118,13 +118,12 @@ def _summary(finished: Finished) -> str:
 
 
 def _parts(finished: Finished) -> list[Part]:
-    """Pictures, claims, what uncertainty is worth, the IBM models, and what the columns are."""
+    """Alignments to look at, claims, what uncertainty is worth, the IBM models, and what the columns are."""
     runs = _runs(finished)
-    print("Drawing the pictures ...", flush=True)
     first = {name: finished.configs[*place, finished.seeds[0]] for name, place in _named(finished).items()}
     legend = finished.fill(LEGEND) + f"\n\n{GOLD}" * bool(columns_of(runs, [ERRORS]))
     return [
-        *picture_parts(first, finished.folder / "figures"),
+        viewer_part(first),
         *claim_parts(runs, from_scratch=not finished.study.base),
         *_selective_parts(runs, next(iter(first.values()))),
         *_ibm_part(next(iter(first.values()))),

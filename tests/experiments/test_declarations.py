@@ -8,10 +8,12 @@ from experiments.finetune.studies import QA_STUDIES
 from experiments.finetune.studies import STUDIES as GLUE_STUDIES
 from experiments.graph.studies import STUDIES as GRAPH_STUDIES
 from experiments.headlines.studies import STUDIES as HEADLINE_STUDIES
+from experiments.nmt.studies import STUDIES as TRANSLATION_STUDIES
 from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
 from experiments.study import Study
 
 ALL = {**GLUE_STUDIES, **QA_STUDIES, **GRAPH_STUDIES, **HEADLINE_STUDIES, **PRETRAIN_STUDIES}
+ALL |= {study.name: study for study in TRANSLATION_STUDIES.values()}
 
 
 @pytest.mark.parametrize(("name", "study"), ALL.items(), ids=ALL)
