@@ -134,8 +134,7 @@ class PredictConfig:
         run: Folder of a fine-tuned model, of glue or of qa.
         file: A text file, UTF-8: a sentence a line, or two with a tab between them, as the task has; for qa a context
             and a question with a tab between them, or a JSON file in the format of SQuAD.
-        out: Where to write, one line an example; when omitted FILE.tsv, a table with tabs between its columns, and for
-            qa FILE.jsonl, a JSON object a line.
+        out: Where to write, a line an example; FILE.tsv when omitted, with tabs between columns, and for qa FILE.jsonl.
         overwrite: Replace that file if it is there already.
         num_samples: Posterior samples of the attention; of soft attention, dropout masks.
         device: Where to compute.
