@@ -13,7 +13,16 @@ from torch import Tensor
 from experiments.datasets.graphs.load import GraphData
 from experiments.graph.model import TrainedGraph
 from experiments.harness.training import FITTED, Fitted
-from experiments.report.classification import SCALED_SCORES, SCORES, roc_auc, score, score_scaled
+from experiments.report.classification import (
+    KINDS,
+    SAMPLED_SCORES,
+    SCALED_SCORES,
+    SCORES,
+    roc_auc,
+    score,
+    score_samples,
+    score_scaled,
+)
 from experiments.report.tables import as_table, metrics_table
 from pyro_attention import (
     AttentionELBO,
@@ -26,35 +35,20 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.analysis import (
-    decompose_uncertainty,
     fit_temperature,
     hybrid_weights,
     max_probability,
-    pavpu,
     selective_accuracy,
     split_variance,
 )
-from pyro_attention.posterior.predictive import Noise, Prediction, seeded
+from pyro_attention.posterior.predictive import Prediction, seeded
 
-# Kind of prediction: what varies between its samples, and what it is.
-PREDICTIONS: dict[str, tuple[Noise, str]] = {
-    "mean": ("none", "attention at its posterior mean, no dropout"),
-    "attention": ("attention", "mean probability over samples of the attention"),
-    "mc_dropout": ("dropout", "mean probability over dropout masks, attention at its posterior mean"),
-    "both": ("both", "mean probability over samples of the attention and dropout masks"),
-}
-_THRESHOLDS = {"01": 0.01, "05": 0.05, "10": 0.1}
 _SOURCES = ("attention", "dropout", "interaction")  # of the variance
 
 _MORE_SCORES = {
     "roc_auc": "area under the ROC curve of the second of two classes",
     "aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)",
-    **{
-        f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top classes over "
-        f"the samples, level {level}; accurate: attention at its posterior mean, no dropout"
-        for name, level in _THRESHOLDS.items()
-    },
-    "mutual_information": "of class and noise, mean over nodes, nats",
+    **SAMPLED_SCORES,
 }
 _OTHERS = {
     **{
@@ -81,7 +75,7 @@ _OTHERS = {
 def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
     """What the metrics of a network mean."""
     texts = dict(_OTHERS)
-    for kind, (_, how) in PREDICTIONS.items():
+    for kind, (_, how) in KINDS.items():
         scores = SCORES | SCALED_SCORES | _MORE_SCORES
         texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
         texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
@@ -97,7 +91,7 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
     soft = isinstance(guide.family("layers.0"), Soft)
     samples: dict[str, Any] = {}
-    for kind, (noise, _) in PREDICTIONS.items():
+    for kind, (noise, _) in KINDS.items():
         if soft and kind in ("attention", "both"):
             continue
         count, seed = 1 if noise == "none" else num_samples, trained.config.seed
@@ -106,7 +100,9 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     for kind, logits in samples.items():
         metrics |= prediction_scores(kind, logits, data)
         if kind != "mean" and num_samples > 1:
-            metrics |= _sample_scores(kind, logits[:, data.test_mask], samples["mean"][0, data.test_mask], data)
+            accurate = samples["mean"][0, data.test_mask].argmax(-1) == data.labels[data.test_mask]
+            found = score_samples(logits[:, data.test_mask], accurate)
+            metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
     if not soft and num_samples > 1:
         metrics |= _variance_shares(samples, data)
     weights = sample_posterior(guide, *inputs, num_samples=1, noise="none")
@@ -149,15 +145,6 @@ def _has_roc_auc(data: GraphData) -> bool:
     return data.num_classes == 2 and len(data.labels[data.test_mask].unique()) == 2
 
 
-def _sample_scores(kind: str, logits: Tensor, mean_logits: Tensor, data: GraphData) -> dict[str, float]:
-    accurate = mean_logits.argmax(-1) == data.labels[data.test_mask]
-    levels = pavpu(logits, accurate, test="logits", thresholds=tuple(_THRESHOLDS.values()))
-    information = decompose_uncertainty(logits.softmax(-1)).mutual_information.mean().item()
-    return {f"test_{kind}_pavpu_{name}": levels[level].pavpu for name, level in _THRESHOLDS.items()} | {
-        f"test_{kind}_mutual_information": information
-    }
-
-
 def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str, float]:
     def moments(logits: Tensor) -> Prediction:
         probabilities = logits[:, data.test_mask].softmax(-1)
@@ -169,17 +156,16 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
 
 
 def prediction_table(metrics: Mapping[str, float]) -> str:
-    """The test scores as a table, one row a kind of prediction, and the other metrics below."""
-    columns = [*SCORES, *SCALED_SCORES]
-    more = [name for name in _MORE_SCORES if f"test_mc_dropout_{name}" in metrics]
-    rows: list[dict[str, Any]] = [
-        {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in (*columns, *more)}}
-        for kind in PREDICTIONS
-        if f"test_{kind}_accuracy" in metrics
-    ]
+    """The test scores as tables, a row a kind of prediction, and the other metrics below."""
+    shown = [kind for kind in KINDS if f"test_{kind}_accuracy" in metrics]
+    tables = []
+    for scores in ([*SCORES, *SCALED_SCORES], [name for name in _MORE_SCORES if f"test_mc_dropout_{name}" in metrics]):
+        rows = [
+            {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in scores}} for kind in shown
+        ]
+        tables.append(as_table(rows))
     others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
-    tables = as_table(rows, ["prediction", *columns]), as_table(rows, ["prediction", *more]), metrics_table(others)
-    return "\n\n".join(tables)
+    return "\n\n".join([*tables, metrics_table(others)])
 
 
 # attention

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 
 from experiments.graph.model import TrainedGraph
+from experiments.report.figures import panels
 from pyro_attention import Soft, predict, sample_posterior
 from pyro_attention.posterior.predictive import Noise
 
@@ -35,21 +34,16 @@ def calibration_panels(name: str, trained: TrainedGraph) -> dict[str, tuple[Tens
     return {name: probabilities("attention")}
 
 
-def attention_figure(trained: TrainedGraph) -> tuple[Figure, str]:
-    """Posterior of the output layer's attention around the test node with the most mixed neighbourhood; its caption."""
+def attention_figure(trained: TrainedGraph) -> Figure:
+    """Posterior of the output layer's attention around the test node with the most mixed neighbourhood."""
     data, graph, node = trained.data, trained.graph, _mixed_node(trained)
     edges = (graph.targets.index == node).nonzero().squeeze(-1)
     samples = sample_posterior(trained.guide, *trained.inputs, num_samples=_SAMPLES, seed=trained.config.seed)
     weights, label = list(samples.values())[-1][:, edges].mean(-1).cpu(), data.labels[node].item()
     neighbours = graph.sources.index[edges].tolist()
-    images = None if data.images is None else data.images.cpu()
-    figure = neighbourhood(weights, node=node, neighbours=neighbours, images=images, labels=data.labels.cpu())
+    figure = neighbourhood(weights, node=node, neighbours=neighbours, labels=data.labels.cpu())
     figure.suptitle(f"Output layer's attention of test node {node} (class {label}), {_SAMPLES} samples", fontsize=11)
-    text = (
-        f"Test node {node} of class {label}, with the most mixed neighbourhood (of those with 6 to 14 neighbours, "
-        f"where there are any). Lines are as thick as the mean weight; bars show mean and 90 % credible interval."
-    )
-    return figure, text
+    return figure
 
 
 def _mixed_node(trained: TrainedGraph) -> int:
@@ -63,51 +57,25 @@ def _mixed_node(trained: TrainedGraph) -> int:
     return int(entropy.masked_fill(~(suitable if suitable.any() else data.test_mask), -1).argmax())
 
 
-def neighbourhood(
-    samples: Tensor, *, node: int, neighbours: Sequence[int], images: Tensor | None, labels: Tensor
-) -> Figure:
-    """A node and whom it attends to: mean weight and 90 % credible interval of every edge.
+def neighbourhood(samples: Tensor, *, node: int, neighbours: Sequence[int], labels: Tensor) -> Figure:
+    """Whom a node attends to: mean weight and 90 % credible interval of every edge.
 
     The samples ``[S, edges]`` are those of the node's in-edges, which come from the neighbours and the node itself;
-    labels ``[N]`` and images ``[N, height, width]`` are of all nodes. Without images numbers are shown.
+    labels ``[N]`` are of all nodes.
     """
     order = samples.mean(0).argsort(descending=True)
     samples, neighbours = samples[:, order], [neighbours[place] for place in order]
     mean = samples.mean(0).numpy()
     low, high = np.quantile(samples.numpy(), (0.05, 0.95), axis=0)
     colours = [SELF if n == node else SAME if labels[n] == labels[node] else OTHER for n in neighbours]
-    figure = Figure(figsize=(11, 0.6 + 0.42 * max(10, len(neighbours))), layout="constrained")
-    wheel, bars = figure.subplots(1, 2, width_ratios=[1, 1.15])
-    around = [place for place, n in enumerate(neighbours) if n != node]
-    for number, place in enumerate(around):
-        angle = np.pi / 2 - 2 * np.pi * number / len(around)
-        x, y = np.cos(angle), np.sin(angle)
-        wheel.plot([0, x], [0, y], color=colours[place], linewidth=14 * mean[place] / mean.max(), alpha=0.45, zorder=1)
-        _picture(wheel, neighbours[place], (x, y), images, colours[place], zoom=3.2)
-    _picture(wheel, node, (0.0, 0.0), images, SELF, zoom=4.6)
-    wheel.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")
-    wheel.axis("off")
-    for label, colour in (("same class", SAME), ("other class", OTHER), ("itself", SELF)):
-        wheel.plot([], [], color=colour, linewidth=6, alpha=0.5, label=label)
-    wheel.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=3)
+    figure, ((axis,),) = panels(1, 1, size=(6, 0.6 + 0.42 * max(6, len(neighbours))))
     rows = np.arange(len(neighbours))
-    bars.barh(rows, mean, color=colours, alpha=0.35, height=0.7)
+    axis.barh(rows, mean, color=colours, alpha=0.35, height=0.7)
     errors = np.stack([mean - low, high - mean]).clip(min=0)
-    bars.errorbar(mean, rows, xerr=errors, fmt="o", markersize=3, color="0.15", capsize=2, linewidth=1.2)
-    bars.axvline(1 / len(neighbours), color="0.5", linestyle=":", linewidth=1, label="uniform")
-    bars.legend(frameon=False, fontsize=8)
-    bars.set_yticks(rows, ["itself" if n == node else f"{labels[n].item()}" for n in neighbours], fontsize=9)
-    bars.invert_yaxis()
-    bars.set(xlabel="attention weight: mean and 90 % credible interval", ylabel="class of the neighbour")
-    bars.spines[["top", "right"]].set_visible(False)
+    axis.errorbar(mean, rows, xerr=errors, fmt="o", markersize=3, color="0.15", capsize=2, linewidth=1.2)
+    axis.axvline(1 / len(neighbours), color="0.5", linestyle=":", linewidth=1, label="uniform")
+    axis.legend(frameon=False, fontsize=8)
+    axis.set_yticks(rows, ["itself" if n == node else f"{labels[n].item()}" for n in neighbours], fontsize=9)
+    axis.invert_yaxis()
+    axis.set(xlabel="attention weight: mean and 90 % credible interval", ylabel="class of the neighbour")
     return figure
-
-
-def _picture(
-    axis: Axes, node: int, place: tuple[float, float], images: Tensor | None, colour: str, zoom: float
-) -> None:
-    if images is None:
-        axis.annotate(str(node), place, ha="center", va="center", fontsize=8, bbox={"fc": "white", "ec": colour})
-        return
-    picture = OffsetImage(images[node].numpy(), cmap="gray_r", zoom=zoom)
-    axis.add_artist(AnnotationBbox(picture, place, pad=0.15, bboxprops={"edgecolor": colour, "linewidth": 2}))

@@ -11,14 +11,11 @@ import torch
 
 from experiments.files import reading
 from experiments.graph.evaluation import prediction_scores
-from experiments.graph.figures import attention_figure, calibration_panels
 from experiments.graph.model import chosen_graph, perturbed
 from experiments.graph.train import GraphTask
 from experiments.report.columns import Column
-from experiments.report.figures import reliability_diagram, save
 from experiments.report.report import Part
 from experiments.report.statistics import paired_difference
-from experiments.run import load_trained
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, ROWS, rows
 
@@ -306,21 +303,6 @@ def _uniform(finished: Finished) -> Iterator[Part]:
     yield Part("What the learned attention is worth", "", found, labels=2)
 
 
-def _pictures(finished: Finished) -> Iterator[Part]:
-    """Calibration of the first seed's networks, and the attention of one of them."""
-    trained = {row: load_trained(TASK, finished.configs[row, "", finished.seeds[0]]) for row in finished.study.rows}
-    panels = {name: found for row, one in trained.items() for name, found in calibration_panels(row, one).items()}
-    figure, caption = attention_figure(trained["WC"])
-    for title, text, picture, name in (
-        (
-            "Is the confidence honest?", "First seed, test nodes, bins of at least ten; above the diagonal a network "
-            "is less sure than it could be.", reliability_diagram(panels), "reliability",
-        ),
-        ("Whom does a node attend to, and how sure is the posterior?", caption, figure, "neighbourhood"),
-    ):  # fmt: skip
-        yield Part(title, text, picture=save(picture, finished.pictures / f"{name}.png"), published=False)
-
-
 COMPARE = Study(
     name="compare",
     title="Kinds of attention on a graph",
@@ -329,9 +311,7 @@ COMPARE = Study(
     task=TASK,
     rows=rows(("soft", "no KL", "LF", "LC", "WF", "WC", "gamma")),
     row="attention",
-    options={
-        "dataset": "digits", "max_epochs": 80, "patience": 80, "num_samples": 30
-    },
+    options={"dataset": "digits", "max_epochs": 80, "patience": 80, "num_samples": 30},
     shows={"soft + MC dropout": "soft"},
     kinds={"soft + MC dropout": "mc_dropout", **dict.fromkeys(("no KL", "LF", "LC", "WF", "WC", "gamma"), "attention")},
     seeds=2,
@@ -342,9 +322,8 @@ COMPARE = Study(
         Column("|KL gradient|", "kl_gradient_norm", 1),
         Column("ms/step", "step_ms", 1),
     ),
-    parts=lambda finished: list(_pictures(finished)),
     published=False,
-)  # fmt: skip
+)
 
 STUDIES = {
     study.name: study

@@ -76,9 +76,8 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         print(prediction_table(metrics), end="\n\n")
         trained = load_trained(self, config)
-        attention, _ = attention_figure(trained)
         diagram = reliability_diagram(calibration_panels(config.guide, trained))
-        for name, figure in (("reliability", diagram), ("neighbourhood", attention)):
+        for name, figure in (("reliability", diagram), ("neighbourhood", attention_figure(trained))):
             print(save(figure, folder / "figures" / f"{name}.png"))
 
 

@@ -93,23 +93,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    """Evaluate the network of a finished run on its test questions again, with options of one's own.
-
-    Args:
-        run: Folder of the run.
-        num_samples: Posterior samples; those of the training when omitted.
-        test_noise: Standard deviations of the noise on the regions; those of the training when omitted.
-        device: Where to compute.
-    """
-
-    run: Path
-    num_samples: PositiveInt | None = None
-    test_noise: tuple[NonNegativeFloat, ...] | None = None
-    device: Device = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
 class AskConfig:
     """Ask the network of a finished run one question, and draw where it looks.
 
@@ -135,7 +118,6 @@ class AskConfig:
 
 COMMANDS = {
     "train": Command(VQAConfig, "experiments.vqa.train:train"),
-    "evaluate": Command(EvaluateConfig, "experiments.vqa.train:evaluate_run"),
     "ask": Command(AskConfig, "experiments.vqa.train:ask"),
     "table": Command(StudyOptions, "experiments.vqa.studies:table", training=VQAConfig),
     "search": Command(StudyOptions, "experiments.vqa.studies:search", training=VQAConfig),

@@ -21,7 +21,7 @@ from experiments.report.statistics import Estimate, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
 from experiments.vqa.evaluation import UNCERTAINTIES, accuracies
 from experiments.vqa.model import Answered, load_questions, load_words
-from experiments.vqa.train import VQATask, draw_questions
+from experiments.vqa.train import VQATask
 from guides.rows import LEGEND, rows
 from pyro_attention.analysis import decompose_uncertainty
 
@@ -332,43 +332,7 @@ SHARES_OF_QUESTIONS = replace(
 )
 
 
-def _pictures(finished: Finished) -> list[Part]:
-    """Where the network of the first seed looks at some test questions, for every row."""
-    found = []
-    for row in finished.rows:
-        config = finished.configs[row, "", finished.seeds[0]]
-        paths = draw_questions(config.out, 2, device=config.device, out=finished.pictures, name=row)
-        found += [Part(f"Where {row} attention looks", picture=path, published=False) for path in paths]
-    return found
-
-
-COMPARE = Study(
-    name="compare",
-    title="Kinds of attention of a network that answers questions",
-    text=f"{LEGEND} MCAN on a small number of questions; attention at its posterior mean, noise of half a standard "
-    "deviation of the features at test time alone. Mass: of the attention that the answer is read from, on the regions "
-    "that one has to look at, beside uniform attention. AUROC: of the entropy of the answer over samples, for wrong "
-    "answers.",
-    task=TASK,
-    rows=rows(("soft", "LC", "WC")),
-    row="attention",
-    options={"questions": 8000, "max_epochs": 10, "num_samples": 5},
-    seeds=2,
-    columns=(ACCURACY,),
-    more=(
-        _in_noise(ACCURACY, "noise .5"),
-        NLL,
-        ECE,
-        *LOOKING[:2],
-        Column("AUROC dropout", "test_auroc_entropy/mc_dropout"),
-        Column("AUROC attention", "test_auroc_entropy/attention"),
-        MS,
-    ),
-    parts=_pictures,
-    published=False,
-)
-
-_ALL = (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS, COMPARE)
+_ALL = (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS)
 STUDIES = {study.name: study for study in _ALL}
 table = partial(run_study, STUDIES)
 search = partial(run_search, STUDIES)

@@ -142,7 +142,6 @@ def test_the_names_of_the_options_are_those_of_what_is_built():
         (TRANSLATION, "train --text .", "--text is for dataset own, and dataset is toy"),
         (TRANSLATION, "train --guide marginal --warm-start=1", "--warm-start is for guide categorical_enum, "),
         (GRAPHS, "train --guide soft --learnable", "--learnable is for guide weibull, .*, and guide is soft"),
-        (GRAPHS, "train --kl-rate 2", "--kl-rate is for kl-schedule sigmoid, and kl-schedule is constant"),
     ],
 )
 def test_a_wrong_word_or_one_that_is_not_used_is_answered_in_one_line(commands, line, said, capsys):
