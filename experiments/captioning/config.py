@@ -69,7 +69,7 @@ class CaptioningConfig(SequenceConfig):
 
 @dataclass(frozen=True)
 class ShowConfig:
-    """Draw where the network of a run looks at each word of its captions, and how sure each word is.
+    """Draw where the network of a run looks at each word of its captions.
 
     Args:
         run: Folder of the run.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from experiments.captioning.evaluation import COUNT, DOUBTS, NOUNS, WAYS, batches
-from experiments.captioning.show import caption_sections
 from experiments.captioning.train import CaptioningTask, build, load_images, load_trained
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
-from experiments.files import read_text
 from experiments.report.columns import Column, Row
 from experiments.report.report import Part
 from experiments.report.statistics import Estimate, summarize
@@ -62,19 +59,6 @@ _FROM_SOFT = (
     "row, soft too, goes on from there for {config.max_epochs} at learning rate {config.learning_rate:g}. The epoch of "
     "the best validation perplexity is kept. Beam of {config.beam}."
 )
-
-
-def _pictures(finished: Finished, shown: Iterable[str], count: int) -> Iterator[Part]:
-    """Attention and uncertainty of captions that the first seed's networks of some rows made of test images."""
-    for row in shown:
-        if row in finished.rows:
-            config = finished.configs[row, "", finished.seeds[0]]
-            data, out = load_images(config)["test"], Path(str(config.out))
-            trained = load_trained(out, data.regions.size(2), device=config.device)
-            captions = read_text(out / "captions.txt", "remove its folder to train it again").splitlines()
-            # the longest references show most
-            images = sorted(range(len(data)), key=lambda image: -len(data.captions[image][0].split()))[:count]
-            yield from caption_sections(trained, data, captions, images, finished.folder / "figures", name=row)
 
 
 MASS = Block(
@@ -181,7 +165,6 @@ FLICKR8K = Study(
         DOUBT,
         *DIVERSITY,
     ),
-    parts=lambda finished: list(_pictures(finished, ("WC", "hard"), 2)),
     grid=GRID,
     quality=(VALIDATION,),
 )
@@ -215,7 +198,6 @@ COMPARE = Study(
         MS,
         PARAMETERS,
     ),
-    parts=lambda finished: list(_pictures(finished, ("weibull", "hard_enum"), 1)),
     published=False,
 )
 OWN_ENCODER = replace(

@@ -161,6 +161,4 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
         return definitions(metrics)
 
 
-def train(config: CaptioningConfig) -> None:
-    """The command."""
-    run_and_show(CaptioningTask(), config)
+train = partial(run_and_show, CaptioningTask())
