@@ -63,11 +63,10 @@ _FROM_SOFT = (
 
 MASS = Block(
     "Where attention is when a noun is said",
-    "Share of the attention of a noun that is on its class in segmentation maps, which a network has made and are "
-    "right in most photographs: persons, dogs and so on, in the first five captions of the test photographs, the same "
-    "for all rows. A region's share is spread evenly over its area. Uniform: weights that are the same everywhere; "
-    "center: all weight in the middle. Largest: share of the area of the region with the largest weight. The posterior "
-    "of hard has seen the noun; its prior, and the posterior of the others, has not.",
+    "Share of the attention of a noun that is on its class in segmentation maps, which a network has made, in the "
+    "first five captions of the test photographs. Uniform: weights that are the same everywhere; center: all weight in "
+    "the middle. Largest: share of the area of the region with the largest weight. The posterior of hard has seen the "
+    "noun; its prior, and the posterior of the others, has not.",
     [
         Column("posterior %", "test_map_mass", 1, 100),
         Column("prior %", "test_map_mass_prior", 1, 100),
@@ -95,11 +94,9 @@ BY_CLASS = Block(
 )
 DOUBT = Block(
     "Does doubt tell bad captions",
-    "Spearman's rank correlation, over test photographs, of doubt and CIDEr-D of the caption of beam search; negative "
-    "where doubt tells bad captions. Then CIDEr-D of the half and the quarter of the captions with the least doubt, "
-    "with document frequencies of all. "
-    + "; ".join(f"{name}: {text}" for name, text in DOUBTS.items())
-    + "; all are means over the word pieces of a caption.",
+    "Spearman's rank correlation of doubt and CIDEr-D of the caption of beam search, and CIDEr-D of the half and the "
+    "quarter of the captions with the least doubt. Means over word pieces of "
+    + "; ".join(f"{name}: {text}" for name, text in DOUBTS.items()),
     [
         Column("CIDEr-D of all", "test_cider_d", 1),
         *(Column(f"rank correlation, {name}", f"test_rank_{name}") for name in DOUBTS),
@@ -109,8 +106,7 @@ DOUBT = Block(
 DIVERSITY = [
     Block(
         f"{COUNT} captions of a photograph: {way.replace('_', ' ')}",
-        f"They are {how}. Distinct: different words or pairs of words over all of a photograph. Self-BLEU: BLEU-4 of "
-        f"every caption against the others of its photograph. CIDEr-D is the mean over all captions.",
+        f"They are {how}. Distinct: different words or pairs over all of them. Self-BLEU: of each against the others.",
         [
             Column("distinct words", f"test_distinct_1_{way}"),
             Column("distinct pairs", f"test_distinct_2_{way}"),
@@ -298,9 +294,8 @@ def _gradients(finished: Finished) -> list[Part]:
             )
     text = (
         "Trace of the covariance of the gradient over draws of the attention on one batch, without dropout, ± standard "
-        "error, for the weighted KL alone and for the whole loss per word piece. Both estimators have the same "
-        "parameters, where the first seed's training with the closed form starts or those of its best epoch, and the "
-        "same draws. Mean squared: squared norm of the mean gradient, what the noise stands against."
+        "error, for the weighted KL alone and for the whole loss per word piece, at the start and at the best epoch of "
+        "the first seed's training with the closed form. Mean squared: squared norm of the mean gradient."
     )
     return [Part("Noise of the gradients", text, table, labels=2)] if table else []
 

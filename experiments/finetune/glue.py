@@ -47,11 +47,8 @@ _SCORES = {
     **SCALED_SCORES,
     "f1": "F1 of the class of paraphrases",
     "matthews": "Matthews correlation of classes",
-    "aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)",
-    **{
-        f"risk_{percent}": f"error on the {percent} % of the items with the highest probability of the top class"
-        for percent in RISKS
-    },
+    "aurc": "area under the risk-coverage curve: mean error when the most confident are kept",
+    **{f"risk_{percent}": f"error on the {percent} % of the items of the most confident classes" for percent in RISKS},
     "entropy": "of the mean probabilities, mean over items, nats",
     "mutual_information": "of class and noise, mean over items, nats",
 }
@@ -59,14 +56,12 @@ _GRADES = {
     "pearson": "Pearson correlation of grades",
     "spearman": "Spearman correlation of grades",
     "mse": "mean squared error of the mean grade",
-    "nll": "mean negative log density of the grade, the mean of Normals around the samples of it with standard "
-    "deviation 1, nats",
+    "nll": "mean negative log density of the grade under Normals around its samples, standard deviation 1, nats",
     "scaled_nll": "the same with the standard deviation of least NLL on the validation part",
 }
 _OTHERS = {
     "val_score": "the task's first metric on the validation part after the last epoch, attention at its mean",
-    "val_loss": "cross-entropy, or mean squared error, on the validation part after the last epoch, attention at its "
-    "mean",
+    "val_loss": "cross-entropy, or mean squared error, on the validation part after the last epoch",
     **FITTED,
     "train_examples": "number of training examples",
 }
@@ -348,13 +343,11 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
         texts, scores = dict(_OTHERS), _GRADES if any("pearson" in name for name in metrics) else _SCORES
         for kind, (_, how) in KINDS.items():
             texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in scores.items()}
-            texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation part; {how}"
-            texts[f"{kind}_scale"] = f"standard deviation of least NLL on the validation part; {how}"
+            for name in ("temperature", "scale"):
+                texts[f"{kind}_{name}"] = f"temperature, or standard deviation, of least NLL on validation; {how}"
             for name, measure in product(GLUE, MEASURES):
-                texts[f"auroc_{kind}_{name}_{measure}"] = (
-                    f"area under the ROC curve of telling test sentences of {GLUE[name].title} from those of this task "
-                    f"by the larger {MEASURES[measure]}; {how}"
-                )
+                told = f"ROC AUC of telling test sentences of {GLUE[name].title} by the larger {MEASURES[measure]}"
+                texts[f"auroc_{kind}_{name}_{measure}"] = f"{told}; {how}"
         return {name: texts[name] for name in metrics}
 
 

@@ -48,10 +48,8 @@ _SCORES = {
 }
 _OTHERS = {
     **FITTED,
-    "val_score": "mean F1 on the validation part after the last epoch, with the best no-answer threshold, attention at "
-    "its mean",
-    "val_loss": "mean negative log probability of first and last token of a window on the validation part after the "
-    "last epoch, attention at its mean, nats",
+    "val_score": "mean F1 on the validation part after the last epoch, with the best no-answer threshold",
+    "val_loss": "mean negative log probability of first and last token of a window of the validation part, nats",
     "left_out": "number of training questions left out, as no window holds their whole answer",
     **{f"{part}_questions": f"number of questions of the {part} part" for part in ("train", "val", "test")},
     **{f"{part}_without_answer": "number of them without an answer" for part in ("train", "val", "test")},
@@ -432,10 +430,7 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         texts = dict(_OTHERS)
         for kind, (_, how) in KINDS.items():
             texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in _SCORES.items()}
-            texts[f"{kind}_threshold"] = (
-                f"log probability of no answer, less that of the best answer, above which none is given; that of best "
-                f"F1 on the validation part; {how}"
-            )
+            texts[f"{kind}_threshold"] = f"log odds of no answer above which none is given, best on validation; {how}"
         return {name: texts[name] for name in metrics}
 
 

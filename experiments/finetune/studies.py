@@ -118,10 +118,9 @@ GLUE = Study(
     blocks=(
         Block(
             "All scores",
-            "Validation: the first metric on the validation part, which also chooses the temperature; it is held out "
-            "of the training part where the task has no other one. Error at 80 %: of the 80 % of the test examples "
-            "with the most confident predictions. Scaled: after temperature scaling (grades: with the best standard "
-            "deviation) on the validation part.",
+            "Validation: the first metric on the validation part, which also chooses the temperature. Error at 80 %: "
+            "of the 80 % of the test examples with the most confident predictions. Scaled: after temperature scaling "
+            "(grades: with the best standard deviation).",
             SCORES,
         ),
         _at_the_mean(SCORES[0], *map(_first_metric, ("mrpc", "rte", "cola", "stsb"))),

@@ -47,27 +47,21 @@ _SOURCES = ("attention", "dropout", "interaction")  # of the variance
 
 _MORE_SCORES = {
     "roc_auc": "area under the ROC curve of the second of two classes",
-    "aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)",
+    "aurc": "area under the risk-coverage curve: mean error when the most confident are kept",
     **SAMPLED_SCORES,
 }
 _OTHERS = {
-    **{
-        f"variance_share_{source}": f"share of {source} in the variance of the class probabilities of the test nodes"
-        for source in _SOURCES
-    },
+    **{f"variance_share_{source}": f"share of {source} in the variance of the probabilities" for source in _SOURCES},
     "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
     "val_roc_auc": "ROC AUC on the validation nodes at the best epoch, attention at its posterior mean",
     "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
     "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
     "kl_gradient_norm": "Euclidean norm of that KL's gradient with respect to all parameters",
-    "attention_entropy": "entropy of the mean attention over a node's neighbours and itself, divided by the "
-    "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
-    "uniform_accuracy": "accuracy on the test nodes with uniform attention in place of the learned one, no dropout",
-    "uniform_roc_auc": "area under the ROC curve on the test nodes with uniform attention in place of the learned one",
-    "other_class_attention": "attention paid to the edges that join different classes, divided by what uniform "
-    "attention would pay them (1 = no preference); mean over heads and layers",
-    "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
-    "pay them; mean over heads and layers",
+    "attention_entropy": "entropy of a node's mean attention, relative to that of uniform attention",
+    "uniform_accuracy": "accuracy on the test nodes with uniform attention in place of the learned one",
+    "uniform_roc_auc": "ROC AUC on the test nodes with uniform attention in place of the learned one",
+    "other_class_attention": "attention to the edges that join different classes, divided by that of uniform attention",
+    "noise_edge_attention": "attention to the edges added as noise, divided by that of uniform attention",
     **FITTED,
 }
 

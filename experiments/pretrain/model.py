@@ -26,15 +26,12 @@ from pyro_attention.analysis import explained_away
 EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained away
 
 _DEFINITIONS = {
-    "test_ppl": "perplexity per hidden word piece of the test sentences: mean probability over posterior samples "
-    "(num_samples of the configuration); for soft plain",
+    "test_ppl": "perplexity per hidden word piece of the test sentences, by the mean over posterior samples",
     "test_accuracy": "fraction of hidden test word pieces that are the most probable ones",
     "val_ppl": "perplexity per hidden word piece of the validation sentences at the best epoch, attention at its mean",
     "val_accuracy": "fraction of hidden validation word pieces that are the most probable ones, at the best epoch",
-    "explained_away": f"fraction of keys (test word pieces in every layer and head) whose attention weights from all "
-    f"queries sum to less than {EPSILON:g}; attention at its mean",
-    "key_mass_1_percent": "1st percentile of the sum of attention weights that a key gets from all queries, over test "
-    "word pieces, layers and heads; attention at its mean",
+    "explained_away": f"fraction of keys whose attention weights from all queries sum to less than {EPSILON:g}",
+    "key_mass_1_percent": "1st percentile of the sum of the mean attention weights that a key gets from all queries",
     "sst2_accuracy": "fraction of correct classes on the test sentences of SST-2 after fine-tuning",
     "scratch_accuracy": "the same of fresh weights, which were not pretrained",
     **FITTED,

@@ -43,8 +43,7 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
         likelihood: single is one answer, drawn in proportion to the votes; scores is a soft score of every answer,
             min(people / 3, 1).
         hidden: Width of question, regions and attention.
-        layers: Layers of MCAN over the question and over the regions, where with more than one a region tells of others
-            too, and where the answer is read from means little; layers in which the regions of bottom_up see each
+        layers: Layers of MCAN over the question and over the regions; layers in which the regions of bottom_up see each
             other first.
         heads: Heads of the attention of MCAN.
         dropout: Dropout of attention weights, of what every layer adds, and ahead of the output.

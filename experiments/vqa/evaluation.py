@@ -32,24 +32,19 @@ LOOKING = {"mcan": "reduce.regions", "bottom_up": "alignment"}
 """The site of each model whose weights say which region the answer is read from."""
 
 UNCERTAINTIES = ("entropy", "mutual_information", "attention_variance")
-_UNCERTAIN = (
-    "entropy of the answer's mean probability, mutual information of answer and noise, or variance of the attention "
-    "weights over samples, mean over regions"
-)
+_UNCERTAIN = "entropy of the answer, its mutual information with the noise, or variance of the attention weights"
 # What the metrics are whose names begin so, behind test_; the first that fits says it.
 _DEFINITIONS = {
     **SCALED_SCORES,
     **SCORES,
-    "accuracy": "accuracy of the most probable answer: min(others who gave it / 3, 1), mean over people and questions; "
-    "of a single person's answer, whether it is right",
+    "accuracy": "accuracy of the most probable answer: min(others who gave it / 3, 1), mean over people and questions",
     **SAMPLED_SCORES,
     "auroc_": f"area under the ROC curve for wrong answers of the {_UNCERTAIN}",
     "absent_auroc_": f"area under the ROC curve for questions about what is not there of the {_UNCERTAIN}",
     "hybrid_": "share of doubly normalised attention at this site, mean over heads, at the best epoch",
-    "relevant_mass": "share of the attention that the answer is read from on the relevant regions, at its posterior "
-    "mean, mean over test questions",
+    "relevant_mass": "share of the attention that the answer is read from on the relevant regions",
     "uniform_mass": "the same share under uniform attention",
-    "attention_entropy": "entropy of that attention, mean over test questions, nats",
+    "attention_entropy": "entropy of that attention, nats",
     "val_accuracy": "accuracy on the validation questions at the best epoch, attention at its mean",
     "val_loss": "mean negative log-likelihood on the validation questions at the best epoch, without KL, nats",
     "majority_accuracy": "accuracy on the test questions of the most frequent answer of the training questions",

@@ -154,11 +154,10 @@ def _mcan(dataset: str, **options: Any) -> Study:
         title=f"Bayesian Attention Modules, Table 2: MCAN on {dataset}",
         about=ABOUT,
         text=f"{LEGEND} Every attention of MCAN is random. Noise is Gaussian, on the regions, in units of the "
-        "features' standard deviation; rows that are named so are trained with noise of .5, the others have it at test "
-        "time alone. Attention at its posterior mean, no dropout. Question only: soft, trained and tested with all "
-        f"regions blank. {_TRAINED}: accuracy clean / noisy; PAvPU clean / noisy. KL weight 1e-5, scale .1, "
-        "concentration 100: chosen on validation questions about digits (search vqa-digits), where fixed priors take "
-        "the setting of contextual ones.",
+        "features' standard deviation; rows that are named so are trained with noise of .5. Attention at its posterior "
+        "mean, no dropout. Question only: soft, trained and tested with all regions blank. "
+        f"{_TRAINED}: accuracy clean / noisy; PAvPU clean / noisy. KL weight 1e-5, scale .1, concentration 100: chosen "
+        "on validation questions about digits (search vqa-digits), contextual priors for fixed ones too.",
         task=TASK,
         rows=POSTERIORS | NOISY | {"question only": {**POSTERIORS["soft"], "blind": True}},
         options={"dataset": dataset, "max_epochs": 8, **options},
@@ -273,10 +272,9 @@ def _uncertainty(finished: Finished) -> list[Part]:
                 absent.append({"row": f"{row}: {noise}"})
                 absent[-1] |= {column.name: finished.cell(row, column, "1") for column in columns}
     text = (
-        "Area under the ROC curve: .5 is chance, 1 tells every wrong answer of the test from every right one. Mean "
-        f"over seeds with the 95 % interval of {RESAMPLES} bootstrap samples of the test questions, the same ones in "
-        "all rows; the seeds are fixed, so the interval says nothing of other seeds. An ensemble is the mean "
-        "probability of all seeds, without dropout, and there is one. Trained on all questions."
+        f"Area under the ROC curve, mean over seeds, with the 95 % interval of {RESAMPLES} bootstrap samples of the "
+        "test questions, which says nothing of other seeds. An ensemble is the mean probability of all seeds, without "
+        "dropout. Trained on all questions."
     )
     parts = [Part("Does uncertainty tell wrong answers from right ones?", text, wrong)]
     text = (

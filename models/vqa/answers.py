@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from pyro_attention import TokenLikelihood
 from pyro_attention.ops.layers import encode_sequence
 
-__all__ = ["AnswerModel", "Likelihood"]
-
 Likelihood = Literal["single", "scores"]
 
 
@@ -33,7 +31,7 @@ class AnswerModel(nn.Module):
         likelihood: "single" or "scores".
 
     Raises:
-        ValueError: An unknown likelihood; at a call: shapes that do not fit, a question without a word, or a photograph
+        ValueError: At a call: shapes that do not fit, a question without a word, or a photograph
             without a region.
 
     Source: Teney et al. (2018), Tips and Tricks for Visual Question Answering, section 3.2 (scores); Deng et al.
@@ -44,8 +42,6 @@ class AnswerModel(nn.Module):
 
     def __init__(self, width: int, answers: int, likelihood: Likelihood) -> None:
         super().__init__()
-        if likelihood not in ("single", "scores"):
-            raise ValueError(f"likelihood is '{likelihood}', expected 'single' or 'scores'")
         self.likelihood: Likelihood = likelihood
         self.output = nn.Linear(width, answers)
 
@@ -98,23 +94,21 @@ class AnswerModel(nn.Module):
         return answer
 
     def _check(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> None:
-        if question.dim() != 2 or question_mask.shape != question.shape or question_mask.dtype != torch.bool:
-            raise ValueError(
-                f"question has shape {tuple(question.shape)}, question_mask is {question_mask.dtype} "
-                f"{tuple(question_mask.shape)}; expected ids [questions, words] and a boolean mask of the same shape"
-            )
         if (
-            regions.dim() != self.region_dims
+            question_mask.shape != question.shape
+            or regions.dim() != self.region_dims
             or region_mask.shape != regions.shape[:-1]
             or len(regions) != len(question)
         ):
+            shapes = ", ".join(str(tuple(one.shape)) for one in (question, question_mask, regions, region_mask))
             views = "" if self.region_dims == 3 else "views, "
             raise ValueError(
-                f"regions have shape {tuple(regions.shape)} and region_mask {tuple(region_mask.shape)}, expected "
-                f"[{len(question)} questions, {views}regions, features], and a boolean mask without the features"
+                f"question, question_mask, regions and region_mask have shapes {shapes}, expected [questions, words] "
+                f"twice, [questions, {views}regions, features], and the same without the features"
             )
         for name, mask in (("questions without a word", question_mask), ("photographs without a region", region_mask)):
             empty = ~mask.flatten(0, -2).any(-1)
             if empty.any():
-                places = empty.nonzero().flatten().tolist()
-                raise ValueError(f"the batch has {name}, at places {places}; leave them out")
+                raise ValueError(
+                    f"the batch has {name}, at places {empty.nonzero().flatten().tolist()}; leave them out"
+                )

@@ -10,8 +10,6 @@ from pyro_attention import Additive, AlignmentPrior, Dense, LatentAttention, Spa
 from pyro_attention.families.base import Prior
 from pyro_attention.ops.noise import Dropout
 
-__all__ = ["BottomUp"]
-
 
 class BottomUp(AnswerModel):
     r"""A question looks at one region, the latent alignment; the answer is read from that region and the question.

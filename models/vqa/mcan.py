@@ -16,8 +16,6 @@ from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
 
-__all__ = ["MCAN", "MCANSizes"]
-
 MakePrior = Callable[[int, int], Prior]
 MakeNormalizer = Callable[[int], Normalizer]
 

@@ -13,8 +13,6 @@ from pyro_attention.families.base import Prior
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.noise import Dropout
 
-__all__ = ["MultiView"]
-
 
 class MultiView(AnswerModel):
     r"""Every region of the first view attends to the regions of each other view; the sum is normalised.
@@ -36,9 +34,6 @@ class MultiView(AnswerModel):
         likelihood: "scores" as in the paper, or "single".
         prior: Makes a prior network from (key width, heads); there is one head.
         normalizer: Makes a normalizer from the number of heads: softmax, doubly normalised or hybrid.
-
-    Raises:
-        ValueError: Fewer than two views.
 
     Example:
         >>> from pyro_attention import AttentionGuide, DoublyNormalized, Soft
@@ -69,8 +64,6 @@ class MultiView(AnswerModel):
         normalizer: Callable[[int], Normalizer] = lambda heads: Softmax(),
     ) -> None:
         super().__init__(hidden, answers, likelihood)
-        if views < 2:
-            raise ValueError(f"views is {views}, expected 2 at least: a first view and others that it attends to")
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
         self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
         self.query = nn.Linear(features, hidden)
@@ -87,8 +80,6 @@ class MultiView(AnswerModel):
         self.dropout = Dropout(dropout)
 
     def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
-        if regions.size(1) != len(self.keys) + 1:
-            raise ValueError(f"regions have {regions.size(1)} views, expected {len(self.keys) + 1}")
         asked = self.last_state(self.lstm, self.embedding(question), question_mask)
         merged = self._merge(regions, region_mask)
         joint = self.from_region(merged).relu() * self.from_question(asked).relu().unsqueeze(-2)

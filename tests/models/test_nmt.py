@@ -252,7 +252,7 @@ def test_a_sampled_feed_over_every_joint_alignment():
             total = total + probability * elbo.differentiable_loss(model, hard(model), *arguments)
     torch.testing.assert_close(total, exact, rtol=1e-10, atol=0)
     torch.testing.assert_close(gradients(total, model), gradients(exact, model), rtol=1e-8, atol=1e-10)
-    values = torch.tensor([-elbo.loss(model, hard(model), *arguments) for _ in range(60)], dtype=torch.float64)
+    values = torch.tensor([-elbo.loss(model, hard(model), *arguments) for _ in range(40)], dtype=torch.float64)
     assert_mean(values.exp(), (log_p + log_f).logsumexp(0).exp())
     # padding changes nothing of given alignments
     with Forced(torch.tensor([[2, 1, 1, 1], [1, 1, 1, 1]])):
@@ -285,18 +285,9 @@ def test_soft_attention_is_the_same_under_both_feeds_and_priors():
 # bad input
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda *_: Translation(5, 5, sizes=TranslationSizes(memory=7)), "memory is 7, expected an even width"),
-        (lambda *_: make(input_feed="soft"), "input_feed is 'soft', expected one of expected, sam"),
-        (lambda model, source, mask, *target: evidence(
-            model, (source, mask & torch.tensor([[True], [False]]), *target)), r"sentences \[1\] .* have no words"),
-        (lambda _, *arguments: evidence(make(input_feed="sampled"), arguments),
-         r"'alignment_0' has 5 values at once, expected one.*input_feed='expected'"),
-    ],
-    ids=["memory", "feed", "no words", "sums"],
-)  # fmt: skip
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(make(), *batch())
+def test_bad_input():
+    source, mask, *target = batch()
+    with pytest.raises(ValueError, match=r"sentences \[1\] .* have no words"):
+        evidence(make(), (source, mask & torch.tensor([[True], [False]]), *target))
+    with pytest.raises(ValueError, match=r"'alignment_0' has 5 values at once, expected one.*input_feed='expected'"):
+        evidence(make(input_feed="sampled"), (source, mask, *target))

@@ -8,10 +8,8 @@ import torch
 from torch import nn
 
 from guides.inference_network import AlignmentNetwork
-from models.captioning import Captioning
 from models.decoding import (
     beam_search,
-    next_word_log_probs,
     smoothed_alignments,
     target_alignments,
     target_log_probs,
@@ -279,27 +277,11 @@ def test_the_share_is_trained_and_numbers_keep_their_start_under_an_init_range(f
 # bad input
 
 
-@pytest.mark.parametrize(
-    ("make_it", "message"),
-    [
-        (lambda: DiagonalBias(ratio=math.inf), "ratio is inf, expected a positive"),
-        (lambda: NullWord(2, 1.0), "probability is 1.0, expected a number between 0 and 1"),
-        (lambda: make(jumps=Jumps()), "jumps do not go with words_from='both'"),
-        (lambda: make(jumps=Jumps(), words_from="context", input_feed="sampled"), "go with input_feed='sampled'"),
-        (lambda: Captioning(4, 5, input_feed="none"), "input_feed is 'none', expected one of expected, sampled"),
-    ],
-)
-def test_bad_arguments(make_it, message):
-    with pytest.raises(ValueError, match=message):
-        make_it()
-
-
-def test_jumps_need_the_last_word_and_smoothing_needs_jumps():
+def test_jumps_need_words_of_the_context_alone_and_smoothing_needs_jumps():
+    for options in ({}, {"words_from": "context", "input_feed": "sampled"}):
+        with pytest.raises(ValueError, match="jumps do not go with"):
+            make(jumps=Jumps(), **options)
     source, mask, words, target, real = batch()
-    model, without = aligner("hidden Markov"), aligner("all")
-    step = model.read(start(model, source, mask), words[:, 0])
-    assert next_word_log_probs(model, step).exp().sum(-1).tolist() == pytest.approx([1.0] * 3)
-    with pytest.raises(ValueError, match="log_f is missing, which jumps need"):
-        model.step(step.state, model.embed(words[:, 1]))
+    without = aligner("all")
     with pytest.raises(ValueError, match="the model has no jumps"):
         smoothed_alignments(without, start(without, source, mask), words, target, real)

@@ -205,13 +205,13 @@ CHAINS: dict[str, list[Step]] = {
     "pretraining": [
         Step("python -m experiments.pretrain train --dataset english --normalizer hybrid --data-root DIR "
              "--out PRETRAINED",
-             f"{PIECES} --heads 2 --batch-size 8 --no-progress", drawn("PRETRAINED")),
+             f"{PIECES} --heads 2 --batch-size 8 --no-progress", run_files("PRETRAINED")),
         Step("python -m experiments.pretrain sst2 PRETRAINED --data-root DIR", f"{TRAINING} --batch-size 8 --out sst2",
              ("sst2/metrics.json", "sst2/history.csv")),
     ],
     "pretraining on generated sentences": [
         Step("python -m experiments.pretrain train --normalizer hybrid",
-             f"{PIECES} --heads 2 --batch-size 8 --no-progress --out RUN", drawn("RUN")),
+             f"{PIECES} --heads 2 --batch-size 8 --no-progress --out RUN", run_files("RUN")),
     ],
     "headlines": [
         Step("python -m experiments.headlines train --normalizer hybrid --guide weibull --data-root DIR --out RUN",

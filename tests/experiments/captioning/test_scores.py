@@ -113,16 +113,9 @@ def test_meteor(monkeypatch):
     assert score_captions(*pairs).keys() == scores.keys() - {"nltk_meteor"}
 
 
-@pytest.mark.parametrize(
-    ("captions", "references", "message"),
-    [
-        (["a"], [["a"], ["b"]], "1 captions and references of 2 images; expected as many"),
-        (["a", "b"], [["a"], ["."]], "image 2 has no reference with a word; expected at least one"),
-    ],
-)
-def test_bad_input(captions, references, message):
-    with pytest.raises(ValueError, match=message):
-        score_captions(captions, references)
+def test_an_image_needs_a_reference():
+    with pytest.raises(ValueError, match="image 2 has no reference with a word; expected at least one"):
+        score_captions(["a", "b"], [["a"], ["."]])
 
 
 # doubt, and several captions of an image
