@@ -8,13 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models.decoder import AttentionDecoder, DecoderState, Step
-from models.decoder import DecoderSizes as CaptioningSizes
+from models.decoder import AttentionDecoder, DecoderSizes, DecoderState, Step
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, TokenLikelihood
 from pyro_attention.families.base import Prior
 from pyro_attention.ops.noise import Dropout
-
-__all__ = ["Captioning", "CaptioningSizes"]
 
 
 class Captioning(AttentionDecoder):
@@ -41,7 +38,7 @@ class Captioning(AttentionDecoder):
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
-        >>> model = Captioning(4, 12, sizes=CaptioningSizes(8, 8, 8, 8))
+        >>> model = Captioning(4, 12, sizes=DecoderSizes(8, 8, 8, 8))
         >>> regions, words = torch.randn(2, 5, 4), torch.randint(12, (2, 3))
         >>> real = torch.ones(2, 5, dtype=torch.bool), torch.ones(2, 3, dtype=torch.bool)
         >>> loss = AlignmentELBO(max_plate_nesting=2)(model, AttentionGuide(model, Marginal()))
@@ -57,14 +54,14 @@ class Captioning(AttentionDecoder):
         features: int,
         vocabulary: int,
         *,
-        sizes: CaptioningSizes | None = None,
+        sizes: DecoderSizes | None = None,
         dropout: float = 0.3,
         prior: Prior | None = None,
         init_range: float | None = None,
         input_feed: Literal["expected", "sampled"] = "expected",  # the recurrent state is complete with a context alone
     ) -> None:
         super().__init__(input_feed)
-        sizes = CaptioningSizes() if sizes is None else sizes
+        sizes = DecoderSizes() if sizes is None else sizes
         self.dropout = Dropout(dropout)
         self.region = nn.Sequential(
             nn.Linear(features, sizes.memory),

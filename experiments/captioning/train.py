@@ -30,7 +30,8 @@ from experiments.run import run_and_show
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from experiments.sequence.train import Encoded, SequenceTask
 from guides.inference_network import RegionNetwork
-from models.captioning import Captioning, CaptioningSizes
+from models.captioning import Captioning
+from models.decoder import DecoderSizes
 from pyro_attention import AttentionELBO
 
 Trained = TrainedSequences[CaptioningConfig, Captioning]
@@ -92,7 +93,7 @@ def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Tr
     if isinstance(scheme.elbo, AttentionELBO):
         scheme.elbo.kl = config.kl
     width = config.hidden
-    sizes = CaptioningSizes(embedding=config.embedding, memory=width, decoder=width, attention=width)
+    sizes = DecoderSizes(embedding=config.embedding, memory=width, decoder=width, attention=width)
 
     def make(prior: PriorFactory) -> Captioning:
         return Captioning(

@@ -312,7 +312,6 @@ COMPARE = Study(
     more=(
         Column("NLL", "test_{kind}_nll"),
         Column("ECE", "test_{kind}_ece"),
-        Column("|KL gradient|", "kl_gradient_norm", 1),
         Column("ms/step", "step_ms", 1),
     ),
     published=False,

@@ -36,11 +36,7 @@ _DEFINITIONS = {
     "scratch_accuracy": "the same of fresh weights, which were not pretrained",
     **FITTED,
 }
-_PER_HEAD = {
-    "explained_away": "fraction of keys explained away in this layer and head",
-    "key_mass_1_percent": "1st percentile of the mass of a key in this layer and head",
-    "hybrid": "share of doubly normalised attention in this layer and head, at the best epoch",
-}
+_HYBRID = "share of doubly normalised attention in this layer and head, at the best epoch"
 
 
 class MaskedTraining(OneCycleTraining):
@@ -87,22 +83,25 @@ def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
 
 
 def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What every metric means; ``NAME_layers.L_H`` is that of layer L and head H."""
-    return {name: _DEFINITIONS.get(name) or _PER_HEAD[name.partition("_layers.")[0]] for name in metrics}
+    """What every metric means; ``hybrid_layers.L_H`` is that of layer L and head H."""
+    return {name: _DEFINITIONS.get(name, _HYBRID) for name in metrics}
 
 
 def evaluate(trained: TrainedEncoder, fitted: Fitted) -> dict[str, float]:
     """Metrics of a trained network."""
-    best, masses = fitted.history[fitted.best_epoch], key_masses(trained)
-    metrics = token_scores(trained) | {
-        "val_ppl": math.exp(best["val_loss"]),
-        "val_accuracy": best["val_accuracy"],
-        **_mass_summary(torch.cat(list(masses.values())).flatten()),
-    }
-    for site, rows in masses.items():
-        for head, row in enumerate(rows):
-            metrics |= {f"{name}_{site}_{head}": value for name, value in _mass_summary(row).items()}
-    return metrics | hybrid_metrics(trained.model)
+    best = fitted.history[fitted.best_epoch]
+    mass = torch.cat(list(key_masses(trained).values())).flatten()
+    rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
+    return (
+        token_scores(trained)
+        | hybrid_metrics(trained.model)
+        | {
+            "val_ppl": math.exp(best["val_loss"]),
+            "val_accuracy": best["val_accuracy"],
+            "explained_away": (mass < EPSILON).double().mean().item(),
+            "key_mass_1_percent": mass.kthvalue(rank).values.item(),
+        }
+    )
 
 
 def mean_probabilities(
@@ -147,11 +146,3 @@ def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
             mass = explained_away(sample[0], layout=layout).mass
             found.setdefault(site, []).append(mass.transpose(0, 1)[:, batch.mask].cpu())
     return {site: torch.cat(masses, 1) for site, masses in found.items()}
-
-
-def _mass_summary(mass: Tensor) -> dict[str, float]:
-    rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
-    return {
-        "explained_away": (mass < EPSILON).double().mean().item(),
-        "key_mass_1_percent": mass.kthvalue(rank).values.item(),
-    }

@@ -7,11 +7,12 @@ from torch import nn
 
 from guides.inference_network import RegionNetwork
 from guides.schemes import build_scheme
-from models.captioning import Captioning, CaptioningSizes
+from models.captioning import Captioning
+from models.decoder import DecoderSizes
 from models.decoding import beam_search, sample, target_log_probs
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 
-SIZES = CaptioningSizes(embedding=6, memory=8, decoder=10, attention=7)
+SIZES = DecoderSizes(embedding=6, memory=8, decoder=10, attention=7)
 FEATURES, VOCABULARY = 5, 11
 
 

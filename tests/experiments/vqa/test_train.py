@@ -103,7 +103,6 @@ def test_guesses():
     ("options", "kinds"),
     [
         ({"guide": "soft", "normalizer": "hybrid", "feature_noise": 0.5}, 2),
-        ({"guide": "gamma", "likelihood": "scores"}, 4),
         ({"model": "bottom_up", "guide": "categorical_sample", "likelihood": "scores"}, 1),
         ({"model": "multi_view", "guide": "weibull", "normalizer": "hybrid"}, 4),
     ],
@@ -251,7 +250,7 @@ def test_ask(weibull_run, tmp_path, capsys):
 
 
 def test_bad_questions(weibull_run):
-    for options, message in (({"question": "  ?"}, "has no word"), ({"place": 6}, "expected numbers from 0 to 5")):
+    for options, message in (({"question": "  ?"}, "has no word"), ({"place": 6}, "expected numbers from 0 to 3")):
         with pytest.raises(UserError, match=message):
             ask(AskConfig(**{"run": weibull_run, "question": "how many"} | options))
 
