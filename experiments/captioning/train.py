@@ -59,8 +59,6 @@ def load_images(
                 some.regions, some.captions, some.grid, some.canvases, "digits", "pixels of the cells", scenes=some
             )
         return found
-    if config.encoder_weights is not None and config.encoder != "mobilenet_v2":
-        raise ValueError(f"encoder_weights are of mobilenet_v2, but encoder is {config.encoder}; give one of the two")
     folder = config.cache or data_folder(config.data_root) / config.dataset / "cache"
     size = config.size or (192 if config.encoder == "mobilenet_v2" else 96)
     opened = {}

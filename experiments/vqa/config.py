@@ -6,30 +6,22 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from experiments.datasets.images.options import RegionOptions
 from experiments.datasets.names import PhotoQuestionsName
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, Dropout, StudyOptions
 from guides.names import NormalizerName, SchemeName
 from guides.options import AlignmentSchemeOptions, UsedBy
 
-_PHOTOGRAPHS = ("easy_vqa", "daquar")
-
 
 @dataclass(frozen=True, kw_only=True)
-class VQAConfig(BatchOptions, AlignmentSchemeOptions):
+class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     """Train a model that answers questions about photographs, and evaluate it on the test questions.
 
     Args:
         dataset: The questions; digits are about scenes of handwritten digits and need no file.
         encoder: What makes features of the photographs of easy_vqa and daquar: own is a small network, trained once to
             tell which answers a photograph has and then frozen; mobilenet_v2 is trained on ImageNet.
-        encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
-            torchvision's own when omitted.
-        encoder_epochs: Epochs of the own encoder.
-        size: Side in pixels that photographs are brought to; 64 for easy_vqa and 192 for daquar when omitted. own makes
-            a region of 16 x 16 pixels, mobilenet_v2 of 32 x 32.
-        cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
-        skip_bad: Leave out photographs that are missing or damaged, and the questions about them, instead of stopping.
         blind: Blank all regions, so that answers come from the question alone.
         questions: Train on so many questions, the first; all when omitted.
         test_questions: Validate and test on so many questions each, the first; all when omitted.
@@ -57,11 +49,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
 
     dataset: Literal["digits", PhotoQuestionsName] = "digits"
     encoder: Literal["own", "mobilenet_v2"] = "own"
-    encoder_weights: Path | None = None
-    encoder_epochs: PositiveInt = 15
-    size: PositiveInt | None = None
-    cache: Path | None = None
-    skip_bad: bool = False
     blind: bool = False
     questions: PositiveInt | None = None
     test_questions: PositiveInt | None = None
@@ -83,12 +70,7 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
     gradient_clip: PositiveFloat = 5.0
     max_epochs: PositiveInt = 10
 
-    USED_BY: ClassVar[UsedBy] = {
-        **{name: {"dataset": _PHOTOGRAPHS} for name in ("encoder", "size")},
-        "encoder_weights": {"dataset": _PHOTOGRAPHS, "encoder": ("mobilenet_v2",)},
-        "encoder_epochs": {"dataset": _PHOTOGRAPHS, "encoder": ("own",)},
-        "normalizer": {"model": ("mcan", "multi_view")},
-    }
+    USED_BY: ClassVar[UsedBy] = {"normalizer": {"model": ("mcan", "multi_view")}}
 
 
 @dataclass(frozen=True, kw_only=True)
