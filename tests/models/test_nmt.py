@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import nn
 
@@ -34,7 +33,6 @@ from pyro_attention import (
     Weibull,
     sample_posterior,
 )
-from pyro_attention.ops import token_log_prob as token_log_prob_module
 from pyro_attention.ops.sparsemax import sparsemax
 from pyro_attention.ops.token_log_prob import summed_token_log_prob, token_log_prob
 from pyro_attention.posterior.predictive import seeded
@@ -158,29 +156,6 @@ def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alon
     monkeypatch.setattr(TokenLikelihood, "where", lambda self, rows: self)
     torch.testing.assert_close(loss_and_gradients(), found)
     assert seen[-1] > rows
-
-
-@pytest.mark.parametrize("name", ["marginal", "hard_enum", "sparse_enum"])
-def test_logits_of_an_exact_scheme_are_computed_once_and_roulette_reaches_the_words_alone(name, monkeypatch):
-    again, original = [], token_log_prob_module._gradients
-    monkeypatch.setattr(token_log_prob_module, "_gradients", lambda *tensors: again.append(1) or original(*tensors))
-    model, arguments = make(prior=build_scheme(name).prior(SIZES.memory, 1), input_feed="none"), batch(more=2)
-    weighted, shared = poutine.scale(model, scale=0.25), network(model)
-
-    def found(roulette=0.0):
-        torch.manual_seed(0)
-        scheme = build_scheme(name, top_k=3, roulette=roulette)
-        guide = scheme.guide(weighted, shared if scheme.amortised else None)
-        loss = scheme.elbo.differentiable_loss(weighted, guide, *arguments)
-        grads = torch.autograd.grad(loss, [model.score.out.weight, model.output.weight])
-        return loss, *grads
-
-    exact, random = found(), found(0.5)
-    assert not again
-    torch.testing.assert_close(random[:2], exact[:2])  # the scores of the prior have the whole gradient
-    assert not torch.allclose(random[2], exact[2])
-    monkeypatch.setattr(TokenLikelihood, "summed_over", lambda self, *_, **__: self)
-    torch.testing.assert_close(found(), exact)
 
 
 # the words of given sentences

@@ -19,12 +19,9 @@ from models.score_terms import PROBABILITY, DiagonalBias, Jumps, NullWord, Tempo
 from pyro_attention import (
     AlignmentELBO,
     Amortised,
-    AttentionELBO,
     AttentionGuide,
     Categorical,
-    ContextualGammaPrior,
     Marginal,
-    Weibull,
 )
 
 SIZES, MOST = TranslationSizes(embedding=3, memory=4, decoder=5, attention=4), 2
@@ -257,21 +254,6 @@ def test_scores_are_those_without_a_diagonal_and_null_and_these():
     torch.testing.assert_close(of_null[..., 1:], found)
     prior = of_null.masked_fill(~nn.functional.pad(mask, (1, 0), value=True), -math.inf).softmax(-1)
     torch.testing.assert_close(prior[..., 0], torch.full((4, 3), PROBABILITY).double())
-
-
-# training
-
-
-@pytest.mark.parametrize("feed", ["expected", "sampled"])
-def test_the_share_is_trained_and_numbers_keep_their_start_under_an_init_range(feed):
-    options = {"prior": ContextualGammaPrior(4), "input_feed": feed, "init_range": 0.01}
-    model = Translation(
-        6, 5, sizes=SIZES, normalizer=TemporalNormalizer(0.1), diagonal=DiagonalBias(4.0), **options
-    )  # fmt: skip
-    assert model.normalizer.mixing_weight == pytest.approx(0.1)
-    assert model.diagonal.log_strength.exp().item() == pytest.approx(4.0)
-    AttentionELBO()(model, AttentionGuide(model, Weibull()))(*batch()).backward()
-    assert model.normalizer.logit.grad.abs() > 0
 
 
 # bad input

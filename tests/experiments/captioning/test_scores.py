@@ -41,8 +41,6 @@ def empty_wordnet(monkeypatch):
          [math.exp(-1 / 5) * share for share in (1, (3 / 4) ** (1 / 2), (1 / 2) ** (1 / 3), (1 / 4) ** (1 / 4))]),
         # over all images, matches are 2 of 4 and 1 of 1 words, not 75 % on average; "the" counts as in a reference
         (["the the the dog", "cat"], [["the dog", "a dog in a"], ["cat", "a tiger"]], [3 / 5, (1 / 5) ** 0.5, 0, 0]),
-        # nothing was said of one image: 2 of 2 words and 1 of 1 pairs, but 2 words where 3 were expected
-        (["", "a dog"], [["cat"], ["a dog"]], [math.exp(-1 / 2), math.exp(-1 / 2), 0, 0]),
         # of references as near in length the shorter one counts; one without words is none
         (["a b"], [["a b c", "a", "."]], [1, 1, 0, 0]),
     ],
@@ -71,7 +69,6 @@ def test_bleu_is_that_of_other_implementations():
         # best precision 3 / 4 with the first reference, best recall 2 / 2 with the second
         (["a b c d"], [["a c d e f", "b d"]], [(1 + 1.44) * 0.75 * 1 / (1 + 1.44 * 0.75)]),
         (["", "x"], [["a cat"], ["a", ""]], [0, 0]),
-        (["a b c b d a b"], [["b d c a b a"]], [2.44 * 4 / 7 * 4 / 6 / (4 / 6 + 1.44 * 4 / 7)]),  # 4 words in common
         (CAPTIONS, REFERENCES, ROUGE),
     ],
 )

@@ -17,7 +17,6 @@ from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.image_features import encode
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
-    OneCaptionSampler,
     RegionCaptions,
     own_photograph,
 )
@@ -102,21 +101,6 @@ def test_perplexity_is_that_of_the_log_evidence(finished):
         count += int(batch.target_mask.sum())
     found = perplexity(trained, batches(trained, data, references=5))
     assert found == pytest.approx(math.exp(total / count), rel=1e-5)
-
-
-def test_every_image_comes_once_an_epoch_with_a_caption_of_its_own():
-    data = load_images(CaptioningConfig(images=5))["train"]
-    vocabulary = train_tokenizer([caption for texts in data.captions for caption in texts], size=300)
-    pairs = EncodedCaptions(data, vocabulary)
-    sampler = OneCaptionSampler(pairs, sentences=5, seed=3)
-    ((first,), (second,)) = sampler.batches(0), sampler.batches(1)
-    assert sorted(first) != sorted(second)
-    batch = pairs[first]
-    for row, pair in enumerate(first):
-        image = pairs.image[pair]
-        assert vocabulary.decode(batch.target_out[row].tolist()) == data.captions[image][pair - pairs.firsts[image]]
-        assert torch.equal(batch.source[row], data.regions[image])
-    assert sorted(pairs.image[pair] for pair in first) == list(range(5))
 
 
 # where attention is

@@ -169,7 +169,6 @@ def test_training_leaves_out_an_answer_that_is_in_no_window(tiny_config):
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("rte", {"model": ""}, "model is missing, expected --model FOLDER"),
         ("rte", {"length": 500}, "length is 500, and model .* has 40 positions; pass --length 40"),
         ("stsb", {"out_of_domain": ("cola",)}, "out_of_domain is cola for stsb, expected other tasks"),
         ("v1", {"stride": 11}, "length is 20 and stride 11, expected a length of 20 at least and a stride of half"),

@@ -86,15 +86,6 @@ def test_key_masses(pretrained):
     assert smallest <= metrics["key_mass_1_percent"] < 1
 
 
-def test_initial_weights_depend_on_the_seed_alone(tmp_path):
-    vocabulary = text_model.load_vocabulary(tiny_config(tmp_path), tmp_path)
-    options = ({}, {"normalizer": "hybrid", "guide": "weibull"}, {"seed": 1})
-    models = [text_model.build(tiny_config(tmp_path, **one), vocabulary).model for one in options]
-    first, second, other = (dict(model.named_parameters()) for model in models)
-    assert all(second[name].equal(value) for name, value in first.items() if ".prior." not in name)
-    assert not other["encoder.tokens.weight"].equal(first["encoder.tokens.weight"])
-
-
 @pytest.mark.parametrize("pretrained", [("hybrid", "weibull")], indirect=True)
 def test_finetuning_begins_with_the_pretrained_encoder(pretrained, tmp_path):
     start, data = pretrained[0].out, write_reviews(tmp_path / "data")

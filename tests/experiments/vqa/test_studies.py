@@ -76,7 +76,7 @@ def bam(noisy, certain):
     ]
 
 
-@pytest.mark.parametrize(("shift", "verdict"), [(0.1, "holds"), (-0.1, "does not hold"), (0.0, "cannot be told")])
+@pytest.mark.parametrize(("shift", "verdict"), [(0.1, "holds"), (-0.1, "does not hold")])
 def test_claims(shift, verdict):
     spread = (-0.01, 0.0, 0.012)
     moved = [0.5 + one + shift for one in spread]
