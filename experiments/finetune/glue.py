@@ -13,7 +13,7 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, roc_auc_score
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from experiments.run import run_and_show
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
 from pyro_attention.posterior.predictive import seeded
 
+Array = NDArray[Any]
 METRICS: Mapping[GlueName, tuple[str, ...]] = {
     "rte": ("accuracy",),
     "mrpc": ("f1", "accuracy"),
@@ -217,13 +218,13 @@ FineTuned: TypeAlias = Tuned[GlueConfig, PairModel]
 # scores
 
 
-def glue_scores(task: GlueName, predicted: ArrayLike, labels: ArrayLike) -> dict[str, float]:
+def glue_scores(task: GlueName, predicted: Array, labels: Array) -> dict[str, float]:
     """The official metrics of predicted classes, or grades, ``[items]``.
 
     A correlation or F1 that does not exist, as all predictions are alike, counts as 0.
 
     Example:
-        >>> glue_scores("cola", [1, 1, 0, 1], [1, 1, 0, 0])
+        >>> glue_scores("cola", np.array([1, 1, 0, 1]), np.array([1, 1, 0, 0]))
         {'matthews': 0.577..., 'accuracy': 0.75}
     """
     found: dict[str, Callable[[], float]] = {
@@ -236,7 +237,7 @@ def glue_scores(task: GlueName, predicted: ArrayLike, labels: ArrayLike) -> dict
     return {name: float(found[name]()) for name in METRICS[task]}
 
 
-def _correlation(predicted: ArrayLike, labels: ArrayLike) -> float:
+def _correlation(predicted: Array, labels: Array) -> float:
     return float(np.corrcoef(predicted, labels)[0, 1]) if np.ptp(predicted) and np.ptp(labels) else 0.0
 
 
