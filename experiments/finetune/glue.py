@@ -298,8 +298,8 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
     config = GlueConfig
     prefix, head, training = "", AutoModelForSequenceClassification, PairTraining
 
-    def wrap(self, config: GlueConfig) -> Callable[[Any], PairModel]:
-        return partial(PairModel, pooling=config.pooling)
+    def wrap(self, config: GlueConfig, network: Any) -> PairModel:
+        return PairModel(network, config.pooling)
 
     def output(self, config: GlueConfig) -> dict[str, Any]:
         labels = dict(enumerate(GLUE[config.task].classes)) or {0: "grade"}

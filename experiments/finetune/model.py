@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, TypeVar
@@ -27,7 +26,7 @@ from experiments.harness.training import ELBOTraining, Fitted, Trained, fit_batc
 from experiments.harness.weights import remove_weights
 from experiments.run import Task
 from pyro_attention import AttentionELBO, AttentionGuide, predict
-from pyro_attention.families.base import FAMILIES, PRIORS
+from pyro_attention.families.base import FAMILIES
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
 from pyro_attention.integrations.huggingface.convert import shards
@@ -195,8 +194,8 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
     training: type[FineTuning]
 
     @abstractmethod
-    def wrap(self, config: Config) -> Callable[[Any], nn.Module]:
-        """Makes a Pyro model of the network."""
+    def wrap(self, config: Config, network: Any) -> nn.Module:
+        """The network as a Pyro model."""
 
     @abstractmethod
     def output(self, config: Config) -> dict[str, Any]:
@@ -226,13 +225,12 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         network: Any = load_network(config, self.head, **self.output(config))
         network.train()  # it is loaded in evaluation mode, without dropout
         guide: Any = no_guide
-        if config.guide == "soft":
-            model = self.wrap(config)(network)
-        else:
-            weibull = config.guide == "weibull"
-            prior: Any = PRIORS[f"{'gamma' if weibull else config.guide}_{config.prior}"]
+        weibull = config.guide == "weibull"
+        if config.guide != "soft":
             with user_errors(ValueError):
-                model = self.wrap(config)(bayesian(network, prior=partial(prior)))
+                network = bayesian(network, prior=f"{'gamma' if weibull else config.guide}_{config.prior}")
+        model = self.wrap(config, network)
+        if config.guide != "soft":
             family: Any = FAMILIES[config.guide]
             guide = AttentionGuide(model, family(config.concentration if weibull else config.scale))
         steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs

@@ -6,7 +6,7 @@ import json
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -368,8 +368,8 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
     config = QaConfig
     prefix, head, training = "squad-", AutoModelForQuestionAnswering, SpanTraining
 
-    def wrap(self, config: QaConfig) -> Callable[[Any], SpanModel]:  # noqa: ARG002
-        return SpanModel
+    def wrap(self, config: QaConfig, network: Any) -> SpanModel:  # noqa: ARG002
+        return SpanModel(network)
 
     def output(self, config: QaConfig) -> dict[str, Any]:  # noqa: ARG002
         return {"num_labels": 2}

@@ -23,7 +23,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
         encoder: What makes features of the photographs of easy_vqa and daquar: own is a small network, trained once to
             tell which answers a photograph has and then frozen; mobilenet_v2 is trained on ImageNet.
         blind: Blank all regions, so that answers come from the question alone.
-        questions: Train on so many questions, the first; all when omitted.
         test_questions: Validate and test on so many questions each, the first; all when omitted.
         train_share: Share of the training questions to train on, drawn by the seed.
         answers: Number of answers to choose from, the most frequent ones of the training questions.
@@ -50,7 +49,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     dataset: Literal["digits", PhotoQuestionsName] = "digits"
     encoder: Literal["own", "mobilenet_v2"] = "own"
     blind: bool = False
-    questions: PositiveInt | None = None
     test_questions: PositiveInt | None = None
     train_share: ClosedUnitInterval = 1.0
     answers: PositiveInt = 3000
