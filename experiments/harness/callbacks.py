@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 import numpy as np
+import pyro
 import torch
 from lightning.pytorch.callbacks import ProgressBar
 from torch import Tensor
@@ -19,8 +20,17 @@ from tqdm import tqdm
 class RandomState(pl.Callback):
     """Keeps the states of the random generators in the checkpoint: a resumed run draws the same numbers.
 
-    Checkpoints are taken at the end of an epoch, before the next epoch's data loader draws anything.
+    Checkpoints are taken at the end of an epoch, before the next epoch's data loader draws anything. The states are the
+    first rank's; the others, which draw other noise, take a seed of their own at the beginning of every epoch.
     """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_rank > 0:
+            sequence = np.random.SeedSequence([self.seed, trainer.global_rank, trainer.current_epoch])
+            pyro.set_rng_seed(int(sequence.generate_state(1)[0]))
 
     def state_dict(self) -> dict[str, Any]:
         """States of the generators of Python, numpy, torch and every CUDA device, as plain containers and tensors."""
@@ -44,14 +54,18 @@ class RandomState(pl.Callback):
 
 
 class SamplerEpoch(pl.Callback):
-    """Lets a resumed run begin with the batches of its epoch.
+    """Lets every rank have its part of the batches, and a resumed run begin with the batches of its epoch.
 
     Lightning (2.6) sets the epoch of the sampler before every epoch, but when it resumes only after it has made the
     loader's iterator, so the first epoch would have the order of epoch 0.
     """
 
-    def __init__(self, sampler: Any) -> None:
-        self.sampler = sampler
+    def __init__(self, sampler: Any, *others: Any) -> None:
+        self.sampler, self.others = sampler, others
+
+    def setup(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
+        for sampler in (self.sampler, *self.others):
+            sampler.share(trainer.global_rank, trainer.world_size)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
         # what Lightning itself gives to set_epoch; checkpoint["epoch"] is one less if taken at the end of an epoch

@@ -120,11 +120,13 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         ends = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
-        if not ends and time.monotonic() - self._written < SECONDS:
+        due = ends or time.monotonic() - self._written >= SECONDS
+        if not trainer.strategy.reduce_boolean_decision(due, all=False):  # several ranks have several clocks
             return
-        write_text(self.folder / "history.csv", self.history.csv())
-        if self.stopping.best_epoch > self._best_epoch:
-            self._best_epoch = self.stopping.best_epoch
-            write_weights(self.folder, self.stopping.weights, epoch=self._best_epoch)
+        if trainer.is_global_zero:
+            write_text(self.folder / "history.csv", self.history.csv())
+            if self.stopping.best_epoch > self._best_epoch:
+                self._best_epoch = self.stopping.best_epoch
+                write_weights(self.folder, self.stopping.weights, epoch=self._best_epoch)
         trainer.save_checkpoint(self.last)
         self._written = time.monotonic()

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from experiments.files import UserError, read_yaml, write_text
 from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration
+from experiments.harness.ranks import is_first
 from experiments.harness.results import read_metrics
 
 Config = TypeVar("Config")
@@ -43,6 +44,8 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     Raises:
         UserError: Another process works in the folder, or what it holds cannot be resumed or overwritten as is asked.
     """
+    if not is_first():
+        return
     if config.resume and config.overwrite:
         raise UserError(
             "resume and overwrite are both set, expected one of them at most; to go on leave --overwrite out"

@@ -74,6 +74,9 @@ class TrainingOptions(RunOptions):
     """How to train one network.
 
     Args:
+        devices: Devices of every machine that train it together, by Lightning's ddp: GPUs, or processes where it is
+            computed on CPU cores. Each has batches of the batch size.
+        num_nodes: Machines.
         learning_rate: Learning rate of Adam.
         max_epochs: Epochs at most.
         num_samples: Posterior samples of random attention for test scores.
@@ -82,11 +85,18 @@ class TrainingOptions(RunOptions):
         seed: Seed of the initial weights, the order of the batches and all noise.
     """
 
+    devices: PositiveInt = 1
+    num_nodes: PositiveInt = 1
     learning_rate: PositiveFloat = 1e-3
     max_epochs: PositiveInt = 20
     num_samples: PositiveInt = 20
     precision: Precision = "32"
     seed: NonNegativeInt = 0
+
+    @property
+    def processes(self) -> int:
+        """Devices of all machines together."""
+        return self.devices * self.num_nodes
 
 
 @dataclass(frozen=True, kw_only=True)

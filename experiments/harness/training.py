@@ -18,10 +18,11 @@ import pyro
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from pyro.infer import ELBO
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader
 
 from experiments.files import UserError, reading, user_errors
+from experiments.harness import ranks
 from experiments.harness.callbacks import Bar, EarlyStopping, Keep, RandomState, SamplerEpoch
 from experiments.harness.checkpoints import (
     AGAIN,
@@ -96,16 +97,16 @@ class ELBOTraining(pl.LightningModule):
         if isinstance(elbo, AlignmentELBO):
             record |= {f"support_{site}": count for site, count in elbo.support_record.items()}
             record |= {f"cut_{site}": share for site, share in elbo.cut_record.items()}
-        self.log_dict(record, on_step=False, on_epoch=True, batch_size=size)
+        self.log_dict(record, on_step=False, on_epoch=True, batch_size=size, sync_dist=True)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         metrics = {f"val_{name}": value for name, value in self.evaluate(batch).items()}
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=self.observations(batch))
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=self.observations(batch), sync_dist=True)
 
     def on_validation_epoch_end(self) -> None:
         """Log the mixing weights of hybrid attention, so that history.csv holds their trajectories."""
-        self.log_dict(hybrid_metrics(self.objective.model))
+        self.log_dict(hybrid_metrics(self.objective.model), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         # L2 on everything, biases and prior networks too, as the reference code does; AdamW would be another method
@@ -226,7 +227,8 @@ def fit(
     """Train a module and leave it, on the device, with its best weights, or with the last ones.
 
     With ``resume`` training goes on from the last checkpoint in the folder, if there is one; more epochs may be asked
-    for than before.
+    for than before. Of several devices each takes the gradient of its own part of a batch, divided by its observations,
+    and these are averaged; only the first process comes back from here.
 
     Args:
         config: How to train.
@@ -247,21 +249,26 @@ def fit(
     """
     history, stopping = History(), EarlyStopping(monitor, patience=patience, keep=keep)
     checkpoints = Checkpoints(folder, history, stopping)
-    ours = [*callbacks, history, stopping, RandomState(), checkpoints]
+    ours = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
+    several, shows = config.processes > 1, config.progress and ranks.is_first()
     target = resolve_device(config.device)
-    write_environment(folder, target)
+    if ranks.is_first():
+        write_environment(folder, target)
     resume_from = checkpoints.last if config.resume and checkpoints.last.exists() else None
     with user_errors(ValueError, OSError, MisconfigurationException), _quiet():
         trainer = pl.Trainer(
             accelerator="gpu" if target.type == "cuda" else "cpu",
-            devices=1,
+            devices=config.devices,
+            num_nodes=config.num_nodes,
+            strategy="ddp_find_unused_parameters_true" if several else "auto",
             logger=False,
             precision="32-true" if resolve_precision(config.precision, target) == "32" else "bf16-mixed",
             max_epochs=config.max_epochs,
             gradient_clip_val=gradient_clip,
-            callbacks=[*ours, Bar(monitor, module.terms)] if config.progress else ours,
+            callbacks=[*ours, Bar(monitor, module.terms)] if shows else ours,
             plugins=[AtomicCheckpointIO()],
-            enable_progress_bar=config.progress,
+            enable_progress_bar=shows,
+            use_distributed_sampler=False,  # batches are shared out by their sampler
             enable_model_summary=False,
             num_sanity_val_steps=0,
             default_root_dir=folder,
@@ -270,6 +277,11 @@ def fit(
             trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
         except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
             raise KeyboardInterrupt from stop
+    if several:
+        trainer.strategy.barrier()
+        distributed.destroy_process_group()
+        if not ranks.is_first():
+            sys.exit()
     if stopping.best_epoch < 0:
         raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
     module.load_state_dict(stopping.weights)
@@ -289,6 +301,7 @@ def _quiet() -> Iterator[None]:
         for hint in (
             "GPU available but not used",
             "The .*dataloader.* does not have many workers",
+            "Grad strides do not match bucket view strides",
             r"`isinstance\(treespec, LeafSpec\)` is deprecated",
         ):
             warnings.filterwarnings("ignore", hint)
@@ -309,7 +322,7 @@ def fit_batches(
     """:func:`fit` on loaders whose batches a :class:`BucketSampler` chooses, by the validation loss when not told."""
     return fit(
         config, module, train_data, val_data, folder=folder, patience=patience, monitor=monitor or {"val_loss": "min"},
-        keep=keep, gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler)],
+        keep=keep, gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler, val_data.sampler)],
     )  # fmt: skip
 
 

@@ -154,9 +154,9 @@ def load_questions(config: VQAConfig, *, train_encoder: bool = True) -> dict[str
         with user_errors(ImportError):
             found = load_photo_questions(config.dataset, options, data_root=config.data_root)
     for part, data in found.items():
-        most = config.questions if part == "train" else config.test_questions
+        most = len(data) if part == "train" else config.test_questions or len(data)
         seen = replace(data, regions=blank(data.regions)) if config.blind else data
-        found[part] = seen if most is None else seen.pick(range(min(most, len(seen))))
+        found[part] = seen.pick(range(min(most, len(seen))))
     if config.train_share < 1:
         generator = torch.Generator().manual_seed(config.seed)
         order = torch.randperm(len(found["train"]), generator=generator).tolist()

@@ -82,7 +82,8 @@ class BucketSampler(Sampler[list[int]]):
     The pairs are shuffled, cut into pools of about `pool` batches, sorted by length within a pool and cut into batches,
     which are shuffled again. The order depends on seed and epoch only, so a run that is resumed goes on with the same
     batches: the epoch is the whole state. Lightning sets it (it looks for `set_epoch` at the loader's `sampler`), with
-    the callback `SamplerEpoch` also when it resumes; other loops call `set_epoch` themselves.
+    the callback `SamplerEpoch` also when it resumes; other loops call `set_epoch` themselves. Processes that train
+    together have parts of the same batches; see `share`.
 
     A batch has `sentences` pairs at most. Without `shuffle`, the batches are the same in every epoch, in order of
     length. Pools are as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
@@ -99,16 +100,29 @@ class BucketSampler(Sampler[list[int]]):
     ) -> None:
         self.lengths, self.sentences, self.pool = list(lengths), sentences, pool
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
+        self.rank, self.ranks = 0, 1
+
+    def share(self, rank: int, ranks: int) -> None:
+        """Give a process its part of batches with `sentences` pairs for each of `ranks` processes; called once.
+
+        A last batch of fewer pairs than processes is left out.
+        """
+        self.sentences *= ranks
+        self.rank, self.ranks = rank, ranks
+
+    def part(self, batches: list[list[int]]) -> list[list[int]]:
+        """Return this process's part of batches."""
+        return [batch[self.rank :: self.ranks] for batch in batches if len(batch) >= self.ranks]
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the order of an epoch, counted from 0."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches(self.epoch))
+        return iter(self.part(self.batches(self.epoch)))
 
     def __len__(self) -> int:
-        return len(self.batches(self.epoch))
+        return len(self.part(self.batches(self.epoch)))
 
     def batches(self, epoch: int) -> list[list[int]]:
         """Return the batches of an epoch."""

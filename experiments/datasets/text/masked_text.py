@@ -90,7 +90,7 @@ class EpochSampler(BucketSampler):
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self.epoch if self.shuffle else 0
-        return ((epoch, places) for places in self.batches(epoch))
+        return ((epoch, places) for places in self.part(self.batches(epoch)))
 
 
 class MaskedText(Dataset[MaskedBatch]):
