@@ -103,14 +103,15 @@ def intervals(
 
 
 def patches(
-    picture: Tensor, weights: Tensor, grid: tuple[int, int], *, top: float | None = None, cmap: str = "viridis",
+    picture: Tensor, weights: Tensor | None, grid: tuple[int, int], *, top: float | None = None, cmap: str = "viridis",
     axes: Axes | None = None,
 ) -> Axes:  # fmt: skip
     """A picture with the weights of its patches, or what else they have, as colors below its ink.
 
     Args:
         picture: ``[height, width]``, 0 is paper and 1 is ink, or a photograph ``[3, height, width]`` from 0 to 255.
-        weights: Of all patches, row by row, ``[rows * columns]``: mean weights, or widths of their intervals.
+        weights: Of all patches, row by row, ``[rows * columns]``: mean weights, or widths of their intervals; None for
+            the picture alone.
         grid: Rows and columns.
         top: Weight of the last color; the largest weight when omitted.
         cmap: Color map; its scale is ``axes.images[0]``.
@@ -124,13 +125,17 @@ def patches(
     axes, photograph = _axes(axes), picture.dim() == 3
     ink = 1 - picture.float().mean(0) / 255 if photograph else picture.float()
     extent = (-0.5, ink.size(1) - 0.5, ink.size(0) - 0.5, -0.5)
+    axes.set(xticks=[], yticks=[])
+    if weights is None:
+        shown = picture.permute(1, 2, 0) / 255 if photograph else 1 - picture.float()
+        axes.imshow(_array(shown), cmap="gray", vmin=0, vmax=1, extent=extent)
+        return axes
     smooth = "bicubic" if photograph else "nearest"
     axes.imshow(_array(weights.reshape(grid)), cmap=cmap, vmin=0, vmax=top, extent=extent, interpolation=smooth)
     # black that is transparent where the picture is light
     layer = torch.zeros(*ink.shape, 4)
     layer[..., 3] = ink * (0.75 if photograph else 1)
     axes.imshow(_array(layer), extent=extent)
-    axes.set(xticks=[], yticks=[])
     return axes
 
 

@@ -16,10 +16,11 @@ from experiments.captioning.train import Trained, load_images, load_trained, rea
 from experiments.datasets.images.captions import open_photograph
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, own_photograph
 from experiments.files import UserError, read_text, user_errors, write_atomic
-from experiments.report.figures import overlay, panels, printable, save
+from experiments.report.figures import panels, printable, save
 from experiments.report.tables import element
 from experiments.sequence.alignments import align_batch, predicts_by_posterior
 from pyro_attention.analysis import merge_pieces
+from pyro_attention.plots import patches
 from pyro_attention.viewer import RegionView, document, fragment
 
 MEAN, WIDTH, PRIOR = "Blues", "Purples", "Reds"
@@ -122,16 +123,16 @@ def attention_figure(view: CaptionView, *, title: str = "") -> Figure:
     # prior and posterior on one scale, on which uniform weights are no darker than half
     shown = [weights for _, colours, weights in kinds if colours != WIDTH]
     most = max(2 / shown[0].size(-1), *(weights.max().item() for weights in shown))
-    overlay(axes[0, 0], view.picture, view.grid, None, None, name="image").axes.set_axis_on()
+    patches(view.picture, None, view.grid, axes=axes[0, 0]).set_title("image", fontsize=10, pad=3)
+    axes[0, 0].set_axis_on()
     for kind, (label, colours, weights) in enumerate(kinds):
         own = axes[1 + kind :: len(kinds)].reshape(-1)
         top = weights.max().item() if colours == WIDTH else most
         for axis, word, at in zip(own, view.words, weights, strict=False):
             axis.set_axis_on()
-            heat = overlay(
-                axis, view.picture, view.grid, at, colours, top=top, name="" if kind else printable(word, 18)
-            )
-        bar = figure.colorbar(heat, ax=list(own), shrink=0.8, aspect=30)
+            patches(view.picture, at, view.grid, top=top, cmap=colours, axes=axis)
+            axis.set_title("" if kind else printable(word, 18), fontsize=10, pad=3)
+        bar = figure.colorbar(own[0].images[0], ax=list(own), shrink=0.8, aspect=30)
         bar.ax.tick_params(labelsize=7)
         bar.set_label(label, fontsize=8)
     figure.suptitle(printable(title), fontsize=11)

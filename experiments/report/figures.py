@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.files import write_atomic
 from experiments.report.statistics import paired_difference, summarize
+from pyro_attention.plots import reliability
 
 _LINE = "#1b6ca8"
 _COLORS = ("0.35", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5ea7")
-_BINS = 10  # of equal width
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -46,44 +45,8 @@ def printable(text: str, longest: int = 100) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
 
 
-def overlay(
-    axis: Axes, picture: Tensor, grid: tuple[int, int], weights: Tensor | None, colours: str | None, *,
-    top: float | None = None, name: str = "",
-) -> Any:  # fmt: skip
-    """Draw a picture with weights over it, or the picture alone.
-
-    Args:
-        axis: The panel.
-        picture: ``[height, width]``, 0 is paper and 1 is ink, or a photograph ``[3, height, width]`` from 0 to 255.
-        grid: Rows and columns of the cells that have weights.
-        weights: Of all cells, row by row; None for the picture alone.
-        colours: Name of the colour map of the weights.
-        top: Weight of the last colour; the largest weight when omitted.
-        name: Title.
-    """
-    picture, photograph = picture.float(), picture.dim() == 3
-    ink = 1 - picture.mean(0) / 255 if photograph else picture
-    extent = (-0.5, ink.size(1) - 0.5, ink.size(0) - 0.5, -0.5)
-    axis.set_title(name, fontsize=10, pad=3)
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set_color("0.7")
-    if weights is None:
-        shown = picture.permute(1, 2, 0).numpy() / 255 if photograph else 1 - picture.numpy()
-        return axis.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent)
-    smooth = "bicubic" if photograph else "nearest"
-    cells = weights.reshape(grid).numpy()
-    heat = axis.imshow(cells, cmap=colours, vmin=0, vmax=top, extent=extent, interpolation=smooth)
-    # ink over the colours: dark where the picture is dark, transparent where it is light
-    layer = np.zeros((*ink.shape, 4))
-    layer[..., 3] = ink.numpy() * (0.75 if photograph else 1)
-    axis.imshow(layer, extent=extent)
-    return heat
-
-
 def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """Accuracy against confidence, one panel a row of the comparison; on the diagonal confidence is honest.
-
-    Bins with fewer than ten items are left out of the line.
 
     Args:
         predictions: Name to (probabilities ``[items, classes]``, labels ``[items]``).
@@ -110,7 +73,8 @@ def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence
     for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
     for axis, (name, items) in zip(axes.flat, found.items(), strict=False):
-        _reliability(axis, *items, label=right)
+        reliability(*items, axes=axis)
+        axis.set(xlabel="", ylabel="")
         axis.set_title(name, fontsize=10)
     for axis in axes.flat[len(found) - columns : len(found)]:
         axis.tick_params(labelbottom=True)  # also above a place that is left empty
@@ -118,23 +82,6 @@ def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence
     figure.supxlabel(confidence)
     figure.supylabel(right)
     return figure
-
-
-def _reliability(axis: Axes, confidence: Tensor, right: Tensor, *, label: str) -> None:
-    correct = right.double()
-    index = (confidence * _BINS).long().clamp(max=_BINS - 1)
-    count = torch.bincount(index, minlength=_BINS).double()
-    accuracy = torch.bincount(index, weights=correct, minlength=_BINS) / count
-    mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=_BINS) / count
-    centres = (np.arange(_BINS) + 0.5) / _BINS
-    axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    axis.bar(centres, (count / count.sum()).numpy(), width=0.9 / _BINS, color="0.85", label="share of items")
-    seen = count > 0
-    axis.plot(mean_confidence[seen].numpy(), accuracy[seen].numpy(), color=_LINE, marker="o", markersize=4, label=label)
-    axis.set(xlim=(0, 1), ylim=(0, 1.02))
-
-
-# Studies
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,13 @@ from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
 from experiments.harness.training import Fitted, fit_batches, load_best
 from experiments.report.columns import Row
-from experiments.report.figures import overlay, panels, printable, save
+from experiments.report.figures import panels, printable, save
 from experiments.report.tables import as_table, metrics_table
 from experiments.run import Task, run_and_show
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.evaluation import LOOKING, Outputs, definitions, evaluate, guesses, looked_at
 from experiments.vqa.model import TrainedAnswers, blank, build, load_questions, load_words
+from pyro_attention.plots import patches
 from pyro_attention.posterior.predictive import Noise
 
 _TAILS = torch.tensor([0.025, 0.975])  # of credible intervals
@@ -177,9 +178,11 @@ def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title:
         shown = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
         shown = shown[: min(2, len(weights))]
         figure, (axes,) = panels(1, 1 + len(shown), size=(3.2 + 3.2 * len(shown), 3.2))
-        overlay(axes[0], regions.pictures[photograph], regions.grid, None, None)
+        patches(regions.pictures[photograph], None, regions.grid, axes=axes[0])
         for axis, (name, colours, values) in zip(axes[1:], shown, strict=True):
-            heat = overlay(axis, regions.pictures[photograph], regions.grid, values, colours, name=name)
-            figure.colorbar(heat, ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
+            patches(regions.pictures[photograph], values, regions.grid, cmap=colours, axes=axis).set_title(
+                name, fontsize=10
+            )
+            figure.colorbar(axis.images[0], ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
     figure.suptitle(printable(title), fontsize=11)
     return figure
