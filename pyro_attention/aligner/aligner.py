@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches
 from pyro_attention.aligner._training import Direction, Text, both_posteriors, train
+from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.hmm import markov_posterior
 from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
 
@@ -136,6 +137,8 @@ class Aligner:
         *,
         anchors: Anchors | None = None,
         similarity: Sequence[Tensor] | None = None,
+        encoder: str | Path | None = None,
+        progress: bool = False,
     ) -> list[AlignedPair]:
         """Align sentence pairs, seen in training or not, in their order.
 
@@ -145,12 +148,20 @@ class Aligner:
             anchors: Links (source word, target word) of every pair that are known, counted from 0.
             similarity: Log potentials of the links of every pair, ``[M, N]``, such as similarities of an encoder's word
                 vectors over a temperature; 0 changes nothing.
+            encoder: Folder with a multilingual encoder of Hugging Face, whose vectors give such potentials; layer and
+                temperature are learned from these sentence pairs.
+            progress: Show a bar while the encoder reads.
 
         Raises:
-            ValueError: Different numbers of sentences, anchors outside of their sentences, or similarities of another
-                shape.
+            ImportError: An encoder is given, and transformers is not installed.
+            ValueError: Different numbers of sentences, anchors outside of their sentences, similarities of another
+                shape or beside an encoder, or a folder that holds no encoder with its tokenizer.
         """
         _check_sides(source, target)
+        if encoder is not None:
+            if similarity is not None:
+                raise ValueError("got similarity and encoder, expected one of them")
+            similarity = encoder_potentials(encoder, source, target, self._links, progress=progress)
         found = [
             AlignedPair(list(s), list(t), torch.zeros(len(t), len(s)), torch.ones(len(s)), torch.ones(len(t)))
             for s, t in zip(source, target, strict=True)
@@ -161,6 +172,9 @@ class Aligner:
                 row = batch.rows[column]
                 found[row] = AlignedPair(found[row].source, found[row].target, links, source_null, target_null)
         return found
+
+    def _links(self, source: Sentences, target: Sentences, similarity: Sequence[Tensor] | None) -> list[Tensor]:
+        return [pair.links for pair in self(source, target, similarity=similarity)]
 
     def _posterior(self, batch: Batch, factor: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Probabilities of links and of NULL on both sides of every pair of a batch."""
@@ -224,6 +238,7 @@ def cross_fit(
     *,
     parts: int = 5,
     known: Mapping[tuple[str, str], float] | None = None,
+    encoder: str | Path | None = None,
     progress: bool = False,
 ) -> list[AlignedPair]:
     """Align a text by aligners that have not seen the part that they align, so that they are not too sure of it.
@@ -233,6 +248,7 @@ def cross_fit(
         target: Likewise.
         parts: Number of parts, each of every so many sentences; as many aligners are trained.
         known: Likewise.
+        encoder: As for an :class:`Aligner` that aligns.
         progress: Likewise.
 
     Raises:
@@ -245,7 +261,7 @@ def cross_fit(
     for part in range(parts):
         seen = [[line for place, line in enumerate(side) if place % parts != part] for side in (source, target)]
         aligner = Aligner.fit(*seen, known=known, progress=progress)
-        found.append(aligner(source[part::parts], target[part::parts]))
+        found.append(aligner(source[part::parts], target[part::parts], encoder=encoder, progress=progress))
     return [found[place % parts][place // parts] for place in range(len(source))]
 
 

@@ -61,6 +61,7 @@ def test_punctuation_and_case(files):
         (["a", "latin"], "expected UTF-8"),
         (["a", "b", "--coverage", "0"], "--coverage is 0.0"),
         (["a", "b", "--dictionary", "short"], "short, line 1 has 1 columns"),
+        (["a", "b", "--encoder", "nowhere"], "nowhere has no config.json"),
         (["a", "b", "--cross-fit", "2", "--model", "kept"], "--cross-fit trains on the text itself"),
     ],
 )
