@@ -1,8 +1,6 @@
 """Prior networks, and posterior families: from the prior of an attention site, with its scores, to the posterior.
 
-The families of positive weights (Weibull, LogNormal, Gamma) have ``E[S] = exp(scores)``, so they share one
-deterministic limit: ordinary attention. For the other kinds the scores are log probabilities of keys (alignments),
-logarithms of concentrations (Dirichlet), or give the mean weights (Gaussian).
+The families of positive weights have ``E[S] = exp(scores)``, so their deterministic limit is ordinary attention.
 """
 
 from __future__ import annotations
@@ -35,13 +33,7 @@ class Prior(nn.Module):
     normalizes: ClassVar[bool] = True
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
-        """Prior over weights, or their logarithms, of the shape of ``scores``.
-
-        Args:
-            scores: As they enter the site. Most priors read their shape only, those of alignments their values, too.
-            keys: In the layout's own shape, ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
-            layout: Where the weights live.
-        """
+        """Prior over weights, or their logarithms, of the shape of ``scores``; keys are ``[..., H, N, D]`` if dense."""
         raise NotImplementedError
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
@@ -72,10 +64,7 @@ class Family(nn.Module):
         return prior
 
     def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
-        """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]`` where weights are positive.
-
-        Most families ignore ``args`` and ``kwargs``, the arguments of the model.
-        """
+        """Posterior of a site from its prior, which carries the scores, and from the arguments of the model."""
         raise NotImplementedError
 
     def check_fits(self, prior: Any, *, site: str) -> None:
@@ -87,8 +76,7 @@ class Family(nn.Module):
         priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
         raise ValueError(
             f"site '{site}': {own} fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'; "
-            f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}; AlignmentELBO "
-            f"takes Marginal, Categorical and SparseCategorical, AttentionELBO the others"
+            f"families for this prior: {families}; priors for {own}: {priors}"
         )
 
 
