@@ -153,4 +153,5 @@ def _unique_keys(batch: Batch, sizes: tuple[int, int]) -> tuple[Ints, NDArray[np
 
 
 def _padded(keys: Ints, sizes: tuple[int, int]) -> NDArray[np.bool_]:
-    return (keys // (sizes[1] + 2) == sizes[0]) | (keys % (sizes[1] + 2) == sizes[1])
+    found: NDArray[np.bool_] = (keys // (sizes[1] + 2) == sizes[0]) | (keys % (sizes[1] + 2) == sizes[1])
+    return found

@@ -107,7 +107,7 @@ class _Evidence:
         parts = torch.stack([weight, 1 - weight])
         means = (parts * seen).sum(1) / parts.sum(1).clamp_min(1e-9)
         variance = (parts * (seen - means[:, None]).square()).sum() / len(seen)
-        return cls(*means.tolist(), variance.clamp_min(1e-9).item())
+        return cls(means[0].item(), means[1].item(), variance.clamp_min(1e-9).item())
 
     @property
     def separation(self) -> float:
