@@ -221,12 +221,16 @@ class ClassicsConfig:
     Args:
         dataset: Sentence pairs with gold links in their test split.
         pairs: Number of training pairs; all when omitted.
+        aligners: Rows of the table; all when omitted.
+        encoder: Folder with a multilingual encoder of Hugging Face, for one more row.
         data_root: Folder of the data sets.
         results: Folder to publish the table in.
     """
 
     dataset: Literal["toy", "europarl_de_en", "hansards_fr_en"] = "toy"
     pairs: int | None = None
+    aligners: tuple[str, ...] = ()
+    encoder: Path | None = None
     data_root: Path | None = None
     results: Path | None = None
 
