@@ -90,6 +90,7 @@ TOPICS = {
         ("aligner.aligner", "aligner"),
     ),
     "viewer": Topic("Viewer", "Alignments and attention as a page that one looks at in a browser.", ("viewer",)),
+    "plots": Topic("Plots", "Pictures of weights, edges and calibration, each in one Axes of matplotlib.", ("plots",)),
     "blocked": Topic(
         "Blocked attention", "Bayesian attention in memory that grows as the length of the text.", ("blocked",)
     ),

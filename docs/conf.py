@@ -37,6 +37,7 @@ html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
 pygments_style = "friendly"
+highlight_language = "bash"  # of blocks that name none
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

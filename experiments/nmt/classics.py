@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import resource
 import shutil
-import time
 from collections.abc import Sequence
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -29,6 +31,7 @@ from experiments.nmt.config import ClassicsConfig, TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import SentencePair
 from experiments.report.columns import Row
+from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Part, Report
 from experiments.report.results import source_of, write_results
 from experiments.report.statistics import Difference, Estimate
@@ -43,7 +46,8 @@ _TEXT = (
     "are those of minimum Bayes risk by the geometric mean of both directions, so that no gold link chooses anything. "
     "ECE: calibration error of the probabilities of the links that are written. Surest half: AER of the target words "
     "whose link is most probable. eflomal writes links without probabilities; its votes are the mean of {votes} runs "
-    "with one sampler each. Seconds are those of one run, training and alignment, on this machine."
+    "with one sampler each. CPU s: seconds of the processor, of one run, training and alignment, on a machine that was "
+    "shared. MB: memory, with that of Python and of the text."
 )
 
 
@@ -63,15 +67,16 @@ def compare(config: ClassicsConfig) -> list[Row]:
         raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected 2 at least")
     own = word_pairs(test)
     text = [*word_pairs(train), *own]
-    found, counts = dict[str, Row](), {}
-    for name, align in _aligners().items():
+    found, counts, certain = dict[str, Row](), {}, {}
+    aligners = _aligners(config.encoder)
+    if unknown := [name for name in config.aligners if name not in aligners]:
+        raise UserError(f"aligners has {unknown[0]!r}, expected some of {', '.join(aligners)}")
+    for name in config.aligners or aligners:
         print(f"{name} ...", flush=True)
-        start = time.perf_counter()
-        aligned = align(text, own)
-        seconds = time.perf_counter() - start
+        aligned, cost = _measured(aligners[name], text, own)
         linked = link_all(aligned.weights("posterior"), _WAY, gold)
         links, curve = linked_words(aligned, linked.links, gold), coverage_curve(aligned, linked.links, gold)
-        counts[name] = linked.counts[None]
+        counts[name], certain[name] = linked.counts[None], (links["mean"].clamp(0, 1), links["right"])
         rate, low, high = bootstrap(counts[name])
         found[name] = {
             "aligner": name,
@@ -80,7 +85,7 @@ def compare(config: ClassicsConfig) -> list[Row]:
             "recall": round(100 * linked.scores.recall, 1),
             "ECE": round(calibration_error(links, "mean"), 3),
             "surest half": round(100 * rate_at(curve, 0.5), 1),
-            "seconds": round(seconds),
+            **cost,
         }
     votes = next((name for name in counts if "votes" in name), None)
     for name, row in found.items() if votes is not None else ():
@@ -91,26 +96,36 @@ def compare(config: ClassicsConfig) -> list[Row]:
         row["- votes"] = "" if name == votes else difference
     said = _TEXT.format(sentences=len(gold), pairs=len(train), votes=_VOTES)
     title = f"Aligners without a network: {config.dataset}"
-    report = Report(title, f"aligners-{config.dataset}-{len(train)}", [Part("", said, list(found.values()))])
+    name = f"aligners-{config.dataset}-{len(train)}{'-selected' if config.aligners else ''}"
+    folder = Path("runs", "nmt", name)
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = {name: certain[name] for name in certain if name.startswith("pyro-align") or name == votes}
+    diagram = reliability_panels(shown, confidence="probability of the link", right="right")
+    pictures = folder if config.results is None else config.results / "pictures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    picture = save(diagram, pictures / f"{name}-calibration.png")
+    parts = [Part("", said, list(found.values())), Part("Calibration of the written links", picture=picture)]
+    report = Report(title, name, parts)
     print(report.terminal())
     if config.results is not None:
-        folder = Path("runs", "nmt", report.name)
-        folder.mkdir(parents=True, exist_ok=True)
         write_environment(folder, torch.device("cpu"), script="experiments.nmt classics")
         pairs = "" if config.pairs is None else f" --pairs {config.pairs}"
-        command = f"python -m experiments.nmt classics --dataset {config.dataset}{pairs}"
+        rows = f" --aligners '{json.dumps(config.aligners)}'" if config.aligners else ""
+        encoder = "" if config.encoder is None else " --encoder FOLDER"
+        command = f"python -m experiments.nmt classics --dataset {config.dataset}{pairs}{rows}{encoder}"
         print(write_results(config.results, report, source_of([folder], command)))
     return list(found.values())
 
 
-def _aligners() -> dict[str, Align]:
+def _aligners(encoder: Path | None) -> dict[str, Align]:
     found = classics()
     if (program := shutil.which("eflomal-align")) is not None:
         single: Align = partial(eflomal, program, samplers=1)
         found[f"eflomal, votes of {_VOTES} runs"] = lambda text, own: _mean(
             [single(text, own) for _ in range(_VOTES)], own
         )
-    return found | {"pyro-align": _own}
+    found |= {"pyro-align": _own, "pyro-align, not trained on the test": partial(_own, held_out=True)}
+    return found if encoder is None else found | {"pyro-align + encoder": partial(_own, encoder=encoder)}
 
 
 def _mean(runs: Sequence[Aligned], own: Sequence[SentencePair]) -> Aligned:
@@ -122,7 +137,34 @@ def _mean(runs: Sequence[Aligned], own: Sequence[SentencePair]) -> Aligned:
     return aligned_words(own, weights)
 
 
-def _own(text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Aligned:
-    aligner = Aligner.fit(*zip(*text, strict=True))
-    pairs = aligner(*zip(*own, strict=True))
+def _own(
+    text: Sequence[SentencePair], own: Sequence[SentencePair], *, held_out: bool = False, encoder: Path | None = None
+) -> Aligned:
+    aligner = Aligner.fit(*zip(*(text[: -len(own)] if held_out else text), strict=True))
+    pairs = aligner(*zip(*own, strict=True), encoder=encoder)
     return aligned_words(own, [(pair.links, pair.links.mT) for pair in pairs])
+
+
+def _measured(align: Align, text: Sequence[SentencePair], own: Sequence[SentencePair]) -> tuple[Aligned, Row]:
+    """Alignments by an aligner in a process of its own, with its seconds of the processor and its memory."""
+    context = get_context("fork")  # which passes on functions that cannot be pickled
+    receive, send = context.Pipe(duplex=False)
+
+    def work() -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        weights = align(text, own).weights("posterior")
+        usage, programs = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        seconds = sum(one.ru_utime + one.ru_stime for one in (usage, programs)) - before.ru_utime - before.ru_stime
+        megabytes = "" if programs.ru_maxrss else round(usage.ru_maxrss / 1024)  # that of a program is not told apart
+        send.send(([(one.numpy(), other.numpy()) for one, other in weights], seconds, megabytes))
+
+    child = context.Process(target=work)
+    child.start()
+    send.close()
+    try:
+        weights, seconds, megabytes = receive.recv()
+    except EOFError as error:
+        raise UserError("the aligner failed, see above") from error
+    child.join()
+    aligned = aligned_words(own, [(torch.from_numpy(one), torch.from_numpy(other)) for one, other in weights])
+    return aligned, {"CPU s": round(seconds), "MB": megabytes}

@@ -1,33 +1,29 @@
-"""Saving pictures, and what several tasks draw: weights over a picture, and reliability diagrams."""
+"""Pictures: of studies, of weights over a photograph, and of how honest probabilities are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.files import PICTURE_MARK, UserError, drawn_here, write_atomic
+from experiments.files import write_atomic
+from experiments.report.statistics import paired_difference, summarize
+from pyro_attention.plots import reliability
 
 _LINE = "#1b6ca8"
-_BINS = 10  # of equal width
+_COLORS = ("0.35", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5ea7")
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG, atomically; the file says that it was drawn here, and only such files are written over.
-
-    Raises:
-        UserError: There is another file of that name, or the file cannot be written.
-    """
-    if (path.exists() or path.is_symlink()) and not drawn_here(path):
-        raise UserError(f"{path} exists and was not drawn by these scripts; move it, or choose another folder")
-    mark = {"Software": PICTURE_MARK, "Title": path.name}
-    write_atomic(path, lambda file: figure.savefig(file, format="png", dpi=150, bbox_inches="tight", metadata=mark))
+    """Write a figure as PNG, whole or not at all."""
+    write_atomic(path, lambda file: figure.savefig(file, format="png", dpi=150, bbox_inches="tight"))
     return path
 
 
@@ -49,44 +45,8 @@ def printable(text: str, longest: int = 100) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
 
 
-def overlay(
-    axis: Axes, picture: Tensor, grid: tuple[int, int], weights: Tensor | None, colours: str | None, *,
-    top: float | None = None, name: str = "",
-) -> Any:  # fmt: skip
-    """Draw a picture with weights over it, or the picture alone.
-
-    Args:
-        axis: The panel.
-        picture: ``[height, width]``, 0 is paper and 1 is ink, or a photograph ``[3, height, width]`` from 0 to 255.
-        grid: Rows and columns of the cells that have weights.
-        weights: Of all cells, row by row; None for the picture alone.
-        colours: Name of the colour map of the weights.
-        top: Weight of the last colour; the largest weight when omitted.
-        name: Title.
-    """
-    picture, photograph = picture.float(), picture.dim() == 3
-    ink = 1 - picture.mean(0) / 255 if photograph else picture
-    extent = (-0.5, ink.size(1) - 0.5, ink.size(0) - 0.5, -0.5)
-    axis.set_title(name, fontsize=10, pad=3)
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set_color("0.7")
-    if weights is None:
-        shown = picture.permute(1, 2, 0).numpy() / 255 if photograph else 1 - picture.numpy()
-        return axis.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent)
-    smooth = "bicubic" if photograph else "nearest"
-    cells = weights.reshape(grid).numpy()
-    heat = axis.imshow(cells, cmap=colours, vmin=0, vmax=top, extent=extent, interpolation=smooth)
-    # ink over the colours: dark where the picture is dark, transparent where it is light
-    layer = np.zeros((*ink.shape, 4))
-    layer[..., 3] = ink.numpy() * (0.75 if photograph else 1)
-    axis.imshow(layer, extent=extent)
-    return heat
-
-
 def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """Accuracy against confidence, one panel a row of the comparison; on the diagonal confidence is honest.
-
-    Bins with fewer than ten items are left out of the line.
 
     Args:
         predictions: Name to (probabilities ``[items, classes]``, labels ``[items]``).
@@ -113,7 +73,8 @@ def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence
     for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
     for axis, (name, items) in zip(axes.flat, found.items(), strict=False):
-        _reliability(axis, *items, label=right)
+        reliability(*items, axes=axis)
+        axis.set(xlabel="", ylabel="")
         axis.set_title(name, fontsize=10)
     for axis in axes.flat[len(found) - columns : len(found)]:
         axis.tick_params(labelbottom=True)  # also above a place that is left empty
@@ -123,15 +84,68 @@ def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence
     return figure
 
 
-def _reliability(axis: Axes, confidence: Tensor, right: Tensor, *, label: str) -> None:
-    correct = right.double()
-    index = (confidence * _BINS).long().clamp(max=_BINS - 1)
-    count = torch.bincount(index, minlength=_BINS).double()
-    accuracy = torch.bincount(index, weights=correct, minlength=_BINS) / count
-    mean_confidence = torch.bincount(index, weights=confidence.double(), minlength=_BINS) / count
-    centres = (np.arange(_BINS) + 0.5) / _BINS
-    axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    axis.bar(centres, (count / count.sum()).numpy(), width=0.9 / _BINS, color="0.85", label="share of items")
-    seen = count > 0
-    axis.plot(mean_confidence[seen].numpy(), accuracy[seen].numpy(), color=_LINE, marker="o", markersize=4, label=label)
-    axis.set(xlim=(0, 1), ylim=(0, 1.02))
+@dataclass(frozen=True)
+class Panel:
+    """Numbers of the rows of one panel.
+
+    Attributes:
+        title: What they are.
+        values: One number a seed, by row; in :func:`level_curves` by row and level.
+        paper: The paper's numbers, by row.
+    """
+
+    title: str
+    values: Mapping[str, Sequence[Sequence[float]]]
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+
+def row_intervals(shown: Sequence[Panel]) -> Figure:
+    """Every seed's number, the row's mean with its 95 % interval, and the paper's number; the first row is a line."""
+    rows = list(shown[0].values)
+    figure, (axes,) = panels(1, len(shown), size=(5.2 * len(shown), 0.9 + 0.5 * len(rows)), sharey=True)
+    for axis, panel in zip(axes, shown, strict=True):
+        _intervals(axis, panel)
+        axis.set_title(panel.title, fontsize=11)
+    axes[0].set_yticks(range(len(rows)), rows)
+    axes[0].invert_yaxis()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    return figure
+
+
+def _intervals(axis: Axes, panel: Panel) -> None:
+    (first, [baseline]), *_ = panel.values.items()
+    axis.axvline(float(np.mean(baseline)), color="0.6", linewidth=1, linestyle=":", label=f"mean of {first}")
+    for place, (row, [values]) in enumerate(panel.values.items()):
+        # one entry of the legend for all rows
+        seed, mean, paper = ("a seed", "mean, 95 % interval", "paper") if place == 0 else ("_nolegend_",) * 3
+        axis.plot(values, np.full(len(values), place + 0.18), "|", color="0.55", markersize=7, label=seed)
+        if len(values) > 1:
+            found = paired_difference(values, [0.0] * len(values))
+            errors = [[found.mean - found.low], [found.high - found.mean]]
+            axis.errorbar(
+                [found.mean], [place - 0.08], xerr=errors, label=mean, fmt="o", color="#1b6ca8", capsize=3, markersize=5
+            )
+        if row in panel.paper:
+            axis.plot([panel.paper[row]], [place - 0.08], "D", color="#d1495b", markersize=5, label=paper)
+    axis.grid(axis="x", color="0.92")
+    axis.set_axisbelow(True)
+
+
+def level_curves(shown: Sequence[Panel], levels: Sequence[str], *, axis: str) -> Figure:
+    """One panel a number: mean over seeds with its standard error, against the level."""
+    figure, (axes,) = panels(1, len(shown), size=(3.4 * len(shown), 3.4))
+    for one, panel in zip(axes, shown, strict=True):
+        for place, (row, values) in enumerate(panel.values.items()):
+            found = [summarize(list(at_level) or [math.nan]) for at_level in values]
+            one.errorbar(
+                np.arange(len(found)) + 0.06 * (place - (len(panel.values) - 1) / 2), [each.mean for each in found],
+                yerr=[0 if math.isnan(each.standard_error) else each.standard_error for each in found],
+                marker="o", markersize=4, capsize=2, linewidth=1.3, color=_COLORS[place % len(_COLORS)], label=row,
+            )  # fmt: skip
+        one.set_title(panel.title, fontsize=10)
+        one.set_xticks(np.arange(len(levels)), levels)
+        one.grid(axis="y", color="0.92")
+    figure.supxlabel(axis, fontsize=10)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, title="mean, s.e.", title_fontsize=8)
+    return figure

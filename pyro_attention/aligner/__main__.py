@@ -50,6 +50,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PARTS",
         help="align each of so many parts by an aligner trained on the others, for probabilities that are not too sure",
     )
+    learn.add_argument(
+        "--encoder",
+        type=Path,
+        metavar="FOLDER",
+        help="also ask the word vectors of a multilingual encoder of Hugging Face (needs the extra transformers)",
+    )
     out = parser.add_argument_group("output")
     out.add_argument(
         "--out",
@@ -80,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)  # the sums are small, and more threads would wait for each other
     try:
         _run(options)
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         sys.exit(f"pyro-align: {error}")
     except KeyboardInterrupt:
         sys.exit("pyro-align: stopped; nothing was written")
@@ -102,9 +108,13 @@ def _run(options: argparse.Namespace) -> None:
         if anchors is not None or options.train or options.model:
             raise ValueError("--cross-fit trains on the text itself; leave out --train, --model and --anchors")
         _tell(options.cross_fit * len(sides[0]))
-        pairs = cross_fit(*sides, parts=options.cross_fit, known=_known(options), progress=True)
+        pairs = cross_fit(
+            *sides, parts=options.cross_fit, known=_known(options), encoder=options.encoder, progress=True
+        )
     else:
-        pairs = _aligner(options, sides)(*sides, anchors=anchors)
+        aligner = _aligner(options, sides)
+        _check_languages(aligner, sides, options)
+        pairs = aligner(*sides, anchors=anchors, encoder=options.encoder, progress=True)
     chosen = _chosen(pairs, options)
     _write(options.out, (_pharaoh(links, with_probability=options.probabilities) for links in chosen))
     if options.tsv is not None:
@@ -159,6 +169,19 @@ def _check_lines(sides: Sequence[Sequence[object]], paths: Sequence[Path]) -> No
         raise ValueError(
             f"{paths[0]} has {len(sides[0])} lines and {paths[1]} {len(sides[1])}; expected as many, each sentence and "
             f"its translation at the same line"
+        )
+
+
+def _check_languages(aligner: Aligner, sides: Sequence[Sequence[list[str]]], options: argparse.Namespace) -> None:
+    """Each side has more words of its own language, in the training text, than of the other one."""
+    counts = [
+        [sum(word in vocabulary.words for line in side for word in line) for vocabulary in aligner.vocabularies]
+        for side in sides
+    ]
+    if counts[0][1] > counts[0][0] and counts[1][0] > counts[1][1]:
+        raise ValueError(
+            f"{options.source} has the words of the target that the aligner was trained on, and {options.target} those "
+            f"of the source; swap the two files"
         )
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 __all__ = ["Batch", "Sentences", "Vocabulary", "WordPairs", "batches", "word_pairs"]
 
-_CELLS = 500_000  # of a batch, padding included
-_ROUNDING, _ROWS = 4, 64  # source lengths of a batch with more rows are alike up to this
+_CELLS = 400_000  # of a batch, padding included
+_ROUNDING, _ROWS = 4, 64  # lengths of a batch with more rows are alike up to this
 Sentences = Sequence[Sequence[str]]
 Ints = NDArray[np.int64]
 
@@ -46,8 +46,8 @@ class Vocabulary:
         return torch.tensor([seen.setdefault(word[:length], len(seen)) for word in self.words])
 
     def numbers(self, sentence: Sequence[str]) -> Ints:
-        """Number of each word, V where it is unknown."""
-        return np.fromiter((self.words.get(word, len(self.words)) for word in sentence), np.int64, len(sentence))
+        """Number of each word; V stands for padding, and V + 1 for a word that is unknown."""
+        return np.fromiter((self.words.get(word, len(self.words) + 1) for word in sentence), np.int64, len(sentence))
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Batch:
 
     Attributes:
         rows: Their places in the text.
-        source, target: Numbers of the words, ``[N, B]`` and ``[M, B]``, V where unknown or padded.
+        source, target: Numbers of the words, ``[N, B]`` and ``[M, B]``; padding too.
         source_lengths, target_lengths: Numbers of words, ``[B]``.
     """
 
@@ -65,12 +65,6 @@ class Batch:
     target: Tensor
     source_lengths: Tensor
     target_lengths: Tensor
-
-    @property
-    def mask(self) -> Tensor:
-        """True at words of both sides, ``[M, B, N]``."""
-        source, target = (torch.arange(words.size(0)) for words in (self.source, self.target))
-        return (target[:, None] < self.target_lengths)[..., None] & (source < self.source_lengths[:, None])
 
 
 def batches(
@@ -83,12 +77,10 @@ def batches(
     )
     padding = len(vocabularies[0].words), len(vocabularies[1].words)
     sizes = [(len(s), len(t)) for s, t in zip(source, target, strict=True)]
-    group = [-(-num_source // _ROUNDING) for num_source, _ in sizes]
+    group = [(num_source // _ROUNDING, num_target // _ROUNDING) for num_source, num_target in sizes]
     rows: list[int] = []
     longest = (0, 0)
-    for place in sorted(
-        (place for place, size in enumerate(sizes) if min(size)), key=lambda i: (group[i], sizes[i][1])
-    ):
+    for place in sorted((place for place, size in enumerate(sizes) if min(size)), key=lambda i: group[i]):
         longer = (max(longest[0], sizes[place][0]), max(longest[1], sizes[place][1]))
         full = (len(rows) + 1) * longer[0] * longer[1] > _CELLS
         if rows and (full or (len(rows) >= _ROWS and group[place] != group[rows[-1]])):
@@ -116,35 +108,50 @@ class WordPairs:
     """Pairs of words, in the order of their keys.
 
     Attributes:
-        keys: ``source * (V + 1) + target``, ``[P]``, V words of the target.
-        num_targets: V.
+        keys: ``source * (V + 2) + target``, ``[P]``, V words of the target.
+        sizes: Numbers of words of the source and of the target.
     """
 
     keys: Ints
-    num_targets: int
+    sizes: tuple[int, int]
 
     @property
     def source(self) -> Tensor:
         """Number of the source word of every pair, ``[P]``."""
-        return torch.from_numpy(self.keys // (self.num_targets + 1))
+        return torch.from_numpy(self.keys // (self.sizes[1] + 2))
 
     @property
     def target(self) -> Tensor:
         """Number of the target word of every pair, ``[P]``."""
-        return torch.from_numpy(self.keys % (self.num_targets + 1))
+        return torch.from_numpy(self.keys % (self.sizes[1] + 2))
 
-    def find(self, source: Tensor, target: Tensor) -> Tensor:
-        """Place of each pair of words of two tensors that broadcast, int32; P where it is none."""
-        wanted, inverse = (source * (self.num_targets + 1) + target).unique(return_inverse=True)
-        places = np.searchsorted(self.keys, wanted.numpy())
-        known = np.take(self.keys, places, mode="clip") == wanted.numpy()
-        return torch.from_numpy(np.where(known, places, len(self.keys)).astype(np.int32))[inverse]
+    def find(self, batch: Batch) -> Tensor:
+        """Place of every pair of words of a batch, int32 ``[M, B, N]``; P where it is padding, P + 1 where unknown."""
+        wanted, inverse = _unique_keys(batch, self.sizes)
+        return self._places(wanted, inverse)
+
+    def _places(self, wanted: Ints, inverse: NDArray[np.int32]) -> Tensor:
+        places = np.searchsorted(self.keys, wanted)
+        known = np.take(self.keys, places, mode="clip") == wanted
+        places = np.where(known, places, len(self.keys) + ~_padded(wanted, self.sizes))
+        return torch.from_numpy(places.astype(np.int32)[inverse])
 
 
-def word_pairs(text: Sequence[Batch], num_targets: int, more: Ints) -> WordPairs:
-    """All pairs of words that stand together in a text, and those of the keys ``more``."""
-    found = [more]
-    for batch in text:
-        keys = batch.source.mT * (num_targets + 1) + batch.target[..., None]
-        found.append(keys[batch.mask].unique().numpy())
-    return WordPairs(np.unique(np.concatenate(found)), num_targets)
+def word_pairs(text: Sequence[Batch], sizes: tuple[int, int], more: Ints) -> tuple[WordPairs, list[Tensor]]:
+    """All pairs of words that stand together in a text or are ``more``, and their places in every batch."""
+    found = [_unique_keys(batch, sizes) for batch in text]
+    # faster than np.unique, which makes a table of hashes
+    keys = np.sort(np.concatenate([more, *(part[~_padded(part, sizes)] for part, _ in found)]))
+    pairs = WordPairs(keys[np.diff(keys, prepend=-1) > 0], sizes)
+    return pairs, [pairs._places(*one) for one in found]
+
+
+def _unique_keys(batch: Batch, sizes: tuple[int, int]) -> tuple[Ints, NDArray[np.int32]]:
+    """The keys of a batch, padding among them, and the place of each cell's among them."""
+    keys, inverse = np.unique(batch.source.mT * (sizes[1] + 2) + batch.target[..., None], return_inverse=True)
+    return keys, inverse.astype(np.int32)
+
+
+def _padded(keys: Ints, sizes: tuple[int, int]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (keys // (sizes[1] + 2) == sizes[0]) | (keys % (sizes[1] + 2) == sizes[1])
+    return found

@@ -14,8 +14,9 @@ Source: Liang, Taskar and Klein (2006), Alignment by Agreement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Event
 
 import numpy as np
 import torch
@@ -25,13 +26,14 @@ from tqdm import tqdm
 from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches, word_pairs
 from pyro_attention.aligner.hmm import NO_LINK, Posterior, markov_posterior, uniform_posterior
 
-__all__ = ["ITERATIONS", "Direction", "Text", "both_posteriors", "train"]
+__all__ = ["ITERATIONS", "Both", "Direction", "Text", "both_posteriors", "train"]
 
 Infer = Callable[[Tensor, Tensor, Tensor, Tensor], Posterior]
 ITERATIONS = (5, 8)  # of the model without jumps, and of the one with them
 PRIOR_WEIGHT = 1.0
 STEMS = (1, 2, 3, 4, 6)  # letters; of those tried the text is most probable with them
 _REACH = 60  # words; longer jumps are as probable as this one
+_LEAST = 1e-6  # p(word | word) that an encoder or a known link may still outweigh
 _SMOOTHING = 0.02  # share of the jumps that is spread over all widths
 
 
@@ -49,36 +51,39 @@ class Direction:
     null: Tensor
     jumps: Tensor
 
-    def emission(self, cells: Tensor, unknown: float) -> Tensor:
-        """Translation probabilities at places of pairs; that of a pair that is none is ``unknown``."""
-        return torch.cat([self.translation, self.translation.new_tensor([unknown])]).take(cells.long())
-
-    def null_emission(self, words: Tensor, mask: Tensor, unknown: float) -> Tensor:
-        """p(word | NULL), where padded what makes no difference."""
-        found = torch.cat([self.null, self.null.new_tensor([unknown])])[words]
-        return found.where(mask, 1 / NO_LINK)
+    def tables(self, unknown: float) -> tuple[Tensor, Tensor]:
+        """Probabilities of pairs and of words without a link; after them those of padding and of what is unknown."""
+        pairs = torch.cat([self.translation, self.translation.new_tensor([0.0, unknown])])
+        return pairs, torch.cat([self.null, self.null.new_tensor([1 / NO_LINK, unknown])])
 
 
 def both_posteriors(
-    posterior: Infer, directions: tuple[Direction, Direction], batch: Batch, cells: Tensor, unknown: float = 0.0,
+    posterior: Infer, directions: Both, tables: Sequence[tuple[Tensor, Tensor]], batch: Batch, cells: Tensor,
     potentials: Tensor | None = None,
 ) -> tuple[Posterior, Posterior]:  # fmt: skip
     """Posteriors of a batch in both directions; those of the backward one are ``[N, B, M]``.
 
-    ``unknown`` is the probability of a pair of words that has not been seen; ``potentials``, ``[M, B, N]``, multiply
-    those of all links.
+    Args:
+        posterior: With the prior of jumps or without.
+        directions: The model.
+        tables: Their :meth:`Direction.tables`.
+        batch: Sentence pairs.
+        cells: Places of their pairs of words, ``[M, B, N]``.
+        potentials: What the probabilities of links are multiplied by, ``[M, B, N]``; 0 at padded places.
     """
     found = []
-    mask = batch.mask
-    turned = ((cells, mask, potentials), (cells.permute(2, 1, 0), mask.permute(2, 1, 0), potentials))
     words, lengths = (batch.target, batch.source), (batch.source_lengths, batch.target_lengths)
-    for side, (direction, (places, valid, factor)) in enumerate(zip(directions, turned, strict=True)):
-        emission = direction.emission(places, unknown).where(valid, 0.0)
-        if factor is not None:
-            emission = emission.clamp_min(unknown) * (factor.permute(2, 1, 0) if side else factor)
-        null = direction.null_emission(words[side], valid.any(-1), unknown)
-        found.append(posterior(emission.contiguous(), null, direction.jumps, lengths[side]))
+    for side, (direction, (pairs, nulls)) in enumerate(zip(directions, tables, strict=True)):
+        emission = pairs.index_select(0, cells.flatten()).view(cells.shape)
+        if potentials is not None:
+            emission = emission.clamp_min(_LEAST) * potentials
+        if side:
+            emission = emission.permute(2, 1, 0).contiguous()
+        found.append(posterior(emission, nulls[words[side]], direction.jumps, lengths[side]))
     return found[0], found[1]
+
+
+Both = tuple[Direction, Direction]
 
 
 class Text:
@@ -95,14 +100,14 @@ class Text:
         )  # fmt: skip
         first, second = self.vocabularies
         self.batches = list(batches(self.vocabularies, source, target))
-        keys = [first.words[s] * (len(second.words) + 1) + second.words[t] for s, t in known]
-        self.pairs = word_pairs(self.batches, len(second.words), np.array(keys, dtype=np.int64))
+        keys = [first.words[s] * (len(second.words) + 2) + second.words[t] for s, t in known]
+        sizes = len(first.words), len(second.words)
+        self.pairs, self.cells = word_pairs(self.batches, sizes, np.array(keys, dtype=np.int64))
         self.known = torch.zeros(len(self.pairs.keys))
         self.known[np.searchsorted(self.pairs.keys, keys)] = torch.tensor(list(known.values()), dtype=torch.float32)
-        self.cells = [self.pairs.find(batch.source.mT, batch.target[..., None]) for batch in self.batches]
         self.backoff = _Backoff(self.vocabularies, self.pairs)
 
-    def start(self) -> tuple[Direction, Direction]:
+    def start(self) -> Both:
         """All pairs of words alike."""
         jumps = torch.full((2 * _REACH + 1,), 1 / (2 * _REACH + 1))
         first, second = (
@@ -111,66 +116,58 @@ class Text:
         )
         return first, second
 
-    def iterate(
-        self, posterior: Infer, directions: tuple[Direction, Direction], *, agree: bool
-    ) -> tuple[tuple[Direction, Direction], float]:
-        """One iteration, and the log evidence of both directions, in nats, before it."""
-        counts = [_Counts(direction) for direction in directions]
-        total = 0.0
+    def iterate(self, posterior: Infer, directions: Both, *, agree: bool) -> Both:
+        """One iteration."""
+        tables = [direction.tables(0.0) for direction in directions]
+        counts = [_Counts(*table, direction.jumps) for table, direction in zip(tables, directions, strict=True)]
         for batch, cells in zip(self.batches, self.cells, strict=True):
-            found = both_posteriors(posterior, directions, batch, cells)
+            found = both_posteriors(posterior, directions, tables, batch, cells)
             links = [found[0].links, found[1].links.permute(2, 1, 0)]
             if agree:
-                links = [links[0] * links[1]] * 2
-            for count, part, one, words in zip(counts, links, found, (batch.target, batch.source), strict=True):
-                count.add(part, cells, one, words)
-                total += one.log_evidence.sum().item()
+                links = [links[0].mul_(links[1])]
+            for count, part in zip(counts, links, strict=False):  # in agreement both have the same
+                count.pairs.index_add_(0, cells.flatten(), part.flatten())
+            for count, one, words in zip(counts, found, (batch.target, batch.source), strict=True):
+                count.null.index_add_(0, words.flatten(), one.null.flatten())
+                count.jumps += one.jumps
+        if agree:
+            counts[1].pairs = counts[0].pairs
         first, second = (
-            count.maximize(self.backoff.translation(count.pairs[:-1] + self.known, given), words.share)
+            count.maximize(self.backoff.translation(count.pairs[:-2] + self.known, given), words.share)
             for given, (count, words) in enumerate(zip(counts, self.vocabularies[::-1], strict=True))
         )
-        return (first, second), total
+        return first, second
 
 
 class _Counts:
-    """Expected numbers of a direction's pairs, words without a link, and jumps."""
+    """Expected numbers of a direction's pairs, words without a link, and jumps; padding among them."""
 
-    def __init__(self, direction: Direction) -> None:
-        # one more for pairs and words that are padding
-        self.pairs = torch.zeros(len(direction.translation) + 1)
-        self.null = torch.zeros(len(direction.null) + 1)
-        self.jumps = torch.zeros_like(direction.jumps)
-
-    def add(self, links: Tensor, cells: Tensor, found: Posterior, words: Tensor) -> None:
-        self.pairs.index_add_(0, cells.flatten(), links.flatten())
-        self.null.index_add_(0, words.flatten(), found.null.flatten())
-        self.jumps += found.jumps
+    def __init__(self, pairs: Tensor, null: Tensor, jumps: Tensor) -> None:
+        self.pairs, self.null, self.jumps = (torch.zeros_like(one) for one in (pairs, null, jumps))
 
     def maximize(self, translation: Tensor, share: Tensor) -> Direction:
         jumps = self.jumps + (_SMOOTHING * self.jumps.sum() + 1e-6) / len(self.jumps)
-        null = self.null[:-1] + PRIOR_WEIGHT * share
+        null = self.null[:-2] + PRIOR_WEIGHT * share
         return Direction(translation, null / null.sum(), jumps / jumps.sum())
 
 
 class _Stems:
-    """Pairs of stems of one length, of all pairs of words.
+    """Pairs of stems of one length.
 
     Attributes:
-        pair: Number of the pair of stems of every pair of words, ``[P]``.
+        pair: Number of the pair of stems of every pair of longer ones, or of words.
         stem: Number of the stem of every pair of stems, in the source and in the target.
-        count: Number of stems of each.
-        share: Share of every word among those of its stem, of the source and of the target.
+        share: Share of every stem among all words, of the source and of the target.
     """
 
-    def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary], pairs: WordPairs, length: int) -> None:
-        numbers = [vocabulary.stems(length) for vocabulary in vocabularies]
-        self.count = [int(stem.max()) + 1 for stem in numbers]
-        keys, pair = (numbers[0][pairs.source] * self.count[1] + numbers[1][pairs.target]).unique(return_inverse=True)
+    def __init__(self, numbers: Sequence[Tensor], vocabularies: Sequence[Vocabulary], pairs: Sequence[Tensor]) -> None:
+        counts = [int(number.max()) + 1 for number in numbers]
+        keys, pair = (pairs[0] * counts[1] + pairs[1]).unique(return_inverse=True)
         self.pair = pair.int()  # there are many
-        self.stem = [keys // self.count[1], keys % self.count[1]]
+        self.stem = [keys // counts[1], keys % counts[1]]
         self.share = [
-            vocabulary.share / _sums(vocabulary.share, stem, count)
-            for vocabulary, stem, count in zip(vocabularies, numbers, self.count, strict=True)
+            torch.zeros(count).index_add_(0, number, vocabulary.share).clamp_min(1e-30)
+            for count, number, vocabulary in zip(counts, numbers, vocabularies, strict=True)
         ]
 
 
@@ -178,31 +175,48 @@ class _Backoff:
     """The prior of the translations: what is known of the stems of a pair of words, mean over lengths of stems."""
 
     def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary], pairs: WordPairs) -> None:
-        self.words = [pairs.source, pairs.target]
-        self.count = [len(vocabulary.words) for vocabulary in vocabularies]
-        self.stems = [_Stems(vocabularies, pairs, length) for length in STEMS]
+        self.words = [pairs.source.int(), pairs.target.int()]
+        self.share = [vocabulary.share for vocabulary in vocabularies]
+        self.levels: list[_Stems] = []
+        above, finer = [pairs.source, pairs.target], [torch.arange(len(words.words)) for words in vocabularies]
+        for length in sorted(STEMS, reverse=True):
+            numbers = [vocabulary.stems(length) for vocabulary in vocabularies]
+            # the shorter stem of a longer one, or of a word
+            parent = [
+                torch.zeros(int(old.max()) + 1, dtype=torch.int64).index_copy_(0, old, new)
+                for old, new in zip(finer, numbers, strict=True)
+            ]
+            stems = _Stems(numbers, vocabularies, [part[one] for part, one in zip(parent, above, strict=True)])
+            self.levels.append(stems)
+            above, finer = stems.stem, numbers
 
     def translation(self, counts: Tensor, given: int) -> Tensor:
         """p(told | given) of every pair by its counts; 0 where the source is given, 1 where the target is."""
-        smooth, told = counts.clone(), self.words[1 - given]
-        for stems in self.stems:
-            pairs = torch.zeros(len(stems.stem[given])).index_add_(0, stems.pair, counts)
-            pairs /= _sums(pairs, stems.stem[given], stems.count[given])
-            smooth.addcmul_(pairs[stems.pair], stems.share[1 - given][told], value=PRIOR_WEIGHT / len(self.stems))
-        return smooth / _sums(smooth, self.words[given], self.count[given])
+        told, totals = 1 - given, [counts]
+        for level in self.levels:
+            sums = torch.zeros(len(level.stem[0])).index_add_(0, level.pair, totals[-1])
+            totals.append(sums)
+        prior = torch.zeros(())
+        for level, total in zip(self.levels[::-1], totals[:0:-1], strict=True):
+            own = total / _sums(total, level.stem[given], len(level.share[given]))
+            prior = (own / level.share[told][level.stem[told]]).add_(prior)[level.pair]
+        weight = PRIOR_WEIGHT / len(self.levels)
+        smooth = torch.addcmul(counts, prior, self.share[told].index_select(0, self.words[told]), value=weight)
+        return smooth.div_(_sums(smooth, self.words[given], len(self.share[given])))
 
 
 def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
     """The sum of the group of every value."""
-    return torch.zeros(count).index_add_(0, groups, values).clamp_min(1e-30)[groups]
+    return torch.zeros(count).index_add_(0, groups, values).clamp_min(1e-30).index_select(0, groups)
 
 
-def train(text: Text, *, agree: bool, progress: bool = False) -> tuple[Direction, Direction]:
-    """Both directions, from source to target and back, trained apart or in agreement."""
+def train(text: Text, *, agree: bool, stop: Event, progress: bool = False) -> Both:
+    """Both directions, from source to target and back, trained apart or in agreement, unless somebody says stop."""
     directions = text.start()
     steps = [uniform_posterior] * ITERATIONS[0] + [markov_posterior] * ITERATIONS[1]
-    bar = tqdm(steps, desc="in agreement" if agree else "apart", unit="iteration", disable=not progress)
-    for posterior in bar:
-        directions, total = text.iterate(posterior, directions, agree=agree)
-        bar.set_postfix(nats=f"{total:.0f}")
+    name = "in agreement" if agree else "apart"
+    for posterior in tqdm(steps, desc=name, unit="iteration", position=int(agree), disable=not progress):
+        if stop.is_set():
+            break
+        directions = text.iterate(posterior, directions, agree=agree)
     return directions

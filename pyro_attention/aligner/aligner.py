@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 
 import torch
 from torch import Tensor
 
 from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches
-from pyro_attention.aligner._training import Direction, Text, both_posteriors, train
+from pyro_attention.aligner._training import Both, Direction, Text, both_posteriors, train
+from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.hmm import markov_posterior
 from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
 
@@ -20,9 +23,9 @@ __all__ = ["AlignedPair", "Aligner", "cross_fit"]
 _UNKNOWN = 1e-6  # p(word | word) of a pair that the training text has not
 _KEPT = 1e-5  # pairs of words that are less probable in both directions and models are forgotten
 _ANCHOR = 1e30  # how much likelier a link is made that is known
+_LARGEST = 60.0  # log potential that is used
 _AGREED = 2 / 3  # share of the model whose directions agree
-_FORMAT = 1
-Both = tuple[Direction, Direction]
+_FORMAT = 2
 Anchors = Sequence[Sequence[tuple[int, int]]]
 
 
@@ -117,9 +120,9 @@ class Aligner:
         if wrong := [pair for pair, count in known.items() if not count >= 0]:
             raise ValueError(f"known counts {wrong[0]} {known[wrong[0]]} times, expected a number of observations >= 0")
         text = Text(source, target, known)
-        models = [train(text, agree=agree, progress=progress) for agree in (False, True)]
+        models = _train_both(text, progress)
         keep = torch.stack([side.translation for model in models for side in model]).amax(0) > _KEPT
-        pairs = WordPairs(text.pairs.keys[keep.numpy()], text.pairs.num_targets)
+        pairs = WordPairs(text.pairs.keys[keep.numpy()], text.pairs.sizes)
         pruned = [
             (
                 replace(forward, translation=forward.translation[keep]),
@@ -136,6 +139,8 @@ class Aligner:
         *,
         anchors: Anchors | None = None,
         similarity: Sequence[Tensor] | None = None,
+        encoder: str | Path | None = None,
+        progress: bool = False,
     ) -> list[AlignedPair]:
         """Align sentence pairs, seen in training or not, in their order.
 
@@ -145,28 +150,45 @@ class Aligner:
             anchors: Links (source word, target word) of every pair that are known, counted from 0.
             similarity: Log potentials of the links of every pair, ``[M, N]``, such as similarities of an encoder's word
                 vectors over a temperature; 0 changes nothing.
+            encoder: Folder with a multilingual encoder of Hugging Face, whose vectors give such potentials; layer and
+                temperature are learned from these sentence pairs.
+            progress: Show a bar while the encoder reads.
 
         Raises:
-            ValueError: Different numbers of sentences, anchors outside of their sentences, or similarities of another
-                shape.
+            ImportError: An encoder is given, and transformers is not installed.
+            ValueError: Different numbers of sentences, anchors outside of their sentences, similarities of another
+                shape or beside an encoder, or a folder that holds no encoder with its tokenizer.
         """
         _check_sides(source, target)
+        if encoder is not None:
+            if similarity is not None:
+                raise ValueError("got similarity and encoder, expected one of them")
+            similarity = encoder_potentials(encoder, source, target, self._links, progress=progress)
         found = [
             AlignedPair(list(s), list(t), torch.zeros(len(t), len(s)), torch.ones(len(s)), torch.ones(len(t)))
             for s, t in zip(source, target, strict=True)
         ]
+        tables = [[direction.tables(_UNKNOWN) for direction in model] for model in self.models]
         for batch in batches(self.vocabularies, source, target):
             factor = _potentials(batch, found, anchors, similarity)
-            for column, (links, source_null, target_null) in enumerate(self._posterior(batch, factor)):
+            for column, (links, source_null, target_null) in enumerate(self._posterior(batch, tables, factor)):
                 row = batch.rows[column]
                 found[row] = AlignedPair(found[row].source, found[row].target, links, source_null, target_null)
         return found
 
-    def _posterior(self, batch: Batch, factor: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _links(self, source: Sentences, target: Sentences, similarity: Sequence[Tensor] | None) -> list[Tensor]:
+        return [pair.links for pair in self(source, target, similarity=similarity)]
+
+    def _posterior(
+        self, batch: Batch, tables: Sequence[Sequence[tuple[Tensor, Tensor]]], factor: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Probabilities of links and of NULL on both sides of every pair of a batch."""
-        cells = self.pairs.find(batch.source.mT, batch.target[..., None])
+        cells = self.pairs.find(batch)
         forward, backward = zip(
-            *(both_posteriors(markov_posterior, model, batch, cells, _UNKNOWN, factor) for model in self.models),
+            *(
+                both_posteriors(markov_posterior, model, table, batch, cells, factor)
+                for model, table in zip(self.models, tables, strict=True)
+            ),
             strict=True,
         )
         one, other = (torch.lerp(apart.links, agreed.links, _AGREED) for apart, agreed in (forward, backward))
@@ -215,7 +237,8 @@ class Aligner:
 
         models = [(direction(f"{number}.forward"), direction(f"{number}.backward")) for number in range(text["models"])]
         vocabularies = Vocabulary.of([text["source"]]), Vocabulary.of([text["target"]])
-        return cls(vocabularies, WordPairs(tensors["keys"], len(text["target"])), models)
+        pairs = WordPairs(tensors["keys"], (len(text["source"]), len(text["target"])))
+        return cls(vocabularies, pairs, models)
 
 
 def cross_fit(
@@ -224,6 +247,7 @@ def cross_fit(
     *,
     parts: int = 5,
     known: Mapping[tuple[str, str], float] | None = None,
+    encoder: str | Path | None = None,
     progress: bool = False,
 ) -> list[AlignedPair]:
     """Align a text by aligners that have not seen the part that they align, so that they are not too sure of it.
@@ -233,6 +257,7 @@ def cross_fit(
         target: Likewise.
         parts: Number of parts, each of every so many sentences; as many aligners are trained.
         known: Likewise.
+        encoder: As for an :class:`Aligner` that aligns.
         progress: Likewise.
 
     Raises:
@@ -245,8 +270,19 @@ def cross_fit(
     for part in range(parts):
         seen = [[line for place, line in enumerate(side) if place % parts != part] for side in (source, target)]
         aligner = Aligner.fit(*seen, known=known, progress=progress)
-        found.append(aligner(source[part::parts], target[part::parts]))
+        found.append(aligner(source[part::parts], target[part::parts], encoder=encoder, progress=progress))
     return [found[place % parts][place // parts] for place in range(len(source))]
+
+
+def _train_both(text: Text, progress: bool) -> list[Both]:
+    """The models whose directions are apart and in agreement, side by side on two cores."""
+    stop = Event()
+    with ThreadPoolExecutor(2) as pool:
+        trained = [pool.submit(train, text, agree=agree, progress=progress, stop=stop) for agree in (False, True)]
+        try:
+            return [one.result() for one in trained]
+        finally:
+            stop.set()  # Ctrl-C, or an error of one, ends both
 
 
 def _check_sides(source: Sentences, target: Sentences) -> None:
@@ -266,19 +302,22 @@ def _potentials(
     """What the translation probabilities of a batch are multiplied by, ``[M, B, N]``."""
     if anchors is None and similarity is None:
         return None
-    factor = torch.ones(batch.target.size(0), len(batch.rows), batch.source.size(0))
+    factor = torch.zeros(batch.target.size(0), len(batch.rows), batch.source.size(0))
     for column, row in enumerate(batch.rows):
         num_target, num_source = shape = pairs[row].links.shape
-        if similarity is not None:
-            if similarity[row].shape != shape:
-                seen = tuple(similarity[row].shape)
-                raise ValueError(f"similarity of pair {row} has shape {seen}, expected [M, N] = {tuple(shape)}")
-            factor[:num_target, column, :num_source] = similarity[row].exp()
+        part = factor[:num_target, column, :num_source]
+        if similarity is None:
+            part.fill_(1)
+        elif similarity[row].shape == shape:
+            part.copy_(similarity[row].clamp(-_LARGEST, _LARGEST).exp())
+        else:
+            seen = tuple(similarity[row].shape)
+            raise ValueError(f"similarity of pair {row} has shape {seen}, expected [M, N] = {tuple(shape)}")
         for source, target in () if anchors is None else anchors[row]:
             if not (0 <= source < num_source and 0 <= target < num_target):
                 raise ValueError(
                     f"anchors of pair {row} have the link {source}-{target}, which lies outside of {num_source} source "
                     f"and {num_target} target words; expected words counted from 0"
                 )
-            factor[target, column, source] = _ANCHOR
+            part[target, source] = _ANCHOR
     return factor

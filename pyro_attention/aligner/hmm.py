@@ -81,20 +81,23 @@ def markov_posterior(emission: Tensor, null: Tensor, jumps: Tensor, lengths: Ten
     last = emission.new_zeros(num_target + 1, count, num_source + 1)
     last[0, :, 0] = 1
     moved, sums = torch.empty_like(emission), torch.empty_like(stay)
-    for j in range(num_target):
-        torch.mm(last[j] * scale, weights, out=moved[j])
-        torch.mul(last[j], stay[j], out=last[j + 1])
-        last[j + 1, :, 1:].addcmul_(moved[j], emission[j])
-        torch.sum(last[j + 1], 1, keepdim=True, out=sums[j])
-        last[j + 1] /= sums[j]
+    before, linked = last.unbind(), last[1:, :, 1:].unbind()
+    words = zip(emission.unbind(), stay.unbind(), moved.unbind(), sums.unbind(), strict=True)
+    for j, (says, unlinked, arrived, total) in enumerate(words):
+        torch.mm(before[j] * scale, weights, out=arrived)
+        torch.mul(before[j], unlinked, out=before[j + 1])
+        linked[j].addcmul_(arrived, says)
+        torch.sum(before[j + 1], 1, keepdim=True, out=total)
+        before[j + 1].div_(total)
 
     # backward: gradients of the log evidence with respect to these probabilities
     stay, slope = stay / sums, torch.ones_like(last[0])
     arriving, null_posterior = emission / sums, torch.empty_like(null)
-    for j in reversed(range(num_target)):
-        null_posterior[j] = (last[j] * slope).sum(1)
-        arriving[j] *= slope[:, 1:]
-        slope = torch.mm(arriving[j], weights.mT).mul_(scale).addcmul_(slope, stay[j])
+    back = list(zip(arriving.unbind(), stay.unbind(), before, null_posterior.unbind(), strict=False))
+    for into, unlinked, here, nothing in reversed(back):
+        torch.sum(here * slope, 1, out=nothing)
+        into.mul_(slope[:, 1:])
+        slope = torch.mm(into, weights.mT).mul_(scale).addcmul_(slope, unlinked)
     jumped = weights * ((last[:-1] * scale).flatten(0, 1).mT @ arriving.flatten(0, 1))
     return Posterior(
         moved * arriving,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,6 +19,9 @@ from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site,
 from pyro_attention.registry import Registry
 
 __all__ = ["SAMPLERS", "AtMean", "Noise", "Pass", "Run", "depth", "passes", "sample_posterior", "seeded"]
+
+# Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
+_TURN = RLock()
 
 Noise = Literal["attention", "dropout", "both", "none"]
 
@@ -154,7 +158,7 @@ def passes(
         seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
         raise ValueError(f"{seen}; use chunk_size=1 and no memory_budget")
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
-    with torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
+    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
         yield from SAMPLERS[sampler](run, num_samples, chunk_size, memory_budget)
 
 

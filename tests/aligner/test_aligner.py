@@ -81,6 +81,33 @@ def test_the_alignment_is_a_latent_site_with_its_exact_posterior():
     torch.testing.assert_close(torch.cat([found.null, found.links[:, 0]], -1), weights)
 
 
+def test_probabilities_are_right_where_the_model_is():
+    """Alignments and words drawn from the model: of the links of probability p, p are right, within standard errors."""
+    torch.manual_seed(0)
+    num_pairs, num_target, num_source, reach = 2000, 6, 7, 8
+    jumps = torch.rand(2 * reach + 1)
+    says, nothing = torch.distributions.Dirichlet(torch.full((12, 9), 0.3)).sample(), torch.full((9,), 1 / 9)
+    source = torch.randint(12, (num_pairs, num_source))
+    last, emission, null, links = torch.full((num_pairs,), -1), [], [], []
+    for _ in range(num_target):
+        weights = jumps[torch.arange(num_source) - last[:, None] + reach]
+        drawn = weights.multinomial(1)[:, 0]
+        linked = torch.rand(num_pairs) > NO_LINK
+        last = torch.where(linked, drawn, last)
+        given = torch.where(linked[:, None], says[source.gather(1, drawn[:, None])[:, 0]], nothing)
+        word = given.multinomial(1)
+        emission.append(says[source].gather(2, word[:, None].expand(-1, num_source, 1))[..., 0])
+        null.append(nothing[word[:, 0]])
+        links.append(torch.nn.functional.one_hot(drawn, num_source) * linked[:, None])
+    lengths = torch.full((num_pairs,), num_source)
+    found = markov_posterior(torch.stack(emission), torch.stack(null), jumps, lengths).links.flatten()
+    right = torch.stack(links).flatten().float()
+    for low in torch.arange(0, 1, 0.1):
+        some = (found >= low) & (found < low + 0.1)
+        error = (found[some] * (1 - found[some])).mean().div(some.sum()).sqrt()
+        assert (right[some].mean() - found[some].mean()).abs() < 4 * error
+
+
 def test_known_links_are_found_and_their_probabilities_are_right():
     """On the generated corpus: few errors, the surest half nearly without, and about as many right links as it says."""
     text = toy_translation(0, train=3000, val=1, test=500)

@@ -44,6 +44,21 @@ def test_a_model_is_kept_and_used(files, monkeypatch):
     monkeypatch.setattr(Aligner, "fit", None)  # it is not trained again
     main(["a", "b", "--model", "kept", "--anchors", "links.txt"])
     assert (files / "links.txt").read_text() == first
+    with pytest.raises(SystemExit, match="swap the two files"):
+        main(["b", "a", "--model", "kept"])
+
+
+def test_every_line_has_its_line(files):
+    """Right-to-left script, empty lines, separators that are no newlines, a side that is twice as long, a long line."""
+    hebrew = GERMAN.lower().translate(str.maketrans("abcdeghinstu", "אבגדהוזחטיכל"))
+    source = hebrew + "\n" + "הכה זבלכ\u2028\x85 " * 3 + "\r\n" + hebrew.split("\n")[0] * 250 + "\n"
+    (files / "c").write_bytes(source.encode())
+    (files / "d").write_text(ENGLISH + "a line\nthe house the house the house the house\n" + "the house " * 500)
+    main(["c", "d", "--probabilities"])
+    links = (files / "links.txt").read_text()
+    assert links.count("\n") == source.count("\n") == 9
+    assert re.sub(r":\S+", "", links).startswith("0-0 1-1\n0-0 1-1\n0-0 1-1\n0-0 1-1\n\n0-0 1-1 2-2\n\n")
+    assert len(links.split("\n")[8].split()) > 100
 
 
 def test_punctuation_and_case(files):
@@ -61,6 +76,7 @@ def test_punctuation_and_case(files):
         (["a", "latin"], "expected UTF-8"),
         (["a", "b", "--coverage", "0"], "--coverage is 0.0"),
         (["a", "b", "--dictionary", "short"], "short, line 1 has 1 columns"),
+        (["a", "b", "--encoder", "nowhere"], "nowhere has no config.json"),
         (["a", "b", "--cross-fit", "2", "--model", "kept"], "--cross-fit trains on the text itself"),
     ],
 )

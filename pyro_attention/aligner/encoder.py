@@ -1,0 +1,178 @@
+r"""What the vectors of a multilingual encoder say of links.
+
+The similarity of a target word and a source word is the cosine of their vectors, which are means over their pieces in
+one layer, less the mean of the language. It is drawn from a normal distribution, whose mean is :math:`\mu_1` where the
+words are linked and :math:`\mu_0` where they are not. Seen beside the words, it multiplies p(word | word) by
+
+.. math::
+    \frac{\mathcal N(s; \mu_1, \sigma^2)}{\mathcal N(s; \mu_0, \sigma^2)} = \exp \frac{s - s_0}{\tau}, \quad
+    s_0 = \frac{\mu_0 + \mu_1}{2}, \quad \tau = \frac{\sigma^2}{\mu_1 - \mu_0},
+
+and p(word | NULL) by 1: NULL counts as a similarity of :math:`s_0`. The log evidence of words and similarities chooses
+means and variance, by expectation maximization, and the layer: that in which a link adds most to it,
+:math:`(\mu_1 - \mu_0)^2 / 2 \sigma^2` nats. No gold link is needed.
+
+Source: Jalili Sabet et al. (2020), SimAlign: High Quality Word Alignments Without Parallel Training Data Using Static
+and Contextualized Embeddings, for the similarities; that they are evidence in a hidden Markov model is this library's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from tqdm import tqdm
+
+from pyro_attention.aligner._corpus import Sentences
+
+__all__ = ["encoder_potentials"]
+
+_SAMPLE = 300  # pairs that choose the layer, the means and the variance
+_STEPS = 3  # of expectation maximization
+_BATCH = 32  # sentences that are read together
+_WINDOW = 120  # words of a sentence that are read together
+_PIECES = 512  # of them, at most
+Infer = Callable[[Sentences, Sentences, Sequence[Tensor] | None], Sequence[Tensor]]
+
+
+@torch.no_grad()
+def encoder_potentials(
+    folder: str | Path, source: Sentences, target: Sentences, infer: Infer, *, progress: bool = False
+) -> list[Tensor]:
+    """Log potentials of the links of sentence pairs by the vectors of an encoder, ``[M, N]`` each.
+
+    Args:
+        folder: An encoder of Hugging Face, with its tokenizer.
+        source: Words of every sentence.
+        target: Those of the translations.
+        infer: Gives the probabilities of the links of some pairs, ``[M, N]``, by log potentials or without.
+        progress: Show a bar.
+
+    Raises:
+        ImportError: transformers is not installed.
+        ValueError: The folder holds no encoder, or no tokenizer that tells which word a piece belongs to.
+    """
+    encoder = _Encoder(folder)
+    found = [torch.zeros(len(t), len(s)) for s, t in zip(source, target, strict=True)]
+    rows = [row for row, pair in enumerate(found) if pair.numel()]
+    if not rows:
+        return found
+    chosen = rows[:: -(-len(rows) // _SAMPLE)]
+    sample = [source[row] for row in chosen], [target[row] for row in chosen]
+    vectors = [encoder.vectors(side, encoder.middle) for side in sample]
+    means = [torch.cat(side).mean(0) for side in vectors]  # [layers, width]
+    layers = [
+        [_similarity(s[:, k] - means[0][k], t[:, k] - means[1][k]) for s, t in zip(*vectors, strict=True)]
+        for k in range(len(encoder.middle))
+    ]
+    links = infer(*sample, None)
+    best = max(range(len(layers)), key=lambda k: _Evidence.of(layers[k], links).separation)
+    for _ in range(_STEPS):
+        links = infer(*sample, [_Evidence.of(layers[best], links).log_ratio(pair) for pair in layers[best]])
+    evidence = _Evidence.of(layers[best], links)
+    layer = encoder.middle[best]
+    for start in tqdm(range(0, len(rows), _SAMPLE), desc=f"vectors of layer {layer}", disable=not progress):
+        part = rows[start : start + _SAMPLE]
+        sides = [encoder.vectors([side[row] for row in part], [layer]) for side in (source, target)]
+        for row, s, t in zip(part, *sides, strict=True):
+            found[row] = evidence.log_ratio(_similarity(s[:, 0] - means[0][best], t[:, 0] - means[1][best]))
+    return found
+
+
+def _similarity(source: Tensor, target: Tensor) -> Tensor:
+    """Cosine of every target word and source word, ``[M, N]``, less half of what a row and a column have in common."""
+    cosine = normalize(target, dim=-1) @ normalize(source, dim=-1).mT
+    return cosine - (cosine.mean(0) + cosine.mean(1, keepdim=True) - cosine.mean()) / 2
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """Means of the similarities of words that are linked and of others, and their common variance."""
+
+    linked: float
+    others: float
+    variance: float
+
+    @classmethod
+    def of(cls, similarity: Sequence[Tensor], links: Sequence[Tensor]) -> _Evidence:
+        """That under which similarities are most probable, by the probabilities of the links."""
+        seen, weight = (torch.cat([pair.flatten() for pair in pairs]).double() for pairs in (similarity, links))
+        parts = torch.stack([weight, 1 - weight])
+        means = (parts * seen).sum(1) / parts.sum(1).clamp_min(1e-9)
+        variance = (parts * (seen - means[:, None]).square()).sum() / len(seen)
+        return cls(means[0].item(), means[1].item(), variance.clamp_min(1e-9).item())
+
+    @property
+    def separation(self) -> float:
+        return (self.linked - self.others) / math.sqrt(self.variance)
+
+    def log_ratio(self, similarity: Tensor) -> Tensor:
+        # vectors of which a link tells nothing have a slope of 0
+        slope = max(self.linked - self.others, 0.0) / self.variance
+        return (similarity - (self.linked + self.others) / 2) * slope
+
+
+class _Encoder:
+    """Reads sentences of words.
+
+    Attributes:
+        middle: Its layers from the third to two thirds, among which the best one for links lies.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            transformers = import_module("transformers")
+        except ImportError as error:
+            raise ImportError("an encoder needs transformers: pip install 'pyro-attention[transformers]'") from error
+        if not Path(folder, "config.json").is_file():
+            raise ValueError(f"{folder} has no config.json, expected a folder with an encoder of Hugging Face")
+        # without one transformers would make a tokenizer that knows no words
+        if not Path(folder, "tokenizer.json").is_file():
+            raise ValueError(
+                f"{folder} has no tokenizer.json, expected a fast tokenizer, which tells the words of pieces"
+            )
+        options = {"local_files_only": True, "trust_remote_code": False}
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+        model = transformers.AutoModel.from_pretrained(folder, **options).eval()
+        self.model: Any = model.get_encoder() if model.config.is_encoder_decoder else model
+        count = self.model.config.num_hidden_layers
+        self.middle = list(range(math.ceil(count / 3), count * 2 // 3 + 1))
+
+    def vectors(self, sentences: Sentences, layers: Sequence[int]) -> list[Tensor]:
+        """Vectors of the words of every sentence, means over their pieces, ``[words, layers, width]``."""
+        windows = [
+            (row, sentence[start : start + _WINDOW])
+            for row, sentence in enumerate(sentences)
+            for start in range(0, len(sentence), _WINDOW)
+        ]
+        order = sorted(range(len(windows)), key=lambda place: len(windows[place][1]))
+        read: list[Tensor] = [torch.zeros(0)] * len(windows)
+        for start in range(0, len(order), _BATCH):
+            part = order[start : start + _BATCH]
+            for place, vectors in zip(part, self._read([windows[place][1] for place in part], layers), strict=True):
+                read[place] = vectors
+        found: list[list[Tensor]] = [[] for _ in sentences]
+        for (row, _), vectors in zip(windows, read, strict=True):
+            found[row].append(vectors)
+        return [torch.cat(parts) for parts in found]
+
+    def _read(self, sentences: Sentences, layers: Sequence[int]) -> Iterator[Tensor]:
+        batch = self.tokenizer(
+            [list(sentence) for sentence in sentences], is_split_into_words=True, padding=True, truncation=True,
+            max_length=min(_PIECES, self.tokenizer.model_max_length), return_tensors="pt",
+        )  # fmt: skip
+        states = self.model(**batch, output_hidden_states=True).hidden_states
+        hidden = torch.stack([states[layer] for layer in layers], 2).float()
+        for row, sentence in enumerate(sentences):
+            # a piece that belongs to no word goes to one more
+            word = torch.tensor([len(sentence) if number is None else number for number in batch.word_ids(row)])
+            count = word.bincount(minlength=len(sentence) + 1).clamp_min(1)
+            sums = hidden.new_zeros(len(sentence) + 1, *hidden.shape[2:]).index_add_(0, word, hidden[row])
+            yield (sums / count[:, None, None])[:-1]

@@ -1,0 +1,91 @@
+"""Vectors of an encoder as evidence of links: their density, the words they belong to, and what they decide."""
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from pyro_attention.aligner import Aligner, cross_fit
+from pyro_attention.aligner.encoder import _Encoder, _Evidence
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+NAMES = [f"name{number}" for number in range(30)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An encoder that nobody has trained: the same word has nearly the same vector in both languages."""
+    path = tmp_path_factory.mktemp("encoder")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *NAMES, "##s", "house", "haus", "the", "das", "two"]
+    config = transformers.BertConfig(
+        vocab_size=len(pieces), hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32
+    )
+    torch.manual_seed(0)
+    bert = transformers.BertModel(config)
+    bert.embeddings.word_embeddings.weight.data.mul_(20)  # words count more than places
+    bert.save_pretrained(path)
+    model = tokenizers.models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]").save_pretrained(path)
+    return path
+
+
+def test_similarities_are_weighed_by_their_densities():
+    torch.manual_seed(0)
+    links = (torch.rand(40000) < 0.2).float()
+    similarity = torch.where(links > 0, 0.6, 0.1) + 0.15 * torch.randn(40000)
+    evidence = _Evidence.of([similarity], [links])
+    assert evidence.separation == pytest.approx(0.5 / 0.15, rel=0.02)
+    linked, others = (Normal(mean, evidence.variance**0.5) for mean in (evidence.linked, evidence.others))
+    seen = torch.tensor([-0.5, 0.1, 0.35, 0.9])
+    torch.testing.assert_close(evidence.log_ratio(seen), linked.log_prob(seen) - others.log_prob(seen))
+
+
+def test_vectors_of_words_are_means_over_their_pieces(folder):
+    """Of sentences of other lengths too, and of one that is longer than what is read together."""
+    encoder = _Encoder(folder)
+    assert encoder.middle == [1, 2]
+    sentences = [["name1"], ["house", "name2s", "the"], NAMES * 5]
+    found = encoder.vectors(sentences, [1, 2])
+    assert [len(vectors) for vectors in found] == [1, 3, 150]
+    numbers = [
+        2,
+        encoder.tokenizer.vocab["house"],
+        *(encoder.tokenizer.vocab[piece] for piece in ("name2", "##s", "the")),
+        3,
+    ]
+    with torch.no_grad():
+        states = encoder.model(torch.tensor([numbers]), output_hidden_states=True).hidden_states
+    alone = torch.stack([states[1][0], states[2][0]], 1)
+    torch.testing.assert_close(found[1], torch.stack([alone[1], alone[2:4].mean(0), alone[4]]))
+    torch.testing.assert_close(found[2][120:], encoder.vectors([(NAMES * 5)[120:]], [1, 2])[0])
+
+
+def test_an_encoder_links_words_that_the_text_does_not_tell(folder):
+    """Names that the training has not seen, in the other order, among some that it has."""
+    order = torch.Generator().manual_seed(0)
+    rows = [torch.randperm(20, generator=order)[:4].tolist() for _ in range(60)]
+    source = [[NAMES[name] for name in row] for row in rows]
+    target = [[NAMES[name] for name in row[::-1]] for row in rows]
+    aligner = Aligner.fit(source, target)
+    new = [[NAMES[20 + number], NAMES[21 + number]] for number in range(9)]
+    source, target = [*source, *new, []], [*target, *(pair[::-1] for pair in new), ["the"]]
+    found = aligner(source, target, encoder=folder)
+    assert [str(pair.alignment) for pair in found[60:]] == ["0-1 1-0"] * 9 + [""]
+    assert sum(str(pair.alignment) == "0-1 1-0" for pair in aligner(source, target)[60:]) < 5
+    parts = cross_fit(source, target, parts=2, encoder=folder)
+    assert [pair.source for pair in parts] == source
+    with pytest.raises(ValueError, match="expected one of them"):
+        aligner(source, target, encoder=folder, similarity=[torch.zeros(3, 3)])
+
+
+@pytest.mark.parametrize(("file", "message"), [("tokenizer.json", "no tokenizer"), ("config.json", "no config.json")])
+def test_a_folder_that_lacks_something(folder, tmp_path, file, message):
+    for path in folder.iterdir():
+        if path.name != file:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(ValueError, match=message):
+        _Encoder(tmp_path)
