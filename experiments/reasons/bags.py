@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyro
 import torch
@@ -75,7 +76,7 @@ class Linear(nn.Module):
         return x @ self.weight + self.bias
 
 
-class Pooling(pyro.nn.PyroModule):  # type: ignore[misc]
+class Pooling(pyro.nn.PyroModule):
     """Attention pooling of Ilse et al. (2018), a network a seed, all of them at once."""
 
     def __init__(self, prior: Prior, seeds: int) -> None:
@@ -129,7 +130,7 @@ def scores(count: int, seeds: int, steps: int) -> dict[str, list[dict[str, float
         torch.manual_seed(0)
         model = train(Pooling(prior, seeds), family, bags, steps=steps)
         run = AttentionGuide(model, Soft()).run(test)
-        site = run.trace.nodes["instance"]
+        site: Any = run.trace.nodes["instance"]
         each, logits = run.output
         return model, each, logits.sigmoid(), site["infer"]["prior"].weights(site["value"]).squeeze(-2)
 

@@ -87,7 +87,7 @@ def make_graph(nodes: int, *, flipped: float, seed: int) -> Data:
     return Data(torch.cat([*features, one_hot(asked, KINDS)], -1), edges, y, cause)
 
 
-class Reader(pyro.nn.PyroModule):  # type: ignore[misc]
+class Reader(pyro.nn.PyroModule):
     """Graph attention (GATv2) of one head and a linear map to the class of a node.
 
     ``mixes`` says that a node's class is that of one neighbour, and a prediction averages over neighbours.
@@ -141,7 +141,7 @@ def predicted(model: Reader, data: Data) -> tuple[Tensor, Tensor]:
     """
     with torch.no_grad():
         run = AttentionGuide(model, Soft()).run(data.x, data.graph, data.y)
-        site = run.trace.nodes["neighbour"]
+        site: Any = run.trace.nodes["neighbour"]
         weights = site["infer"]["prior"].weights(site["value"])
         if not model.mixes:
             return run.output.softmax(-1), weights
