@@ -11,12 +11,13 @@ from typing import Any
 import pyro
 import torch
 from pyro.distributions.util import scale_and_mask
+from pyro.poutine.subsample_messenger import SubsampleMessenger
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
 from pyro_attention.guide import check_guide, is_attention_site, keeps_prior
-from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.elbo import AttentionELBO, is_point_mass
 
 __all__ = ["DRAWS", "EvidenceELBO", "ItemWeights", "item_weights", "plates_of", "sum_to_items"]
 
@@ -121,7 +122,7 @@ class EvidenceELBO(AttentionELBO):
         self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: _Normalized
     ) -> ItemWeights:
         """Log weights of some of the draws; the draws of a posterior of its own are prepared for their gradient."""
-        with pyro.plate(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
+        with _Draws(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
             model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
         self._elbo_particle(model_trace, guide_trace)  # for its checks
         sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
@@ -135,6 +136,16 @@ class EvidenceELBO(AttentionELBO):
             if value.requires_grad:
                 value.register_hook(lambda grad: grad * normalized.of(place, len(q.event_shape)))
         return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
+
+
+class _Draws(pyro.plate):
+    """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
+
+    def _process_message(self, msg: Any) -> None:
+        if msg["type"] == "sample" and not msg["is_observed"] and is_point_mass(msg["fn"]):
+            SubsampleMessenger._process_message(self, msg)  # which does not broadcast
+        else:
+            super()._process_message(msg)
 
 
 @dataclass
