@@ -50,7 +50,7 @@ from pyro_attention.analysis.classification import (
     top_two_p_values,
 )
 from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
-from pyro_attention.analysis.explained_away import ExplainedAway, MassHistogram, explained_away, hybrid_weights
+from pyro_attention.analysis.explained_away import ExplainedAway, explained_away, hybrid_weights
 
 __all__ = [
     "Alignment",
@@ -62,7 +62,6 @@ __all__ = [
     "EdgeIntervals",
     "ExplainedAway",
     "GoldAlignment",
-    "MassHistogram",
     "PAvPU",
     "SelectiveAccuracy",
     "TemperatureScaling",
