@@ -18,5 +18,6 @@ AlignmentSchemeName = Literal[
 ]
 SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
 AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
+ObjectiveName = Literal["elbo", "evidence"]
 PriorName = Literal["fixed", "contextual"]
 NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]

@@ -112,7 +112,7 @@ def train(model: Pooling, family: Family | None, bags: Bags, *, steps: int) -> P
         else:
             loss(bags).backward()
         optimizer.step()
-    return model.requires_grad_(False)
+    return model.eval().requires_grad_(False)
 
 
 def scores(count: int, seeds: int, steps: int) -> dict[str, list[dict[str, float]]]:

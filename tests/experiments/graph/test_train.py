@@ -116,7 +116,7 @@ def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData) ->
 
 def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch) -> None:
     task = GraphTask(replace(graph, metric="roc_auc"))
-    options = {"architecture": "gat_sep", "normalizer": "hybrid", "scores": "gatv2"}
+    options = {"architecture": "gat_sep", "normalizer": "hybrid", "scores": "gatv2", "objective": "evidence"}
     monkeypatch.setattr(train, "_SAMPLES", 5)
     chosen = config(tmp_path, monitor="metric", guide="lognormal", **options)
     found, trained = run(task, chosen), load_trained(task, chosen)

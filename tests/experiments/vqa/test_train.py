@@ -102,7 +102,7 @@ def test_guesses():
     [
         ({"guide": "soft", "normalizer": "hybrid", "feature_noise": 0.5}, 2),
         ({"model": "bottom_up", "guide": "categorical_sample", "likelihood": "scores"}, 1),
-        ({"model": "multi_view", "guide": "weibull", "normalizer": "hybrid"}, 4),
+        ({"model": "multi_view", "guide": "weibull", "normalizer": "hybrid", "objective": "evidence", "draws": 2}, 4),
     ],
     ids=str,
 )
