@@ -13,11 +13,8 @@ from torch import Tensor
 
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import CategoricalAlignment, Marginal
-<<<<<<< HEAD
-from pyro_attention.families.edge_alignment import EdgeAlignment
-=======
 from pyro_attention.families.distribution import LogWeights
->>>>>>> main
+from pyro_attention.families.edge_alignment import EdgeAlignment
 from pyro_attention.guide import AttentionGuide, is_attention_site
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.enumeration import AlignmentELBO
