@@ -12,9 +12,11 @@ from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma
 from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior, LogNormal
+from pyro_attention.families.score_prior import FromPrior, ScorePrior
 from pyro_attention.families.soft import Soft
 from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.weibull import Weibull
+from pyro_attention.families.width import WidthNetwork
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
@@ -25,6 +27,7 @@ from pyro_attention.normalizers import Softmax
 from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.over_queries import DoublyNormalized, Hybrid, Sinkhorn
@@ -51,9 +54,11 @@ __all__ = [
     "DirichletPrior",
     "DoublyNormalized",
     "EdgeList",
+    "EvidenceELBO",
     "FixedGammaPrior",
     "FixedGaussianPrior",
     "FixedLogNormalPrior",
+    "FromPrior",
     "Gamma",
     "Gaussian",
     "GraphAttention",
@@ -66,6 +71,7 @@ __all__ = [
     "MultiheadAttention",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
+    "ScorePrior",
     "Sinkhorn",
     "Soft",
     "Softmax",
@@ -73,6 +79,7 @@ __all__ = [
     "SparseCategorical",
     "TokenLikelihood",
     "Weibull",
+    "WidthNetwork",
     "check_model",
     "elbo_for",
     "exact_alignments",

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any
 
 import torch
+from pyro.poutine import runtime
 from torch import Tensor
 
 __all__ = [
@@ -74,7 +75,8 @@ def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
     """Raise unless attention scores are finite floating-point numbers of a forward pass."""
     if not scores.is_floating_point():
         raise TypeError(f"site '{site}': {name} have dtype {scores.dtype}, expected floating point")
-    if not torch.compiler.is_exporting() and torch._C._current_graph_task_id() != -1:
+    # with a handler active, a whole run is repeated, as chunks of EvidenceELBO are
+    if not torch.compiler.is_exporting() and torch._C._current_graph_task_id() != -1 and not runtime._PYRO_STACK:
         raise RuntimeError(
             f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
             f"parts around LatentAttention"

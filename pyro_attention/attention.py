@@ -102,7 +102,13 @@ class LatentAttention(nn.Module):
         self.normalize_scores = normalize_scores
 
     def forward(
-        self, scores: Tensor, values: Tensor, *, keys: Tensor | None = None, layout: Layout | None = None
+        self,
+        scores: Tensor,
+        values: Tensor,
+        *,
+        keys: Tensor | None = None,
+        queries: Tensor | None = None,
+        layout: Layout | None = None,
     ) -> AttentionOutput:
         """Sample the weights and aggregate the values; deterministic weights where Pyro does not run the model.
 
@@ -110,7 +116,9 @@ class LatentAttention(nn.Module):
             scores: Attention scores, ``[..., H, M, N]`` dense, ``[..., H, N]`` under ``Dense(event_dim=2)``, where
                 queries lie in plates, or ``[..., E, H]`` on a graph.
             values: ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on a graph.
-            keys: Keys for a contextual prior, shaped like the values.
+            keys: Keys for a contextual prior or a network of widths, shaped like the values.
+            queries: Queries for a network of widths: ``[..., H, M, D]`` dense, ``[..., H, D]`` where queries lie in
+                plates, ``[..., N, H, D]`` on a graph.
             layout: Mask and structure; dense without a mask by default.
 
         Returns:
@@ -131,13 +139,15 @@ class LatentAttention(nn.Module):
         _check_per_key("keys", keys, scores, layout, site=self.name)
         # an autocast region would redo the softmax inputs in half precision
         with torch.autocast(scores.device.type, enabled=False):
-            prior = self.propose(as_float(scores), keys, layout)
+            prior = self.propose(as_float(scores), keys, layout, queries)
             value = self.sample(prior)
             weights = self.dropout(prior.weights(value))
         context = prior.context(value, weights.to(values.dtype), values)
         return AttentionOutput(context=context, weights=weights)
 
-    def propose(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
+    def propose(
+        self, scores: Tensor, keys: Tensor | None, layout: Layout, queries: Tensor | None = None
+    ) -> AttentionDistribution:
         """The prior of one call, which carries the scores that a posterior family starts from, in 32 bits or more."""
         normalizes = self.normalize_scores and self.prior.normalizes
         scores = enter(scores, layout, self.normalizer if normalizes else None)
@@ -145,7 +155,8 @@ class LatentAttention(nn.Module):
         if not isinstance(prior, AttentionDistribution):
             seen = f"the prior network {type(self.prior).__name__} returned a {type(prior).__name__}"
             raise TypeError(f"site '{self.name}': {seen}, expected an AttentionDistribution such as GammaWeights")
-        return prior.proposing(scores, self.normalizer, normalizes=normalizes)
+        inputs = {"queries": queries, "keys": keys, "site": self.name}
+        return self.prior.complete(prior.proposing(scores, self.normalizer, normalizes=normalizes, **inputs))
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
         """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""

@@ -133,6 +133,9 @@ class EdgeList(Layout):
     def spread_keys(self, values: Tensor) -> Tensor:
         return self.sources.spread(values.transpose(-1, -2))
 
+    def spread_queries(self, values: Tensor) -> Tensor:
+        return self.targets.spread(values.transpose(-1, -2))
+
     def log_softmax(self, scores: Tensor, *, over_queries: bool = False) -> Tensor:
         return segment_log_softmax(scores, self.sources if over_queries else self.targets, mask=self.mask)
 

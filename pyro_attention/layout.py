@@ -61,6 +61,10 @@ class Layout(ABC):
         """Per-key values ``[..., H, N]`` in a shape that broadcasts against the scores."""
 
     @abstractmethod
+    def spread_queries(self, values: Tensor) -> Tensor:
+        """Per-query values ``[..., H, M]``, without M where queries lie in plates, in a shape that broadcasts so."""
+
+    @abstractmethod
     def log_softmax(self, scores: Tensor, *, over_queries: bool = False) -> Tensor:
         """Log softmax over the keys a query may attend to, or the queries that may attend to a key; 0 where masked."""
 
@@ -149,6 +153,9 @@ class Dense(Layout):
 
     def spread_keys(self, values: Tensor) -> Tensor:
         return values.unsqueeze(-2) if self.event_dim == 3 else values
+
+    def spread_queries(self, values: Tensor) -> Tensor:
+        return values.unsqueeze(-1)
 
     def _fill(self, scores: Tensor) -> Tensor:
         return scores if self.mask is None else scores.masked_fill(~self.mask, torch.finfo(scores.dtype).min)

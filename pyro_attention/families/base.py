@@ -13,7 +13,7 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention._checks import check_positive
+from pyro_attention._checks import as_float, broadcasts_to, check_positive, whole
 from pyro_attention.families.distribution import AttentionDistribution, LogWeights
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
@@ -43,6 +43,11 @@ class Prior(nn.Module):
             layout: Where the weights live.
         """
         raise NotImplementedError
+
+    def complete(self, proposed: Any) -> AttentionDistribution:
+        """The prior of a call, of what :meth:`forward` gave with all that the layer proposes: most are that already."""
+        prior: AttentionDistribution = proposed
+        return prior
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
         """Weights of ordinary attention with these scores, for a model that goes on with them and needs no site."""
@@ -93,27 +98,33 @@ class Family(nn.Module):
 
 
 class OneParameterFamily(Family):
-    """A family with one positive parameter, fixed or learnable, one number for all heads or one a head.
+    """A family with one positive parameter: a number, fixed or learnable, one a head, or what a network gives.
 
     Args:
         name: Name of the parameter.
-        value: Its value, a number or ``[heads]``.
+        value: Its value, a number or ``[heads]``, or a module such as :class:`WidthNetwork`, which is called with the
+            prior of the site and gives positive numbers that broadcast to its scores.
         of: Name of the family, in that of the parameter in a state dict: the state of another family is refused.
-        learnable: Train it (through its logarithm).
+        learnable: Train the number (through its logarithm); a module trains without.
 
     Raises:
         TypeError: The value requires a gradient, as an ``nn.Parameter`` does; the family makes its own.
-        ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head.
+        ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head; a module
+            gives values of another shape, or that are not positive and finite.
     """
 
-    def __init__(self, name: str, value: float | Tensor, *, of: str, learnable: bool) -> None:
+    def __init__(self, name: str, value: float | Tensor | nn.Module, *, of: str, learnable: bool) -> None:
         super().__init__()
+        self._name = name
+        self.network = value if isinstance(value, nn.Module) else None
+        if isinstance(value, nn.Module):
+            return
         check_constant(name, value, "pass its value and learnable=True: its logarithm is the parameter")
         check_positive(name, value)
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:
             raise ValueError(f"{name} has shape {tuple(log_value.shape)}, expected a number or one per head [heads]")
-        self._name, self._stored_as = name, f"log_{of}_{name}"
+        self._stored_as = f"log_{of}_{name}"
         setattr(self, self._stored_as, nn.Parameter(log_value) if learnable else nn.Buffer(log_value))
 
     @property
@@ -124,12 +135,27 @@ class OneParameterFamily(Family):
 
     def value(self, prior: LogWeights) -> Tensor:
         """The parameter in a shape that broadcasts against the prior's scores."""
+        if self.network is not None:
+            return self._of_network(self.network, prior)
         value, heads = self.log_value.exp(), prior.full_shape[prior.layout.head_dim]
         if value.numel() not in (1, heads):
             raise ValueError(f"{self._name} has {value.numel()} entries, expected 1 or one for each of {heads} heads")
         return prior.layout.spread_heads(value) if value.dim() else value
 
+    def _of_network(self, network: nn.Module, prior: LogWeights) -> Tensor:
+        value, who = as_float(network(prior)), f"site '{prior.site}': {type(network).__name__}"
+        if not broadcasts_to(value.shape, prior.full_shape):
+            expected = f"what broadcasts to the scores {tuple(prior.full_shape)}, as [..., heads, queries, 1] if dense"
+            raise ValueError(f"{who} gives {self._name} of shape {tuple(value.shape)}, expected {expected}")
+        good = (whole(value) > 0) & whole(value).isfinite()
+        if torch.distributions.Distribution._validate_args and not torch.compiler.is_exporting() and not good.all():
+            worst, remedy = whole(value)[~good][0].item(), "end it in softplus and add a small number, as WidthNetwork"
+            raise ValueError(f"{who} gives {self._name} {worst}, expected positive finite numbers; {remedy}")
+        return value
+
     def extra_repr(self) -> str:
+        if self.network is not None:
+            return ""
         trained = ", learnable=True" if isinstance(self.log_value, nn.Parameter) else ""
         return f"{self._name}={shown(self.log_value.exp())}{trained}"
 

@@ -41,6 +41,9 @@ class AttentionDistribution:
         parameter_names: Attributes that hold the parameters.
         normalizer: Of a prior, from log weights to weights.
         normalizes: Of a prior, whether scores enter normalised as the weights are.
+        queries: Of a prior, the queries of the call in the layout's own shape, where the layer has handed them on.
+        keys: Of a prior, its keys, likewise.
+        site: Of a prior, the name of its site.
     """
 
     kind: ClassVar[str]
@@ -50,6 +53,9 @@ class AttentionDistribution:
     event_shape: torch.Size
     normalizer: Normalizer = _SOFTMAX
     normalizes: bool = False
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+    site: str = ""
     _scores: Tensor | None = None
 
     @property
@@ -59,10 +65,13 @@ class AttentionDistribution:
             raise ValueError(f"{type(self).__name__} carries no scores; sample it through LatentAttention")
         return self._scores
 
-    def proposing(self, scores: Tensor, normalizer: Normalizer = _SOFTMAX, *, normalizes: bool = False) -> Self:
-        """Copy, for the prior of a site, with what the attention layer proposes."""
+    def proposing(
+        self, scores: Tensor, normalizer: Normalizer = _SOFTMAX, *, normalizes: bool = False, **inputs: Any
+    ) -> Self:
+        """Copy, for the prior of a site, with what the attention layer proposes: scores, queries, keys and name."""
         new = copy.copy(self)
         new._scores, new.normalizer, new.normalizes = scores, normalizer, normalizes
+        vars(new).update(inputs)
         return new
 
     def with_scores(self, scores: Tensor) -> Self:

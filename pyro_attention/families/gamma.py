@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Gamma as TorchGamma
 from torch.distributions import Weibull as TorchWeibull
 from torch.distributions import register_kl
@@ -157,7 +157,8 @@ class Gamma(OneParameterFamily):
     r"""Gamma posterior: rate :math:`a \exp(-\Phi)`.
 
     Args:
-        concentration: ``a > 0``, a number or one per head; ``Var[S] / E[S]^2`` is 1 / a.
+        concentration: ``a > 0``; ``Var[S] / E[S]^2`` is 1 / a. A number, one per head, or a network
+            (:class:`WidthNetwork`).
         learnable: Train it (through its logarithm).
 
     Example:
@@ -165,7 +166,7 @@ class Gamma(OneParameterFamily):
         Gamma(concentration=[2.0, 4.0])
     """
 
-    def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
+    def __init__(self, concentration: float | Tensor | nn.Module = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="gamma", learnable=learnable)
 
     def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> GammaWeights:

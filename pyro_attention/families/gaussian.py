@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence, register_kl
 
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
@@ -139,7 +139,7 @@ class Gaussian(OneParameterFamily):
 
     kind = GaussianWeights.kind
 
-    def __init__(self, scale: float | Tensor = 0.1, *, learnable: bool = False) -> None:
+    def __init__(self, scale: float | Tensor | nn.Module = 0.1, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, of="gaussian", learnable=learnable)
 
     def posterior(self, prior: Any, *_: Any, **__: Any) -> GaussianWeights:

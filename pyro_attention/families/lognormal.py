@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
 from pyro_attention.families.distribution import ContinuousWeights, LogWeights
@@ -142,7 +142,8 @@ class LogNormal(OneParameterFamily):
     r"""LogNormal posterior: location :math:`\Phi - \sigma^2/2`.
 
     Args:
-        scale: ``sigma > 0``, the standard deviation of ``log S``, a number or one per head.
+        scale: ``sigma > 0``, the standard deviation of ``log S``: a number, one per head, or a network
+            (:class:`WidthNetwork`).
         learnable: Train it (through its logarithm).
 
     Example:
@@ -152,7 +153,7 @@ class LogNormal(OneParameterFamily):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
-    def __init__(self, scale: float | Tensor = 0.5, *, learnable: bool = False) -> None:
+    def __init__(self, scale: float | Tensor | nn.Module = 0.5, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, of="lognormal", learnable=learnable)
 
     def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> LogNormalWeights:

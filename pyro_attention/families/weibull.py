@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_attention._checks import in_transform
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
@@ -83,7 +83,8 @@ class Weibull(OneParameterFamily):
     r"""Weibull posterior: :math:`\lambda = \exp(\Phi) / \Gamma(1 + 1/k)`.
 
     Args:
-        concentration: ``k > 0``, a number or one per head; ``Std[log S]`` is 1.28 / k.
+        concentration: ``k > 0``; ``Std[log S]`` is 1.28 / k. A number, one per head, or a network
+            (:class:`WidthNetwork`).
         learnable: Train it (through its logarithm).
 
     Example:
@@ -93,7 +94,7 @@ class Weibull(OneParameterFamily):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
-    def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
+    def __init__(self, concentration: float | Tensor | nn.Module = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="weibull", learnable=learnable)
 
     def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> WeibullWeights:

@@ -266,7 +266,7 @@ class GraphAttention(nn.Module):
         shared = self.lin_dst is None and targets is sources
         queries = keys if shared else self._project(targets, self.lin_dst or self.lin_src)
         scores = self.score(keys, queries, graph, self._edge_features(edge_attr, graph))
-        output = self.attention(scores, self.value_dropout(keys), keys=keys, layout=graph)
+        output = self.attention(scores, self.value_dropout(keys), keys=keys, queries=queries, layout=graph)
         context = output.context.flatten(-2) if self.concat else output.context.mean(-2)
         if self.res is not None:
             context = context + self.res(targets)

@@ -296,7 +296,8 @@ class MultiheadAttention(_TorchLayer):
         scores: Tensor = self.score(q, k)
         if mask.bias is not None:
             scores = scores + mask.bias.to(scores.dtype)
-        return self.attention(scores, v, keys=k, layout=Dense(mask.allowed, causal=is_causal))  # type: ignore[no-any-return]
+        layout = Dense(mask.allowed, causal=is_causal)
+        return self.attention(scores, v, keys=k, queries=q, layout=layout)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, {self.num_heads}, kdim={self.k_proj.in_features}, vdim={self.v_proj.in_features}"

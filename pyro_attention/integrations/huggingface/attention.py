@@ -98,7 +98,7 @@ def attend(
     if module.training:
         latent.dropout.p = float(dropout)  # predict draws dropout in evaluation mode too, where models pass 0
     attention = partial(_sample, latent) if pyro_runs_the_model() else latent
-    output: AttentionOutput = attention(scores, value, keys=key, layout=layout)
+    output: AttentionOutput = attention(scores, value, keys=key, queries=query, layout=layout)
     return output.context.transpose(1, 2).contiguous(), output.weights
 
 
@@ -130,10 +130,12 @@ def batch_plate(name: str, size: int) -> AbstractContextManager[Any]:
     return pyro.plate(fresh_name(name), size, dim=-1)
 
 
-def _sample(latent: SiteAttention, scores: Tensor, value: Tensor, *, keys: Tensor, layout: Dense) -> AttentionOutput:
+def _sample(
+    latent: SiteAttention, scores: Tensor, value: Tensor, *, layout: Dense, **vectors: Tensor
+) -> AttentionOutput:
     """Output of one call in a run, whose site has a name of its own."""
     with fresh_site(latent), batch_plate(f"{latent.name}.batch", len(scores)):
-        output: AttentionOutput = latent(scores, value, keys=keys, layout=_without_padding(layout, scores, latent))
+        output: AttentionOutput = latent(scores, value, layout=_without_padding(layout, scores, latent), **vectors)
         if output.context.dim() != value.dim():
             raise ValueError(
                 f"site '{latent.name}': one pass draws weights of shape {tuple(output.context.shape[:-1])}, but the "

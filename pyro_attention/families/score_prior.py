@@ -1,0 +1,81 @@
+"""A prior with a learned width around the scores of the layer, and the posterior that keeps the prior."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_attention._checks import check_kind
+from pyro_attention.families.base import Family, OneParameterFamily, Prior
+from pyro_attention.families.distribution import AttentionDistribution, LogWeights
+from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.layout import Layout
+
+__all__ = ["FromPrior", "ScorePrior"]
+
+
+class ScorePrior(Prior):
+    r"""The prior of noise in attention itself, :math:`p(S \mid x)` with :math:`\mathrm{E}[S] = \exp(\Phi)`.
+
+    Its distribution is that of a family of positive weights at the layer's own scores. Its width is then a part of the
+    model, which :class:`EvidenceELBO` learns from the data, and not a choice of the guide's: the guide is
+    :class:`FromPrior`, or :class:`Amortised`, which may look at the observations.
+
+    Args:
+        family: LogNormal, Weibull or Gamma, with its width: learnable, or a network (:class:`WidthNetwork`).
+
+    Raises:
+        TypeError: The family is no family.
+        ValueError: It is one of other weights than positive ones, or none with a width.
+
+    Example:
+        >>> from pyro_attention import AttentionGuide, LatentAttention, LogNormal
+        >>> attention = LatentAttention("attention", ScorePrior(LogNormal(scale=0.5, learnable=True)))
+        >>> guide = AttentionGuide(lambda scores, values: attention(scores, values).context, FromPrior())
+        >>> guide(torch.zeros(1, 2, 3), torch.ones(1, 3, 4))["attention"].shape
+        torch.Size([1, 2, 3])
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2, for the families.
+    """
+
+    def __init__(self, family: OneParameterFamily) -> None:
+        super().__init__()
+        check_kind("family", family, Family, "LogNormal(scale=0.5, learnable=True)")
+        if family.kind != LogWeights.kind or not isinstance(family, OneParameterFamily):
+            raise ValueError(
+                f"family is {family}, expected one of positive weights with a width: LogNormal, Weibull, Gamma"
+            )
+        self.family = family
+
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:  # noqa: ARG002
+        # not a prior yet: it carries what the layer proposes to where the family takes it
+        return LogNormalWeights(scores, torch.ones_like(scores[..., :1]), layout=layout)
+
+    def complete(self, proposed: Any) -> AttentionDistribution:
+        inputs = {"queries": proposed.queries, "keys": proposed.keys, "site": proposed.site}
+        prior: Any = self.family.posterior(proposed)
+        completed: AttentionDistribution = prior.proposing(
+            proposed.scores, proposed.normalizer, normalizes=proposed.normalizes, **inputs
+        )
+        return completed
+
+
+class FromPrior(Family):
+    r"""The posterior is the prior: weights are drawn from the model itself, and there is no KL.
+
+    Under :class:`EvidenceELBO` that estimates the log evidence, and the width of a :class:`ScorePrior` is learned.
+    Under :class:`AttentionELBO` it gives Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid W)]`, which is largest where
+    the width is zero: a learned one collapses.
+
+    Example:
+        >>> FromPrior().has_prior_term
+        False
+    """
+
+    kind = None
+    has_prior_term = False
+
+    def posterior(self, prior: Any, *_: Any, **__: Any) -> Any:
+        return prior

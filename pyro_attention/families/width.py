@@ -1,0 +1,103 @@
+"""WidthNetwork: the width of attention weights as a function of queries, keys or scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention._checks import as_float, check_positive
+
+__all__ = ["WidthNetwork"]
+
+
+class WidthNetwork(nn.Module):
+    r"""A positive number for every query, key or weight, :math:`c + \mathrm{softplus}(w^\top h + b)`.
+
+    Give it to a family in the place of a number: ``LogNormal(scale=WidthNetwork(8))``. Its input h is the vector
+    itself, or a hidden layer over it, and it starts as the same number for all inputs. A module of your own may stand
+    in its place: it is called with the prior of the site, which carries ``scores``, ``queries``, ``keys`` and
+    ``layout``, and gives positive numbers that broadcast to the scores.
+
+    Args:
+        dim: Width of a query or key; 1 for scores.
+        heads: One network a head, or 1 for a network shared by all heads.
+        of: "queries", "keys" or "scores".
+        initial: The number that it starts as.
+        hidden_dim: Width of a hidden layer (tanh); without one the network is affine.
+        minimum: Its lower bound c, which keeps widths of zero and their infinite gradients away.
+
+    Raises:
+        ValueError: ``of`` is unknown, a size is below one, or ``initial`` not above ``minimum``; at a call: queries or
+            keys that the layer does not hand on, or of another width.
+
+    Example:
+        >>> from pyro_attention import Dense, FixedGammaPrior, LatentAttention, LogNormal
+        >>> family = LogNormal(scale=WidthNetwork(8, initial=0.5))
+        >>> attention, queries = LatentAttention("attention", FixedGammaPrior()), torch.randn(2, 3, 8)
+        >>> prior = attention.propose(torch.zeros(2, 3, 4), None, Dense(), queries)
+        >>> family.posterior(prior).scale.shape
+        torch.Size([2, 3, 1])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        of: Literal["queries", "keys", "scores"] = "queries",
+        initial: float = 0.5,
+        hidden_dim: int | None = None,
+        minimum: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        if of not in ("queries", "keys", "scores"):
+            raise ValueError(f"of is '{of}', expected 'queries', 'keys' or 'scores'")
+        check_positive("the least of dim, heads and hidden_dim", min(dim, heads, hidden_dim or dim))
+        check_positive("minimum", minimum)
+        if not initial > minimum:
+            raise ValueError(f"initial is {initial}, expected more than minimum={minimum}")
+        self.dim, self.heads, self.initial, self.minimum = dim, heads, initial, minimum
+        self.of: Literal["queries", "keys", "scores"] = of
+        self.hidden = None if hidden_dim is None else nn.Parameter(torch.randn(heads, dim, hidden_dim) / math.sqrt(dim))
+        self.hidden_bias = None if hidden_dim is None else nn.Parameter(torch.zeros(heads, 1, hidden_dim))
+        self.weight = nn.Parameter(torch.zeros(heads, hidden_dim or dim, 1))
+        # the inverse of softplus
+        start = initial - minimum + math.log(-math.expm1(minimum - initial))
+        self.bias = nn.Parameter(torch.full((heads, 1), start))
+
+    def forward(self, prior: Any) -> Tensor:
+        """The numbers of a site, in a shape that broadcasts to its scores."""
+        layout, inputs = prior.layout, getattr(prior, self.of)
+        if inputs is None:
+            seen = f"site '{prior.site}': {type(self).__name__} is of the {self.of}, which the layer does not hand on"
+            raise ValueError(f"{seen}; pass {self.of}= to LatentAttention")
+        on_edges, in_plates = layout.head_dim == -1, layout.head_dim == -2
+        if self.of == "scores":
+            rows = inputs.transpose(-1, -2) if on_edges else inputs.flatten(layout.head_dim + 1)
+            width = self._of_vectors(rows.unsqueeze(-1), prior.site)
+            return width.transpose(-1, -2) if on_edges else width.reshape(inputs.shape)
+        vectors = layout.heads_first(inputs)
+        if self.of == "keys":
+            return layout.spread_keys(self._of_vectors(vectors, prior.site))
+        if in_plates:
+            return self._of_vectors(vectors.unsqueeze(-2), prior.site)
+        return layout.spread_queries(self._of_vectors(vectors, prior.site))
+
+    def _of_vectors(self, vectors: Tensor, site: str) -> Tensor:
+        """Widths ``[..., H, L]`` of vectors ``[..., H, L, D]``."""
+        if vectors.size(-1) != self.dim or self.heads not in (1, vectors.size(-3)):
+            seen = f"site '{site}': {self.of} have {vectors.size(-3)} heads of width {vectors.size(-1)}"
+            heads = self.heads if self.heads > 1 else "any number of"
+            raise ValueError(f"{seen}, but the network of widths expects {heads} heads of width {self.dim}")
+        hidden = vectors.to(self.weight.dtype)
+        if self.hidden is not None and self.hidden_bias is not None:
+            hidden = (hidden @ self.hidden + self.hidden_bias).tanh()
+        potential = as_float((hidden @ self.weight).squeeze(-1) + self.bias)
+        return self.minimum + torch.nn.functional.softplus(potential)
+
+    def extra_repr(self) -> str:
+        hidden = "" if self.hidden is None else f", hidden_dim={self.hidden.size(-1)}"
+        return f"{self.dim}, heads={self.heads}, of='{self.of}', initial={self.initial}{hidden}"

@@ -1,0 +1,244 @@
+"""EvidenceELBO: the log evidence of every item, by several draws of its attention weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions.util import scale_and_mask
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
+from pyro_attention.guide import check_guide, is_attention_site, keeps_prior
+from pyro_attention.objectives.elbo import AttentionELBO
+
+__all__ = ["DRAWS", "EvidenceELBO", "ItemWeights", "item_weights"]
+
+DRAWS = "_samples"  # the plate of the draws, at the left of those of the model
+
+
+class EvidenceELBO(AttentionELBO):
+    r"""Log evidence by K draws of the attention weights, with weights for each item of the plates.
+
+    .. math:: \sum_i \mathrm{E}\Bigl[\log \frac{1}{K} \sum_{k=1}^K w_{ik}\Bigr], \qquad
+              w_{ik} = f(y_i \mid W_{ik})\, \frac{p(W_{ik} \mid x_i)}{q(W_{ik} \mid x_i, y_i)}, \quad W_{ik} \sim q
+
+    It lies between the ELBO (K = 1) and the log evidence, which it reaches as K grows. The ELBO is largest at a width
+    of zero; this is not, so a width that the prior has (:class:`ScorePrior`) is learned from the data. With the guide
+    :class:`FromPrior` the ratio of p and q is one; a guide that sees y (:class:`Amortised`) needs fewer draws.
+
+    An item is an entry of the plates that all latent sites and all observations have in common: of the data, say, where
+    each has several queries in one site, or of the words, where each has its own. Its weight covers all that lies in
+    it: of layers in a stack K draws of all layers together, so that deep stacks and large items, such as a whole graph,
+    need far more draws. Masked observations count for nothing; the scale of the sites multiplies an item's bound.
+
+    All draws come from one pass, by a plate at the left, and share what is ahead of the attention, dropout included;
+    the model must broadcast over it. Gradients are pathwise. Where one attention site has a posterior of its own, that
+    of its parameters is doubly reparameterised, so that its signal does not vanish as K grows; of several such sites it
+    is the plain one of the bound. ``kl_record`` stays empty.
+
+    Args:
+        num_particles: Draws K, at least 2.
+        chunk_size: Draws in one pass; all when omitted. Passes are run again in the backward pass, so that memory is
+            that of one, for the price of another forward pass, and what is ahead of the attention once a chunk.
+        max_plate_nesting: Number of nested plates, without that of the draws; guessed when omitted.
+
+    Raises:
+        ValueError: At a call: no observation; sites without a common plate, or with another scale; weights of an item
+            that all vanish.
+
+    Example:
+        >>> import pyro
+        >>> from pyro_attention import AttentionGuide, Dense, FromPrior, LatentAttention, LogNormal, ScorePrior
+        >>> attention = LatentAttention("attention", ScorePrior(LogNormal(scale=0.5, learnable=True)))
+        >>> def model(scores, values, y):
+        ...     with pyro.plate("data", len(y)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+        ...         pyro.sample("y", pyro.distributions.Normal(mean, 1.0), obs=y)
+        >>> elbo = EvidenceELBO(num_particles=4, max_plate_nesting=1)
+        >>> guide = AttentionGuide(model, FromPrior())
+        >>> round(elbo.loss(model, guide, torch.zeros(2, 1, 3), torch.ones(1, 3, 1), torch.ones(2)), 3)  # log 2 pi
+        1.838
+
+    Source: Burda et al. (2016), Importance Weighted Autoencoders; Tucker et al. (2019), Doubly Reparameterized Gradient
+    Estimators for Monte Carlo Objectives.
+    """
+
+    def __init__(
+        self, num_particles: int = 8, *, chunk_size: int | None = None, max_plate_nesting: float = float("inf")
+    ) -> None:
+        if num_particles < 2:
+            raise ValueError(f"num_particles is {num_particles}, expected at least 2; AttentionELBO works with one")
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size is {chunk_size}, expected at least 1")
+        super().__init__(
+            kl_weight=0.0,  # the prior enters by the weights
+            num_particles=num_particles,
+            vectorize_particles=True,
+            max_plate_nesting=max_plate_nesting,
+        )
+        self.chunk_size = chunk_size
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Estimate of the negative log evidence in nats, a scalar tensor."""
+        check_guide(guide)
+        if self.max_plate_nesting == float("inf"):
+            self._guess_max_plate_nesting(model, guide, args, kwargs)
+        self.kl_record, normalized = {}, _Normalized()
+        size = self.chunk_size or self.num_particles
+        saves_memory = size < self.num_particles and torch.is_grad_enabled()
+        # checkpoint keeps the random state of the devices that it sees among the arguments
+        devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
+        chunks, scale = [], None
+        for start in range(0, self.num_particles, size):
+            place = slice(start, min(start + size, self.num_particles))
+
+            def draw(*_: Tensor, place: slice = place) -> tuple[Tensor, Any]:
+                items = self._draw(model, guide, args, kwargs, place, normalized)
+                return items.log_weights, items.scale
+
+            run = checkpoint(draw, *devices, use_reentrant=False) if saves_memory else draw()
+            chunks.append(run[0])
+            scale = run[1]
+        log_weights = torch.cat(chunks)
+        normalized.weights = log_weights.detach().softmax(0)
+        bounds = log_weights.logsumexp(0) - math.log(self.num_particles)
+        if (count := (~bounds.isfinite()).sum().item()) and torch.distributions.Distribution._validate_args:
+            raise ValueError(
+                f"the log evidence of {count} of {bounds.numel()} items is NaN or infinite: all of their "
+                f"{self.num_particles} weights vanish, or an observation is NaN; hide missing observations by "
+                f"poutine.mask, or give the likelihood more noise"
+            )
+        return -torch.as_tensor(scale_and_mask(bounds, scale=scale)).sum()
+
+    def _draw(
+        self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: _Normalized
+    ) -> ItemWeights:
+        """Log weights of some of the draws; the draws of a posterior of its own are prepared for their gradient."""
+        with pyro.plate(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
+            model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
+        self._elbo_particle(model_trace, guide_trace)  # for its checks
+        sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
+        latent = [
+            (site, model_trace.nodes[name]["fn"] if name in model_trace else None) for name, site in sites.items()
+        ]
+        own = [site for site, prior in latent if _has_ratio(site, prior)]
+        if len(own) == 1 and isinstance(own[0]["fn"], ContinuousWeights):
+            q, value = own[0]["fn"], own[0]["value"]
+            own[0]["fn"] = _detached(q)
+            if value.requires_grad:
+                value.register_hook(lambda grad: grad * normalized.of(place, len(q.event_shape)))
+        return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
+
+
+@dataclass
+class _Normalized:
+    """Normalised weights of all draws, which are known once the last chunk is drawn, for the gradients of each."""
+
+    weights: Tensor | None = None
+
+    def of(self, place: slice, event_dim: int) -> Tensor:
+        assert self.weights is not None
+        weights = self.weights[place]
+        return weights.reshape(*weights.shape, *[1] * event_dim)
+
+
+@dataclass(frozen=True)
+class ItemWeights:
+    """Log weights of the items of one pass.
+
+    Attributes:
+        log_weights: ``[draws, ...]``, with the dimensions of all plates, of size one where a plate is within an item;
+            without the first one where the pass is a single draw.
+        dims: Dimensions of the plates whose entries are items, negative.
+        scale: What the sites are scaled by, a number or a tensor that broadcasts.
+    """
+
+    log_weights: Tensor
+    dims: tuple[int, ...]
+    scale: Any
+
+
+def item_weights(latent: Iterable[tuple[Any, Any]], observed: Iterable[Any]) -> ItemWeights:
+    r"""Log weights of every item, :math:`\log f(y_i \mid W_i) + \log p(W_i) - \log q(W_i)`, of one pass of a guide.
+
+    Args:
+        latent: Latent sites of the guide's trace, each with the distribution that the model has there, None where it
+            has none. Sites that keep their prior, by ``FromPrior`` or by themselves, add nothing.
+        observed: Observed sites.
+
+    Raises:
+        ValueError: As at a call of :class:`EvidenceELBO`.
+    """
+    latent, observed = list(latent), list(observed)
+    if not observed:
+        raise ValueError("the model observes nothing, so draws have no weights; pass it the observations")
+    sites = [*(site for site, _ in latent), *observed]
+    dims, scale = _item_dims(sites), _common_scale(sites)
+    total: Any = 0.0
+    for site in observed:
+        log_prob = site["unscaled_log_prob"] if "unscaled_log_prob" in site else site["fn"].log_prob(site["value"])
+        total = total + _sum_to_items(log_prob, site, dims)
+    for site, prior in latent:
+        if _has_ratio(site, prior):
+            log_p = 0.0 if prior is None else prior.log_prob(site["value"])
+            total = total + _sum_to_items(log_p - site["fn"].log_prob(site["value"]), site, dims)
+    return ItemWeights(total, dims, scale)
+
+
+def _has_ratio(site: Any, prior: Any) -> bool:
+    """Whether prior and posterior of a latent site differ."""
+    return not (site["mask"] is False or keeps_prior(site) or site["fn"] is prior)
+
+
+def _sum_to_items(log_prob: Tensor, site: Any, dims: tuple[int, ...]) -> Tensor:
+    log_prob = scale_and_mask(log_prob, mask=site["mask"])
+    kept = {*dims, *(frame.dim for frame in site["cond_indep_stack"] if frame.name == DRAWS)}
+    others = [dim for dim in range(-log_prob.dim(), 0) if dim not in kept]
+    return log_prob.sum(others, keepdim=True) if others else log_prob
+
+
+def _plates(site: Any) -> dict[str, Any]:
+    return {frame.name: frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.name != DRAWS}
+
+
+def _item_dims(sites: list[Any]) -> tuple[int, ...]:
+    """Dimensions of the plates that all sites have in common."""
+    plates = [_plates(site) for site in sites]
+    common = set(plates[0]).intersection(*plates[1:])
+    attended = [
+        frame for site, own in zip(sites, plates, strict=True) if is_attention_site(site) for frame in own.values()
+    ]
+    if not common and any(frame.size > 1 for frame in attended):
+        seen = ", ".join(
+            f"'{site['name']}' in {sorted(own) or 'none'}" for site, own in zip(sites, plates, strict=True)
+        )
+        raise ValueError(
+            f"no plate holds all sites (plates by site: {seen}), so that all data would be one item, whose weights "
+            f"vanish; put attention and observations of an item into one plate, and keep other latent sites within it"
+        )
+    return tuple(sorted(plates[0][name].dim for name in common))
+
+
+def _common_scale(sites: list[Any]) -> Any:
+    """The scale of all sites; ValueError where they differ."""
+    first = sites[0]
+    for site in sites[1:]:
+        if (torch.as_tensor(site["scale"]) != torch.as_tensor(first["scale"])).any():
+            seen = f"site '{site['name']}' has scale {site['scale']} and site '{first['name']}' {first['scale']}"
+            raise ValueError(f"{seen}, expected the same; put poutine.scale, or the subsampled plate, around both")
+    return first["scale"]
+
+
+def _detached(q: Any) -> AttentionDistribution:
+    """The same distribution, whose parameters pass on no gradient."""
+    new: AttentionDistribution = copy.copy(q)
+    for name in q.parameter_names:
+        setattr(new, name, getattr(q, name).detach())
+    return new

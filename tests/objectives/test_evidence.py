@@ -1,0 +1,302 @@
+"""EvidenceELBO: values and gradients against quadrature, stock Pyro and sums by hand."""
+
+import functools
+import math
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import poutine
+from pyro.distributions import Normal
+from pyro.infer import RenyiELBO
+from torch import nn
+
+from pyro_attention import (
+    Amortised,
+    AttentionELBO,
+    AttentionGuide,
+    Dense,
+    EvidenceELBO,
+    FromPrior,
+    LatentAttention,
+    LogNormal,
+    MultiheadAttention,
+    ScorePrior,
+    Weibull,
+    WidthNetwork,
+)
+from pyro_attention.objectives import evidence
+from pyro_attention.posterior.predictive import seeded
+from tests.helpers import assert_mean, flat
+
+VALUES = torch.tensor([[[0.0], [1.0]]])  # of two keys
+QUERIES, Y = torch.tensor([[-1.0], [0.2], [1.5]]), torch.tensor([0.8, 0.1, 0.6])
+NOISE = 0.25
+
+
+class TwoKeys(nn.Module):
+    """Numbers between the values of two keys; the width of an item depends on its query."""
+
+    def __init__(self, items=3, copies=1):
+        super().__init__()
+        self.scores = nn.Parameter(torch.tensor([[[0.3, -0.2]], [[0.0, 0.5]], [[-0.4, 0.1]]])[:items])
+        self.width = WidthNetwork(1, initial=0.9)
+        nn.init.constant_(self.width.weight, 0.3)
+        self.attention = LatentAttention("attention", ScorePrior(LogNormal(self.width)))
+        self.queries, self.y, self.copies = QUERIES[:items], Y[:items], copies
+
+    def forward(self):
+        data = (self.scores, self.queries, self.y)
+        scores, queries, y = (each.repeat(self.copies, *[1] * (each.dim() - 1)) for each in data)
+        with pyro.plate("data", len(y)):
+            layout = Dense(event_dim=2)
+            mean = self.attention(scores, VALUES, queries=queries.unsqueeze(-2), layout=layout).context
+            pyro.sample("y", Normal(mean.squeeze(-1).squeeze(-1), NOISE), obs=y)
+
+
+class SeesY(nn.Module):
+    """Scores that grow with the observation."""
+
+    def __init__(self, y):
+        super().__init__()
+        self.slope, self.y = nn.Parameter(torch.tensor(0.7)), y
+
+    def forward(self):
+        return self.slope * self.y[:, None, None] * torch.tensor([-1.0, 1.0])
+
+
+def make(guide, items=3, copies=1):
+    model = TwoKeys(items, copies)
+    y = model.y.repeat(copies)
+    q = FromPrior() if guide == "prior" else Amortised(SeesY(y), LogNormal(0.8, learnable=True))
+    return model, AttentionGuide(model, q)
+
+
+def parameters(model, guide):
+    return [*model.parameters(), *guide.parameters()]
+
+
+both_guides = pytest.mark.parametrize("guide", ["prior", "sees_y"])
+
+
+# By quadrature
+
+
+def nodes(dims, count):
+    """Points ``[n, dims]`` and log weights of Gauss-Hermite quadrature for standard normal noise."""
+    points, weights = map(torch.tensor, np.polynomial.hermite_e.hermegauss(count))
+    grid = torch.cartesian_prod(*[points] * dims).view(-1, dims)
+    log_weights = torch.cartesian_prod(*[weights.log() - 0.5 * math.log(2 * math.pi)] * dims).view(-1, dims).sum(-1)
+    return grid, log_weights.exp()
+
+
+def expected_bound(model, guide, draws, count):
+    """The expectation of the bound of K draws, summed over the items; differentiable."""
+    model, guide = model.double(), guide.double()
+    scores = model.scores.log_softmax(-1).squeeze(-2)
+    scale = 1e-3 + torch.nn.functional.softplus(QUERIES.double() @ model.width.weight[0] + model.width.bias)
+    loc = scores - scale**2 / 2
+    q_loc, q_scale = loc, scale
+    family = guide.families[0]
+    if isinstance(family, Amortised):
+        q_scale = family.family.log_value.exp()
+        q_loc = family.network().double().log_softmax(-1).squeeze(-2) - q_scale**2 / 2
+    noise, weights = nodes(2 * draws, count)
+    value = q_loc + q_scale * noise.view(-1, draws, 1, 2)
+    log_w = Normal(value.softmax(-1)[..., 1], NOISE).log_prob(Y.double())
+    if isinstance(family, Amortised):
+        log_w = log_w + (Normal(loc, scale).log_prob(value) - Normal(q_loc, q_scale).log_prob(value)).sum(-1)
+    bounds = log_w.logsumexp(1) - math.log(draws)
+    return (weights[:, None] * bounds).sum()
+
+
+def log_evidence(model):
+    """Of the difference of both log weights, which is normal."""
+    model = model.double()
+    scale = 1e-3 + torch.nn.functional.softplus(QUERIES.double() @ model.width.weight[0] + model.width.bias).squeeze(-1)
+    middle = (model.scores[..., 1] - model.scores[..., 0]).squeeze(-1)
+    noise, weights = nodes(1, 120)
+    mean = (middle + math.sqrt(2) * scale * noise).sigmoid()
+    return (weights[:, None] * Normal(mean, NOISE).log_prob(Y.double()).exp()).sum(0).log().sum()
+
+
+@both_guides
+def test_between_elbo_and_evidence(guide):
+    """By quadrature K = 1 < K = 2 < evidence; many draws reach it."""
+    bounds = [expected_bound(*make(guide), draws, count).item() for draws, count in ((1, 60), (2, 22))]
+    evidence = log_evidence(make(guide)[0]).item()
+    assert bounds[0] + 0.05 < bounds[1] < evidence - 0.05
+    torch.manual_seed(0)
+    model, q = make(guide)
+    elbo = EvidenceELBO(20_000, max_plate_nesting=1)
+    found = torch.tensor([-elbo.loss(model, q) for _ in range(20)])
+    assert abs(found.mean() - evidence) < 4 * found.std() / math.sqrt(20) + 2e-3
+
+
+def mean_gradients(guide, draws, *, copies=1000, repeats=40, **options):
+    """Rows of gradients of the negative bound, by the items' share of parameters that all copies have in common."""
+    model, q = make(guide, copies=copies)
+    elbo, rows = EvidenceELBO(draws, max_plate_nesting=1, **options), []
+    for seed in range(repeats):
+        torch.manual_seed(seed)
+        rows.append(flat(elbo.differentiable_loss(model, q), parameters(model, q)) / copies)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("guide", "options"), [("prior", {}), ("sees_y", {}), ("sees_y", {"chunk_size": 1})])
+def test_gradient_is_that_of_the_expected_bound(guide, options):
+    """The doubly reparameterised one, too, and in chunks; of scores, widths and inference network."""
+    model, q = make(guide)
+    expected = flat(-expected_bound(model, q, 2, 22), parameters(model, q))
+    assert (expected.abs() > 0.02).all()
+    assert_mean(mean_gradients(guide, 2, **options), expected)
+
+
+def plain_loss(model, guide, draws):
+    """The negative bound, whose gradient is the plain pathwise one."""
+    with pyro.plate(evidence.DRAWS, draws, dim=-2):
+        trace = guide.run().trace
+    latent = trace.nodes["attention"]
+    items = evidence.item_weights([(latent, latent["infer"]["prior"])], [trace.nodes["y"]])
+    return -(items.log_weights.logsumexp(0) - math.log(draws)).sum()
+
+
+def test_doubly_reparameterised_gradient_has_less_variance():
+    draws, rows = 64, {"plain": [], "double": []}
+    model, q = make("sees_y")
+    elbo = EvidenceELBO(draws, max_plate_nesting=1)
+    for seed in range(100):
+        torch.manual_seed(seed)
+        rows["plain"].append(flat(plain_loss(model, q, draws), list(q.parameters())))
+        rows["double"].append(flat(elbo.differentiable_loss(model, q), list(q.parameters())))
+    plain, double = (torch.stack(rows[name]) for name in ("plain", "double"))
+    assert_mean(plain - double, 0)
+    assert (double.var(0) < 0.5 * plain.var(0)).all()
+
+
+def test_value_of_stock_pyro():
+    """On a model of one item, by a plain guide that draws the same numbers."""
+    model, q = make("sees_y", items=1)
+
+    def plain():
+        with poutine.block(), seeded(0):
+            prior = poutine.trace(model).get_trace().nodes["attention"]["fn"]
+        with pyro.plate("data", 1):
+            pyro.sample("attention", q.families[0].posterior(prior))
+
+    torch.manual_seed(0)
+    stock = RenyiELBO(alpha=0, num_particles=5, vectorize_particles=True, max_plate_nesting=1).loss(model, plain)
+    torch.manual_seed(0)
+    assert EvidenceELBO(5, max_plate_nesting=1).loss(model, q) == pytest.approx(stock, rel=1e-5)
+
+
+# Items
+
+
+class Sentences(nn.Module):
+    """Self-attention over the words of a sentence ahead of a site for each word: two layers."""
+
+    def __init__(self, *, size=3, mask=True):
+        super().__init__()
+        self.size, self.mask = size, mask
+        generator = torch.Generator().manual_seed(0)
+        self.x, self.y = torch.randn(3, 4, 2, generator=generator), torch.randn(3, 4, generator=generator)
+        self.first = MultiheadAttention(2, 1, name="first", prior=ScorePrior(LogNormal(0.7)))
+        self.second = LatentAttention("second", ScorePrior(Weibull(2.0)))
+
+    def forward(self):
+        with pyro.plate("sentences", self.size, subsample=torch.arange(3), dim=-2):
+            x = self.first(*[self.x.unsqueeze(1)] * 3)[0].squeeze(-3)
+            with pyro.plate("words", 4, dim=-1):
+                keys, layout = x.unsqueeze(-3).unsqueeze(-3), Dense(event_dim=2)
+                mean = self.second((x @ x.mT).unsqueeze(-2), keys, layout=layout).context[..., 0, 0]
+                with poutine.mask(mask=self.mask):
+                    pyro.sample("y", Normal(mean, 1.0), obs=self.y)
+
+
+def by_hand(model, guide, draws):
+    """Log likelihoods ``[draws, sentences, words]`` of the draws of a seed."""
+    torch.manual_seed(0)
+    with pyro.plate(evidence.DRAWS, draws, dim=-3):
+        site = guide.run().trace.nodes["y"]
+    return site["fn"].log_prob(site["value"])
+
+
+def test_items_are_what_all_sites_share():
+    """Words of a sentence share its first site, so their weights are one; scale and mask count as they say."""
+    mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1]], dtype=torch.bool)
+    for model, kept, scale in ((Sentences(), 1, 1), (Sentences(mask=mask), mask, 1), (Sentences(size=30), 1, 10)):
+        guide = AttentionGuide(model, FromPrior())
+        log_f = (by_hand(model, guide, 6) * kept).sum(-1)
+        expected = -scale * (log_f.logsumexp(0) - math.log(6)).sum()
+        torch.manual_seed(0)
+        assert EvidenceELBO(6, max_plate_nesting=2).loss(model, guide) == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_chunks_save_memory_and_change_nothing(monkeypatch):
+    """What is kept for the backward pass is that of one chunk; gradients are those without a second run."""
+    model, q = make("sees_y", copies=50)
+    kept = {}
+
+    def gradient(name, elbo, recomputed):
+        if not recomputed:
+            monkeypatch.setattr(evidence, "checkpoint", lambda run, *_, use_reentrant: run())
+        torch.manual_seed(0)
+        total = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: total.append(x.nbytes) or x, lambda x: x):
+            loss = elbo.differentiable_loss(model, q)
+        kept[name] = sum(total)
+        return flat(loss, parameters(model, q))
+
+    elbo = EvidenceELBO(8, chunk_size=3, max_plate_nesting=1)
+    chunked = gradient("chunks", elbo, recomputed=True)
+    torch.testing.assert_close(chunked, gradient("whole", elbo, recomputed=False))
+    assert kept["chunks"] < 0.2 * kept["whole"]
+
+
+def observed(x, *, together=True, scale=1.0, obs=Y):
+    """One number a query, in the plate of the attention or in one of its own."""
+    attention, plate = LatentAttention("attention", ScorePrior(LogNormal(0.5))), pyro.plate("data", 3)
+    with plate:
+        mean = attention(x, VALUES, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+    if obs is not None:
+        with plate if together else pyro.plate("other", 3), poutine.scale(scale=scale):
+            pyro.sample("y", Normal(mean, 1.0), obs=obs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"obs": None}, "the model observes nothing"),
+        ({"together": False}, "no plate holds all sites.*'attention' in \\['data'\\], 'y' in \\['other'\\]"),
+        ({"scale": 2.0}, "site 'y' has scale 2.0 and site 'attention' 1.0"),
+        ({"obs": torch.tensor([0.5, 1e30, 0.5])}, "of 1 of 3 items is NaN or infinite: all of their 4 weights"),
+    ],
+)
+def test_mistakes(options, message):
+    model = functools.partial(observed, torch.zeros(3, 1, 2), **options)
+    with pytest.raises(ValueError, match=message), pyro.validation_enabled(True):
+        EvidenceELBO(4, max_plate_nesting=1).loss(model, AttentionGuide(model, FromPrior()))
+
+
+def test_refuses_one_draw():
+    with pytest.raises(ValueError, match="num_particles is 1, expected at least 2; AttentionELBO works with one"):
+        EvidenceELBO(1)
+
+
+def test_the_elbo_lets_the_width_collapse_and_the_evidence_does_not():
+    """The same model and guide; the width that made the numbers is 0.9 to 1.3."""
+    ends = {}
+    for elbo in (AttentionELBO(max_plate_nesting=1), EvidenceELBO(8, max_plate_nesting=1)):
+        torch.manual_seed(0)
+        model = TwoKeys(copies=100)
+        with torch.no_grad():
+            model.y = torch.sigmoid(torch.randn(3) * 1.4)
+        loss, optimizer = elbo(model, AttentionGuide(model, FromPrior())), torch.optim.Adam([model.width.bias], 0.1)
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+        ends[type(elbo)] = model.width.bias.item()
+    assert ends[AttentionELBO] < -2 < 0 < ends[EvidenceELBO]
