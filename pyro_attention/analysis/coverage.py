@@ -10,6 +10,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_attention.attention import name_model_sites
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.posterior.sampling import sample_posterior, seeded
@@ -124,23 +125,91 @@ def check_coverage(
     Source: Talts et al. (2018), Validating Bayesian Inference Algorithms with Simulation-Based Calibration.
     """
     guide = poutine.unwrap(model)
+    has_guide = isinstance(guide, AttentionGuide)
     if infer is None:
-        if not isinstance(guide, AttentionGuide):
-            raise TypeError(f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model")
+        if not has_guide:
+            raise TypeError(
+                f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model"
+            )
         infer = _by_guide(model, num_draws)
     if num_draws < 2 or (num_draws + 1) % bins:
-        raise ValueError(f"num_draws is {num_draws} and bins {bins}, expected one less than a multiple of bins, as 99")
+        raise ValueError(f"num_draws is {num_draws} and bins is {bins}, expected one less than a multiple of bins: 99")
     for level in levels:
         if not 0 < level < 1:
             raise ValueError(f"level is {level}, expected a probability in (0, 1)")
-    positions: dict[str, list[Tensor]] = {}
-    chosen: dict[str, list[Tensor]] = {}
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {}
     with seeded(seed), torch.no_grad():
         for _ in range(num_simulations):
-            truth, observations = _simulate(guide.model if isinstance(guide, AttentionGuide) else model, args, kwargs)
+            truth, observations = _simulate(guide.model if has_guide else model, args, kwargs)
             draws = infer(observations, *args, **kwargs)
-            for name, (weights, items) in truth.items():
-                ranks = _ranks(weights, _draws_of(name, draws, weights, num_draws))
-                counts = (weights.isfinite() & (weights != 0)) if True else None
-                positions.setdefault(name, []).append(ranks.reshape(items, -1))
-    raise NotImplementedError
+            for name, (weights, kept) in truth.items():
+                ranks = _ranks(name, weights, draws, num_draws).view_as(kept)
+                found.setdefault(name, []).append((ranks, kept))
+        return {name: _coverage(runs, num_draws, levels, bins, name) for name, runs in found.items()}
+
+
+def _by_guide(guide: Any, num_draws: int) -> Infer:
+    def infer(observations: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        return sample_posterior(poutine.condition(guide, data=observations), *args, num_samples=num_draws, **kwargs)
+
+    return infer
+
+
+def _simulate(model: Any, args: Any, kwargs: Any) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+    """A draw of the model: weights of every attention site and which of them count ``[items, weights]``, and data."""
+    name_model_sites(model)
+    trace = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
+    truth, observations = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
+    for name, site in trace.nodes.items():
+        if site["type"] == "sample" and isinstance(site["fn"], AttentionDistribution):
+            weights, kept = site["fn"].weights(site["value"]), site["fn"].layout.kept
+            kept = torch.ones_like(weights, dtype=torch.bool) if kept is None else kept.expand(weights.shape)
+            truth[name] = weights, kept.reshape(site["fn"].batch_shape.numel(), -1)
+        elif site["type"] == "sample" and site["infer"].get("was_observed"):
+            observations[name] = site["value"]
+    if not truth or not observations:
+        seen = "attention site" if not truth else "observed site"
+        raise ValueError(f"the model has no {seen}; pass the arguments with which it has one, such as y= of any values")
+    return truth, observations
+
+
+def _ranks(name: str, truth: Tensor, draws: Mapping[str, Tensor], num_draws: int) -> Tensor:
+    """Number of draws below each weight; of equal ones, as of alignments, a number at random."""
+    shape = tuple(draws[name].shape) if name in draws else None
+    if shape != (num_draws, *truth.shape):
+        seen = "no draws" if shape is None else f"draws of shape {shape}"
+        raise ValueError(f"site '{name}': infer gave {seen}, expected {(num_draws, *truth.shape)}")
+    below, equal = (draws[name] < truth).sum(0), (draws[name] == truth).sum(0)
+    return below + (torch.rand(truth.shape, device=truth.device) * (equal + 1)).long()
+
+
+def _coverage(
+    runs: list[tuple[Tensor, Tensor]], num_draws: int, levels: Sequence[float], bins: int, name: str
+) -> Coverage:
+    """What ranks ``[items, weights]`` of all runs, and which of them count, say of a site."""
+    ranks, kept = (torch.cat(parts) for parts in zip(*runs, strict=True))
+    ranks, kept = ranks[kept.any(1)], kept[kept.any(1)]
+    if len(ranks) < 5 * bins:
+        raise ValueError(
+            f"site '{name}': {len(ranks)} items for {bins} bins, expected at least {5 * bins}; raise num_simulations, "
+            f"or give the model more data (only what lies in plates are several items)"
+        )
+    # 0 in the middle, nearly 1 at either end
+    distance = ((2 * ranks + 1) / (num_draws + 1) - 1).abs()
+    shares = {level: ((distance < level) & kept).sum(1) / kept.sum(1) for level in levels}
+    chosen = ranks.gather(1, kept.float().multinomial(1)).squeeze(1).cpu()
+    expected = len(chosen) / bins
+    chi_square = ((_counts(chosen, num_draws, bins) - expected).square() / expected).sum()
+    return Coverage(
+        coverage={level: share.mean().item() for level, share in shares.items()},
+        errors={level: share.std().item() / len(share) ** 0.5 for level, share in shares.items()},
+        ranks=chosen,
+        num_draws=num_draws,
+        chi_square=chi_square.item(),
+        p_value=torch.special.gammaincc(torch.tensor((bins - 1) / 2).double(), chi_square.double() / 2).item(),
+        bins=bins,
+    )
+
+
+def _counts(ranks: Tensor, num_draws: int, bins: int) -> Tensor:
+    return torch.bincount(ranks * bins // (num_draws + 1), minlength=bins)
