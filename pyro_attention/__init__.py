@@ -33,6 +33,7 @@ from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.over_queries import DoublyNormalized, Hybrid, Sinkhorn
 from pyro_attention.posterior.exact import exact_alignments
 from pyro_attention.posterior.predictive import predict, sample_posterior
+from pyro_attention.posterior.score_posterior import ScorePosterior
 
 __version__ = "0.2.0"
 
@@ -71,6 +72,7 @@ __all__ = [
     "MultiheadAttention",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
+    "ScorePosterior",
     "ScorePrior",
     "Sinkhorn",
     "Soft",
