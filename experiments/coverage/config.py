@@ -17,6 +17,7 @@ class CoverageConfig(TrainingOptions):
         toy: noise, where weights are random and their spread depends on the query; ignorance, where they follow from
             scores that have to be learned from few items.
         items: Training items.
+        form: In ignorance, standard deviation of the entries of the matrix that makes the scores.
         objective: soft attention; the ELBO, with a fixed prior; or the log evidence by several draws.
         family: Of the random weights.
         width: Spread of the random weights: fixed, one that is learned, or a network of the query.
@@ -26,12 +27,15 @@ class CoverageConfig(TrainingOptions):
         noise: Standard deviation of an observation: known, one that is learned, or a network of the query.
         dropout: Of the projected queries and keys.
         members: Networks of an ensemble.
+        laplace: Count with a Laplace approximation of the queries' projection, too.
         batch_size: Items of a batch.
+        repeats: Passes over the items in an epoch.
         num_samples: Draws of every test item.
     """
 
     toy: Literal["noise", "ignorance"] = "noise"
     items: PositiveInt = 20_000
+    form: PositiveFloat = 0.5
     objective: Literal["soft", "elbo", "evidence"] = "evidence"
     family: Literal["lognormal", "weibull"] = "lognormal"
     width: Literal["fixed", "one", "network"] = "network"
@@ -41,9 +45,11 @@ class CoverageConfig(TrainingOptions):
     noise: Literal["known", "one", "network"] = "network"
     dropout: Dropout = 0.0
     members: PositiveInt = 1
+    laplace: bool = False
     batch_size: PositiveInt = 64
+    repeats: PositiveInt = 1
     learning_rate: PositiveFloat = 0.01
-    max_epochs: PositiveInt = 10
+    max_epochs: PositiveInt = 2
     num_samples: PositiveInt = 1000
 
 

@@ -48,10 +48,6 @@ class Items(NamedTuple):
     scores: Tensor  # [n, KEYS], true ones
     spread: Tensor  # [n], true standard deviation of log S
 
-    def part(self, index: Any) -> Items:
-        """Some of the items."""
-        return Items(*(each[index] for each in self))
-
 
 def generate(config: CoverageConfig) -> dict[str, Items]:
     """Training, validation and test items of a problem, by the seed."""
@@ -60,7 +56,7 @@ def generate(config: CoverageConfig) -> dict[str, Items]:
     def randn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
-    form = torch.eye(3) if config.toy == "noise" else 0.5 * randn(4, 4)
+    form = torch.eye(3) if config.toy == "noise" else config.form * randn(4, 4)
     found, width = {}, 4 if config.toy == "noise" else 3
     for part, count in {"train": config.items, "val": 2000, "test": 2000}.items():
         queries, keys, values = randn(count, len(form)), randn(count, KEYS, len(form)), randn(count, KEYS, width)
@@ -85,6 +81,7 @@ class Regression(nn.Module):
         queries, keys, hidden = (4, 3, 8) if config.toy == "noise" else (4, 4, 4)
         self.query = nn.Linear(queries, hidden, bias=False)
         self.key = nn.Linear(keys, hidden, bias=False) if config.toy == "noise" else nn.Identity()
+        self.scale = 1 / math.sqrt(hidden) if config.toy == "noise" else 1.0
         self.dropout = nn.Dropout(config.dropout)
         self.attention = LatentAttention("attention", prior)
         self.log_noise: nn.Module | Tensor = nn.Buffer(torch.tensor(math.log(NOISE[config.toy])))
@@ -96,7 +93,7 @@ class Regression(nn.Module):
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, y: Tensor) -> Tensor:
         projected = self.dropout(self.query(queries)).unsqueeze(-1)
-        scores = (self.dropout(self.key(keys)) @ projected).squeeze(-1) / math.sqrt(projected.size(-2))
+        scores = self.scale * (self.dropout(self.key(keys)) @ projected).squeeze(-1)
         log_noise = self.log_noise(queries) if isinstance(self.log_noise, nn.Module) else self.log_noise
         with pyro.plate("items", len(y), dim=-1):
             context = self.attention(
@@ -174,16 +171,17 @@ def build(config: CoverageConfig) -> TrainedCoverage:
 
 
 class Batches:
-    """Batches of the items, in another order in every epoch if they are shuffled."""
+    """Batches of the items, in another order in every pass if they are shuffled."""
 
-    def __init__(self, items: Items, size: int, *, shuffle: bool) -> None:
-        self.items, self.size, self.shuffle = items, size, shuffle
+    def __init__(self, items: Items, size: int, *, shuffle: bool = False, repeats: int = 1) -> None:
+        self.items, self.size, self.shuffle, self.repeats = items, size, shuffle, repeats
 
     def __len__(self) -> int:
-        return math.ceil(len(self.items.y) / self.size)
+        return self.repeats * math.ceil(len(self.items.y) / self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         count = len(self.items.y)
-        order = torch.randperm(count) if self.shuffle else torch.arange(count)
-        for index in order.split(self.size):
-            yield tuple(self.items.part(index)[:4])
+        for _ in range(self.repeats):
+            order = torch.randperm(count) if self.shuffle else torch.arange(count)
+            for index in order.split(self.size):
+                yield tuple(each[index] for each in self.items[:4])

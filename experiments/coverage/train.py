@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyro
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from experiments.coverage.config import CoverageConfig
-from experiments.coverage.model import NOISE, Batches, Items, TrainedCoverage, build, generate, log_mean
+from experiments.coverage.model import NOISE, Batches, Items, TrainedCoverage, build, generate, log_mean, scheme
 from experiments.harness.training import FITTED, Fitted, fit
 from experiments.run import Task, run_and_show
-from pyro_attention import ScorePosterior, predict, sample_posterior
+from pyro_attention import ScorePosterior
 from pyro_attention.analysis.inputs import equal_tailed
-from pyro_attention.posterior.predictive import Noise, seeded
+from pyro_attention.posterior.predictive import seeded
 
 LEVEL = 0.9
 TERCILES = ("low", "middle", "high")
-_PARAMETER_DRAWS = 50  # of a ScorePosterior
-_DROPOUT_DRAWS = 100
+_RUNS = 200  # with other parameters, or other dropout
+_CHUNK = 100  # draws of a run
 
 
 class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
@@ -44,7 +48,10 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
 
     def fit(self, trained: TrainedCoverage, data: dict[str, Items], folder: Path) -> Fitted:
         config = trained.config
-        train, val = Batches(data["train"], config.batch_size, shuffle=True), Batches(data["val"], 1000, shuffle=False)
+        train, val = (
+            Batches(data["train"], config.batch_size, shuffle=True, repeats=config.repeats),
+            Batches(data["val"], 1000),
+        )
         found = []
         for member, module in enumerate(trained.modules):
             place = folder if member == 0 else folder / f"member-{member}"
@@ -60,16 +67,20 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
         self, trained: TrainedCoverage, data: dict[str, Items], fitted: Fitted, folder: Path  # noqa: ARG002
     ) -> dict[str, float]:  # fmt: skip
         config, test = trained.config, data["test"]
-        count = 1 if config.objective == "soft" else config.num_samples
-        metrics = scores("mean", test, *draws(trained, test, count))
-        if config.dropout:
-            metrics |= scores("dropout", test, *draws(trained, test, _DROPOUT_DRAWS, noise="dropout"))
-        if config.members == 1:
-            metrics |= scores("laplace", test, *with_parameters(trained, data["train"], test))
+        with seeded(config.seed):
+            metrics = scores(
+                "mean", test, *draws(trained, test, 1 if config.objective == "soft" else config.num_samples)
+            )
+            if config.dropout:
+                metrics |= scores("dropout", test, *several(trained, test, _Dropping(trained.model.dropout)))
+            if config.laplace:
+                batches = Batches(data["train"], 2000)
+                loss = scheme(replace(config, draws=32))[2](trained.model, trained.guide)
+                posterior = ScorePosterior(trained.model, "query.*", loss, batches)
+                metrics |= scores("laplace", test, *several(trained, test, posterior))
+            metrics |= scores("truth", test, *true_draws(test, NOISE[config.toy], config.num_samples))
         if config.toy == "noise" and config.objective == "soft":
             metrics |= _at_temperature(trained, data["val"], test, metrics)
-        with seeded(config.seed):
-            metrics |= scores("truth", test, *true_draws(test, NOISE[config.toy], config.num_samples))
         return {**metrics, "val_nll": fitted.history[fitted.best_epoch]["val_loss"]}
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
@@ -86,34 +97,42 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
         return found | {"temperature": texts["temperature"], "val_nll": "validation loss", **FITTED}
 
 
-def draws(
-    trained: TrainedCoverage, items: Items, count: int, *, noise: Noise = "attention", seed: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Draws of weights ``[S, n, KEYS]`` and the log likelihoods with them ``[S, n]``, of all members."""
-    found = []
-    chunk = min(count, 100) if noise == "attention" else 1
-    for module in trained.modules:
-        options = {"num_samples": count, "chunk_size": chunk, "noise": noise}
-        options |= {"seed": trained.config.seed if seed is None else seed}  # so that both have the same draws
-        weights = sample_posterior(module.objective.guide, *items[:4], **options)["attention"].squeeze(-2)
-        log_likelihood = predict(module.objective.guide, *items[:4], keep_samples=True, **options).samples
-        found.append((weights, log_likelihood))
-    weights, log_likelihood = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return weights, log_likelihood
+def draws(trained: TrainedCoverage, items: Items, count: int) -> tuple[Tensor, Tensor]:
+    """Draws of weights ``[S, n, KEYS]`` and the log likelihoods with them ``[S, n]``, as many of every member."""
+    weights, log_likelihood = [], []
+    with torch.no_grad():
+        for module in trained.modules:
+            for start in range(0, count, _CHUNK):
+                with pyro.plate("draws", min(_CHUNK, count - start), dim=-2):
+                    run = module.objective.guide.run(*items[:4])
+                site = run.trace.nodes["attention"]
+                weights.append(site["infer"]["prior"].weights(site["value"]).squeeze(-2))
+                log_likelihood.append(run.output)
+    shape = items.weights.shape
+    return torch.cat([each.view(-1, *shape) for each in weights]), torch.cat(
+        [each.view(-1, shape[0]) for each in log_likelihood]
+    )
 
 
-def with_parameters(trained: TrainedCoverage, train: Items, items: Items) -> tuple[Tensor, Tensor]:
-    """:func:`draws` with another draw of the queries' projection for every part of them."""
-    module, config = trained.module, trained.config
-    batches = list(Batches(train, 2000, shuffle=False))
-    posterior = ScorePosterior(trained.model, "query.*", module.objective, batches)
-    count, found = 1 if config.objective == "soft" else config.num_samples // _PARAMETER_DRAWS, []
-    with seeded(config.seed):
-        for place in range(200 if config.objective == "soft" else _PARAMETER_DRAWS):
-            with posterior:
-                found.append(draws(trained, items, count, seed=config.seed + place))
-    weights, log_likelihood = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return weights, log_likelihood
+def several(trained: TrainedCoverage, items: Items, draw: AbstractContextManager[Any]) -> tuple[Tensor, Tensor]:
+    """:func:`draws` in many runs, around each of which something is drawn for all of its items."""
+    config, found = trained.config, []
+    for _ in range(_RUNS):
+        with draw:
+            found.append(draws(trained, items, 1 if config.objective == "soft" else config.num_samples // _RUNS))
+    weights, log_likelihood = zip(*found, strict=True)
+    return torch.cat(weights), torch.cat(log_likelihood)
+
+
+class _Dropping(AbstractContextManager[None]):
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __enter__(self) -> None:
+        self.module.train()
+
+    def __exit__(self, *_: object) -> None:
+        self.module.eval()
 
 
 def true_draws(items: Items, noise: float, count: int) -> tuple[Tensor, Tensor]:
