@@ -78,7 +78,7 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
                 loss = scheme(replace(config, draws=32))[2](trained.model, trained.guide)
                 posterior = ScorePosterior(trained.model, "query.*", loss, batches)
                 metrics |= scores("laplace", test, *several(trained, test, posterior))
-            metrics |= scores("truth", test, *true_draws(test, NOISE[config.toy], config.num_samples))
+                metrics |= scores("truth", test, *true_draws(test, NOISE[config.toy], config.num_samples))
         if config.toy == "noise" and config.objective == "soft":
             metrics |= _at_temperature(trained, data["val"], test, metrics)
         return {**metrics, "val_nll": fitted.history[fitted.best_epoch]["val_loss"]}
