@@ -59,8 +59,8 @@ class Coverage:
         counts, share = _counts(self.ranks, self.num_draws, self.bins), 1 / self.bins
         error = 2.58 * (share * (1 - share) / len(self.ranks)) ** 0.5
         ax.axhspan(share - error, share + error, color="0.85", label="99 % of an exact posterior")
-        edges = torch.arange(self.bins) / self.bins
-        ax.bar(edges, counts / len(self.ranks), 1 / self.bins, align="edge", color="#1b6ca8", edgecolor="white")
+        edges, heights = (torch.arange(self.bins) / self.bins).tolist(), (counts / len(self.ranks)).tolist()
+        ax.bar(edges, heights, 1 / self.bins, align="edge", color="#1b6ca8", edgecolor="white")
         stated = ", ".join(f"{level:.0%}: {found:.3f}" for level, found in self.coverage.items())
         ax.set(xlabel="rank of the true weight among draws", ylabel="share", xlim=(0, 1), title=f"coverage {stated}")
         ax.legend(frameon=False)
