@@ -3,7 +3,8 @@
 from typing import Literal
 
 __all__ = [
-    "AblationSchemeName", "AlignmentSchemeName", "NormalizerName", "PriorName", "SchemeName", "WeightsSchemeName",
+    "AblationSchemeName", "AlignmentSchemeName", "NormalizerName", "ObjectiveName", "PriorName", "SchemeName",
+    "WeightsSchemeName",
 ]  # fmt: skip
 
 WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
@@ -22,5 +23,6 @@ AlignmentSchemeName = Literal[
 ]
 SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
 AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
+ObjectiveName = Literal["elbo", "evidence"]
 PriorName = Literal["fixed", "contextual"]
 NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]

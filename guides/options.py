@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from guides.names import AblationSchemeName, PriorName, SchemeName
+from guides.names import AblationSchemeName, ObjectiveName, PriorName, SchemeName
 
 if TYPE_CHECKING:
     from guides.schemes import Scheme
@@ -16,6 +16,7 @@ __all__ = ["AMORTISED", "WEIGHTS", "AlignmentSchemeOptions", "PosteriorOptions",
 # an option, the options that decide whether it is used, and for which of their values it is
 UsedBy = Mapping[str, Mapping[str, Sequence[str]]]
 
+POSITIVE = ("weibull", "lognormal", "gamma")
 WEIGHTS = ("weibull", "lognormal", "gamma", "gaussian")
 AMORTISED = ("categorical_enum", "sparse_enum", "categorical_sample", "gumbel", "wake_sleep", "iwae", "dirichlet")
 _SUMMED_OUT = ("marginal", "sparse_marginal", "hard_enum", "categorical_enum", "sparse_enum")
@@ -40,13 +41,16 @@ class PosteriorOptions:
     scale: PositiveFloat = 0.1
 
     USED_BY: ClassVar[UsedBy] = {
-        "prior": {"guide": WEIGHTS},
-        "kl_weight": {"guide": (*WEIGHTS, "categorical_sample", "gumbel", "dirichlet")},
+        "prior": {"guide": WEIGHTS, "objective": ("elbo",)},
+        "kl_weight": {"guide": (*WEIGHTS, "categorical_sample", "gumbel", "dirichlet"), "objective": ("elbo",)},
         "concentration": {"guide": ("weibull", "gamma")},
         "scale": {"guide": ("lognormal", "gaussian")},
-        "prior_rate": {"guide": ("weibull", "gamma")},
-        "prior_scale": {"guide": ("lognormal", "gaussian")},
+        "prior_rate": {"guide": ("weibull", "gamma"), "objective": ("elbo",)},
+        "prior_scale": {"guide": ("lognormal", "gaussian"), "objective": ("elbo",)},
         "learnable": {"guide": WEIGHTS},
+        "objective": {"guide": POSITIVE},
+        "draws": {"guide": POSITIVE, "objective": ("evidence",)},
+        "learned_width": {"guide": POSITIVE, "objective": ("evidence",)},
         "temperature": {"guide": ("gumbel",)},
         "particles": {"guide": ("wake_sleep", "iwae")},
         "top_k": {"guide": ("sparse_marginal", "sparse_enum")},
@@ -62,7 +66,12 @@ class SchemeOptions(PosteriorOptions):
         guide: Posterior of the attention; soft is ordinary deterministic attention.
         prior_rate: Rate of a Gamma prior.
         prior_scale: Standard deviation of a LogNormal or Gaussian prior.
-        learnable: Train the posterior's concentration or scale.
+        learnable: Train the concentration or scale, one number for all.
+        objective: elbo, or evidence: the log evidence by several draws, where the weights are drawn from a prior around
+            the scores, whose width the data can tell; it has no KL and no other prior.
+        draws: Draws of the evidence for each training step.
+        learned_width: Let the concentration or scale of the evidence be a network of the keys, which starts at that
+            number.
 
     Example:
         >>> SchemeOptions(guide="gamma", concentration=5.0).build_scheme().family
@@ -73,6 +82,9 @@ class SchemeOptions(PosteriorOptions):
     prior_rate: PositiveFloat = 1.0
     prior_scale: PositiveFloat = 1.0
     learnable: bool = False
+    objective: ObjectiveName = "elbo"
+    draws: PositiveInt = 8
+    learned_width: bool = False
 
     def build_scheme(self, **changes: Any) -> "Scheme":
         """The scheme of these options, with ``changes`` to the arguments of :func:`guides.build_scheme`."""

@@ -4,8 +4,8 @@
 name                posterior of the attention   objective
 =================== ============================ ================================================
 soft                point mass at the mean       log f(E[z]): ordinary deterministic attention
-weibull, gamma      that family, Gamma prior     ELBO, closed-form KL
-lognormal           that family, LogNormal prior ELBO, closed-form KL
+weibull, gamma      that family, Gamma prior     ELBO, closed-form KL; or evidence: that family as the prior
+lognormal           that family, LogNormal prior ELBO, closed-form KL; or evidence, likewise
 gaussian            plain Gaussian, and prior    ELBO, closed-form KL; weights off the simplex, for ablations
 marginal            none                         log evidence, alignments summed out
 sparse_marginal     none; sparsemax prior        log evidence, summed over the few keys of the prior
@@ -30,19 +30,30 @@ from typing import Any, get_args
 from pyro.infer import ELBO
 from torch import nn
 
-from guides.names import AblationSchemeName, AlignmentSchemeName, NormalizerName, PriorName, SchemeName
+from guides.names import (
+    AblationSchemeName,
+    AlignmentSchemeName,
+    NormalizerName,
+    ObjectiveName,
+    PriorName,
+    SchemeName,
+)
 from pyro_attention import (
     Amortised,
     AttentionELBO,
     AttentionGuide,
     Categorical,
     Dirichlet,
+    EvidenceELBO,
+    FromPrior,
     GumbelSoftmax,
     Hybrid,
     ImportanceELBO,
     Marginal,
+    ScorePrior,
     Soft,
     SparseCategorical,
+    WidthNetwork,
     elbo_for,
 )
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
@@ -91,6 +102,9 @@ def build_scheme(
     prior_rate: float = 1.0,
     prior_scale: float = 1.0,
     learnable: bool = False,
+    objective: ObjectiveName = "elbo",
+    draws: int = 8,
+    learned_width: bool = False,
     temperature: float = 0.5,
     particles: int = 5,
     top_k: int | None = None,
@@ -128,6 +142,14 @@ def build_scheme(
     if name == "soft":
         return Scheme(_factory("gamma_fixed"), Soft(), weighted)
     family: Any = FAMILIES[name]
+    if objective == "evidence" and name != "gaussian":
+        number = concentration if name in ("weibull", "gamma") else scale
+
+        def around_scores(key_dim: int, heads: int) -> Prior:
+            width = WidthNetwork(key_dim, heads, of="keys", initial=number, minimum=number / 100)
+            return ScorePrior(family(width) if learned_width else family(number, learnable=learnable))
+
+        return Scheme(around_scores, FromPrior(), EvidenceELBO(draws, max_plate_nesting=plates))
     nodes: dict[str, Any] = {"all_nodes": True} if all_nodes and prior == "contextual" else {}
     if name in ("weibull", "gamma"):
         posterior, factory = (

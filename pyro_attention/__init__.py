@@ -31,8 +31,8 @@ from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.over_queries import DoublyNormalized, Hybrid, Sinkhorn
-from pyro_attention.posterior.exact import exact_alignments
-from pyro_attention.posterior.predictive import predict, sample_posterior
+from pyro_attention.posterior.exact import exact_alignments, posterior_attention
+from pyro_attention.posterior.predictive import predict, sample_posterior, weighted_posterior
 from pyro_attention.posterior.score_posterior import ScorePosterior
 
 __version__ = "0.2.0"
@@ -86,6 +86,8 @@ __all__ = [
     "elbo_for",
     "exact_alignments",
     "name_sites",
+    "posterior_attention",
     "predict",
     "sample_posterior",
+    "weighted_posterior",
 ]

@@ -113,7 +113,8 @@ class Regression(nn.Module):
         with ExitStack() as plates:
             for dim in range(-len(batch), 0):
                 plates.enter_context(pyro.plate(f"plate{dim}", batch[dim], dim=dim))
-            out = self.attention(form.scores(problem.scores, mask), nodes, keys=nodes, layout=form.layout(mask))
+            vectors = {"keys": nodes, "queries": form.nodes(problem.targets)}
+            out = self.attention(form.scores(problem.scores, mask), nodes, layout=form.layout(mask), **vectors)
             pyro.deterministic("weights", form.to_dense(out.weights, mask), event_dim=3)
             context = pyro.deterministic("context", form.nodes(out.context), event_dim=3)
             pyro.sample("targets", Normal(context.float(), 1.0).to_event(3), obs=problem.targets.float())

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pyro
 import torch
 from pyro.distributions.util import scale_and_mask
+from pyro.poutine.subsample_messenger import SubsampleMessenger
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
 from pyro_attention.guide import check_guide, is_attention_site, keeps_prior
-from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.elbo import AttentionELBO, is_point_mass
 
-__all__ = ["DRAWS", "EvidenceELBO", "ItemWeights", "item_weights"]
+__all__ = ["DRAWS", "EvidenceELBO", "ItemWeights", "item_weights", "plates_of", "sum_to_items"]
 
 DRAWS = "_samples"  # the plate of the draws, at the left of those of the model
 
@@ -121,7 +122,7 @@ class EvidenceELBO(AttentionELBO):
         self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: _Normalized
     ) -> ItemWeights:
         """Log weights of some of the draws; the draws of a posterior of its own are prepared for their gradient."""
-        with pyro.plate(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
+        with _Draws(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
             model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
         self._elbo_particle(model_trace, guide_trace)  # for its checks
         sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
@@ -135,6 +136,16 @@ class EvidenceELBO(AttentionELBO):
             if value.requires_grad:
                 value.register_hook(lambda grad: grad * normalized.of(place, len(q.event_shape)))
         return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
+
+
+class _Draws(pyro.plate):
+    """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
+
+    def _process_message(self, msg: Any) -> None:
+        if msg["type"] == "sample" and not msg["is_observed"] and is_point_mass(msg["fn"]):
+            SubsampleMessenger._process_message(self, msg)  # which does not broadcast
+        else:
+            super()._process_message(msg)
 
 
 @dataclass
@@ -184,11 +195,11 @@ def item_weights(latent: Iterable[tuple[Any, Any]], observed: Iterable[Any]) -> 
     total: Any = 0.0
     for site in observed:
         log_prob = site["unscaled_log_prob"] if "unscaled_log_prob" in site else site["fn"].log_prob(site["value"])
-        total = total + _sum_to_items(log_prob, site, dims)
+        total = total + sum_to_items(log_prob, site, dims)
     for site, prior in latent:
         if _has_ratio(site, prior):
             log_p = 0.0 if prior is None else prior.log_prob(site["value"])
-            total = total + _sum_to_items(log_p - site["fn"].log_prob(site["value"]), site, dims)
+            total = total + sum_to_items(log_p - site["fn"].log_prob(site["value"]), site, dims)
     return ItemWeights(total, dims, scale)
 
 
@@ -197,20 +208,22 @@ def _has_ratio(site: Any, prior: Any) -> bool:
     return not (site["mask"] is False or keeps_prior(site) or site["fn"] is prior)
 
 
-def _sum_to_items(log_prob: Tensor, site: Any, dims: tuple[int, ...]) -> Tensor:
+def sum_to_items(log_prob: Tensor, site: Any, dims: Collection[int]) -> Tensor:
+    """Log probability of a site summed over its plates, but those of the items and of the draws, as its mask says."""
     log_prob = scale_and_mask(log_prob, mask=site["mask"])
     kept = {*dims, *(frame.dim for frame in site["cond_indep_stack"] if frame.name == DRAWS)}
     others = [dim for dim in range(-log_prob.dim(), 0) if dim not in kept]
     return log_prob.sum(others, keepdim=True) if others else log_prob
 
 
-def _plates(site: Any) -> dict[str, Any]:
+def plates_of(site: Any) -> dict[str, Any]:
+    """Plates of the model that a site lies in, by name."""
     return {frame.name: frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.name != DRAWS}
 
 
 def _item_dims(sites: list[Any]) -> tuple[int, ...]:
     """Dimensions of the plates that all sites have in common."""
-    plates = [_plates(site) for site in sites]
+    plates = [plates_of(site) for site in sites]
     common = set(plates[0]).intersection(*plates[1:])
     attended = [
         frame for site, own in zip(sites, plates, strict=True) if is_attention_site(site) for frame in own.values()

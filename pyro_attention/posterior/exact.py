@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -11,10 +12,14 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_attention.families.alignment import CategoricalAlignment, Marginal
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.guide import AttentionGuide, is_attention_site
+from pyro_attention.layout import Dense
 from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.evidence import plates_of, sum_to_items
+from pyro_attention.posterior.sampling import passes, sample_posterior
 
-__all__ = ["exact_alignments"]
+__all__ = ["exact_alignments", "posterior_attention"]
 
 
 def exact_alignments(
@@ -68,6 +73,100 @@ def exact_alignments(
         # the evidence of a minibatch counts each of its items several times, and a query may be without keys
         found[name] = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
     return found
+
+
+def posterior_attention(
+    guide: AttentionGuide, *args: Any, site: str | None = None, num_samples: int = 30, **kwargs: Any
+) -> dict[str, Tensor]:
+    r"""The key that explains the observation of a query, for weights that are soft or drawn.
+
+    .. math:: p(z = n \mid x, y) \propto \mathrm{E}_q[W_n]\, f(y \mid z = n)
+
+    The weights are taken for the probabilities that a query reads one key n alone, and Bayes' rule weighs each key by
+    the likelihood of what it would have said. A network that was trained with mixed values needs no further training;
+    its alignments become better. Costs as many runs of the model as there are keys.
+
+    Args:
+        guide: The guide, over a model whose queries lie in plates, each with its observation, and one head.
+        args: Arguments of the model, with the observations.
+        site: Name of the attention site, where there are several; the others have their mean weights.
+        num_samples: Draws for the mean weights; one is enough under ``Soft()``.
+        kwargs: Keyword arguments of the model.
+
+    Returns:
+        By the name of the site, rows of posterior probabilities ``[..., 1, N]``. A query whose observation is masked
+        keeps its weights, and one without keys has zeros.
+
+    Raises:
+        ValueError: No site of that name, or several and no name; alignments, for which there is
+            :func:`exact_alignments`; several heads; observations outside the plates of the site.
+
+    Example:
+        >>> import pyro, torch
+        >>> from pyro_attention import Dense, FixedGammaPrior, LatentAttention, Soft
+        >>> attention, values = LatentAttention("read", FixedGammaPrior()), torch.tensor([[[0.0], [1.0], [2.0]]])
+        >>> def model(scores, y):
+        ...     with pyro.plate("queries", len(y)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+        ...         pyro.sample("y", pyro.distributions.Normal(mean, 0.5), obs=y)
+        >>> guide = AttentionGuide(model, Soft())
+        >>> posterior_attention(guide, torch.zeros(2, 1, 3), torch.tensor([0.0, 2.0]))["read"].mul(100).round().int()
+        tensor([[[88, 12,  0]],
+        <BLANKLINE>
+                [[ 0, 12, 88]]], dtype=torch.int32)
+
+    Source: Shankar and Sarawagi (2019), Posterior Attention Models for Sequence to Sequence Learning, section 3.
+    """
+    draws = sample_posterior(guide, *args, num_samples=num_samples, **kwargs)
+    name = site if site is not None or len(draws) != 1 else next(iter(draws))
+    if name not in draws:
+        seen = ", ".join(map(repr, draws))
+        raise ValueError(f"site is {site!r}, expected one of {seen}")
+    weights, rows = draws[name].mean(0), []
+    for key in range(weights.size(-1)):
+        with _AtKey(name, key), closing(passes(guide, args, kwargs, 1, "none", None, None, None, whole=True)) as runs:
+            rows.append(_log_likelihood(next(runs).trace, name))
+    log_f = torch.stack(rows, -1).unsqueeze(-2)
+    products = weights * (log_f - log_f.amax(-1, keepdim=True)).exp()
+    return {name: products / products.sum(-1, keepdim=True).clamp_min(torch.finfo(products.dtype).tiny)}
+
+
+def _log_likelihood(trace: Any, name: str) -> Tensor:
+    """Log likelihood of every query of a site, ``[...]``."""
+    plates, total = plates_of(trace.nodes[name]), torch.zeros(())
+    dims = [frame.dim for frame in plates.values()]
+    for other in trace.observation_nodes:
+        site = trace.nodes[other]
+        missing = plates.keys() - plates_of(site).keys()
+        if missing:
+            raise ValueError(
+                f"site '{other}' lies outside the plates {sorted(missing)} of '{name}', expected it inside"
+            )
+        log_f = sum_to_items(site["fn"].log_prob(site["value"]), site, dims)
+        total = total + log_f.reshape(log_f.shape[max(0, log_f.dim() + min(dims, default=0)) :])
+    return total
+
+
+class _AtKey(Messenger):
+    """Lets every query of a site read one key alone; around the guide."""
+
+    def __init__(self, name: str, key: int) -> None:
+        super().__init__()
+        self.name, self.key = name, key
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["name"] != self.name:
+            return
+        prior = msg["infer"]["prior"]
+        in_plates = isinstance(prior.layout, Dense) and prior.layout.event_dim == 2
+        if prior.kind != LogWeights.kind or not in_plates or prior.full_shape[-2] != 1:
+            raise ValueError(
+                f"site '{self.name}' has {type(prior).__name__} of shape {tuple(prior.full_shape)}, expected positive "
+                f"weights of one head [..., 1, keys] with the queries in plates; alignments have exact_alignments"
+            )
+        log_weights = prior.scores.new_full(prior.full_shape, -1e4)  # whose exponentials are zero
+        log_weights[..., self.key] = 0
+        msg["value"] = log_weights
 
 
 class _Tilted(Messenger):

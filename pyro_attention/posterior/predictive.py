@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_attention._checks import as_float
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.posterior.chunks import outputs
-from pyro_attention.posterior.sampling import Noise, passes, sample_posterior, seeded
+from pyro_attention.posterior.sampling import Noise, passes, sample_posterior, seeded, weighted_posterior
 
 __all__ = [
     "Moments",
@@ -24,6 +24,7 @@ __all__ = [
     "predict",
     "sample_posterior",
     "seeded",
+    "weighted_posterior",
 ]
 
 

@@ -17,9 +17,22 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, run_guide
+from pyro_attention.posterior.given import WeightedPosterior
 from pyro_attention.registry import Registry
 
-__all__ = ["SAMPLERS", "AtMean", "Noise", "Pass", "Run", "Stop", "depth", "passes", "sample_posterior", "seeded"]
+__all__ = [
+    "SAMPLERS",
+    "AtMean",
+    "Noise",
+    "Pass",
+    "Run",
+    "Stop",
+    "depth",
+    "passes",
+    "sample_posterior",
+    "seeded",
+    "weighted_posterior",
+]
 
 # Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
 _TURN = RLock()
@@ -36,6 +49,7 @@ def sample_posterior(
     chunk_size: int | None = None,
     memory_budget: float | None = None,
     seed: int | None = None,
+    given: Literal["observations"] | None = None,
     **kwargs: Any,
 ) -> dict[str, Tensor]:
     r"""Draw attention weights from the posterior, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
@@ -54,6 +68,9 @@ def sample_posterior(
         memory_budget: Bytes that the samples of one pass may take, beside the results: as many are drawn in it as fit,
             ``chunk_size`` at most.
         seed: Seed of this call alone; the global generator goes on as if nothing had happened.
+        given: "observations" gives draws of :math:`p(W \mid x, y)`, whatever the guide has seen: those of
+            :func:`weighted_posterior`, drawn again by their weights, each item by itself; it warns where few draws
+            carry the weight (:class:`UnreliableWeights`).
         kwargs: Keyword arguments of the model.
 
     Returns:
@@ -73,6 +90,14 @@ def sample_posterior(
         >>> samples["attention"].shape
         torch.Size([5, 1, 2, 3])
     """
+    if given is not None:
+        if given != "observations" or log_weights:
+            raise ValueError(f"given is '{given}', expected 'observations', without log_weights=True")
+        options = {"noise": noise, "chunk_size": chunk_size, "memory_budget": memory_budget}
+        with seeded(seed):
+            weighted = weighted_posterior(guide, *args, num_samples=num_samples, **options, **kwargs)
+            weighted.warn()
+            return weighted.resample()
     samples: dict[str, Tensor] = {}
     counts: Counter[str] = Counter()
     draws = passes(guide, args, kwargs, num_samples, noise, chunk_size, memory_budget, seed, whole=False)
@@ -89,6 +114,58 @@ def sample_posterior(
             seen = f"site '{name}' was reached by {count} of {num_samples} samples"
             raise ValueError(f"{seen}, expected all: attention sites may not change from pass to pass")
     return samples
+
+
+def weighted_posterior(
+    guide: AttentionGuide,
+    *args: Any,
+    num_samples: int = 100,
+    noise: Noise = "attention",
+    chunk_size: int | None = None,
+    memory_budget: float | None = None,
+    seed: int | None = None,
+    **kwargs: Any,
+) -> WeightedPosterior:
+    r"""Draw attention weights from the guide, with their weights given the observations.
+
+    .. math:: p(W \mid x, y) \propto f(y \mid W)\, p(W \mid x) = w(W)\, q(W)
+
+    For every guide whose posterior has a density, and for one that keeps the prior; it need not have seen y.
+
+    Args:
+        guide: The guide, with or without handlers around it.
+        args: Arguments of the model, with the observations; options are those of :func:`sample_posterior`.
+        num_samples: Number of draws S.
+        noise: "attention", or "both", where dropout masks are weighted with the rest.
+        chunk_size: Draws in one pass.
+        memory_budget: Bytes that the draws of one pass may take.
+        seed: Seed of this call alone.
+        kwargs: Keyword arguments of the model.
+
+    Raises:
+        TypeError: As there.
+        ValueError: As there, or as at a call of :class:`EvidenceELBO`; another ``noise``; weights that all vanish.
+
+    Example:
+        >>> import pyro
+        >>> from pyro_attention import Dense, FromPrior, LatentAttention, LogNormal, ScorePrior
+        >>> attention = LatentAttention("attention", ScorePrior(LogNormal(scale=1.0)))
+        >>> def model(scores, values, y):
+        ...     with pyro.plate("data", len(y)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+        ...         pyro.sample("y", pyro.distributions.Normal(mean, 0.5), obs=y)
+        >>> data = torch.zeros(2, 1, 3), torch.ones(1, 3, 1), torch.ones(2)
+        >>> found = weighted_posterior(AttentionGuide(model, FromPrior()), *data, num_samples=50)
+        >>> found.samples["attention"].shape, found.log_weights.shape, found.effective_sample_size.round().tolist()
+        (torch.Size([50, 2, 1, 3]), torch.Size([50, 2]), [50.0, 50.0])
+
+    Source: Vehtari et al. (2024), Pareto Smoothed Importance Sampling, for the diagnostic.
+    """
+    if noise not in ("attention", "both"):
+        raise ValueError(f"noise is '{noise}', but draws without noise have no weights; use 'attention' or 'both'")
+    draws = passes(guide, args, kwargs, num_samples, noise, chunk_size, memory_budget, seed, whole=True)
+    with closing(draws):
+        return WeightedPosterior.of(draws)
 
 
 @dataclass(frozen=True)

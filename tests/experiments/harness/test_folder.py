@@ -31,7 +31,7 @@ from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import PretrainConfig
 from experiments.report.figures import save
 from guides.names import AblationSchemeName, SchemeName
-from guides.options import AlignmentSchemeOptions
+from guides.options import POSITIVE, AlignmentSchemeOptions
 
 OPENS = """
 import sys
@@ -334,7 +334,8 @@ def test_metrics_are_flat_and_valid_json(tmp_path: Path) -> None:
 
 CHANGES: dict[str, Any] = {
     "prior": "fixed", "kl_weight": 0.3, "concentration": 3.0, "scale": 0.3, "prior_rate": 2.0, "prior_scale": 2.0,
-    "learnable": True, "temperature": 0.1, "particles": 3, "top_k": 2, "roulette": 0.01,
+    "learnable": True, "draws": 3, "learned_width": True, "temperature": 0.1, "particles": 3, "top_k": 2,
+    "roulette": 0.01,
 }  # fmt: skip
 
 
@@ -346,11 +347,21 @@ def scheme_parts(name: str, **changes: Any) -> str:
     return str([(one, [*one.named_parameters()], [*one.named_buffers()]) for one in modules] + [vars(scheme.elbo)])
 
 
-@pytest.mark.parametrize("name", get_args(SchemeName) + get_args(AblationSchemeName))
-def test_a_scheme_uses_the_options_that_it_says(name: str) -> None:
+SCHEMES = [(name, "elbo") for name in get_args(SchemeName) + get_args(AblationSchemeName)]
+SCHEMES += [(name, "evidence") for name in POSITIVE]
+
+
+@pytest.mark.parametrize(("name", "objective"), SCHEMES)
+def test_a_scheme_uses_the_options_that_it_says(name: str, objective: str) -> None:
+    base: dict[str, Any] = {"objective": objective}
+    changes = CHANGES | {"objective": "elbo" if objective == "evidence" else "evidence"}
     changed = {
-        option for option, value in CHANGES.items() if scheme_parts(name) != scheme_parts(name, **{option: value})
+        option
+        for option, value in changes.items()
+        if scheme_parts(name, **base) != scheme_parts(name, **base | {option: value})
     }
     without_kl = {"kl_weight"} if name in ("soft", "hard_sample") else set()
-    used = {option for option, choices in AlignmentSchemeOptions.USED_BY.items() if name in choices["guide"]}
+    chosen = {"guide": name, "objective": objective}
+    uses = AlignmentSchemeOptions.USED_BY.items()
+    used = {option for option, choices in uses if all(chosen[choice] in values for choice, values in choices.items())}
     assert used == changed - without_kl

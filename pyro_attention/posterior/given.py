@@ -1,0 +1,146 @@
+"""Posteriors of attention that have seen the observations, by weights of the draws of any guide, by Bayes' rule."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyro_attention.objectives.evidence import ItemWeights, item_weights, plates_of
+
+__all__ = ["UnreliableWeights", "WeightedPosterior"]
+
+
+class UnreliableWeights(UserWarning):
+    """Few draws carry nearly all of the weight of an item, so that what they say about it cannot be trusted."""
+
+
+@dataclass(frozen=True)
+class WeightedPosterior:
+    r"""Draws of a guide, and the weights that make them draws given the observations.
+
+    An item is an entry of the plates that all latent sites and observations have in common (see :class:`EvidenceELBO`).
+
+    Attributes:
+        samples: Attention weights of every site, ``[S, ...]``, as of :func:`sample_posterior`.
+        log_weights: Log weights :math:`\log f(y_i \mid W_i) + \log p(W_i) - \log q(W_i)` of the items, ``[S, *items]``.
+        dims: Dimensions of the items' plates, negative, in the order of ``log_weights``.
+        plates: Number of plate dimensions of every site.
+    """
+
+    samples: dict[str, Tensor]
+    log_weights: Tensor
+    dims: tuple[int, ...]
+    plates: dict[str, int]
+
+    @classmethod
+    def of(cls, passes: Iterable[Any]) -> Self:
+        """Of the passes of a whole model; ValueError where the weights of an item all vanish."""
+        samples: dict[str, list[Tensor]] = {}
+        log_weights: list[Tensor] = []
+        for drawn in passes:
+            for name, value in drawn.weights():
+                samples.setdefault(name, []).append(value)
+            items = _items(drawn.trace)
+            rows = items.log_weights.unsqueeze(0) if drawn.nesting is None else items.log_weights
+            # plates within an item have size one
+            log_weights.append(rows.squeeze([dim for dim in range(1 - rows.dim(), 0) if dim not in items.dims]))
+            sites = {name: plates_of(drawn.trace.nodes[name]).values() for name in samples}
+            plates = {name: max((-frame.dim for frame in frames), default=0) for name, frames in sites.items()}
+            del drawn, value  # the next pass needs the memory
+        joined = torch.cat(log_weights)
+        lost = (~(joined.amax(0) > -math.inf)).sum().item()
+        if lost:
+            raise ValueError(
+                f"the weights of {lost} items vanish in all {len(joined)} draws, or are NaN; take more draws, look for "
+                f"NaN in the observations, or use a guide that sees them (Amortised)"
+            )
+        return cls({name: torch.cat(parts) for name, parts in samples.items()}, joined, items.dims, plates)
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """Estimated log evidence of every item: the test likelihood of the model."""
+        return self.log_weights.logsumexp(0) - math.log(len(self.log_weights))
+
+    @cached_property
+    def effective_sample_size(self) -> Tensor:
+        r"""Number of draws that as many equal weights would count for, :math:`1 / \sum_s \tilde w_s^2`, an item."""
+        return self.log_weights.softmax(0).square().sum(0).reciprocal()
+
+    @cached_property
+    def pareto_k(self) -> Tensor:
+        """Shape of the tail of the weights of every item: above 0.7 they cannot be trusted (Vehtari et al., 2024).
+
+        NaN where no tail is seen: with fewer than 25 draws, or equal weights.
+        """
+        return _pareto_k(self.log_weights)
+
+    @property
+    def trusted(self) -> Tensor:
+        """The items whose Pareto k is at most 0.7, or not known, and that have ten effective draws or more."""
+        return ~(self.pareto_k > 0.7) & (self.effective_sample_size >= 10)
+
+    def warn(self) -> None:
+        """Warn of :class:`UnreliableWeights` where items cannot be trusted."""
+        bad = ~self.trusted
+        if bad.any():
+            least = self.effective_sample_size.min().item()
+            worst = self.pareto_k.nan_to_num(nan=-math.inf, posinf=math.inf).max().item()
+            warnings.warn(
+                f"draws given the observations cannot be trusted in {bad.sum().item()} of {bad.numel()} items (least "
+                f"effective sample size {least:.1f} of {len(self.log_weights)}, largest Pareto k {worst:.2f}); take "
+                f"more draws, or a guide that sees the observations (Amortised); weighted_posterior tells which items",
+                UnreliableWeights,
+                stacklevel=3,
+            )
+
+    def resample(self) -> dict[str, Tensor]:
+        """As many draws given the observations: of each item its draws, repeated by their weights (systematically)."""
+        count, weights = len(self.log_weights), self.log_weights.double().softmax(0)
+        start = torch.rand(weights.shape[1:], dtype=weights.dtype, device=weights.device)
+        points = (torch.arange(count, device=weights.device).view(-1, *[1] * start.dim()) + start) / count
+        cumulated = weights.cumsum(0).movedim(0, -1).contiguous()
+        chosen = torch.searchsorted(cumulated, points.movedim(0, -1).contiguous()).movedim(-1, 0).clamp(max=count - 1)
+        resampled = {}
+        for name, drawn in self.samples.items():
+            shape = [count, *[1] * (drawn.dim() - 1)]
+            for dim, size in zip(self.dims, chosen.shape[1:], strict=True):
+                shape[1 + self.plates[name] + dim] = size
+            resampled[name] = drawn.take_along_dim(chosen.reshape(shape), 0)
+        return resampled
+
+
+def _items(trace: Any) -> ItemWeights:
+    nodes = [site for site in trace.nodes.values() if site["type"] == "sample" and not site_is_subsample(site)]
+    latent = [(site, site["infer"].get("prior")) for site in nodes if not site["is_observed"]]
+    return item_weights(latent, [site for site in nodes if site["is_observed"]])
+
+
+def _pareto_k(log_weights: Tensor) -> Tensor:
+    """Shape of a generalised Pareto distribution over the largest weights of every column, by Zhang and Stephens."""
+    count, columns = len(log_weights), log_weights.flatten(1)
+    size = math.ceil(min(0.2 * count, 3 * math.sqrt(count)))
+    if size < 5:
+        return log_weights.new_full(log_weights.shape[1:], math.nan)
+    fitted = [_fit(part, size) for part in columns.double().split(2000, 1)]
+    return torch.cat(fitted).to(log_weights.dtype).reshape(log_weights.shape[1:])
+
+
+def _fit(log_weights: Tensor, size: int) -> Tensor:
+    largest = (log_weights - log_weights.amax(0)).exp().topk(size + 1, 0).values.flip(0)
+    x, grid = largest[1:] - largest[0], 30 + math.isqrt(size)
+    steps = 1 - (grid / (torch.arange(grid, device=x.device) + 0.5)).sqrt()
+    b = steps.unsqueeze(-1) / (3 * x[int(size / 4 - 0.5)]) + 1 / x[-1]
+    k = torch.log1p(-b.unsqueeze(1) * x).mean(1)
+    weights = (size * (torch.log(-b / k) - k)).softmax(0)
+    k = torch.log1p(-(weights * b).sum(0) * x).mean(0)
+    k = k * size / (size + 10) + 5 / (size + 10)
+    # a few weights beside ties or zeros: as heavy a tail as there is
+    return k.where(k.isfinite() | (x[-1] == 0), math.inf)

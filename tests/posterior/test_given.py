@@ -1,0 +1,217 @@
+"""Posteriors that have seen the observations: against quadrature, Pyro's Pareto fit, and sums over all keys."""
+
+import math
+import warnings
+
+import pyro
+import pytest
+import torch
+from pyro import poutine
+from pyro.distributions import Categorical as PyroCategorical
+from pyro.distributions import Normal
+from pyro.ops.stats import fit_generalized_pareto
+from torch import nn
+
+from pyro_attention import (
+    AlignmentPrior,
+    Amortised,
+    AttentionGuide,
+    Dense,
+    FixedGammaPrior,
+    FromPrior,
+    LatentAttention,
+    LogNormal,
+    MultiheadAttention,
+    ScorePrior,
+    Soft,
+    Weibull,
+    exact_alignments,
+    posterior_attention,
+    sample_posterior,
+    weighted_posterior,
+)
+from pyro_attention.posterior.given import UnreliableWeights, WeightedPosterior
+from tests.helpers import assert_mean
+
+SCORES = torch.tensor([[[0.3, -0.2]], [[0.0, 0.5]], [[-0.4, 0.1]]])
+VALUES, Y, NOISE = torch.tensor([[[0.0], [1.0]]]), torch.tensor([0.8, 0.1, 0.6]), 0.3
+
+
+class TwoKeys(nn.Module):
+    """Each number lies between the values of two keys."""
+
+    def __init__(self, prior):
+        super().__init__()
+        self.attention = LatentAttention("attention", prior)
+
+    def forward(self, y=Y, mask=True, noise=NOISE):
+        with pyro.plate("data", len(SCORES)), poutine.mask(mask=mask):
+            mean = self.attention(SCORES, VALUES, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+            pyro.sample("y", Normal(mean, noise), obs=y)
+
+
+class Tilted(nn.Module):
+    def forward(self, *_, **__):
+        return SCORES + (Y[:, None, None] - 0.5) * torch.tensor([-2.0, 2.0])
+
+
+GUIDES = {"prior": FromPrior(), "sees_y": Amortised(Tilted(), LogNormal(1.0)), "wide": LogNormal(1.3)}
+
+
+def posterior_by_quadrature():
+    """Mean and variance of the weight of key 1, and log evidence, from the normal difference of both log weights."""
+    d = torch.linspace(-12, 12, 20001, dtype=torch.double).unsqueeze(-1)
+    middle = (SCORES[..., 1] - SCORES[..., 0]).squeeze(-1)
+    log_joint = Normal(middle, math.sqrt(2)).log_prob(d) + Normal(d.sigmoid(), NOISE).log_prob(Y)
+    log_evidence = log_joint.logsumexp(0) + math.log(24 / 20000)
+    weights = log_joint.softmax(0)
+    mean = (weights * d.sigmoid()).sum(0)
+    return mean, (weights * (d.sigmoid() - mean) ** 2).sum(0), log_evidence
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_any_guide_gives_the_posterior(guide):
+    """Moments of resampled weights, and the log evidence, are those of quadrature; so is a seed's the second time."""
+    q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), GUIDES[guide])
+    mean, variance, log_evidence = posterior_by_quadrature()
+    options = {"num_samples": 20_000, "chunk_size": 5000, "seed": 0}
+    found = weighted_posterior(q, **options)
+    torch.testing.assert_close(found.log_evidence.double(), log_evidence, atol=0.03, rtol=0)
+    drawn = sample_posterior(q, given="observations", **options)["attention"]
+    assert drawn.shape == (20_000, 3, 1, 2)
+    one = drawn[..., 0, 1].double()
+    error = (variance / found.effective_sample_size).sqrt()
+    assert ((one.mean(0) - mean).abs() < 4 * error).all()
+    torch.testing.assert_close(one.var(0), variance, rtol=0.1, atol=0)
+    assert found.trusted.all()
+    assert (found.effective_sample_size < 20_000).all()
+    assert torch.equal(drawn, sample_posterior(q, given="observations", **options)["attention"])
+
+
+def test_one_draw_a_pass_is_as_good_as_chunks():
+    q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), FromPrior())
+    found = [weighted_posterior(q, num_samples=200, chunk_size=size, seed=1) for size in (None, 50)]
+    assert found[0].log_weights.shape == found[1].log_weights.shape == (200, 3)
+    assert_mean(found[0].log_weights.exp() - found[1].log_weights.exp(), 0)
+
+
+def test_what_is_masked_keeps_its_prior():
+    q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), FromPrior())
+    found = weighted_posterior(q, mask=torch.tensor([True, False, True]), num_samples=50)
+    assert (found.log_weights[:, 1] == 0).all()
+    resampled = found.resample()["attention"][:, 1]
+    assert torch.equal(resampled, found.samples["attention"][:, 1])
+
+
+def test_resampling_follows_the_weights():
+    """Each item by itself, each draw as often as its weight says, to less than one; what is in an item stays whole."""
+    log_weights = torch.tensor([[0.5, 0.1, 0.3, 0.1], [0.0, 0.0, 1.0, 0.0]]).log().T
+    own, inner = torch.arange(4.0).view(4, 1, 1).expand(4, 2, 5), torch.arange(4.0).view(4, 1, 1, 1).expand(4, 2, 3, 5)
+    found = WeightedPosterior({"own": own.unsqueeze(2), "inner": inner}, log_weights, (-2,), {"own": 2, "inner": 2})
+    drawn = found.resample()
+    for values in drawn.values():
+        assert (values[:, 1] == 2).all()
+        counts = (values[:, 0, 0, 0].unsqueeze(-1) == torch.arange(4.0)).sum(0)
+        assert ((counts - 4 * log_weights[:, 0].exp()).abs() < 1).all()
+
+
+@pytest.mark.parametrize("draws", [40, 1000])
+def test_pareto_k_is_that_of_pyro(draws):
+    """Of tails of all kinds; with ties it is as large as can be."""
+    torch.manual_seed(0)
+    scale = torch.tensor([0.1, 1.0, 3.0, 8.0])
+    log_weights = torch.randn(draws, 4) * scale
+    found, size = WeightedPosterior({}, log_weights, (), {}).pareto_k, math.ceil(min(0.2 * draws, 3 * draws**0.5))
+    for item, k in zip(log_weights.T.double(), found, strict=True):
+        tail = (item - item.max()).exp().sort().values[-size - 1 :]
+        assert k.item() == pytest.approx(fit_generalized_pareto(tail[1:] - tail[0])[0], abs=1e-3)
+    assert (found.diff() > 0).all()
+    lonely = torch.full((draws, 2), -math.inf)
+    lonely[0], lonely[:, 1] = 0.0, 0.0
+    found = WeightedPosterior({}, lonely, (), {})
+    assert found.trusted.tolist() == [False, True]
+
+
+def test_warns_of_weights_that_few_draws_carry():
+    q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), FromPrior())
+    with pytest.warns(UnreliableWeights, match="in 3 of 3 items.*sees the observations"):
+        sample_posterior(q, noise="attention", given="observations", num_samples=50, y=torch.full((3,), 40.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sample_posterior(q, given="observations", num_samples=200)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"given": "y"}, "given is 'y', expected 'observations'"),
+        ({"given": "observations", "noise": "none"}, "noise is 'none', but draws without noise have no weights"),
+        ({"given": "observations", "y": None}, "the model observes nothing"),
+        ({"given": "observations", "y": torch.full((3,), 1e30)}, "the weights of 3 items vanish in all 30 draws"),
+    ],
+)
+def test_mistakes(options, message):
+    q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), FromPrior())
+    with pytest.raises(ValueError, match=message):
+        sample_posterior(q, num_samples=30, **options)
+
+
+# The key that explains the observation
+
+
+class Reader(nn.Module):
+    """A word for each query ``[sentences, words]``, from the key that it reads; one key is padding."""
+
+    def __init__(self, prior):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.scores, self.values = (torch.randn(2, 3, 1, 4, generator=generator), torch.randn(2, 1, 1, 4, 5))
+        self.words = torch.tensor([[0, 1, 2], [3, 4, 0]])
+        self.attention = LatentAttention("read", prior)
+        self.mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]], dtype=torch.bool)[:, None, None]
+
+    def forward(self, seen=True):
+        with pyro.plate("sentences", 2, dim=-2), pyro.plate("words", 3, dim=-1):
+            layout = Dense(self.mask, event_dim=2)
+            context = self.attention(self.scores, self.values, layout=layout).context.squeeze(-2)
+            with poutine.mask(mask=seen):
+                pyro.sample("word", PyroCategorical(logits=2 * context), obs=self.words)
+
+
+@pytest.mark.parametrize("family", [Soft(), Weibull(2.0)], ids=["soft", "weibull"])
+def test_explaining_keys(family):
+    """By hand, from the mean weights and the likelihood of every key; a masked word keeps its weights."""
+    torch.manual_seed(0)
+    model, seen = Reader(FixedGammaPrior()), torch.tensor([[True, True, True], [True, False, True]])
+    guide = AttentionGuide(model, family)
+    found = posterior_attention(guide, seen, num_samples=300 if isinstance(family, Weibull) else 1)["read"]
+    weights = sample_posterior(guide, seen, num_samples=2000, chunk_size=200)["read"].mean(0).squeeze(-2)
+    log_f = (2 * model.values[:, 0, 0]).log_softmax(-1)  # [sentences, keys, words]
+    likelihood = torch.stack([log_f[i].T[model.words[i]] for i in range(2)]).exp().where(seen.unsqueeze(-1), 1)
+    expected = weights * likelihood
+    tolerance = {"atol": 1e-6, "rtol": 1e-5} if isinstance(family, Soft) else {"atol": 0.04, "rtol": 0}
+    torch.testing.assert_close(found.squeeze(-2), expected / expected.sum(-1, keepdim=True), **tolerance)
+    assert (found[1, ..., 3] == 0).all()
+
+
+def test_soft_attention_explains_as_the_alignment_with_its_weights():
+    torch.manual_seed(0)
+    model = Reader(FixedGammaPrior())
+    alignment = Reader(AlignmentPrior())
+    alignment.values = model.values
+    found = posterior_attention(AttentionGuide(model, Soft()), num_samples=1)["read"]
+    torch.testing.assert_close(found, exact_alignments(alignment)["read"])
+
+
+def test_explaining_keys_need_one_head_in_plates():
+    layer = MultiheadAttention(4, 2, name="layer")
+
+    def model(x):
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", Normal(layer(x, x, x)[0].mean((-1, -2)), 1.0), obs=torch.zeros(len(x)))
+
+    guide = AttentionGuide(model, Soft())
+    with pytest.raises(ValueError, match=r"site 'layer' has GammaWeights.*, expected positive weights of one head"):
+        posterior_attention(guide, torch.zeros(2, 3, 4))
+    with pytest.raises(ValueError, match="site is 'other', expected one of 'layer'"):
+        posterior_attention(guide, torch.zeros(2, 3, 4), site="other")
