@@ -1,8 +1,8 @@
 """Do intervals of attention weights hold the true weights? Two problems whose weights are known.
 
 python -m experiments.coverage train --objective evidence
-python -m experiments.coverage table noise
-python -m experiments.coverage table ignorance
+python -m experiments.coverage table coverage-noise
+python -m experiments.coverage table coverage-ignorance
 """
 
 import sys

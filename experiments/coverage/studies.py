@@ -85,10 +85,17 @@ IGNORANCE = Study(
     ),
     task=TASK,
     row="attention",
-    rows={"soft": {"objective": "soft", "laplace": True}, "ELBO, Weibull k = 10": {"objective": "elbo", **_FIXED}},
+    rows={
+        "soft": {"objective": "soft", "laplace": True},
+        "ELBO, Weibull k = 10, KL .001": {"objective": "elbo", "kl_weight": 1e-3, **_FIXED},
+    },
     options={
-        "toy": "ignorance", "noise": "known", "batch_size": 5000, "learning_rate": 0.05,
-        "max_epochs": 1, "repeats": 300
+        "toy": "ignorance",
+        "noise": "known",
+        "batch_size": 5000,
+        "learning_rate": 0.05,
+        "max_epochs": 1,
+        "repeats": 300,
     },
     levels={str(count): {"items": count} for count in (30, 100, 300, 1000, 5000)},
     axis="items",
@@ -98,8 +105,8 @@ IGNORANCE = Study(
     columns=COLUMNS,
     more=WIDTHS,
     picture="curves",
-)  # fmt: skip
+)
 
-STUDIES = {"noise": NOISE, "ignorance": IGNORANCE}
+STUDIES = {study.name: study for study in (NOISE, IGNORANCE)}
 
 table = partial(run_study, STUDIES)

@@ -63,7 +63,8 @@ class Coverage:
         ax.bar(edges, heights, 1 / self.bins, align="edge", color="#1b6ca8", edgecolor="white")
         stated = ", ".join(f"{level:.0%}: {found:.3f}" for level, found in self.coverage.items())
         ax.set(xlabel="rank of the true weight among draws", ylabel="share", xlim=(0, 1), title=f"coverage {stated}")
-        ax.legend(frameon=False)
+        ax.set_ylim(0, 1.3 * ax.get_ylim()[1])  # leaves room for the legend
+        ax.legend(frameon=False, loc="upper center")
         return ax
 
 

@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 
+from experiments.coverage.studies import STUDIES as COVERAGE_STUDIES
 from experiments.finetune.studies import QA_STUDIES
 from experiments.finetune.studies import STUDIES as GLUE_STUDIES
 from experiments.graph.studies import STUDIES as GRAPH_STUDIES
@@ -11,7 +12,7 @@ from experiments.headlines.studies import STUDIES as HEADLINE_STUDIES
 from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
 from experiments.study import Study
 
-ALL = {**GLUE_STUDIES, **QA_STUDIES, **GRAPH_STUDIES, **HEADLINE_STUDIES, **PRETRAIN_STUDIES}
+ALL = {**COVERAGE_STUDIES, **GLUE_STUDIES, **QA_STUDIES, **GRAPH_STUDIES, **HEADLINE_STUDIES, **PRETRAIN_STUDIES}
 
 
 @pytest.mark.parametrize(("name", "study"), ALL.items(), ids=ALL)
