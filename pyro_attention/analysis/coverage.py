@@ -125,7 +125,7 @@ def check_coverage(
 
     Source: Talts et al. (2018), Validating Bayesian Inference Algorithms with Simulation-Based Calibration.
     """
-    guide = poutine.unwrap(model)
+    guide: Any = poutine.unwrap(model)
     has_guide = isinstance(guide, AttentionGuide)
     if infer is None:
         if not has_guide:
@@ -151,7 +151,8 @@ def check_coverage(
 
 def _by_guide(guide: Any, num_draws: int) -> Infer:
     def infer(observations: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        return sample_posterior(poutine.condition(guide, data=observations), *args, num_samples=num_draws, **kwargs)
+        conditioned: Any = poutine.condition(guide, data=observations)
+        return sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
 
     return infer
 

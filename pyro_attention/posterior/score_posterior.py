@@ -116,7 +116,7 @@ class ScorePosterior:
         """Covariance of the parameters ``[P, P]``, one behind the other as ``module.named_parameters()`` has them."""
         narrower = self._deviations.square() - self.prior_scale**2
         prior = self.prior_scale**2 * torch.eye(len(self.mean)).to(self.mean)
-        return prior + self._directions * narrower @ self._directions.T
+        return torch.as_tensor(prior + self._directions * narrower @ self._directions.T)
 
     def sample(self) -> dict[str, Tensor]:
         """One draw of the parameters, by their names."""
@@ -143,7 +143,7 @@ class ScorePosterior:
 
     @property
     def _deviations(self) -> Tensor:
-        return (self._curvatures + self.prior_scale**-2).rsqrt()
+        return torch.as_tensor((self._curvatures + self.prior_scale**-2).rsqrt())
 
 
 def _with_a_draw(posterior: ScorePosterior, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
