@@ -68,7 +68,8 @@ class SchemeOptions(PosteriorOptions):
         prior_scale: Standard deviation of a LogNormal or Gaussian prior.
         learnable: Train the concentration or scale, one number for all.
         objective: elbo, or evidence: the log evidence by several draws, where the weights are drawn from a prior around
-            the scores, whose width the data can tell; it has no KL and no other prior.
+            the scores, whose width the data can tell; it has no KL and no other prior. Refused where the words lie
+            in a plate of their own, as in headlines and pretraining.
         draws: Draws of the evidence for each training step.
         learned_width: Let the concentration or scale of the evidence be a network of the keys, which starts at that
             number.

@@ -9,31 +9,11 @@ import torch
 from pyro.poutine import runtime
 from torch import Tensor
 
-__all__ = [
-    "as_float",
-    "broadcasts_to",
-    "check_boolean_mask",
-    "check_device",
-    "check_finite",
-    "check_kind",
-    "check_mask_fits",
-    "check_positive",
-    "check_scores",
-    "in_transform",
-    "kind_of",
-    "whole",
-]
-
 
 def as_float(value: Tensor | float) -> Tensor:
     """Value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
     tensor = torch.as_tensor(value)
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-
-
-def kind_of(value: Any) -> Any:
-    """What a value is, to be shown: the dtype of a tensor, the type of anything else."""
-    return value.dtype if isinstance(value, Tensor) else type(value).__name__
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:
@@ -44,21 +24,14 @@ def check_kind(name: str, value: Any, kind: type, example: str) -> None:
 
 def check_positive(name: str, value: Tensor | float) -> None:
     """Raise ValueError unless every entry is positive and finite, TypeError where there are no numbers."""
-    if torch.compiler.is_exporting():  # tensors have no numbers then
-        return
     if not isinstance(value, Tensor | Real):
         raise TypeError(f"{name} is {value!r}, expected a positive number, or a tensor where it may be one per head")
-    if isinstance(value, Real):
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name} is {value}, expected a positive finite number")
-        return
-    value = whole(value)
-    if value.numel() == 1 and 0 < value.item() < float("inf"):  # in a fraction of the time of the steps below
+    value = torch.as_tensor(value)
+    if in_transform(value):
         return
     good = (value > 0) & value.isfinite()
     if not good.all():
-        worst = value[~good].flatten()[0].item()
-        raise ValueError(f"{name} has an entry {worst}, expected positive finite numbers")
+        raise ValueError(f"{name} has an entry {value[~good][0].item()}, expected positive finite numbers")
 
 
 def check_finite(
@@ -66,7 +39,7 @@ def check_finite(
 ) -> None:
     """Raise ValueError unless every entry is a finite number."""
     # one pass; only a sum that is not finite calls for a closer look
-    if not torch.compiler.is_exporting() and not value.sum().isfinite() and not value.isfinite().all():
+    if not in_transform(value) and not value.sum().isfinite() and not value.isfinite().all():
         count = f"{(~value.isfinite()).sum().item()} of {value.numel()}"
         raise ValueError(f"{owner}: {count} {name} are NaN or infinite; {remedy}")
 
@@ -83,7 +56,7 @@ def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
         )
     if torch.distributions.Distribution._validate_args:
         remedy = "check the features and the learning rate, and forbid positions by a mask instead of -inf scores"
-        check_finite(f"site '{site}'", whole(scores), name=name, remedy=remedy)
+        check_finite(f"site '{site}'", scores, name=name, remedy=remedy)
 
 
 def check_boolean_mask(mask: Tensor | None) -> None:
@@ -122,22 +95,9 @@ def broadcasts_to(shape: torch.Size, larger: torch.Size) -> bool:
 
 
 def in_transform(*tensors: Tensor) -> bool:
-    """Whether a tensor is inside a transform, or torch.export, which take no autograd function of the common kind."""
+    """Whether a tensor is inside a transform, or torch.export: it has no numbers to look at there.
+
+    These take no autograd function of the common kind, either.
+    """
     wrapped = (torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors)
     return torch.compiler.is_exporting() or any(wrapped)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """The numbers of a tensor inside ``torch.func.vmap``, with the hidden dimension in front; others as they are.
-
-    A check may look at these numbers, where a decision that depends on the tensor itself is not possible.
-
-    Example:
-        >>> torch.func.vmap(lambda x: x + whole(x).sum())(torch.ones(3)).tolist()
-        [4.0, 4.0, 4.0]
-    """
-    while not torch.compiler.is_exporting() and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        dim = torch._C._functorch.maybe_get_bdim(tensor)  # negative in other transforms
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-        tensor = tensor if dim < 0 else tensor.movedim(dim, 0)
-    return tensor

@@ -24,13 +24,7 @@ from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.noise import Dropout
 
-__all__ = [
-    "AttentionOutput",
-    "LatentAttention",
-    "name_model_sites",
-    "name_sites",
-    "pyro_runs_the_model",
-]
+__all__ = ["AttentionOutput", "LatentAttention", "name_model_sites", "name_sites", "pyro_runs_the_model"]
 
 # A model enters these by itself, also where somebody calls it like any other module.
 _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
@@ -42,29 +36,25 @@ def pyro_runs_the_model() -> bool:
 
 
 class LatentAttention(nn.Module):
-    """Attention whose weights are a Pyro sample site.
+    r"""Attention whose weights are a Pyro sample site.
 
-    Declares ``pyro.sample(name, prior)`` with value ``log S``, normalises it and aggregates the values. What the
-    weights are, deterministic or random, is the guide's affair; without a guide they are drawn from the prior.
+    .. math:: S \sim p(S), \qquad W = \mathrm{normalize}(S), \qquad O = W V
 
-    Called where Pyro does not run the model, it is ordinary attention, with the deterministic weights of ``Soft()`` and
-    without plates. Pyro runs the model where a handler is active, such as a guide, ``Predictive`` or ``poutine.trace``,
-    but not plates, ``poutine.mask``, ``scale`` or ``seed`` alone. Handlers are those of the process: while one thread
-    runs a model under a guide, no other thread may call it.
+    The site's value is ``log S``. A guide says how it is drawn; without one it is drawn from the prior. Where Pyro does
+    not run the model (no handler is active but plates, ``poutine.mask``, ``scale`` or ``seed``), this is ordinary
+    attention: the deterministic weights of ``Soft()``.
 
     Args:
         name: Name of the sample site.
         prior: Prior network.
         normalizer: From log weights to weights; :class:`Softmax` by default.
         dropout: Probability of dropping a weight after normalisation, in training mode.
-        normalize_scores: Enter the site with scores normalised as the weights are: log-softmax, for a bounded KL, as
-            in the released code of the paper. False gives the paper's raw ``exp(score)``, and the same weights. They
-            always enter raw under a prior for which their size matters.
+        normalize_scores: Enter the site with scores normalised as the weights are: log-softmax, for a bounded KL. False
+            gives the paper's raw ``exp(score)``, and the same weights.
 
     Raises:
         TypeError: The prior is no :class:`Prior`, or the normalizer no :class:`Normalizer`.
-        ValueError: The dropout probability is outside [0, 1), or a normalizer over queries with an alignment,
-            Dirichlet or Gaussian prior.
+        ValueError: A normalizer over queries with an alignment, Dirichlet or Gaussian prior.
 
     Example:
         >>> from pyro_attention import AttentionGuide, FixedGammaPrior, Weibull
@@ -110,11 +100,11 @@ class LatentAttention(nn.Module):
         queries: Tensor | None = None,
         layout: Layout | None = None,
     ) -> AttentionOutput:
-        """Sample the weights and aggregate the values; deterministic weights where Pyro does not run the model.
+        """Sample the weights and aggregate the values.
 
         Args:
-            scores: Attention scores, ``[..., H, M, N]`` dense, ``[..., H, N]`` under ``Dense(event_dim=2)``, where
-                queries lie in plates, or ``[..., E, H]`` on a graph.
+            scores: ``[..., H, M, N]`` dense, ``[..., H, N]`` under ``Dense(event_dim=2)``, where queries lie in plates,
+                or ``[..., E, H]`` on a graph.
             values: ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on a graph.
             keys: Keys for a contextual prior or a network of widths, shaped like the values.
             queries: Queries for a network of widths: ``[..., H, M, D]`` dense, ``[..., H, D]`` where queries lie in
@@ -126,9 +116,7 @@ class LatentAttention(nn.Module):
             lie in plates, ``[..., N, H, D]`` on a graph.
 
         Raises:
-            TypeError: Scores, values or keys are not floating point, or the prior network returns another distribution.
-            ValueError: Shapes do not fit, scores are not finite, keys are missing, a batch dimension has no plate where
-                Pyro runs the model, or a normalizer over queries does not fit the layout.
+            ValueError: Shapes do not fit, scores are not finite, keys are missing, or a batch dimension has no plate.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
         """
         layout = Dense() if layout is None else layout
@@ -151,10 +139,7 @@ class LatentAttention(nn.Module):
         """The prior of one call, which carries the scores that a posterior family starts from, in 32 bits or more."""
         normalizes = self.normalize_scores and self.prior.normalizes
         scores = enter(scores, layout, self.normalizer if normalizes else None)
-        prior = self.prior(scores, keys, layout)
-        if not isinstance(prior, AttentionDistribution):
-            seen = f"the prior network {type(self.prior).__name__} returned a {type(prior).__name__}"
-            raise TypeError(f"site '{self.name}': {seen}, expected an AttentionDistribution such as GammaWeights")
+        prior: AttentionDistribution = self.prior(scores, keys, layout)
         inputs = {"queries": queries, "keys": keys, "site": self.name}
         return self.prior.complete(prior.proposing(scores, self.normalizer, normalizes=normalizes, **inputs))
 
@@ -176,8 +161,7 @@ class AttentionOutput:
 
     Attributes:
         context: Weighted sum of the values; of other layers their output.
-        weights: Weights that produced it, normalised, and with dropout in training mode what that left, as in torch's
-            and PyG's layers; None when not asked for.
+        weights: Weights that produced it, after dropout; None when not asked for.
         self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
     """
 
@@ -189,24 +173,13 @@ class AttentionOutput:
 def name_sites(model: nn.Module) -> list[str]:
     """Name the site of every layer without a name of its own after its path; returns the names of all attention sites.
 
-    An :class:`AttentionGuide` does this at every run where its model is a module or a method of one. Call it once where
-    the model is a plain function of several layers, or runs without a guide. A layer that is the model itself keeps its
-    default name.
-
-    Args:
-        model: A module that holds layers such as :class:`MultiheadAttention` and :class:`GraphAttention`.
-
-    Raises:
-        TypeError: The model is no module.
+    An :class:`AttentionGuide` does this where its model is a module or a method of one; call it once elsewhere.
 
     Example:
         >>> from pyro_attention import MultiheadAttention
         >>> name_sites(nn.Sequential(MultiheadAttention(4, 2), MultiheadAttention(4, 2, name="last")))
         ['0', 'last']
     """
-    if not isinstance(model, nn.Module):
-        seen = type(model).__name__
-        raise TypeError(f"model is a {seen}, expected a torch.nn.Module; of a function, name those that it calls")
     layers = [(path, part) for path, part in model.named_modules() if isinstance(part, LatentAttention)]
     for path, layer in layers:
         if layer.default_name is not None:

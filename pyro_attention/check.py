@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pyro_attention.guide import AttentionGuide, is_attention_site, keeps_prior
 from pyro_attention.objectives.choice import elbo_for
-from pyro_attention.objectives.elbo import RUN_CHECKS, STEP_CHECKS, AttentionELBO, check_model_of_guide, is_point_mass
+from pyro_attention.objectives.elbo import CHECKS, AttentionELBO, Check, check_model_of_guide, is_point_mass
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
 __all__ = ["KLWarning", "ModelReport", "PriorWarning", "SiteReport", "check_model"]
@@ -228,8 +228,9 @@ def _sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
     if not kept:
         return None
     return (
-        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, kept))}; give "
-        f"AttentionGuide a guide for them (rest=AutoNormal), observe them, or say that they keep it (keep_prior={kept})"
+        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, kept))}; give the "
+        f"guide one ({{..., '{kept[0]}': AutoNormalMessenger(model)}}), observe them, or say that they keep it "
+        f"(keep_prior={kept})"
     )
 
 
@@ -282,13 +283,13 @@ _WEIGHED: WeakSet[Any] = WeakSet()  # objectives whose KL was compared with the 
 _STEPS: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the step, and its training steps
 
 
-def _warn_of_priors(_: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:  # noqa: ARG001
+def _warn_of_priors(guide: Any, guide_trace: Any) -> None:
     message = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
     if message is not None:
         warnings.warn(message, PriorWarning, stacklevel=2)
 
 
-def _check_mean_field(elbo: Any, _: Any, model_trace: Any, guide_trace: Any) -> None:
+def _check_mean_field(elbo: Any, model_trace: Any, guide_trace: Any) -> None:
     """Warn when closed-form KL terms may be wrong: Pyro's mean-field condition, by the order of the sites."""
     if not is_validation_enabled() or getattr(elbo, "kl", None) != "closed_form":
         return
@@ -303,9 +304,23 @@ def _check_mean_field(elbo: Any, _: Any, model_trace: Any, guide_trace: Any) -> 
             f"the model in the order {expected}; sample them in the model's order, or pass kl='sampled'",
             stacklevel=2,
         )
+    for name, site in own.items():
+        other = model_trace.nodes.get(name, site)
+        differing = [what for what in ("scale", "mask") if not _same(site[what], other[what])]
+        if differing and not is_point_mass(site["fn"]):
+            raise ValueError(
+                f"site '{name}': its {differing[0]} differs between guide and model; put poutine.{differing[0]} around "
+                f"the site in both, or pass kl='sampled'"
+            )
 
 
-def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
+def _same(one: Any, other: Any) -> bool:
+    if one is None or other is None:  # no mask is a mask of True
+        one, other = (True if value is None else value for value in (one, other))
+    return one is other or bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
+
+
+def _check_parameters(loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
     """Raise ValueError where a parameter would not train; stock Pyro skips the backward pass silently."""
     if is_validation_enabled() and not any(module in _COMPLETE for module in modules):
         problem = _untrained_parameters(loss, *modules, trace=trace)
@@ -314,7 +329,7 @@ def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Any) 
         _COMPLETE.update(modules)
 
 
-def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
+def _watch_kl(elbo: Any, loss: Tensor) -> None:
     """Warn, once each, of a KL that outweighs the data at the start, and of a schedule whose step does not move."""
     problem = None
     if getattr(elbo, "kl_record", None) and elbo not in _WEIGHED:
@@ -330,5 +345,14 @@ def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
         warnings.warn(problem, KLWarning, stacklevel=2)
 
 
-RUN_CHECKS.extend((_warn_of_priors, _check_mean_field))
-STEP_CHECKS.extend((_check_parameters, _watch_kl))
+class _Mistakes(Check):
+    def run(self, elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
+        _warn_of_priors(guide, guide_trace)
+        _check_mean_field(elbo, model_trace, guide_trace)
+
+    def step(self, elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
+        _check_parameters(loss, modules, trace)
+        _watch_kl(elbo, loss)
+
+
+CHECKS.register("mistakes")(_Mistakes())

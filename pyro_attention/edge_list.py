@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import check_boolean_mask, check_device, check_mask_fits, whole
+from pyro_attention._checks import check_boolean_mask, check_device, check_mask_fits, in_transform
 from pyro_attention.layout import Layout
 from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
 __all__ = ["EdgeList", "check_edge_index"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class EdgeList(Layout):
     """Attention along the edges of a graph: scores ``[..., E, H]``, keys and values ``[..., N, H, D]``.
 
@@ -86,13 +85,6 @@ class EdgeList(Layout):
         source, target = torch.cat([source, loops]), torch.cat([target, loops])
         return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
 
-    def __repr__(self) -> str:
-        mask = None if self.mask is None else tuple(self.mask.shape)
-        return (
-            f"EdgeList(edges={self.sources.index.numel()}, sources={self.sources.count}, "
-            f"targets={self.targets.count}, has_self_loops={self.has_self_loops}, mask: {mask})"
-        )
-
     def to(self, device: torch.device | str) -> EdgeList:
         """The layout on another device; itself when it is there already."""
         if torch.device(device) == self.sources.index.device:
@@ -119,17 +111,6 @@ class EdgeList(Layout):
     def num_keys(self, scores: Tensor) -> int:  # noqa: ARG002
         return self.sources.count
 
-    def num_rows(self, scores: Tensor) -> Tensor:
-        return self._seeing * scores.size(-1)
-
-    @cached_property
-    def _seeing(self) -> Tensor:
-        """Number of targets with an unmasked in-edge, on average over the columns of the mask."""
-        kept = torch.ones_like(self.targets.index, dtype=torch.bool).unsqueeze(-1)
-        if self.mask is not None:
-            kept = kept & self.mask
-        return (self.targets.sum(kept.float()) > 0).sum(-2).float().mean(-1)
-
     def spread_keys(self, values: Tensor) -> Tensor:
         return self.sources.spread(values.transpose(-1, -2))
 
@@ -153,10 +134,8 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
     if edge_index.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
-    if torch.compiler.is_exporting() or edge_index.size(1) == 0:  # there are no numbers to look at
+    if in_transform(edge_index) or edge_index.size(1) == 0:  # there are no numbers to look at
         return
-    if whole(edge_index) is not edge_index:
-        raise ValueError("edge_index is mapped over by torch.func.vmap, expected the same edges for every entry")
     for row, (name, size) in enumerate((("source", num_sources), ("target", num_targets))):
         low, high = edge_index[row].min().item(), edge_index[row].max().item()
         if low < 0 or high >= size:

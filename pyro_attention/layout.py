@@ -1,12 +1,10 @@
 """Where attention weights live: on a dense query x key grid, or elsewhere, such as on the edges of a graph.
 
-A layout is all that the probabilistic part knows of the shape of the data: it masks, normalises, spreads per-key
-quantities and aggregates values. Shapes: B batch, H heads, M queries, N keys or nodes, D width, E edges.
+Shapes: B batch, H heads, M queries, N keys or nodes, D width, E edges.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -19,7 +17,7 @@ __all__ = ["Dense", "Layout"]
 
 
 class Layout(ABC):
-    """What the library asks of a layout.
+    """All that the probabilistic part knows of the shape of the data.
 
     Attributes:
         event_dim: Number of rightmost dimensions of the scores that belong to one attention site.
@@ -47,10 +45,6 @@ class Layout(ABC):
     @abstractmethod
     def num_keys(self, scores: Tensor) -> int:
         """Number of keys or source nodes."""
-
-    def num_rows(self, scores: Tensor) -> Tensor | float | None:  # noqa: ARG002
-        """Number of rows (a head of a query) that see any key, for each batch entry or all; None if not known."""
-        return None
 
     @abstractmethod
     def heads_first(self, keys: Tensor) -> Tensor:
@@ -81,19 +75,16 @@ class Layout(ABC):
         return values.reshape(-1, *[1] * (-1 - self.head_dim))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Dense(Layout):
     """Attention of every query to every key: scores ``[..., H, M, N]``, keys and values ``[..., H, N, D]``.
 
     Args:
-        mask: Boolean, True = may attend, broadcastable to the scores, for example ``[B, 1, 1, N]`` for padding. A
-            padded query is one that may attend to nothing; normalisation over queries needs these rows masked.
+        mask: Boolean, True = may attend, broadcastable to the scores, for example ``[B, 1, 1, N]`` for padding.
         event_dim: 3 when one site holds all queries (self-attention); 2 when queries lie in a plate, as where each
             target position has its own observation: scores ``[..., H, N]``.
-        causal: Whether queries may not know of later ones: a statement, for normalizers over queries, which refuse it.
-        counted: Boolean ``[..., queries, 1]``, broadcastable to the scores in the dimensions ahead; True for queries
-            whose weights count in the KL. The others draw weights, too, on which nothing may depend: padded queries. A
-            mask of these rows would say the same, and hold what all queries share, as a contextual prior, once a query.
+        causal: Whether queries may not know of later ones; normalizers over queries then refuse.
+        counted: Boolean ``[..., queries, 1]``: True for queries whose weights count in the KL; padded ones do not.
 
     Raises:
         TypeError: The mask or ``counted`` is not boolean.
@@ -116,12 +107,8 @@ class Dense(Layout):
         if self.event_dim not in (2, 3):
             raise ValueError(f"event_dim is {self.event_dim}, expected 3 (heads, queries, keys) or 2 (heads, keys)")
         if self.counted is not None and (self.event_dim == 2 or self.counted.dim() < 2 or self.counted.size(-1) != 1):
-            seen = f"counted has shape {tuple(self.counted.shape)} and event_dim is {self.event_dim}"
-            raise ValueError(f"{seen}, expected [..., queries, 1] and 3; where queries lie in a plate use poutine.mask")
-
-    def __repr__(self) -> str:
-        mask = None if self.mask is None else tuple(self.mask.shape)
-        return f"Dense(mask: {mask}, event_dim={self.event_dim}, causal={self.causal})"
+            seen = f"counted has shape {tuple(self.counted.shape)}, event_dim is {self.event_dim}"
+            raise ValueError(f"{seen}, expected [..., queries, 1] and 3")
 
     @property
     def head_dim(self) -> int:  # type: ignore[override]
@@ -130,26 +117,15 @@ class Dense(Layout):
     def check(self, scores: Tensor, *, site: str) -> None:
         if scores.dim() < self.event_dim:
             expected = "[..., heads, queries, keys]" if self.event_dim == 3 else "[..., heads, keys]"
-            seen = f"scores of shape {tuple(scores.shape)} have fewer than {self.event_dim} dimensions"
-            raise ValueError(f"site '{site}': {seen}, expected {expected}")
+            raise ValueError(f"site '{site}': scores have shape {tuple(scores.shape)}, expected {expected}")
         for mask in (self.mask, self.counted):
             check_mask_fits(mask, scores, site=site)
-        if self.counted is not None and self.counted.size(-2) != scores.size(-2):
-            seen = f"counted has shape {tuple(self.counted.shape)} for {scores.size(-2)} queries"
-            raise ValueError(f"site '{site}': {seen}, expected an entry for each of them")
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys
 
     def num_keys(self, scores: Tensor) -> int:
         return scores.size(-1)
-
-    def num_rows(self, scores: Tensor) -> Tensor | float:
-        rows, kept, above = scores.shape[-self.event_dim : -1], self.kept, 1 - self.event_dim
-        if kept is None:
-            return math.prod(rows) if scores.size(-1) else 0
-        seeing = kept.any(-1)
-        return seeing.expand(*seeing.shape[:above], *rows).sum(tuple(range(above, 0))).to(scores.dtype)
 
     def spread_keys(self, values: Tensor) -> Tensor:
         return values.unsqueeze(-2) if self.event_dim == 3 else values

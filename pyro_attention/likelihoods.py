@@ -13,7 +13,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_attention._checks import as_float, broadcasts_to, kind_of
+from pyro_attention._checks import as_float, broadcasts_to
 from pyro_attention.families.alignment import EnumeratedAlignment
 from pyro_attention.families.distribution import expand_shared
 from pyro_attention.ops.token_log_prob import sample_tokens, summed_token_log_prob, token_log_prob
@@ -221,7 +221,8 @@ class TokenLikelihood(TorchDistribution):
     def _check_token(self, token: Tensor) -> torch.Size:
         """Common shape of tokens and batch."""
         if not isinstance(token, Tensor) or token.dtype not in _INTEGERS:
-            raise TypeError(f"TokenLikelihood: tokens are {kind_of(token)}, expected an integer tensor, as by .long()")
+            seen = getattr(token, "dtype", type(token))
+            raise TypeError(f"TokenLikelihood: tokens are {seen}, expected an integer tensor, as by .long()")
         try:
             shape: torch.Size = torch.broadcast_shapes(token.shape, self.batch_shape)
         except RuntimeError as error:

@@ -32,10 +32,6 @@ class Normalizer(nn.Module):
         """Scores of the same weights whose exponentials are bounded, for a bounded KL; masked entries become 0."""
         raise NotImplementedError
 
-    def total(self, scores: Tensor, layout: Layout) -> Tensor | float | None:  # noqa: ARG002
-        """Sum over the unmasked entries of the exponentials of scores so normalised, where it is known beforehand."""
-        return None
-
     def check(self, layout: Layout, *, site: str) -> None:
         """Raise ValueError, naming the site, where a query may not depend on other queries."""
 
@@ -56,6 +52,3 @@ class Softmax(Normalizer):
 
     def normalize_scores(self, scores: Tensor, layout: Layout) -> Tensor:
         return layout.log_softmax(scores)
-
-    def total(self, scores: Tensor, layout: Layout) -> Tensor | float | None:
-        return layout.num_rows(scores)

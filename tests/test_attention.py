@@ -28,7 +28,6 @@ from pyro_attention import (
     Weibull,
     name_sites,
 )
-from pyro_attention.families.base import Prior
 from tests.helpers import ALL_PAIRS, assert_mean, make_family, make_prior, posterior_and_prior
 from tests.toy_models import KEYS, WIDTH
 
@@ -144,9 +143,6 @@ def test_dropout_only_in_training_mode(scores):
     assert 0.2 < dropped.float().mean() < 0.8
     torch.testing.assert_close(output.context, (2 * scores.softmax(-1)).masked_fill(dropped, 0))
     torch.testing.assert_close(output.weights, output.context)  # what is returned is what made the context
-    layer.dropout.p = 7
-    with pytest.raises(ValueError, match="dropout is 7, expected a probability"):
-        guide()
     layer.eval()
     torch.testing.assert_close(guide.run().output.context, scores.softmax(-1))
 
@@ -246,8 +242,6 @@ def test_names_of_a_module():
     for alone in (MultiheadAttention(4, 2), GraphAttention(4, 3)):  # a layer that is the model keeps its default name
         name_sites(nn.ModuleDict({"inner": alone}))
         assert name_sites(alone) == [alone.default_name]
-    with pytest.raises(TypeError, match=r"model is .*function.*, expected a .*Module"):
-        name_sites(lambda x: net(x))
 
 
 @pytest.mark.parametrize(("name", "names"), [(None, ["0", "1"]), ("same", ["same", "same"])])
@@ -314,22 +308,15 @@ EDGES = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 2]]), num_nodes=3)
 CONTEXTUAL = ContextualGammaPrior(WIDTH, heads=2)
 
 
-class Plain(Prior):
-    def forward(self, scores, keys, layout):
-        return Normal(scores, 1.0).to_event(3)
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"prior": Normal(0.0, 1.0)}, TypeError, r"prior is Normal\(.*\), expected a Prior such as FixedGammaPrior\("),
-        ({"prior": Plain()}, TypeError, "the prior network Plain returned a Independent, expected"),
         ({"scores": torch.zeros(2, 3, KEYS, dtype=torch.int64)}, TypeError, "scores have dtype"),
-        ({"scores": torch.zeros(3, KEYS)}, ValueError, r"scores of shape \(3, 4\) have fewer than 3"),
+        ({"scores": torch.zeros(3, KEYS)}, ValueError, r"scores have shape \(3, 4\), expected"),
         ({"scores": torch.full((2, 3, KEYS), -torch.inf)}, ValueError, "24 of 24 scores .* instead of -inf scores"),
         ({"layout": Dense(torch.ones(2, 3, 3).bool())}, ValueError, r"mask of shape \(2, 3, 3\) does not broadcast"),
         ({"layout": Dense(torch.ones(4, device="meta").bool())}, ValueError, r"masks are on meta, scores on cpu"),
-        ({"layout": Dense(counted=torch.ones(1, 1).bool())}, ValueError, r"counted has shape \(1, 1\) for 3 queries"),
         ({"layout": EDGES}, ValueError, r"scores of shape \(2, 3, 4\) do not fit 2 edges"),
         ({"values": torch.zeros(2, KEYS + 1, WIDTH)}, ValueError, "values have shape"),
         ({"values": torch.zeros(3, KEYS, WIDTH)}, ValueError, "values have shape"),
@@ -360,7 +347,6 @@ def test_scores_are_not_checked_without_validation(layer, scores, values):
         (lambda: Dense(counted=QUERIES, event_dim=2), ValueError, r"event_dim is 2, expected \[..., queries, 1\]"),
         (lambda: Dense(counted=PADDING), ValueError, r"counted has shape \(3, 1, 1, 5\)"),
         (lambda: MultiheadAttention(4, 2, dropout=1.0), ValueError, r"^dropout is 1.0, expected a probability in \[0"),
-        (lambda: GraphAttention(4, 2, value_dropout="0.5"), TypeError, "^value_dropout is '0.5', expected"),
     ],
 )
 def test_wrong_options(make, error, message):

@@ -15,8 +15,9 @@ from contextlib import chdir
 
 import pytest
 
-from experiments.benchmarks import measuring
+from experiments.benchmarks import measuring, suite
 from experiments.report.results import RESULTS
+from tests.experiments.benchmarks.tiny import TINY
 from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixture)
 from tests.pages.commands import CHAINS
 from tests.pages.data import write_files
@@ -68,7 +69,8 @@ def place(files, tmp_path, monkeypatch, small_data):  # noqa: F811
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYRO_ATTENTION_DATA", str(tmp_path / "DIR"))
-    monkeypatch.setattr(measuring, "peak_memory", lambda *_, **__: 1.0)  # each of its processes imports torch again
+    monkeypatch.setattr(measuring, "peak_memory", lambda *_: 1.0)  # each of its processes imports torch again
+    monkeypatch.setattr(suite, "BENCHMARKS", TINY)
     before = {path: path.stat().st_mtime_ns for path in RESULTS.rglob("*")}
     yield tmp_path
     after = {path: path.stat().st_mtime_ns for path in RESULTS.rglob("*")}

@@ -1,7 +1,6 @@
 """AttentionGuide: families, patterns and parameters; latent sites beside attention; handlers around it."""
 
 import copy
-import functools
 import math
 import pickle
 
@@ -10,9 +9,8 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.distributions import Delta
 from pyro.infer import SVI, Importance, Predictive, Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoGuideList, AutoNormal
+from pyro.infer.autoguide import AutoNormalMessenger
 from pyro.infer.importance import vectorized_importance_weights
 from pyro.infer.reparam import LocScaleReparam
 from pyro.optim import Adam
@@ -39,7 +37,6 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.blocked import BlockedMultiheadAttention
 from tests.helpers import posterior_and_prior
 from tests.toy_models import SelfAttention, Sequences, Shifted
 
@@ -163,9 +160,9 @@ def nothing():
         ({"layers.0": Weibull()}, "attention site 'layers.1' matches none of the patterns 'layers.0'"),
         (
             {"*": Soft(), "decoder.*": Soft()},
-            r"no attention site matches 'decoder.\*'; the model's sites.* 'layers.0', ",
+            r"no site matches 'decoder.\*'; the model's attention sites.* 'layers.0', ",
         ),
-        ({"*": Soft(), "layers.0": Soft()}, "no attention site matches 'layers.0'"),  # shadowed by the first
+        ({"*": Soft(), "layers.0": Soft()}, "no site matches 'layers.0'"),  # shadowed by the first
     ],
     ids=str,
 )
@@ -183,8 +180,7 @@ def test_wrong_families(families, message, data):
         (lambda _: Weibull(torch.ones(2, 2)), r"concentration has shape \(2, 2\), expected a number or one per head"),
         (lambda _: FixedGammaPrior(0.0), "concentration .*0.0, expected"),
         (lambda _: AttentionGuide(nothing, Weibull(), keep_prior="z"), r"keep_prior is the string 'z', .*: \['z'\]"),
-        (lambda _: AttentionGuide(nothing, Weibull(), rest="AutoNormal"), "rest is 'AutoNormal', expected a guide"),
-        (lambda _: AttentionGuide(nothing, Weibull())(), "no attention site"),
+        (lambda _: AttentionGuide(nothing, Weibull())(), "no site"),
     ],
 )
 def test_wrong_arguments(make, message):
@@ -204,154 +200,72 @@ def test_a_run_leaves_nothing_behind(data):
     assert set(guide(data.x)) == {*SITES, "y"}
 
 
-# latent sites beside attention: rest= gives them a guide
+# latent sites beside attention: a messenger gives them a posterior
 
 
-OTHERS = ["effect", "noise", "shift"]
+def beside(family, model, **options):
+    """A family of attention, and an autoguide of the other latent sites."""
+    return {"*": family, "[!y]*": AutoNormalMessenger(model, **options)}
 
 
-def autoguide_list(model):
-    guide = AutoGuideList(model)
-    guide.append(AutoDiagonalNormal(poutine.block(model, expose=["shift", "noise"])))
-    guide.append(AutoNormal(poutine.block(model, expose=["effect"])))
-    return guide
+class Stock(AutoNormalMessenger):
+    """The oracle: a guide of stock Pyro, with a hand-written posterior of attention."""
 
-
-def written(x, y=None):
-    scale = pyro.param("scale", torch.tensor(0.3), constraint=dist.constraints.positive)
-    shift = pyro.sample("shift", dist.Normal(pyro.param("loc", torch.tensor(0.1)), scale))
-    rate = pyro.param("rate", torch.tensor(2.0), constraint=dist.constraints.positive)
-    pyro.sample("noise", dist.Delta(rate, log_density=torch.tensor(0.0)))
-    with pyro.plate("sequences", 6):
-        pyro.sample("effect", dist.Normal(pyro.param("effects", torch.zeros(6)) + shift, scale))
-
-
-RESTS = {
-    "AutoDelta": lambda model: AutoDelta,
-    "partial": lambda model: functools.partial(AutoNormal, init_scale=0.5),
-    "AutoGuideList": autoguide_list,
-    "written": lambda model: written,
-}
+    def get_posterior(self, name, prior):
+        if name == "layers.0":
+            return Weibull(5.0).posterior(prior)
+        return super().get_posterior(name, prior)
 
 
 def value_and_gradients(elbo, model, guide, arguments):
     torch.manual_seed(3)
     with poutine.trace(param_only=True) as tracer:
         loss = elbo.differentiable_loss(model, guide, *arguments)
-    params = {name.split(".", 1)[-1]: s["value"].unconstrained() for name, s in tracer.trace.nodes.items()}
+    params = {name.removeprefix("messengers.0."): s["value"].unconstrained() for name, s in tracer.trace.nodes.items()}
     found = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
     return loss, dict(zip(params, found, strict=True))
 
 
-class Both:
-    """The oracle: a guide of stock Pyro in which the same rest comes before a hand-written posterior of attention."""
-
-    def __init__(self, guide):
-        self.guide = guide
-
-    def __call__(self, *args, **kwargs):
-        rest = poutine.trace(self.guide.rest).get_trace(*args, **kwargs)
-        with poutine.block():
-            attention = AttentionGuide(poutine.replay(self.guide.model, rest), Weibull(5.0))
-            values = attention(*args, **kwargs)
-        posterior = attention.get_traces()[1].nodes["layers.0"]["fn"]
-        # its plate is that of rest, which a stock guide cannot enter again
-        pyro.sample("layers.0", Given(posterior, values["layers.0"]))
-
-
-class Given(dist.TorchDistribution):
-    """A posterior that has drawn its value already."""
-
-    has_rsample = True
-    arg_constraints = {}  # noqa: RUF012
-
-    def __init__(self, base, value):
-        self.base, self.value = base, value
-        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
-
-    def expand(self, batch_shape, _instance=None):
-        return self
-
-    def rsample(self, sample_shape=()):
-        return self.value
-
-    def log_prob(self, value):
-        return self.base.log_prob(value)
-
-
-@pytest.mark.parametrize("rest", RESTS)
-def test_equals_two_guides_of_stock_pyro(rest, data):
+def test_equals_a_guide_of_stock_pyro(data):
     """Draw for draw, in one pass of the network; stock ELBOs take both traces from the guide, too."""
     model, arguments = Shifted(), (data.x, data.y)
-    guide = AttentionGuide(model, Weibull(5.0), rest=RESTS[rest](model))
-    guide(*arguments)  # autoguides look at the model once
+    guide = AttentionGuide(model, beside(Weibull(5.0), model, init_scale=0.5))
+    stock = Stock(model, init_scale=0.5)
+    for each in (guide, stock):
+        torch.manual_seed(0)
+        each(*arguments)  # which makes the parameters
     model.calls = 0
-    mine, found = value_and_gradients(AttentionELBO(kl="sampled"), model, guide, arguments)
+    mine = value_and_gradients(AttentionELBO(kl="sampled"), model, guide, arguments)
     assert model.calls == 1
-    stock = value_and_gradients(Trace_ELBO(), model, guide, arguments)
-    torch.testing.assert_close((mine, found), stock, rtol=1e-3, atol=1e-3)
-    with pyro.validation_enabled(False):
-        theirs, expected = value_and_gradients(Trace_ELBO(), model, Both(guide), arguments)
-    torch.testing.assert_close(mine, theirs)
-    assert any(gradient.abs().max() > 1e-3 for name, gradient in expected.items() if "out" not in name)
-    torch.testing.assert_close({name: found[name] for name in expected}, expected, rtol=1e-3, atol=1e-3)
+    for theirs in (guide, stock):
+        torch.testing.assert_close(
+            mine, value_and_gradients(Trace_ELBO(), model, theirs, arguments), rtol=1e-3, atol=1e-3
+        )
+    assert all((gradient != 0).any() for name, gradient in mine[1].items() if name.startswith(("locs", "scales")))
     elbo = AttentionELBO(num_particles=2, vectorize_particles=True)
     elbo.differentiable_loss(model, guide, *arguments).backward()
     assert elbo.max_plate_nesting == 2
-    assert set(elbo.kl_record) >= {"shift", "layers.0"}
-    closed, stock = (value_and_gradients(each, model, guide, arguments) for each in (AttentionELBO(), elbo))
-    scaled, _ = value_and_gradients(AttentionELBO(), model, poutine.scale(guide, 3.0), arguments)
-    torch.testing.assert_close(scaled, 3 * closed[0])
+    assert set(elbo.kl_record) == {"effect", "noise", "shift", "layers.0"}
+    closed, scaled = (
+        value_and_gradients(AttentionELBO(), model, each, arguments)[0] for each in (guide, poutine.scale(guide, 3.0))
+    )
+    torch.testing.assert_close(scaled, 3 * closed)
     assert AttentionELBO().loss(model, poutine.mask(guide, mask=False), *arguments) == 0
-
-
-def test_closed_forms_are_used_where_there_are(data):
-    model = Shifted()
-    guide, elbo, losses = AttentionGuide(model, Weibull(5.0), rest=written), AttentionELBO(), []
-    for each in (elbo, TraceMeanField_ELBO()):
-        torch.manual_seed(0)
-        losses.append(each.loss(model, guide, data.x, data.y))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    kl = torch.distributions.kl_divergence(dist.Normal(0.1, 0.3), dist.Normal(0.0, 2.0))
-    torch.testing.assert_close(elbo.kl_record["shift"], kl)
-    assert set(elbo.kl_record) == {*OTHERS, "layers.0"}
-    # the effect's prior has the same shift as its posterior
-    effect = torch.distributions.kl_divergence(dist.Normal(0.0, 0.3), dist.Normal(0.0, 0.5))
-    torch.testing.assert_close(elbo.kl_record["effect"], 6 * effect)
 
 
 def test_minibatches_are_shared(data):
     """Guide and model see the same sequences, so that only their effects get a gradient."""
-    model, seen, outputs = Shifted(subsample=2), set(), {}
-    guide = AttentionGuide(model, Weibull(5.0), rest=AutoNormal)
+    model, seen = Shifted(subsample=2), set()
+    guide = AttentionGuide(model, beside(Weibull(5.0), model))
     guide(data.x, data.y)
-    model.network.out.register_forward_hook(lambda module, inputs, output: outputs.update(out=output))
     for seed in range(4):
         torch.manual_seed(seed)
-        with poutine.trace(param_only=True) as tracer:
-            loss = AttentionELBO().differentiable_loss(model, guide, data.x, data.y)
-        (name,) = [name for name in tracer.trace.nodes if name.endswith("locs.effect")]
-        (gradient,) = torch.autograd.grad(loss, tracer.trace.nodes[name]["value"].unconstrained())
+        loss = AttentionELBO().differentiable_loss(model, guide, data.x, data.y)
+        (gradient,) = torch.autograd.grad(loss, guide.messengers[0].locs.effect_unconstrained)
         index = gradient.nonzero().flatten().tolist()
-        assert len(index) == outputs["out"].size(0) == 2
+        assert len(index) == 2
         seen.update(index)
     assert len(seen) > 2
-    pyro.clear_param_store()
-    network = SelfAttention(layers=1, size=20)
-
-    def other(x, y):
-        with pyro.plate("batch", 20, subsample=torch.arange(6)):
-            pyro.sample("effect", dist.Normal(0.0, 1.0))
-        with poutine.block(hide=["batch"]):
-            network(x, y)
-
-    def plates(x, y):
-        return pyro.plate("batch", 20, subsample=torch.arange(6), dim=-1)
-
-    with pytest.raises(ValueError, match=r"plate 'batch' has a subsample of its own in the model.*create_plates="):
-        AttentionGuide(other, Weibull(), rest=AutoNormal)(data.x, data.y)
-    guide = AttentionGuide(other, Weibull(), rest=functools.partial(AutoNormal, create_plates=plates))
-    assert guide(data.x, data.y)["effect"].shape == (6,)
 
 
 def test_svi_finds_the_posterior_beside_attention():
@@ -363,7 +277,7 @@ def test_svi_finds_the_posterior_beside_attention():
         one = layer(torch.zeros(1, 2, 2), torch.ones(1, 2, 1)).context.mean()
         pyro.sample("x", dist.Normal(shift * one, 1.0), obs=torch.tensor(1.0))
 
-    guide = AttentionGuide(model, Soft(), rest=AutoNormal)
+    guide = AttentionGuide(model, beside(Soft(), model))
     elbo = AttentionELBO(num_particles=50, vectorize_particles=True, max_plate_nesting=0)
     svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.98}), elbo)
     for _ in range(120):
@@ -377,7 +291,8 @@ def test_svi_finds_the_posterior_beside_attention():
 @pytest.mark.parametrize("chunk_size", [1, 4])
 def test_posterior_samples_and_predictions(chunk_size, data):
     model = Shifted()
-    guide = AttentionGuide(model, Weibull(5.0, learnable=True), rest=AutoNormal)
+    guide = AttentionGuide(model, beside(Weibull(5.0, learnable=True), model))
+    pickle.dumps(guide)
     guide(data.x, data.y)
     options = {"num_samples": 9, "chunk_size": chunk_size, "seed": 0}
     samples = sample_posterior(guide, data.x, **options)
@@ -395,39 +310,6 @@ def test_posterior_samples_and_predictions(chunk_size, data):
     found = {name: p.grad for name, p in loss.named_parameters() if name.startswith("guide")}
     assert len(found) == 7
     assert all((gradient != 0).any() for gradient in found.values())
-
-
-@pytest.mark.filterwarnings("ignore:Found ")
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("layers.0", {}, "site 'layers.0' is in rest too"),
-        ("y", {}, "site 'y' is "),
-        ("shift", {"obs": torch.zeros(())}, "site 'shift' is "),
-        ("other", {}, "rest has the site 'other', expected a latent"),
-    ],
-)
-def test_a_rest_that_does_not_fit(name, options, message, data):
-    def rest(x, y=None):
-        pyro.sample(name, Delta(torch.zeros(())), **options)
-
-    with pytest.raises(ValueError, match=message):
-        AttentionGuide(Shifted(), Weibull(5.0), rest=rest, keep_prior=OTHERS)(data.x, data.y)
-
-
-def test_an_autoguide_beside_blocked_attention(data):
-    """Its first pass runs the model without the guide, and a blocked prior cannot be drawn from."""
-    layer = BlockedMultiheadAttention(4, 2)
-
-    def model(x, y=None):
-        shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
-        with pyro.plate("batch", len(x)):
-            mean = layer(x, x, x, need_weights=False)[0].mean((-1, -2)) + shift
-            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
-
-    guide = AttentionGuide(model, Weibull(), rest=AutoNormal)
-    assert AttentionELBO().loss(model, guide, data.x, data.y) > 0
-    assert {"attention", "shift"} <= guide(data.x, data.y).keys()
 
 
 # handlers around a guide: observed sites are scored by their prior; what cannot stand there says so
@@ -511,11 +393,12 @@ def test_a_subclass_keeps_the_kl_of_its_own_posteriors(data):
     assert node["fn"].log_prob(node["value"]) == dist.Normal(0.0, 2.0).log_prob(torch.tensor(0.7))
 
 
-@pytest.mark.parametrize("options", [{"rest": AutoNormal}, {"keep_prior": ["*"]}], ids=["rest", "no rest"])
-def test_handlers_around_a_guide(options, data):
+@pytest.mark.parametrize("has_rest", [True, False], ids=["rest", "no rest"])
+def test_handlers_around_a_guide(has_rest, data):
     model = Shifted()
-    guide = AttentionGuide(model, Weibull(5.0), **options)
-    guide(data.x, data.y)  # an autoguide looks at the model once
+    family = Weibull(5.0)
+    guide = AttentionGuide(model, beside(family, model) if has_rest else family, keep_prior=[] if has_rest else ["*"])
+    guide(data.x, data.y)
     # replay repeats a run, with the prior of the run at hand
     trace = poutine.trace(guide).get_trace(data.x, data.y)
     replayed = poutine.trace(poutine.replay(guide, trace=trace)).get_trace(data.x, data.y)

@@ -270,7 +270,9 @@ def fit(
             accelerator="gpu" if target.type == "cuda" else "cpu",
             devices=config.devices,
             num_nodes=config.num_nodes,
-            strategy="ddp" if config.processes > 1 or TorchElasticEnvironment.detect() else "auto",
+            strategy="ddp_find_unused_parameters_true"
+            if config.processes > 1 or TorchElasticEnvironment.detect()
+            else "auto",
             logger=TensorBoardLogger(folder, name="", version="tensorboard")
             if config.logger == "tensorboard"
             else False,

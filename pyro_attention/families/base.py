@@ -1,8 +1,6 @@
 """Prior networks, and posterior families: from the prior of an attention site, with its scores, to the posterior.
 
-The families of positive weights (Weibull, LogNormal, Gamma) have ``E[S] = exp(scores)``, so they share one
-deterministic limit: ordinary attention. For the other kinds the scores are log probabilities of keys (alignments),
-logarithms of concentrations (Dirichlet), or give the mean weights (Gaussian).
+The families of positive weights have ``E[S] = exp(scores)``, so their deterministic limit is ordinary attention.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float, broadcasts_to, check_positive, whole
+from pyro_attention._checks import as_float, broadcasts_to, check_positive, in_transform
 from pyro_attention.families.distribution import AttentionDistribution, LogWeights
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
@@ -35,13 +33,7 @@ class Prior(nn.Module):
     normalizes: ClassVar[bool] = True
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
-        """Prior over weights, or their logarithms, of the shape of ``scores``.
-
-        Args:
-            scores: As they enter the site. Most priors read their shape only, those of alignments their values, too.
-            keys: In the layout's own shape, ``[..., H, N, D]`` dense, ``[..., N, H, D]`` on graphs.
-            layout: Where the weights live.
-        """
+        """Prior over weights, or their logarithms, of the shape of ``scores``; keys are ``[..., H, N, D]`` if dense."""
         raise NotImplementedError
 
     def complete(self, proposed: Any) -> AttentionDistribution:
@@ -77,10 +69,7 @@ class Family(nn.Module):
         return prior
 
     def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
-        """Posterior of a site from its prior, whose ``scores`` hold ``log E[S]`` where weights are positive.
-
-        Most families ignore ``args`` and ``kwargs``, the arguments of the model.
-        """
+        """Posterior of a site from its prior, which carries the scores, and from the arguments of the model."""
         raise NotImplementedError
 
     def check_fits(self, prior: Any, *, site: str) -> None:
@@ -92,8 +81,7 @@ class Family(nn.Module):
         priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
         raise ValueError(
             f"site '{site}': {own} fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'; "
-            f"families for this prior: {families or 'none is registered'}; priors for {own}: {priors}; AlignmentELBO "
-            f"takes Marginal, Categorical and SparseCategorical, AttentionELBO the others"
+            f"families for this prior: {families}; priors for {own}: {priors}"
         )
 
 
@@ -147,9 +135,9 @@ class OneParameterFamily(Family):
         if not broadcasts_to(value.shape, prior.full_shape):
             expected = f"what broadcasts to the scores {tuple(prior.full_shape)}, as [..., heads, queries, 1] if dense"
             raise ValueError(f"{who} gives {self._name} of shape {tuple(value.shape)}, expected {expected}")
-        good = (whole(value) > 0) & whole(value).isfinite()
-        if torch.distributions.Distribution._validate_args and not torch.compiler.is_exporting() and not good.all():
-            worst, remedy = whole(value)[~good][0].item(), "end it in softplus and add a small number, as WidthNetwork"
+        checked = torch.distributions.Distribution._validate_args and not in_transform(value)
+        if checked and not (good := (value > 0) & value.isfinite()).all():
+            worst, remedy = value[~good][0].item(), "end it in softplus and add a small number, as WidthNetwork"
             raise ValueError(f"{who} gives {self._name} {worst}, expected positive finite numbers; {remedy}")
         return value
 

@@ -12,7 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from pyro_attention._checks import as_float, broadcasts_to, check_finite, check_positive, whole
+from pyro_attention._checks import as_float, check_finite, check_positive
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 
@@ -37,8 +37,7 @@ class AttentionDistribution:
 
     Attributes:
         kind: Which posterior families fit a prior: those of the same kind.
-        layout: Where the weights live.
-        parameter_names: Attributes that hold the parameters.
+        parameter_names: Attributes that hold the parameters, unexpanded.
         normalizer: Of a prior, from log weights to weights.
         normalizes: Of a prior, whether scores enter normalised as the weights are.
         queries: Of a prior, the queries of the call in the layout's own shape, where the layer has handed them on.
@@ -94,7 +93,7 @@ class AttentionDistribution:
 
     @property
     def soft_value(self) -> Tensor:
-        """Of a prior, the value that :class:`Soft` gives to its site: ordinary attention with the proposed scores."""
+        """Of a prior, the value of ordinary attention with the proposed scores."""
         return self.mean_value
 
     @property
@@ -120,11 +119,6 @@ class AttentionDistribution:
             return torch.tensor(self.event_shape.numel())
         return kept.expand(self.full_shape).sum(dims)
 
-    def __repr__(self) -> str:
-        shapes = [f"batch_shape={tuple(self.batch_shape)}", f"event_shape={tuple(self.event_shape)}"]
-        shapes += [f"{name}: {tuple(getattr(self, name).shape)}" for name in self.parameter_names]
-        return f"{type(self).__name__}({', '.join(shapes)})"
-
 
 def enter(scores: Tensor, layout: Layout, normalizer: Normalizer | None) -> Tensor:
     """Scores as they enter a site: normalised, unless the normalizer is None, and zero at masked entries."""
@@ -134,12 +128,9 @@ def enter(scores: Tensor, layout: Layout, normalizer: Normalizer | None) -> Tens
 
 
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
-    """Copy with a larger batch shape that shares the tensors it holds; ValueError where it does not expand to it."""
-    shape = torch.Size(batch_shape)
-    if not broadcasts_to(distribution.batch_shape, shape):
-        raise ValueError(f"cannot expand batch shape {tuple(distribution.batch_shape)} to {tuple(shape)}")
+    """Copy with a larger batch shape that shares the tensors it holds."""
     new = copy.copy(distribution)
-    new._batch_shape = shape
+    new._batch_shape = torch.Size(batch_shape)
     return new
 
 
@@ -153,8 +144,8 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     """A distribution over the weights of a whole attention call, or over their logarithms, as one value.
 
     Its event is (heads, queries, keys), (heads, keys) or (edges, heads). The layout's mask takes entries out of every
-    moment, entropy, KL and weight. Only the density counts them, as standard normal under prior and posterior alike, so
-    that it integrates to one, which MCMC needs. In a draw they are zero.
+    moment, entropy, KL and weight. In a draw they are zero; in the density they are standard normal, under prior and
+    posterior alike, so that it integrates to one.
 
     A subclass supplies :meth:`draw`, ``mean_value``, ``entropy_per_weight`` and ``log_density``.
 
@@ -162,13 +153,10 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         parameters: The parameters by name, kept as attributes, unexpanded, in float32 or float64.
         layout: Where the weights live; dense without a mask by default.
         shape: Full shape, batch + event, when the parameters do not span it.
-        validate_args: Check parameters and values; on by default, as everywhere in torch.distributions.
-
-    Attributes:
-        positive: Names of the parameters that must be positive.
+        validate_args: As everywhere in torch.distributions.
 
     Raises:
-        ValueError: A parameter that is NaN, infinite or not positive where it must be, or too few dimensions.
+        ValueError: A parameter that is NaN, infinite or not positive where it must be (``positive``).
     """
 
     positive: ClassVar[tuple[str, ...]] = ()
@@ -189,22 +177,17 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
             setattr(self, name, as_float(parameter))
         full = torch.broadcast_shapes(*(p.shape for p in parameters.values())) if shape is None else shape
         split = len(full) - self.layout.event_dim
-        if split < 0:
-            seen = f"parameters of shape {tuple(full)} have fewer dimensions than the {self.layout.event_dim}"
-            raise ValueError(f"{type(self).__name__}: {seen} event dimensions of {type(self.layout).__name__}")
         super().__init__(full[:split], full[split:], validate_args=validate_args)
         if self._validate_args:
             for name in parameters:
                 check = check_positive if name in self.positive else check_finite
-                check(f"{type(self).__name__}: {name}", whole(getattr(self, name)))
+                check(f"{type(self).__name__}: {name}", getattr(self, name))
 
     @property
     def support(self) -> constraints.Constraint:
-        """Every real tensor of the event's shape."""
         return constraints.independent(constraints.real, len(self.event_shape))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
-        """Copy with a larger batch shape; parameters are shared, not expanded."""
         return expand_shared(self, batch_shape)
 
     def draw(self, shape: torch.Size) -> Tensor:
@@ -216,7 +199,6 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)
 
     def weights(self, value: Tensor) -> Tensor:
-        """Normalised attention weights of a value that holds their logarithms."""
         weights: Tensor = self.normalizer(value, self.layout)
         return weights
 
@@ -230,9 +212,9 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         raise NotImplementedError
 
     def sum_event(self, term: Tensor, *, summed: tuple[int, ...] = ()) -> Tensor:
-        """Sum of a term per weight over the entries of the event that count, without expanding it: the batch shape.
+        """Sum of a term per weight over the entries of the event that count: the batch shape.
 
-        ``summed`` are the event dimensions (negative) that it was summed over already.
+        The term is not expanded; ``summed`` are the event dimensions (negative) that it was summed over already.
         """
         dims = tuple(range(-len(self.event_shape), 0))
         kept = self.layout.mask if -2 in summed else self.layout.kept
@@ -245,22 +227,6 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
             # where, not a product alone: 0 * inf would be NaN
             term = term.where(count > 0, 0) * count if varying else term.where(kept, 0)
         return (term.sum(dims) * math.prod(self.event_shape[dim] for dim in alike)).expand(self.batch_shape)
-
-    def sum_products(self, term: Tensor, factor: Tensor) -> Tensor:
-        """Sum of ``term * factor`` over the entries of the event that count: the batch shape.
-
-        The term is summed first over the dimensions that neither factor nor mask has: scores meet the parameters of
-        a key once, as a sum over the queries.
-        """
-        others = [factor] if self.layout.mask is None else [factor, self.layout.mask]
-        dims = tuple(
-            dim
-            for dim in range(-min(term.dim(), len(self.event_shape)), 0)
-            if term.size(dim) > 1 and all(other.dim() < -dim or other.size(dim) == 1 for other in others)
-        )
-        if -2 in dims and self.layout.counted is not None:
-            term = term.where(self.layout.counted, 0)
-        return self.sum_event((term.sum(dims, keepdim=True) if dims else term) * factor, summed=dims)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the value, masked entries standard normal: the batch shape."""
@@ -285,26 +251,17 @@ Posterior = TypeVar("Posterior", bound="LogWeights")
 class LogWeights(ContinuousWeights):
     """Independent positive attention weights S, as a distribution over ``log S``, of which the softmax is the weight.
 
-    A subclass supplies :meth:`draw`, the moments ``mean`` (E[log S]), ``variance`` (Var[log S]),
+    A subclass supplies :meth:`draw`, the moments per weight ``mean`` (E[log S]), ``variance`` (Var[log S]),
     ``log_expected_weight`` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior, :meth:`cross_entropy`.
-    Every moment is per weight, in the smallest shape that holds it.
     """
 
     kind: ClassVar[str] = "positive weights"
-    _matches: LogWeights | None = None
 
     def matched(self, posterior: type[Posterior], *parameters: Tensor) -> Posterior:
         """Posterior with these parameters of the site whose prior this is, known to have ``E[S] = exp(scores)``."""
         q = posterior(*parameters, layout=self.layout, shape=self.full_shape)
-        # as if the property had been computed already
-        q.__dict__.update(_matches=self, log_expected_weight=self.scores)
+        q.__dict__["log_expected_weight"] = self.scores  # as if the property had been computed already
         return q
-
-    @cached_property
-    def expected_total(self) -> Tensor | float | None:
-        """Sum of ``E[S]`` over the unmasked entries of the event where it is known; a number, or one a batch entry."""
-        p = self._matches
-        return p.normalizer.total(p.scores, p.layout) if p is not None and p.normalizes else None
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
@@ -339,10 +296,6 @@ def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
     Args:
         q: Posterior; any family with moments.
         p: Prior; Gamma or LogNormal. The result has q's batch shape.
-
-    Raises:
-        NotImplementedError: p has no closed-form cross entropy (a Weibull prior).
-        ValueError: The two have different event shapes.
 
     Example:
         >>> from pyro_attention.families.lognormal import LogNormalWeights

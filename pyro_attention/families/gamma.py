@@ -87,11 +87,24 @@ class GammaWeights(LogWeights):
         log_gamma, a = lgamma_and_exp(self.log_concentration)
         log_mean = q.log_expected_weight
         linear = self.sum_products(log_mean, a) + self.sum_products(a, self.log_rate - q.mean_gap)
-        if q.expected_total is not None and self.log_rate.numel() == 1:
-            expected = q.expected_total * self.log_rate.exp().reshape(())
-        else:
-            expected = self.sum_event((log_mean + self.log_rate).exp_())
+        expected = self.sum_event((log_mean + self.log_rate).exp_())
         return self.sum_event(log_gamma) - linear + expected
+
+    def sum_products(self, term: Tensor, factor: Tensor) -> Tensor:
+        """Sum of ``term * factor`` over the entries of the event that count: the batch shape.
+
+        The term is summed first over the dimensions that neither factor nor mask has: scores meet the parameters of
+        a key once, as a sum over the queries.
+        """
+        others = [factor] if self.layout.mask is None else [factor, self.layout.mask]
+        dims = tuple(
+            dim
+            for dim in range(-min(term.dim(), len(self.event_shape)), 0)
+            if term.size(dim) > 1 and all(other.dim() < -dim or other.size(dim) == 1 for other in others)
+        )
+        if -2 in dims and self.layout.counted is not None:
+            term = term.where(self.layout.counted, 0)
+        return self.sum_event((term.sum(dims, keepdim=True) if dims else term) * factor, summed=dims)
 
 
 @PRIORS.register("gamma_fixed")

@@ -28,7 +28,7 @@ class WeibullWeights(LogWeights):
 
     Args:
         log_scale: :math:`\log\lambda`, broadcastable to batch + event.
-        concentration: ``k > 0``, broadcastable to batch + event.
+        concentration: ``k > 0``, likewise.
         options: Those of :class:`LogWeights`.
 
     Example:

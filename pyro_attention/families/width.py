@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_positive
+from pyro_attention.layout import Layout
 
 __all__ = ["WidthNetwork"]
 
@@ -70,7 +71,8 @@ class WidthNetwork(nn.Module):
 
     def forward(self, prior: Any) -> Tensor:
         """The numbers of a site, in a shape that broadcasts to its scores."""
-        layout, inputs = prior.layout, getattr(prior, self.of)
+        layout: Layout = prior.layout
+        inputs: Tensor | None = getattr(prior, self.of)
         if inputs is None:
             seen = f"site '{prior.site}': {type(self).__name__} is of the {self.of}, which the layer does not hand on"
             raise ValueError(f"{seen}; pass {self.of}= to LatentAttention")

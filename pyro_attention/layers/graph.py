@@ -154,7 +154,7 @@ class GraphAttention(nn.Module):
             name or self.default_name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores
         )
         self.attention.default_name = self.default_name if name is None else None
-        self.value_dropout = Dropout(value_dropout, name="value_dropout")
+        self.value_dropout = Dropout(value_dropout)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import kind_of, whole
+from pyro_attention._checks import in_transform
 from pyro_attention.attention import AttentionOutput, LatentAttention
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
@@ -361,7 +361,7 @@ def _check_inputs(inputs: dict[str, Tensor], widths: list[int]) -> None:
     """Raise TypeError or ValueError unless query, key and value are ``[..., length, width]`` and fit each other."""
     for (name, tensor), width in zip(inputs.items(), widths, strict=True):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise TypeError(f"{name} is of type {kind_of(tensor)}, expected a floating-point tensor")
+            raise TypeError(f"{name} is of type {getattr(tensor, 'dtype', tensor)}, expected a floating-point tensor")
         if tensor.is_nested:
             raise ValueError(
                 f"{name} is a nested tensor, expected a padded one and a key_padding_mask; torch's encoders nest their "
@@ -397,12 +397,13 @@ class Mask:
         if isinstance(mask, Tensor) and mask.dtype == torch.bool:
             return cls(~mask)
         if not isinstance(mask, Tensor) or not mask.is_floating_point():
+            seen = getattr(mask, "dtype", type(mask))
             raise TypeError(
-                f"{name} is of type {kind_of(mask)}, expected a tensor: boolean with True = ignore, or floating point, "
+                f"{name} is of type {seen}, expected a tensor: boolean with True = ignore, or floating point, "
                 f"added to the scores; an integer mask is converted by {name}.bool()"
             )
-        checked = torch.distributions.Distribution._validate_args and not torch.compiler.is_exporting()
-        if checked and (wrong := ~(whole(mask) < torch.inf)).any():
+        checked = torch.distributions.Distribution._validate_args and not in_transform(mask)
+        if checked and (wrong := ~(mask < torch.inf)).any():
             raise ValueError(
                 f"{name} is NaN or infinite in {wrong.sum().item()} of {wrong.numel()} entries, expected numbers to "
                 f"add to the scores, or -inf to ignore a key"
@@ -426,7 +427,7 @@ class Mask:
     @property
     def has_bias(self) -> bool:
         """Whether it adds anything but zero."""
-        return self.bias is not None and (torch.compiler.is_exporting() or bool(whole(self.bias).any()))
+        return self.bias is not None and (in_transform(self.bias) or bool(self.bias.any()))
 
 
 def _read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 from pyro import poutine
-from pyro.distributions import Delta
+from pyro.distributions import Delta, TransformedDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.elbo import ELBO, ELBOModule
@@ -18,52 +18,44 @@ from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_attention.guide import is_attention_site, keeps_prior, ran
+from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
+from pyro_attention.registry import Registry
 
-__all__ = [
-    "RUN_CHECKS",
-    "STEP_CHECKS",
-    "AttentionELBO",
-    "DifferentiableELBO",
-    "WholeELBOModule",
-    "check_model_of_guide",
-    "is_point_mass",
-]
+__all__ = ["CHECKS", "AttentionELBO", "Check", "DifferentiableELBO", "check_model_of_guide", "is_point_mass"]
 
 
-# What looks for mistakes in a run, and at the loss of a training step; pyro_attention.check adds its checks.
-RUN_CHECKS: list[Callable[[Any, Any, Any, Any], None]] = []  # objective, guide, traces of model and guide
-STEP_CHECKS: list[Callable[[Any, Tensor, Sequence[Any], Any], None]] = []  # objective, loss, modules, param sites
+class Check:
+    """What looks for mistakes while an objective trains."""
+
+    def run(self, elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
+        """Look at the traces of one run."""
+
+    def step(self, elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
+        """Look at the loss of a training step, and at the modules, or the trace of param sites, that it trains."""
+
+
+CHECKS: Registry[Check] = Registry("check")  # those of the library are in pyro_attention.check
 
 
 class DifferentiableELBO(ELBO):
     """An objective with ``differentiable_loss``, which is all that its training needs."""
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
-        """The loss as a module, called with the arguments of the model; ValueError as of :meth:`loss_and_grads`."""
+        """The loss as a module, called with the arguments of the model."""
         check_model_of_guide(model, guide)
-        return WholeELBOModule(model, guide, self)
+        return _CheckedModule(model, guide, self)
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Value of the loss; its gradient is added to the parameters of the param store.
-
-        Raises:
-            ValueError: The loss depends on no parameter, or on one that would not train, or the guide is that of
-                another model.
-        """
+        """Value of the loss; its gradient is added to the parameters of the param store."""
         check_model_of_guide(model, guide)
         with poutine.trace(param_only=True) as tracer:
             loss: Tensor = self.differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[attr-defined]
         if not loss.requires_grad:
             raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
-        self.check_step(loss, trace=tracer.trace)
+        for check in CHECKS.values():
+            check.step(self, loss, (), tracer.trace)
         loss.backward(retain_graph=self.retain_graph)
         return loss.item()
-
-    def check_step(self, loss: Tensor, *modules: Any, trace: Any = None) -> None:
-        """Look at the loss of a training step, of the parameters of modules or of the param sites of a trace."""
-        for check in STEP_CHECKS:
-            check(self, loss, modules, trace)
 
     def _guess_max_plate_nesting(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
         if isinstance(poutine.unwrap(guide), GuideMessenger):
@@ -72,31 +64,15 @@ class DifferentiableELBO(ELBO):
         super()._guess_max_plate_nesting(model, guide, args, kwargs)
 
 
-class WholeELBOModule(ELBOModule):
-    """Pyro's module of a loss, whose graph reaches all parameters, as DistributedDataParallel waits for all of them."""
-
-    elbo: DifferentiableELBO
+class _CheckedModule(ELBOModule):
+    """Pyro's module of a loss, whose training steps are looked at."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().forward(*args, **kwargs)
-        if not loss.requires_grad:
-            return loss
-        self.elbo.check_step(loss, self)
-        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return _Reach.apply(loss, *parameters)  # type: ignore[no-any-return]
-
-
-class _Reach(torch.autograd.Function):
-    """The first argument; the others get no gradient, but their hooks are called."""
-
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.count = len(parameters)
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return gradient, *[None] * ctx.count
+        if loss.requires_grad:
+            for check in CHECKS.values():
+                check.step(self.elbo, loss, (self,), None)
+        return loss
 
 
 def check_model_of_guide(model: Any, guide: Any) -> None:
@@ -111,31 +87,26 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
     .. math:: -\mathrm{E}_q[\log p(y \mid W)] + \mathrm{kl\_weight} \cdot \sum_\text{sites} \mathrm{KL}(q \| p)
 
-    Works wherever a Pyro ELBO does: ``SVI(model, guide, optim, AttentionELBO())``, and as a module for plain PyTorch,
-    Lightning and DDP: ``AttentionELBO()(model, guide)``. With an :class:`AttentionGuide` the model runs once a step.
-    The KL of an autoguide is estimated from the drawn values, as in stock Pyro.
-
-    DDP needs no ``find_unused_parameters=True`` for parameters that a step does not use, whose ``grad`` stays None in
-    one process. Run the module once before it is wrapped when an autoguide makes its parameters at the first call, and
-    seed every rank differently afterwards, or all draw equal noise.
+    Works wherever a Pyro ELBO does: ``SVI(model, guide, optim, AttentionELBO())``, and as a module for plain PyTorch
+    and Lightning: ``AttentionELBO()(model, guide)``. With an :class:`AttentionGuide` the model runs once a step.
 
     Args:
         kl_weight: Weight of the KL terms, or a callable of :attr:`step` (see :mod:`pyro_attention.schedules`); 0 skips
-            them. A training whose KL outweighs its data at the first step warns.
-        kl_mean: Take the mean of the KL over the attention weights in each entry of the plates, and over attention
-            sites, where the ELBO has a sum. Then a weight such as 0.01 suits any number of heads, layers and keys.
-        kl: "closed_form" raises where there is none; "sampled" estimates every KL from the draws, far noisier.
+            them.
+        kl_mean: Take the mean of the KL over the weights and sites of attention where the ELBO has a sum. Then a weight
+            such as 0.01 suits any number of heads, layers and keys.
+        kl: "closed_form" raises where there is none, but for an autoguide; "sampled" estimates it from the draws.
         num_particles: Samples per estimate.
         vectorize_particles: Draw them in one pass, by a plate at the left.
         max_plate_nesting: Number of nested plates, needed only with vectorised particles; guessed when omitted.
 
     Attributes:
         step: Step given to a ``kl_weight`` schedule; set by the caller (the training loop), never counted inside.
-        kl_record: Unweighted KL of every site, of auxiliary ones too, at the last evaluation, averaged over particles.
+        kl_record: Unweighted KL of every site at the last evaluation, averaged over particles.
 
     Raises:
         ValueError: At a call: a KL without closed form, an ELBO that is NaN or infinite, a latent site in the model or
-            the guide alone, one with another scale or mask there, or parameters that would not train.
+            the guide alone, or parameters that would not train.
 
     Example:
         >>> import pyro
@@ -172,7 +143,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         self.current_kl_weight()
 
     def current_kl_weight(self) -> float:
-        """The KL weight at the present step; ValueError when it is negative or not finite."""
+        """The KL weight at the present step."""
         weight = self.kl_weight(self.step) if callable(self.kl_weight) else self.kl_weight
         if not 0 <= weight < float("inf"):
             raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
@@ -190,15 +161,25 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):
             elbo = self._elbo_particle(model_trace, guide_trace)
             if is_validation_enabled() and not elbo.isfinite():
-                raise ValueError(self._why_not_finite(elbo, model_trace))
+                kl = {name: float(kl) for name, kl in self.kl_record.items()}
+                data = {name: model_trace.nodes[name]["log_prob_sum"].item() for name in model_trace.observation_nodes}
+                raise ValueError(
+                    f"the ELBO is {elbo.item()} (KL per site: {kl}; log likelihood per site: {data}); look for NaN or "
+                    f"impossible values in the observed data, for a learning rate too large, or for raw scores near "
+                    f"89, whose KL overflows (normalize_scores=True)"
+                )
             loss = loss - elbo / self.num_particles
         return torch.as_tensor(loss)
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Traces of model and guide; log-probabilities are computed at observed sites only."""
-        if isinstance(poutine.unwrap(guide), GuideMessenger):
-            with ran(guide, *args, **kwargs) as messenger:
+        messenger: Any = poutine.unwrap(guide)
+        if isinstance(messenger, GuideMessenger):
+            try:
+                guide(*args, **kwargs)
                 model_trace, guide_trace = messenger.get_traces()
+            finally:
+                forget_run(messenger)
         else:
             guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
@@ -213,8 +194,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         if is_validation_enabled():
             for name in model_trace.observation_nodes:
                 check_site_shape(model_trace.nodes[name], self.max_plate_nesting)
-        for check in RUN_CHECKS:
-            check(self, guide, model_trace, guide_trace)
+        for check in CHECKS.values():
+            check.run(self, guide, model_trace, guide_trace)
         return model_trace, guide_trace
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
@@ -223,14 +204,10 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
         for name in model_trace.stochastic_nodes:
             if name not in guide_trace.nodes:
-                raise ValueError(
-                    f"site '{name}' is in the model alone; use AlignmentELBO, which sums it out if it is Marginal, or "
-                    f"give the guide such a site"
-                )
+                raise ValueError(f"site '{name}' is in the model alone; use AlignmentELBO if its family is Marginal")
         for name, site in _sample_sites(guide_trace).items():
             if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
-                remedy = "give the model such a site, or mark it by infer={'is_auxiliary': True}"
-                raise ValueError(f"site '{name}' is in the guide alone; {remedy}")
+                raise ValueError(f"site '{name}' is in the guide alone; mark it by infer={{'is_auxiliary': True}}")
             self._check_pathwise(name, site)
             if weight > 0:
                 # ScoreFunctionELBO reads it there
@@ -250,22 +227,15 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         if model_site is None:  # auxiliary
             return _weighted(q.log_prob(value), guide_site)
         p = model_site["fn"]
-        if self.kl == "sampled" or is_point_mass(q):
-            return _weighted(q.log_prob(value), guide_site) - _weighted(p.log_prob(value), model_site)
-        try:
-            kl = kl_divergence(q, p)
-        except NotImplementedError:
-            remedy = "choose another pair, register one with torch.distributions.register_kl, or pass kl='sampled'"
-            seen = f"KL({type(q).__name__} || {type(p).__name__}) has no closed form"
-            raise ValueError(f"site '{name}': {seen}; {remedy}") from None
-        for what in ("scale", "mask"):
-            one, other = guide_site[what], model_site[what]
-            if one is not other and not (_as_tensor(one) == _as_tensor(other)).all():
-                raise ValueError(
-                    f"site '{name}': its {what} is {one} in the guide and {other} in the model; put poutine.{what} "
-                    f"around the site in both, or pass kl='sampled'"
-                )
-        return _weighted(torch.as_tensor(kl), guide_site)
+        if self.kl == "closed_form" and not is_point_mass(q):
+            try:
+                return _weighted(torch.as_tensor(kl_divergence(q, p)), guide_site)
+            except NotImplementedError:
+                if type(q) is not TransformedDistribution:  # which is that of an autoguide
+                    remedy = "choose another pair, register one with torch.distributions.register_kl, or pass"
+                    seen = f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form"
+                    raise ValueError(f"{seen}; {remedy} kl='sampled'") from None
+        return _weighted(q.log_prob(value), guide_site) - _weighted(p.log_prob(value), model_site)
 
     def _check_pathwise(self, name: str, site: Any) -> None:
         """Raise ValueError when a site's draw loses a gradient."""
@@ -273,18 +243,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         if not (_has_path(site) if keeps_prior(site) else site["fn"].has_rsample):
             raise ValueError(
                 f"site '{name}': {type(site['fn']).__name__} has no reparameterised sampler, it cannot train here; use "
-                f"AlignmentELBO or ScoreFunctionELBO for alignments, and where obs_mask= hides labels use poutine.mask "
-                f"around their site with obs= instead"
+                f"AlignmentELBO or ScoreFunctionELBO for alignments, and poutine.mask instead of obs_mask= for labels"
             )
-
-    def _why_not_finite(self, elbo: Tensor, model_trace: Any) -> str:
-        kl = {name: float(kl) for name, kl in self.kl_record.items()}
-        observed = {name: model_trace.nodes[name]["log_prob_sum"].item() for name in model_trace.observation_nodes}
-        broken = ", ".join(repr(name) for name, value in kl.items() if abs(value) == float("inf"))
-        remedy = "look for NaN or impossible values in the observed data, or for a learning rate too large"
-        if broken:
-            remedy = f"the KL of {broken} overflows, as for raw scores near 89: normalise them (normalize_scores=True)"
-        return f"the ELBO is {elbo.item()} (KL per site: {kl}; log likelihood per site: {observed}); {remedy}"
 
 
 def _take_means(model_trace: Any, guide_trace: Any) -> None:
@@ -307,10 +267,6 @@ def _has_path(site: Any) -> bool:
 
 def _weighted(log_prob: Tensor, site: Any) -> Tensor:
     return scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])  # type: ignore[no-any-return]
-
-
-def _as_tensor(value: Any) -> Tensor:
-    return torch.as_tensor(True if value is None else value)  # no mask is a mask of True
 
 
 def is_point_mass(q: Any) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
 from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site
-from pyro_attention.objectives.elbo import RUN_CHECKS, DifferentiableELBO
+from pyro_attention.objectives.elbo import CHECKS, DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
 
@@ -31,7 +31,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 
     The queries must lie in plates: each alignment is then summed out on its own, at the cost of one likelihood a key.
     In ``pyro.markov`` a step's alignment may depend on that of the step before. Other discrete latents that the model
-    marks by ``infer={"enumerate": "parallel"}`` are summed out with the alignments, unless ``rest`` has them.
+    marks by ``infer={"enumerate": "parallel"}`` are summed out with the alignments.
     Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
 
     Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
@@ -150,8 +150,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             finally:
                 forget_run(messenger)
             _check_posteriors(*traces)
-            for check in RUN_CHECKS:
-                check(self, guide, *traces)
+            for check in CHECKS.values():
+                check.run(self, guide, *traces)
             for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles
@@ -176,7 +176,7 @@ def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
                 break
             raise ValueError(
                 f"site '{name}': its posterior depends on '{summed[symbol]}', which is summed out; give "
-                f"'{summed[symbol]}' a posterior too (rest=), or sum both out (the family Marginal)"
+                f"'{summed[symbol]}' a posterior too, or sum both out (the family Marginal)"
             )
 
 

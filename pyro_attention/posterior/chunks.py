@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyro_attention.guide import is_attention_site
-from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, Stop, depth
+from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, depth
 
 __all__ = ["draw_chunks", "outputs"]
 
@@ -45,18 +45,17 @@ def draw_chunks(run: Run, num_samples: int, chunk_size: int | None, memory_budge
             )
         chunk_size = int(min(memory_budget / max(1, sample_bytes), chunk_size or num_samples))
     chunk_size = chunk_size or 1
-    last = run.last_sites(first.trace)
     nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
     yield first
     if chunk_size > 1 and num_samples > 1:
-        _check_broadcasts(run, first, nesting, last)
+        _check_broadcasts(run, first, nesting)
     del first  # the next pass needs the memory
     for start in range(1, num_samples, chunk_size):
         if chunk_size == 1:
-            yield Pass(*run(Stop(last)))
+            yield Pass(*run())
         else:
             count = min(chunk_size, num_samples - start)
-            yield Pass(*run(Stop(last), pyro.plate("_samples", count, dim=-1 - nesting)), nesting, count)
+            yield Pass(*run(pyro.plate("_samples", count, dim=-1 - nesting)), nesting, count)
 
 
 def outputs(drawn: Pass) -> Tensor:
@@ -88,21 +87,21 @@ class _AtValues(AtMean):
             msg["value"] = self.values[msg["name"]]
 
 
-def _check_broadcasts(run: Run, first: Pass, nesting: int, last: list[str]) -> None:
+def _check_broadcasts(run: Run, first: Pass, nesting: int) -> None:
     """Raise unless each of two samples in a pass is what one alone is: attention at its mean, the rest as in the first.
 
     The output is compared, or the weights of the sites that come last.
     """
     latent = [first.trace.nodes[name] for name in first.trace.stochastic_nodes]
     rest = [site for site in latent if not is_attention_site(site) and not site_is_subsample(site)]
-    if len(last) == 1 and not rest:  # nothing is drawn ahead of it
+    if len(run.sites) == 1 and not rest:  # nothing is drawn ahead of it
         return
     one = {site["name"]: site["value"] for site in rest}
     two = {site["name"]: site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape) for site in rest}
-    alone = Pass(*run(_AtValues(one), Stop(last)))
+    alone = Pass(*run(_AtValues(one)))
     try:
-        pair = Pass(*run(_AtValues(two), Stop(last), pyro.plate("_samples", 2, dim=-1 - nesting)), nesting, 2)
-        by_output = not last and isinstance(alone.output, Tensor)
+        pair = Pass(*run(_AtValues(two), pyro.plate("_samples", 2, dim=-1 - nesting)), nesting, 2)
+        by_output = not run.sites and isinstance(alone.output, Tensor)
         found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, alone))
         for name, expected in wanted.items():
             atol = 0.01 * expected.nan_to_num(0, 0, 0).abs().max().item()  # as close as results in half precision are

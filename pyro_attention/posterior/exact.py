@@ -17,7 +17,7 @@ from pyro_attention.guide import AttentionGuide, is_attention_site
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.evidence import plates_of, sum_to_items
-from pyro_attention.posterior.sampling import passes, sample_posterior
+from pyro_attention.posterior.sampling import Run, passes, sample_posterior
 
 __all__ = ["exact_alignments", "posterior_attention"]
 
@@ -124,7 +124,8 @@ def posterior_attention(
         raise ValueError(f"site is {site!r}, expected one of {seen}")
     weights, rows = draws[name].mean(0), []
     for key in range(weights.size(-1)):
-        with _AtKey(name, key), closing(passes(guide, args, kwargs, 1, "none", None, None, None, whole=True)) as runs:
+        run = Run(guide, args, kwargs, whole=True)
+        with _AtKey(name, key), closing(passes(run, 1, "none", None, None, None)) as runs:
             rows.append(_log_likelihood(next(runs).trace, name))
     log_f = torch.stack(rows, -1).unsqueeze(-2)
     products = weights * (log_f - log_f.amax(-1, keepdim=True)).exp()

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_attention._checks import as_float
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.posterior.chunks import outputs
-from pyro_attention.posterior.sampling import Noise, passes, sample_posterior, seeded, weighted_posterior
+from pyro_attention.posterior.sampling import Noise, Run, passes, sample_posterior, seeded, weighted_posterior
 
 __all__ = [
     "Moments",
@@ -142,8 +142,8 @@ def predict(
     """
     order = {q: OrderStatistics(q, num_samples) for q in quantiles}
     moments, samples = Moments(), []
-    draws = passes(guide, args, kwargs, num_samples, noise, chunk_size, memory_budget, seed, whole=True)
-    with closing(draws):
+    run = Run(guide, args, kwargs, whole=True)
+    with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
         for drawn in draws:
             chunk = outputs(drawn) if transform is None else transform(outputs(drawn))
             _check_averageable(chunk, transformed=transform is not None)

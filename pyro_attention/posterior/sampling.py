@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any, Literal, get_args
 
 import torch
@@ -26,16 +24,12 @@ __all__ = [
     "Noise",
     "Pass",
     "Run",
-    "Stop",
     "depth",
     "passes",
     "sample_posterior",
     "seeded",
     "weighted_posterior",
 ]
-
-# Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
-_TURN = RLock()
 
 Noise = Literal["attention", "dropout", "both", "none"]
 
@@ -54,20 +48,15 @@ def sample_posterior(
 ) -> dict[str, Tensor]:
     r"""Draw attention weights from the posterior, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
 
-    Other latent sites are random under every ``noise``. Threads take turns; meanwhile no other thread may run the
-    model, train, or draw random numbers.
-
     Args:
         guide: The guide, with or without handlers around it; its model is run.
         args: Arguments of the model.
         num_samples: Number of samples S.
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
         log_weights: Return the site's value ``log S`` instead of the normalised weights.
-        chunk_size: Samples drawn in one pass, by a plate at the left (see :mod:`pyro_attention.posterior.chunks`); one
-            when omitted, which suits every model.
-        memory_budget: Bytes that the samples of one pass may take, beside the results: as many are drawn in it as fit,
-            ``chunk_size`` at most.
-        seed: Seed of this call alone; the global generator goes on as if nothing had happened.
+        chunk_size: Samples drawn in one pass, by a plate at the left (see :mod:`pyro_attention.posterior.chunks`).
+        memory_budget: Bytes that the samples of one pass may take: as many are drawn in it as fit.
+        seed: Seed of this call alone.
         given: "observations" gives draws of :math:`p(W \mid x, y)`, whatever the guide has seen: those of
             :func:`weighted_posterior`, drawn again by their weights, each item by itself; it warns where few draws
             carry the weight (:class:`UnreliableWeights`).
@@ -75,12 +64,11 @@ def sample_posterior(
 
     Returns:
         For every attention site ``[S, ..., H, M, N]`` or ``[S, ..., E, H]``; of alignments ``[S, ..., 1, N]``, or with
-        ``log_weights`` the chosen keys ``[S, ...]``, int64. Weights are in float32, or float64 where the scores are.
+        ``log_weights`` the chosen keys ``[S, ...]``.
 
     Raises:
-        TypeError: The guide is no AttentionGuide, or ``num_samples`` or ``chunk_size`` is no integer.
-        ValueError: One of these is below one, or sites change from pass to pass; chunks with dropout, of a model that
-            does not broadcast, or in a memory budget below one sample.
+        TypeError: The guide is no AttentionGuide.
+        ValueError: ``num_samples`` or ``chunk_size`` is no positive integer, or chunks do not go with the model.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -98,22 +86,19 @@ def sample_posterior(
             weighted = weighted_posterior(guide, *args, num_samples=num_samples, **options, **kwargs)
             weighted.warn()
             return weighted.resample()
-    samples: dict[str, Tensor] = {}
-    counts: Counter[str] = Counter()
-    draws = passes(guide, args, kwargs, num_samples, noise, chunk_size, memory_budget, seed, whole=False)
-    with closing(draws):
+    samples: dict[str, list[Tensor]] = {}
+    run = Run(guide, args, kwargs, whole=False)
+    with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
         for drawn in draws:
             for name, value in drawn.weights(log_weights=log_weights):
-                if name not in samples:
-                    samples[name] = value.new_empty((num_samples, *value.shape[1:]))
-                samples[name][counts[name] : counts[name] + len(value)] = value
-                counts[name] += len(value)
+                samples.setdefault(name, []).append(value)
             del drawn, value  # the next pass needs the memory
-    for name, count in counts.items():
-        if count != num_samples:
-            seen = f"site '{name}' was reached by {count} of {num_samples} samples"
+    joined = {name: torch.cat(samples.pop(name)) for name in list(samples)}  # one at a time, for the memory
+    for name, values in joined.items():
+        if len(values) != num_samples:
+            seen = f"site '{name}' was reached by {len(values)} of {num_samples} samples"
             raise ValueError(f"{seen}, expected all: attention sites may not change from pass to pass")
-    return samples
+    return joined
 
 
 def weighted_posterior(
@@ -163,8 +148,8 @@ def weighted_posterior(
     """
     if noise not in ("attention", "both"):
         raise ValueError(f"noise is '{noise}', but draws without noise have no weights; use 'attention' or 'both'")
-    draws = passes(guide, args, kwargs, num_samples, noise, chunk_size, memory_budget, seed, whole=True)
-    with closing(draws):
+    run = Run(guide, args, kwargs, whole=True)
+    with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
         return WeightedPosterior.of(draws)
 
 
@@ -194,79 +179,59 @@ def depth(site: Any) -> int:
     return max((-frame.dim for frame in frames if frame.vectorized and frame.name != "_samples"), default=0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """Runs a model under its guide, with its arguments; called with handlers to stand around, gives trace and output.
 
-    Unless the ``whole`` model is wanted a run may end at the last attention site.
+    Unless the ``whole`` model is wanted, runs after the first end when the attention sites have their values.
     """
 
     guide: Any
     args: Any
     kwargs: Any
     whole: bool
+    sites: Collection[str] = ()
 
     def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
         output = None
         with ExitStack() as stack:
-            for handler in around:
+            for handler in (_Stop(self.sites), *around) if self.sites else around:
                 stack.enter_context(handler)
             # a run that is stopped returns no trace of its own
             tracer = stack.enter_context(poutine.trace())
             output = run_guide(self.guide, *self.args, **self.kwargs).output
+        if not (self.whole or self.sites):
+            self.sites = [name for name, site in tracer.trace.nodes.items() if is_attention_site(site)]
         return tracer.trace, output
 
-    def last_sites(self, trace: Any) -> list[str]:
-        """The sites at which a run may end, when it has their values."""
-        return [] if self.whole else [name for name, site in trace.nodes.items() if is_attention_site(site)]
 
-
-# Ways to draw samples: the first pass, which is one sample and shows the model's sites, and those after it.
+# Ways to draw samples; the first pass is one sample, and shows the model's sites.
 SAMPLERS: Registry[Callable[[Run, int, int | None, float | None], Iterator[Pass]]] = Registry("sampler")
 
 
 @SAMPLERS.register("single")
 def _single(run: Run, num_samples: int, *options: Any) -> Iterator[Pass]:  # noqa: ARG001
-    first = Pass(*run())
-    last = run.last_sites(first.trace)
-    yield first
-    del first  # the next pass needs the memory
-    for _ in range(num_samples - 1):
-        yield Pass(*run(Stop(last)))
+    for _ in range(num_samples):
+        yield Pass(*run())
 
 
 def passes(
-    guide: AttentionGuide,
-    args: Any,
-    kwargs: Any,
-    num_samples: int,
-    noise: Noise,
-    chunk_size: int | None,
-    memory_budget: float | None,
-    seed: int | None,
-    *,
-    whole: bool,
+    run: Run, num_samples: int, noise: Noise, chunk_size: int | None, memory_budget: float | None, seed: int | None
 ) -> Generator[Pass, None, None]:
-    """Run the model under the guide until all samples are drawn; arguments are those of :func:`sample_posterior`.
-
-    Passes after the first end at the last attention site, and have no output, unless the ``whole`` model is wanted.
-    """
-    check_guide(guide)
+    """Run the model under the guide until all samples are drawn; arguments are those of :func:`sample_posterior`."""
+    check_guide(run.guide)
     if noise not in get_args(Noise):
         raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
     for name, count in (("num_samples", num_samples), ("chunk_size", 1 if chunk_size is None else chunk_size)):
-        if not isinstance(count, int):
-            raise TypeError(f"{name} is {count!r}, expected an integer; memory_budget chooses a chunk_size")
-        if count < 1:
-            raise ValueError(f"{name} is {count}, expected at least 1")
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
     sampler = "single" if chunk_size in (None, 1) and memory_budget is None else "chunks"
     if noise in ("dropout", "both") and sampler == "chunks":
-        seen = f"chunk_size is {chunk_size}" if memory_budget is None else f"memory_budget is {memory_budget}"
-        why = "samples of one pass would share dropout masks ahead of the first attention"
-        raise ValueError(f"{seen} with noise='{noise}': {why}; use chunk_size=1")
+        seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
+        raise ValueError(f"{seen}; use chunk_size=1 and no memory_budget")
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
-    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
-        yield from SAMPLERS[sampler](Run(guide, args, kwargs, whole), num_samples, chunk_size, memory_budget)
+    with torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
+        yield from SAMPLERS[sampler](run, num_samples, chunk_size, memory_budget)
 
 
 class AtMean(Messenger):
@@ -281,12 +246,12 @@ class _Enough(BaseException):
     """Ends a pass; no Exception, which a model might catch."""
 
 
-class Stop(Messenger):
-    """Ends what runs inside as soon as all of some sites, if any, have their values."""
+class _Stop(Messenger):
+    """Ends what runs inside as soon as all of some sites have their values."""
 
     def __init__(self, names: Collection[str]) -> None:
         super().__init__()
-        self.missing, self.anything = set(names), bool(names)
+        self.missing = set(names)
 
     def __exit__(self, kind: Any, *error: Any) -> bool:  # type: ignore[override]
         super().__exit__(kind, *error)
@@ -294,7 +259,7 @@ class Stop(Messenger):
 
     def _pyro_sample(self, msg: Any) -> None:
         self.missing.discard(msg["name"])
-        if self.anything and not self.missing:
+        if not self.missing:
             # Pyro calls it after all handlers, so the guide's trace has this site, too
             msg["continuation"] = self._stop
 
@@ -307,8 +272,7 @@ class Stop(Messenger):
 def _dropout_mode(active: bool) -> Iterator[None]:
     """Evaluation mode for every module that runs, except dropout when it is to be sampled.
 
-    A hook also reaches modules in the closure of a plain function. The first call of a module sets what is inside it,
-    too, as a layer may read the mode of a dropout that it does not call.
+    A hook also reaches modules in the closure of a plain function; a layer may read the mode of a part that is not run.
     """
     before: dict[nn.Module, bool] = {}
 
@@ -329,15 +293,7 @@ def _dropout_mode(active: bool) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Seed torch's generators inside the context and restore them after it; nothing when the seed is None.
-
-    Example:
-        >>> with seeded(0):
-        ...     first = torch.rand(1)
-        >>> with seeded(0):
-        ...     bool(first == torch.rand(1))
-        True
-    """
+    """Seed torch's generators inside the context and restore them after it; nothing when the seed is None."""
     # every other device's generator too would draw a warning where there are many
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices, enabled=seed is not None):

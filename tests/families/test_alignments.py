@@ -291,7 +291,7 @@ def test_bad_input(problem):
     with pytest.raises(TypeError, match="expected a Family"):
         Amortised(nn.Linear(2, 2), "categorical")
     model = Toy()
-    with pytest.raises(ValueError, match=r"'alignment' is in the model alone; .*use AlignmentELBO, which sums"):
+    with pytest.raises(ValueError, match=r"'alignment' is in the model alone; use AlignmentELBO"):
         AttentionELBO().loss(model, AttentionGuide(model, Marginal()), *problem)
     narrow = nn.Module()
     narrow.forward = lambda *_: torch.zeros(BATCH, QUERIES, 1, 2)

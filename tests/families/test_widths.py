@@ -22,7 +22,6 @@ from pyro_attention import (
     LogNormal,
     MultiheadAttention,
     ScorePrior,
-    Soft,
     Weibull,
     WidthNetwork,
 )
@@ -115,14 +114,6 @@ def test_draws_of_the_prior_are_those_of_the_family(family, form):
     assert closed_form(around, FromPrior(), problem)[1] == 0
     kl = closed_form(around, own, problem, kl="sampled")[1]  # the prior itself, as a posterior
     torch.testing.assert_close(kl, torch.zeros(()), atol=1e-4, rtol=0)
-
-
-def test_soft_attention_is_the_middle_of_the_prior():
-    problem = Problem.random()
-    model = Regression(DenseForm(), ScorePrior(Weibull(2.0)), None)
-    weights = draw(model, Soft(), problem)["weights"]
-    expected = problem.scores.masked_fill(~problem.mask, -math.inf).softmax(-1).nan_to_num(0)
-    torch.testing.assert_close(weights, expected)
 
 
 # Layers

@@ -249,9 +249,9 @@ wide = torch.zeros(BATCH, KEYS, WIDTH)
         ((x, wide[:1], wide[:1]), {}, ValueError, r"shapes .*, expected the same batch dimensions"),
         ((x, wide[0], wide[0]), {}, ValueError, r"shapes .*, expected the same batch dimensions"),
         ((x.long(), wide, wide), {}, TypeError, "query is of type torch.int64, expected a floating-point tensor"),
-        ((x, wide, None), {}, TypeError, "value is of type NoneType"),
+        ((x, wide, None), {}, TypeError, "value is of type None"),
         ((x, wide, wide), {"query_padding_mask": torch.ones(3, 4)}, ValueError, "query_padding_mask has numbers"),
-        ((x, wide, wide), {"key_padding_mask": [True]}, TypeError, "key_padding_mask is of type list"),
+        ((x, wide, wide), {"key_padding_mask": [True]}, TypeError, "key_padding_mask is of type .*list"),
     ],
 )
 def test_wrong_calls(args, kwargs, error, message):

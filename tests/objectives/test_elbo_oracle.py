@@ -214,7 +214,7 @@ def test_the_order_of_the_sites_is_checked():
 def test_handlers_around_the_model_alone(what, value):
     """Stock TraceMeanField_ELBO ignores them silently."""
     model = getattr(poutine, what)(one_site, value)
-    with pytest.raises(ValueError, match=rf"site 'z': its {what} is .* in the guide and {value} in the model"):
+    with pytest.raises(ValueError, match=rf"site 'z': its {what} differs between guide and model"):
         AttentionELBO().loss(model, one_site_guide)
     assert_equal(model, lambda: one_site_guide, Trace_ELBO, kl="sampled")
 
@@ -228,7 +228,7 @@ def more_than_the_model():
 @pytest.mark.parametrize(
     ("guide", "message"),
     [
-        (more_than_the_model, "site 'other' is in the guide alone; .* mark it by infer="),
+        (more_than_the_model, "site 'other' is in the guide alone; mark it by infer="),
         (lambda: None, "site 'z' is in the model alone"),
     ],
     ids=["guide", "model"],

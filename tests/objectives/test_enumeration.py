@@ -63,20 +63,6 @@ class Mixture:
         return (self.prior.log() + each.sum(-1)).logsumexp(0)
 
 
-@pytest.mark.parametrize("enumerated", [False, True], ids=["drawn", "enumerated"])
-def test_a_discrete_latent_of_rest_has_the_values_of_rest(enumerated):
-    """The model marks it for enumeration too, as in stock Pyro."""
-    model, q = Mixture(2), torch.tensor([0.3, 0.7] if enumerated else [0.0, 1.0])
-
-    def rest():
-        pyro.sample("state", dist.Categorical(q), infer=PARALLEL if enumerated else {})
-
-    loss = AlignmentELBO(max_plate_nesting=1).loss(model, AttentionGuide(model, Categorical(), rest=rest))
-    prior = model.scores.softmax(-1)
-    likelihood = (prior * (model.joint(None) - prior.log())).sum((-1, -2))
-    truth = (q * (model.prior.log() + likelihood)).sum() + dist.Categorical(q).entropy()
-    assert -loss == pytest.approx(truth.item())
-
 
 @pytest.mark.parametrize("local", [False, True], ids=["shared", "local"])
 @pytest.mark.parametrize("family", [Marginal(), Soft()], ids=str)

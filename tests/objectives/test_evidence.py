@@ -23,6 +23,7 @@ from pyro_attention import (
     LogNormal,
     MultiheadAttention,
     ScorePrior,
+    Soft,
     Weibull,
     WidthNetwork,
 )
@@ -232,6 +233,20 @@ def test_items_are_what_all_sites_share():
         expected = -scale * (log_f.logsumexp(0) - math.log(6)).sum()
         torch.manual_seed(0)
         assert EvidenceELBO(6, max_plate_nesting=2).loss(model, guide) == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_soft_attention_is_not_repeated():
+    """What is ahead of the first drawn site is there once for all draws."""
+    model = Sentences()
+    guide = AttentionGuide(model, {"first": Soft(), "second": FromPrior()})
+    elbo = EvidenceELBO(6, max_plate_nesting=2)
+    torch.manual_seed(0)
+    with poutine.trace() as tracer:
+        loss = elbo.loss(model, guide)
+    shapes = {name: tracer.trace.nodes[name]["value"].shape for name in ("first", "second")}
+    assert shapes == {"first": (3, 1, 1, 4, 4), "second": (6, 3, 4, 1, 4)}
+    log_f = by_hand(model, guide, 6).sum(-1)
+    assert loss == pytest.approx(-(log_f.logsumexp(0) - math.log(6)).sum().item(), rel=1e-5)
 
 
 def test_chunks_save_memory_and_change_nothing(monkeypatch):

@@ -55,7 +55,6 @@ PIECES = "--vocabulary 270 --width 8 --max-epochs 1 --num-samples 2"
 BERT = f"{TRAINING} --length 20 --batch-size 8"
 SOFT_AND_WC = "--rows [soft,WC] --max-epochs 1 --num-samples 2"
 QUESTION_ROWS = f"{SOFT_AND_WC} --train-share 0.5"
-BENCHMARK = "--rounds 1 --out bench"
 SMALL = "--hidden 8 --embedding 8 --vocabulary 300 --num-samples 2"
 TRANSLATIONS = f"""--base '{{"max_epochs": 1}}' {SMALL} --beam 1"""
 DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.html", "figures/*.png"))
@@ -64,7 +63,6 @@ CAPTIONED = f"""{SCENES} --beam 1 --base '{{"max_epochs": 1}}'"""
 
 NMT, CAPTIONING, VQA, FINETUNE = (f"python -m experiments.{name}" for name in ("nmt", "captioning", "vqa", "finetune"))
 QUESTIONS_TRAIN = f"{VQA} train --dataset digits --model mcan --guide weibull --out RUN"
-BENCH = "python -m experiments.benchmarks"
 SOFT_ROWS = """--rows '["softmax, soft", "hybrid, soft"]'"""
 
 
@@ -125,13 +123,6 @@ STUDIES = (
     (f"{FINETUNE} qa-table squad-v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
     (f"{FINETUNE} qa-table squad-v1 --model FOLDER", QUESTION_ROWS),
 )  # fmt: skip
-BENCHMARKS = {
-    "blocked_attention": "--lengths [8]",
-    "alignment_schemes": "--sources [3] --vocabulary 6",
-    "enumeration": "--sources [2] --vocabulary 10",
-    "mcan": "--batch 1 --words 3 --regions 2",
-    "transformer": "--batch 1 --length 4",
-}
 
 CHAINS: dict[str, list[Step]] = {
     "make demo": [
@@ -246,7 +237,6 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{NMT} train --dataset multi30k --guide categorical_enum --data-root DIR --out RUN --devices 4",
              f"{TEXT} --devices {min(2, os.cpu_count() or 1)} --device cpu", drawn("RUN")),
     ],
-    "ring attention": [Step(f"{BENCH}.ring_attention", "", (), ("kept from forward to backward",))],
     "versions": [
         Step('python -c "import pyro_attention, pyro, torch; '
              'print(pyro_attention.__version__, pyro.__version__, torch.__version__)"'),
@@ -254,6 +244,6 @@ CHAINS: dict[str, list[Step]] = {
     "architecture": [Step("python -m tests.test_architecture", "", (), ("boxes",))],
 }  # fmt: skip
 CHAINS |= {line: [study(line, more)] for line, more in STUDIES}
-CHAINS |= {
-    name: [Step(f"{BENCH}.{name}", f"{BENCHMARK} {more}", ("bench/metrics.json",))] for name, more in BENCHMARKS.items()
-}
+CHAINS["benchmark"] = [
+    Step("python -m experiments.benchmarks --name enumeration", "--rounds 1 --out bench", ("bench/speed-*.json",)),
+]

@@ -18,7 +18,7 @@ ELSEWHERE: dict[str, str] = {
     "make docs": f"{CI}docs",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
-    "python -m experiments.benchmarks.fused_attention": ON_A_GPU,
+    "python -m experiments.benchmarks --name fused_attention": ON_A_GPU,
     "python -m dask scheduler --host 127.0.0.1 --port 8786 --no-dashboard --dashboard-address 127.0.0.1:0": LISTENS,
     "python -m dask worker tcp://127.0.0.1:8786 --host 127.0.0.1 --no-dashboard --dashboard-address 127.0.0.1:0 "
     "--nthreads 1 --nworkers 2": LISTENS,

@@ -123,5 +123,5 @@ def test_other_priors_and_no_attention():
     attention = LatentAttention("attention", FixedGammaPrior())
     with pytest.raises(ValueError, match="site 'attention': Marginal fits priors of kind 'alignment'"):
         exact_alignments(lambda: attention(torch.zeros(1, 2, 3), torch.ones(1, 3, 4)))
-    with pytest.raises(ValueError, match="no attention site matches"):
+    with pytest.raises(ValueError, match="no site matches"):
         exact_alignments(lambda: None)

@@ -1,6 +1,5 @@
 """Posterior samples and Monte Carlo predictions: shapes, chunks, seeds, modes, sources of noise and statistics."""
 
-from concurrent.futures import ThreadPoolExecutor
 
 import pyro
 import pytest
@@ -236,34 +235,6 @@ def test_stock_predictive():
     assert {name: tuple(value.shape) for name, value in drawn.items()} == expected
 
 
-# threads
-
-
-@pytest.mark.parametrize("call", ["sample_posterior", "predict"])
-def test_threads_take_turns(call):
-    """Eight threads, each with a guide of its own, draw what they would draw alone; one that fails holds nobody up."""
-
-    def draw(seed):
-        guide = guides[seed]
-        if call == "sample_posterior":
-            return sample_posterior(guide, *arguments, num_samples=4, seed=seed)["layers.1"]
-        return predict(guide, *arguments, num_samples=4, seed=seed, noise="both").variance
-
-    def fail(logits):
-        raise RuntimeError("no")
-
-    _, arguments, *_ = self_attention()
-    guides = [AttentionGuide(self_attention(dropout=0.5)[0], Weibull()) for _ in range(8)]
-    alone = [draw(seed) for seed in range(8)]
-    with ThreadPoolExecutor(8) as pool:
-        failed = pool.submit(predict, guides[0], *arguments, num_samples=3, seed=0, transform=fail)
-        assert str(failed.exception()) == "no"  # which holds the thread's frames
-        together = list(pool.map(draw, range(8)))
-    torch.testing.assert_close(together, alone, rtol=0, atol=0)
-    assert all(guide.model.training for guide in guides)
-    assert len({value.std().item() for value in alone}) == 8
-
-
 # what is refused
 
 
@@ -295,11 +266,10 @@ def test_outputs_that_cannot_be_averaged(output, error, message):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"num_samples": 0}, ValueError, "num_samples is 0, expected at least 1"),
-        ({"chunk_size": "auto"}, TypeError, "chunk_size is 'auto', expected an integer; memory_budget chooses"),
+        ({"num_samples": 0}, ValueError, "num_samples is 0, expected an integer of at least 1"),
+        ({"chunk_size": "auto"}, ValueError, "chunk_size is 'auto', expected an integer of at least 1"),
         ({"noise": "weights"}, ValueError, "noise is 'weights', expected 'attention', 'dropout', 'both' or 'none'"),
-        ({"noise": "both", "chunk_size": 2}, ValueError, "chunk_size is 2 with noise='both'.* use chunk_size=1"),
-        ({"noise": "dropout", "memory_budget": 1e6}, ValueError, "memory_budget is 1000000.0 with noise='dropout'"),
+        ({"noise": "both", "chunk_size": 2}, ValueError, "noise is 'both', .* use chunk_size=1"),
         ({"memory_budget": 0}, ValueError, "memory_budget is 0, expected a positive number of bytes"),
     ],
     ids=str,

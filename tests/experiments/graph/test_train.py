@@ -121,7 +121,7 @@ def test_two_classes_are_judged_by_roc_auc(
     tmp_path: Path, graph: GraphData, architecture: str, normalizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = GraphTask(replace(graph, metric="roc_auc"))
-    options = {"architecture": architecture, "normalizer": normalizer, "scores": "gatv2"}
+    options = {"architecture": architecture, "normalizer": normalizer, "scores": "gatv2", "objective": "evidence"}
     monkeypatch.setattr(figures, "_SAMPLES", 5)
     chosen = config(tmp_path, monitor="metric", guide="lognormal", **options)
     found, trained = run(task, chosen), load_trained(task, chosen)

@@ -38,7 +38,7 @@ PLACES = {"prior_from": "place", "words_from": "context", "encoder": "words", "d
     ("guide", "options"),
     [
         ("soft", {"input_feed": "sampled", "k_max": None}),
-        ("lognormal", {}),
+        ("lognormal", {"objective": "evidence", "draws": 3, "learned_width": True}),
         ("marginal", PLACES | {"jumps": True}),  # as the table of aligners trains it
         ("dirichlet", PLACES | {"warm_start": 1}),
         ("hard_sample", {"input_feed": "sampled"}),

@@ -103,7 +103,7 @@ def test_guesses():
     ("options", "kinds"),
     [
         ({"guide": "soft", "normalizer": "hybrid", "feature_noise": 0.5}, 2),
-        ({"guide": "gamma", "likelihood": "scores"}, 4),
+        ({"guide": "gamma", "likelihood": "scores", "objective": "evidence", "draws": 2}, 4),
         ({"model": "bottom_up", "guide": "weibull", "layers": 0}, 4),
         ({"model": "bottom_up", "guide": "categorical_sample", "likelihood": "scores"}, 1),
         ({"model": "multi_view", "guide": "weibull", "normalizer": "hybrid"}, 4),
