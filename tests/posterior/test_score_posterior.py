@@ -169,7 +169,7 @@ def test_a_linear_loss_leaves_the_prior():
         ({"batches": []}, "batches are empty"),
         ({"scale": float("nan")}, "the loss is nan"),
         ({"parameters": ["0.*", "2.*"]}, "does not depend on '2.weight'"),
-        ({"prior_scale": 0.0}, "prior_scale is 0.0"),
+        ({"prior_scale": 0.0}, "prior_scale"),
         ({"curvature": "diagonal"}, "expected 'hessian' or 'fisher'"),
     ],
 )
