@@ -202,7 +202,7 @@ def _jacobian(slope: Tensor, values: Sequence[Tensor]) -> Tensor:
 
 def _without_negative(curvatures: Tensor, prior_scale: float) -> Tensor:
     """Curvatures with zeros for negative ones; a warning where that changes a width by more than rounding does."""
-    negative = curvatures < -0.01 * prior_scale**-2
+    negative = curvatures < -0.01 * prior_scale**-2 - 1e-6 * curvatures.max()
     if negative.any():
         warnings.warn(
             f"the Hessian is not positive definite: {int(negative.sum())} of {len(curvatures)} directions curve "
