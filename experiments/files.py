@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import gzip
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -15,11 +13,9 @@ from secrets import token_hex
 from typing import IO, Any
 
 import yaml
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-PICTURE_MARK = "experiments of pyro_attention"
 _CITED = 300  # letters of the error of a library, some of which give a page of advice
-_PATIENCE = 1  # seconds before it is said what is waited for
 
 
 class UserError(Exception):
@@ -58,33 +54,24 @@ def expected_one_of(words: Iterable[str], given: str) -> str:
     return f"expected one of {', '.join(words)}{did_you_mean(words, given)}"
 
 
-def unwritable(path: Path, error: OSError) -> UserError:
-    """The error of a file that cannot be written: its name, the reason and the remedy."""
-    return UserError(f"{path} cannot be written: {error.strerror or error}; make room for it, or choose another place")
-
-
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file through a temporary one beside it: whenever the process dies, the old or the new file is whole.
 
-    Folders on the way are made. The temporary file has a name of its own in each call, so that two processes never
-    write into the same one.
+    Folders on the way are made.
 
     Raises:
-        UserError: The file cannot be written. Errors of ``write`` that concern something else are left as they are.
+        UserError: The file cannot be written.
     """
+    # a name of its own in each call, so that two processes never write into the same file
     partial = path.with_name(f".{path.name}.{token_hex(8)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("xb") as file:
             write(file)
         partial.replace(path)
-    except (OSError, RuntimeError) as error:
-        # torch.save raises RuntimeError out of the error of the operating system
-        cause = error if isinstance(error, OSError) else error.__context__
-        ours = {None, *map(str, (path, partial, *path.parents))}
-        if not isinstance(cause, OSError) or cause.errno is None or cause.filename not in ours:
-            raise
-        raise unwritable(path, cause) from error
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(f"{path} cannot be written: {why}; make room for it, or choose another place") from error
     finally:
         with suppress(OSError):
             partial.unlink()
@@ -95,47 +82,12 @@ def write_text(path: Path, text: str) -> None:
     write_atomic(path, lambda file: file.write(text.encode()))
 
 
-def remove_partials(path: Path) -> None:
-    """Remove the temporary files of processes that were killed; only for who holds the lock on the file."""
-    for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        partial.unlink(missing_ok=True)
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Have a file for oneself: another process that asks for it waits until this one is done, or dead.
-
-    The lock is the operating system's, on a hidden file that stays beside the file; who is killed holds it no more.
-
-    Raises:
-        UserError: There cannot be a lock beside the file.
-    """
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=_PATIENCE)
-        except Timeout:
-            print(f"waiting for another process, which is writing {path}", file=sys.stderr, flush=True)
-            lock.acquire()
-    except OSError as error:
-        raise unwritable(path, error) from error
-    try:
-        remove_partials(path)
+    """Have a file for oneself: another process that asks for it waits until this one is done, or dead."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
         yield
-    finally:
-        lock.release()
-
-
-def drawn_here(path: Path) -> bool:
-    """Whether a picture was drawn by these scripts under this name: it says so itself; a copy has another name."""
-    from PIL import Image  # only where a picture is there already
-
-    try:
-        with Image.open(path) as image:
-            return (image.info.get("Software"), image.info.get("Title")) == (PICTURE_MARK, path.name)
-    except (OSError, SyntaxError):  # Pillow's errors of what is no picture, or a damaged one
-        return False
 
 
 @contextmanager
@@ -163,11 +115,7 @@ def read_packed(path: Path) -> bytes:
 
 
 def read_text(path: Path, remedy: str, *, expected: str = "text in UTF-8") -> str:
-    """Read a text file.
-
-    Raises:
-        DamagedFileError: The file cannot be read or is no such text; the error ends with the remedy.
-    """
+    """Read a text file; DamagedFileError, which ends with the remedy, where it cannot be read or is no such text."""
     with reading(path, expected, remedy):
         return path.read_bytes().decode()
 
@@ -175,16 +123,10 @@ def read_text(path: Path, remedy: str, *, expected: str = "text in UTF-8") -> st
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """Read an object out of a JSON file; DamagedFileError where there is none."""
     with reading(path, "a JSON object", remedy):
-        return _names(json.loads(path.read_bytes()))
+        return dict(json.loads(path.read_bytes()))
 
 
 def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
     """Read the names and values of a configuration file in YAML; DamagedFileError where there are none."""
     with reading(path, "lines such as 'seed: 0'", remedy):
-        return _names(yaml.safe_load(path.read_bytes()))
-
-
-def _names(content: Any) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise ValueError(f"it holds {type(content).__name__}")
-    return content
+        return dict(yaml.safe_load(path.read_bytes()))

@@ -19,12 +19,11 @@ from experiments.harness.folder import exclusive, open_run
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
 from experiments.harness.results import write_metrics
-from experiments.report.columns import Cell, Column, Row, Runs, best_cells
-from experiments.report.figures import save
+from experiments.report.columns import Cell, Column, Row, Runs
+from experiments.report.figures import Panel, level_curves, row_intervals, save
 from experiments.report.report import Part, Report
 from experiments.report.results import RESULTS, source_of, write_results
 from experiments.report.statistics import Difference
-from experiments.report.study_figures import Panel, level_curves, row_intervals
 from experiments.run import Task, run
 
 Options = Mapping[str, Any]
@@ -64,7 +63,7 @@ class Study:
         shows: Rows that are shown once more, with another kind of prediction, by the row whose trainings they show.
         kinds: What ``{kind}`` is in the metrics of a row; "mean" where it is not said.
         columns: The numbers that rows are compared by; ``level_columns`` has those of levels with others.
-        more: Columns beside these.
+        more: Columns beside these, without differences.
         blocks: Further tables.
         against: Rows that are compared with another row than the first.
         paper: The paper's numbers by row, and by level in a wide table.
@@ -100,7 +99,6 @@ class Study:
     against: Mapping[str, str] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = 3
-    first_seed: int = 0
     seeded: Sequence[str] = ()
     named: Sequence[str] = ()
     picture: Literal["", "intervals", "curves"] = ""
@@ -139,8 +137,12 @@ class Study:
             levels={name: {**self.levels[name], **options.changes} for name in options.levels or self.levels},
             base={**self.base, **options.base},
             seeds=options.seeds or self.seeds,
-            first_seed=self.first_seed if options.first_seed is None else options.first_seed,
         )
+
+    def whole(self, options: StudyOptions) -> bool:
+        """Whether what is asked for is the study as it is declared, or some of its levels, with as many seeds."""
+        few = options.seeds is not None and options.seeds < self.seeds
+        return not (few or options.rows or options.base or options.first_seed or options.changes.keys() - self.named)
 
 
 @dataclass(frozen=True)
@@ -228,18 +230,21 @@ class Finished:
 def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: str = "table") -> dict[str, float]:
     """Train what is not trained yet, print the tables and publish them: ``"<level>/<row>/<metric>"`` to the mean.
 
-    ``command`` is the task's command that runs these studies.
+    ``command`` is the task's command that runs these studies. A study that is not whole is not published where nothing
+    is said, as it would take the place of the numbers of the whole one.
 
     Raises:
         UserError: An option is wrong, or trainings have failed; the others are finished.
     """
-    finished = _trained(_named(studies, options).chosen(options), options, command)
+    declared = _named(studies, options)
+    results = options.results or (RESULTS if declared.published and declared.whole(options) else None)
+    finished = _trained(declared.chosen(options), options, command, results)
     study = finished.study
     text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(study, options), _how_compared(finished))))
-    table = Part(text=text, rows=_table(finished), labels=len(_labels(finished, "", "")), best=_best(finished))
+    table = Part(text=text, rows=_table(finished), labels=len(_labels(finished, "", "")))
     parts = [table, *_pictures(finished), *study.parts(finished), *_block_parts(finished)]
     report = Report(finished.fill(study.title), finished.name, parts, study.summary(finished), study.about)
-    return _publish(finished, options, report, command)
+    return _publish(finished, options, report, command, results)
 
 
 @exclusive
@@ -250,14 +255,15 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         UserError: As of :func:`run_study`.
     """
     study = _named(studies, options)
+    results = options.results or (RESULTS if study.published and study.whole(options) else None)
     searched = options.rows or tuple(study.grid)
     _require_known("rows", searched, study.grid)
     tried = {
         f"{row}: {', '.join(f'{name} {value:g}' for name, value in setting.items()).replace('_', ' ') or '-'}":
         {**study.rows[row], **setting} for row in searched for setting in study.grid[row]
     }  # fmt: skip
-    study = replace(study, rows=tried, seeds=3, first_seed=1000, cells={}, against={}, shows={}, kinds={})
-    finished = _trained(study.chosen(replace(options, rows=())), options, "search")
+    study = replace(study, rows=tried, seeds=3, cells={}, against={}, shows={}, kinds={})
+    finished = _trained(study.chosen(replace(options, rows=())), options, "search", results)
     level, *others = finished.study.levels
     if others:
         raise UserError(f"levels are {level}, {', '.join(others)}, expected one to search on; pass --levels")
@@ -281,7 +287,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         f"or smallest {study.quality[0].name}, of equals that by {study.quality[-1].name}; rows of the table have it."
     )
     title, name = f"Settings tried: {finished.fill(study.title)}", f"search-{finished.name}"
-    return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search")
+    return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search", results)
 
 
 def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -295,13 +301,19 @@ def _named(studies: Mapping[str, Study], options: StudyOptions) -> Study:
     return studies[options.name]
 
 
-def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
-    results, name = _results(study, options), _name(study, options)
-    folder = options.out or Path("runs", kind, name)
+def _trained(study: Study, options: StudyOptions, command: str, results: Path | None) -> Finished:
+    for level in study.levels:  # before hours of training, after which they are asked for
+        columns = study.level_columns.get(level, study.columns)
+        try:
+            study.task.definitions({column.metric.replace("{kind}", "mean"): 0.0 for column in columns})
+        except (KeyError, StopIteration) as error:
+            names = ", ".join(column.metric for column in columns)
+            raise ValueError(f"{study.name}: its task has no definition of one of {names}; add it there") from error
+    name = _name(study, options)
+    folder = options.out or Path("runs", command, name)
     open_run(folder, options, free=("seeds", "rows", "changes", "base"))
-    bases, configs = _configs(study, options, folder)
-    if any(config.processes > 1 for config in configs.values()):
-        raise UserError("devices times num_nodes is above 1, but every training of a table has one; use --workers")
+    first = options.first_seed or (1000 if command == "search" else 0)
+    bases, configs = _configs(study, options, folder, range(first, first + study.seeds))
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
@@ -324,11 +336,6 @@ def _trained(study: Study, options: StudyOptions, kind: str) -> Finished:
 def _shown(key: Sequence[Any], *_: Any) -> str:
     """A training in words."""
     return ", ".join(str(part) for part in key if part != "")
-
-
-def _results(study: Study, options: StudyOptions) -> Path | None:
-    """Where the numbers are published."""
-    return options.results or (RESULTS if study.published else None)
 
 
 def _to_continue(config: Any) -> Any:
@@ -364,7 +371,9 @@ def _changed(study: Study, options: StudyOptions) -> str:
     return f"Other than said here: {', '.join(f'{name} {value}' for name, value in pairs)}." if pairs else ""
 
 
-def _configs(study: Study, options: StudyOptions, folder: Path) -> tuple[dict[tuple[str, int], Any], dict[Key, Any]]:
+def _configs(
+    study: Study, options: StudyOptions, folder: Path, seeds: Iterable[int]
+) -> tuple[dict[tuple[str, int], Any], dict[Key, Any]]:
     """Options of the trainings to go on from, and of all rows; the first seed comes first, for who stops early."""
     bases, configs = dict[tuple[str, int], Any](), dict[Key, Any]()
 
@@ -375,7 +384,7 @@ def _configs(study: Study, options: StudyOptions, folder: Path) -> tuple[dict[tu
         make: Any = study.task.config
         return make(**options.for_runs(), **merged, **seeded, out=folder / "runs" / name)
 
-    for seed in range(study.first_seed, study.first_seed + study.seeds):
+    for seed in seeds:
         for level in study.levels:
             start: Options = {}
             if study.base:
@@ -413,6 +422,7 @@ def _labels(finished: Finished, row: str, level: str) -> Row:
 def _table(finished: Finished) -> list[Row]:
     """The rows of the study, at each level by itself or, in a wide table, with columns for each level."""
     study, rows = finished.study, list[Row]()
+    more = finished.present(study.more, *study.levels)
     for levels in [list(study.levels)] if study.wide else [[level] for level in study.levels]:
         for row in finished.rows:
             cells = _labels(finished, row, levels[0])
@@ -422,24 +432,13 @@ def _table(finished: Finished) -> list[Row]:
                     cells[f"{of}{column.name}"] = finished.cell(row, column, level, error=study.wide)
                     if len(finished.rows) > 1:
                         cells[f"{of}{column.name}: difference"] = finished.difference(row, column, level)
-                if study.wide and study.paper:
-                    cells[f"{level} paper"] = study.paper.get(row, {}).get(level, "")
-            if not study.wide:
-                more = finished.present(study.more, *study.levels)
-                cells |= {column.name: finished.cell(row, column, *levels) for column in more}
-                cells |= {"paper": study.paper.get(row, "")} if study.paper else {}
+                cells |= {f"{of}{column.name}": finished.cell(row, column, level) for column in more}
+                if study.paper:
+                    paper = study.paper.get(row, {} if study.wide else "")
+                    cells[f"{of}paper"] = paper.get(level, "") if study.wide else paper
             rows.append(cells)
     heads = dict.fromkeys(head for row in rows for head in row)
     return [{head: row.get(head, "-") for head in heads} for row in rows]
-
-
-def _best(finished: Finished) -> frozenset[tuple[int, str]]:
-    """Cells of the table with the best mean of their column, of rows of one level and kind of prediction."""
-    study = finished.study
-    if study.wide or study.shows or study.kinds or len(study.levels) > 1:
-        return frozenset()
-    runs = {row: finished.runs(row, *study.levels) for row in finished.rows}
-    return best_cells(runs, [*study.columns, *study.more])
 
 
 def _block_parts(finished: Finished) -> Iterator[Part]:
@@ -481,7 +480,9 @@ def _pictures(finished: Finished) -> Iterator[Part]:
     yield Part(picture=save(figure, finished.pictures / f"{finished.name}.png"), caption=finished.fill(study.title))
 
 
-def _publish(finished: Finished, options: StudyOptions, report: Report, kind: str) -> dict[str, float]:
+def _publish(
+    finished: Finished, options: StudyOptions, report: Report, command: str, results: Path | None
+) -> dict[str, float]:
     """Write metrics.json and report.html, print the tables, publish them if asked, and return the metrics."""
     study, means = finished.study, dict[str, float]()
     for row, level in dict.fromkeys(key[:2] for key in finished.metrics):
@@ -492,18 +493,15 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, kind: st
     write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
-    source = source_of(folders, _command(study.task, options, kind), seeds)
+    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels", "base")}
+    words = [
+        option_words(name, value) for name, value in {**given, **options.changes}.items() if value not in (None, (), {})
+    ]
+    line = " ".join([f"python -m {study.task.script} {command} {options.name}", *words])
+    source = source_of(folders, line, seeds)
     report.write(finished.folder, source)
-    results = _results(study, options)
     if results is not None:
         print(write_results(results, report, source))
+    elif study.published:
+        print("Not the whole study with its own options: not published; --results FOLDER does it.")
     return means
-
-
-def _command(task: Task[Any, Any, Any], options: StudyOptions, kind: str) -> str:
-    """The command that makes the results again."""
-    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels", "base")} | dict(
-        options.changes
-    )
-    words = [option_words(name, value) for name, value in given.items() if value not in (None, (), {})]
-    return " ".join([f"python -m {task.script} {kind} {options.name}", *words])

@@ -11,8 +11,6 @@ from pyro_attention import Bilinear
 from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
 
-__all__ = ["AlignmentNetwork", "AnswerNetwork", "RegionNetwork"]
-
 
 class _InferenceNetwork(nn.Module):
     r"""A bilinear score :math:`\Phi_{ji} = (U h_j) \cdot x_i` of the parts x of the source and the words of the target.
@@ -27,7 +25,7 @@ class _InferenceNetwork(nn.Module):
         dropout: Dropout of the network's inputs and between the layers.
 
     Raises:
-        ValueError: An odd width; at a call: no target to see.
+        ValueError: At a call: no target to see.
     """
 
     target_embedding: nn.Embedding
@@ -200,7 +198,5 @@ class AnswerNetwork(nn.Module):
 
 
 def _lstm(width: int, hidden: int, layers: int, dropout: float) -> nn.LSTM:
-    if hidden % 2:
-        raise ValueError(f"hidden is {hidden}, expected an even width: half for each direction")
     options = {"batch_first": True, "bidirectional": True, "dropout": dropout if layers > 1 else 0.0}
     return nn.LSTM(width, hidden // 2, layers, **options)

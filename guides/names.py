@@ -2,11 +2,6 @@
 
 from typing import Literal
 
-__all__ = [
-    "AblationSchemeName", "AlignmentSchemeName", "NormalizerName", "ObjectiveName", "PriorName", "SchemeName",
-    "WeightsSchemeName",
-]  # fmt: skip
-
 WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma"]
 AlignmentSchemeName = Literal[
     "marginal",

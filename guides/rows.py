@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["LEGEND", "NORMALIZERS", "ROWS", "UNDER_ITS_GUIDE", "rows"]
-
 Options = Mapping[str, Any]
 
 ROWS: Mapping[str, Options] = {

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from models.decoder import AttentionDecoder, DecoderState, InputFeed, Step
-from models.decoder import DecoderSizes as CaptioningSizes
+from models.decoder import AttentionDecoder, DecoderSizes, DecoderState, Step
 from pyro_attention import Additive, AlignmentPrior, LatentAttention, TokenLikelihood
 from pyro_attention.families.base import Prior
 from pyro_attention.ops.noise import Dropout
-
-__all__ = ["Captioning", "CaptioningSizes"]
 
 
 class Captioning(AttentionDecoder):
@@ -40,7 +38,7 @@ class Captioning(AttentionDecoder):
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
-        >>> model = Captioning(4, 12, sizes=CaptioningSizes(8, 8, 8, 8))
+        >>> model = Captioning(4, 12, sizes=DecoderSizes(8, 8, 8, 8))
         >>> regions, words = torch.randn(2, 5, 4), torch.randint(12, (2, 3))
         >>> real = torch.ones(2, 5, dtype=torch.bool), torch.ones(2, 3, dtype=torch.bool)
         >>> loss = AlignmentELBO(max_plate_nesting=2)(model, AttentionGuide(model, Marginal()))
@@ -51,23 +49,19 @@ class Captioning(AttentionDecoder):
     attention: Xu et al. (2015), Show, Attend and Tell, section 4; Fan et al. (2020), Bayesian Attention Modules, 4.3.
     """
 
-    # the recurrent state is only complete with a context
-    feeds = ("expected", "sampled")
-
     def __init__(
         self,
         features: int,
         vocabulary: int,
         *,
-        sizes: CaptioningSizes | None = None,
+        sizes: DecoderSizes | None = None,
         dropout: float = 0.3,
         prior: Prior | None = None,
         init_range: float | None = None,
-        input_feed: InputFeed = "expected",
+        input_feed: Literal["expected", "sampled"] = "expected",  # the recurrent state is complete with a context alone
     ) -> None:
         super().__init__(input_feed)
-        sizes = CaptioningSizes() if sizes is None else sizes
-        self.features = features
+        sizes = DecoderSizes() if sizes is None else sizes
         self.dropout = Dropout(dropout)
         self.region = nn.Sequential(
             nn.Linear(features, sizes.memory),
@@ -86,20 +80,8 @@ class Captioning(AttentionDecoder):
         self.output = nn.Linear(sizes.decoder, vocabulary)
         self.init_uniform(init_range)
 
-    def check_source(self, source: Tensor) -> None:
-        """Raise ValueError unless a source is features ``[B, N, F]`` of regions."""
-        if source.dim() != 3 or source.size(0) == 0 or not source.is_floating_point():
-            seen = f"shape {tuple(source.shape)} and dtype {source.dtype}"
-            raise ValueError(f"source has {seen}, expected features [B, N, F] of regions, B > 0")
-        if source.size(2) != self.features:
-            raise ValueError(f"regions have {source.size(2)} features, expected the model's {self.features}")
-
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Embedded regions ``[B, N, memory]``; zeros at the padding."""
-        self.check_source(source)
-        if not source_mask.any(1).all():
-            empty = (~source_mask.any(1)).nonzero().flatten().tolist()
-            raise ValueError(f"images {empty} of the batch have no regions; leave them out")
         memory: Tensor = self.region(source)
         return memory.where(source_mask.unsqueeze(-1), 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from models.score_terms import DiagonalBias, Jumps, NullWord, TemporalNormalizer
 from pyro_attention import Additive, Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignments.weights import k_max as keep_largest
-
-__all__ = ["AttentionDecoder", "DecoderSizes", "DecoderState", "InputFeed", "Step"]
 
 InputFeed = Literal["expected", "sampled", "none"]  # what the decoder goes on with
 
@@ -103,7 +101,7 @@ class AttentionDecoder(nn.Module):
     r"""Words, each drawn given those before and what one latent attention looks at in the source.
 
     A subclass says how the source is encoded, how the recurrent state goes on, and how a word depends on a context:
-    :meth:`check_source`, :meth:`encode`, :meth:`embed`, :meth:`advance`, :meth:`feed` and :meth:`likelihood`. Plates,
+    :meth:`encode`, :meth:`embed`, :meth:`advance`, :meth:`feed` and :meth:`likelihood`. Plates,
     sites, teacher forcing, and all of decoding rest on these.
 
     The state goes on with the expected context, so the alignments are independent given the words before. All are one
@@ -139,11 +137,10 @@ class AttentionDecoder(nn.Module):
         output: The output layer, with a row for each word.
         layers: Recurrent layers.
         reads_state: Whether a word depends on the decoder's state beside the context of its attention.
-        feeds: The input feeds that a subclass has.
 
     Raises:
-        ValueError: An unknown input feed; at a call with a sampled feed: enumerated alignments or an inference network,
-            which need the alignments to be one site.
+        ValueError: Jumps with a sampled feed; at a call with a sampled feed: enumerated alignments or an inference
+            network, which need the alignments to be one site.
     """
 
     attention: LatentAttention
@@ -151,7 +148,6 @@ class AttentionDecoder(nn.Module):
     output: nn.Linear
     layers = 1
     reads_state = True
-    feeds: tuple[InputFeed, ...] = get_args(InputFeed)
 
     def __init__(
         self,
@@ -162,16 +158,10 @@ class AttentionDecoder(nn.Module):
         jumps: Jumps | None = None,
     ) -> None:
         super().__init__()
-        if input_feed not in self.feeds:
-            raise ValueError(f"input_feed is '{input_feed}', expected one of {', '.join(self.feeds)}")
         self.input_feed: InputFeed = input_feed
         if jumps is not None and input_feed == "sampled":
             raise ValueError("jumps do not go with input_feed='sampled'; expected 'expected' or 'none'")
         self.normalizer, self.diagonal, self.null_word, self.jumps = normalizer, diagonal, null_word, jumps
-
-    def check_source(self, source: Tensor) -> None:
-        """Raise ValueError unless a source is of the right shape and type."""
-        raise NotImplementedError
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """What is attended to, ``[B, N, memory]``, of a source."""
@@ -280,7 +270,11 @@ class AttentionDecoder(nn.Module):
             step = replace(step, scores=scores, state=replace(step.state, seen=seen))
         if self.jumps is not None:
             mask = step.state.mask[..., first:]
-            belief = self.jumps.start(mask) if state.log_prior is None else self._belief(self.jumps, state, log_f)
+            if state.log_prior is None:  # the first word
+                belief = self.jumps.start(mask)
+            else:  # where the last word was aligned, by Bayes' rule
+                before: Any = state.belief
+                belief = self.jumps.after(before, (state.log_prior + torch.as_tensor(log_f)).softmax(-1))
             of_null, scores = step.scores[..., :first], step.scores[..., first:]
             total = scores.masked_fill(~mask, -math.inf).logsumexp(-1, keepdim=True)  # as before, beside that of NULL
             scores = torch.cat([of_null, self.jumps(belief, scores, mask) + total], -1)
@@ -324,13 +318,6 @@ class AttentionDecoder(nn.Module):
             return None
         likelihood = self.likelihood(state.context[:, None, None], state.memory.unsqueeze(2))
         return likelihood.log_prob(words.unsqueeze(1))
-
-    @staticmethod
-    def _belief(jumps: Jumps, state: DecoderState, log_f: Tensor | None) -> Tensor:
-        """Where the last word was aligned, by Bayes' rule."""
-        if log_f is None or state.belief is None or state.log_prior is None:
-            raise ValueError("log_f is missing, which jumps need after the first word; call read() with the words' ids")
-        return jumps.after(state.belief, (state.log_prior + log_f).softmax(-1))
 
     def _decode_sampled(self, state: DecoderState, target_in: Tensor, target_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]`` of drawn weights, each fed onwards."""

@@ -17,8 +17,6 @@ from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.layers import apply_linear
 from pyro_attention.ops.noise import Dropout
 
-__all__ = ["GAT", "ResidualGAT"]
-
 
 class GAT(PyroModule):
     r"""Graph attention layers, two by default, and a categorical label on every labelled node.
@@ -87,7 +85,7 @@ class GAT(PyroModule):
         """Logits of every node.
 
         Args:
-            features: ``[N, in_features]``, dense, or sparse CSR (the faster) or COO.
+            features: ``[N, in_features]``, dense or sparse CSR.
             graph: Edges with self loops.
             labels: Class of every node, int64 ``[N]``; drawn when omitted.
             labelled: True where the label is observed, ``[N]``; every node when omitted.
@@ -108,10 +106,7 @@ class GAT(PyroModule):
         if x.layout == torch.strided:
             return self.dropout(x)
         values = self.dropout(x.values())
-        if x.layout == torch.sparse_csr:
-            pointers = x.crow_indices(), x.col_indices()
-            return torch.sparse_csr_tensor(*pointers, values, x.shape, check_invariants=False)
-        return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
+        return torch.sparse_csr_tensor(x.crow_indices(), x.col_indices(), values, x.shape, check_invariants=False)
 
 
 class ResidualGAT(PyroModule):
@@ -130,16 +125,10 @@ class ResidualGAT(PyroModule):
     projection, which its first layer makes up for.
 
     Args:
-        in_features: Number of node features.
-        num_classes: Number of classes.
         hidden: Width of a head; a node has heads times as many.
-        heads: Number of heads of every layer.
         layers: Number of blocks, 1 at least.
-        scores: "gat" or "gatv2"; see :class:`GraphAttention`.
         dropout: Dropout after the input layer and inside the MLPs.
-        separate: Whether own features are kept apart from aggregated ones.
-        prior: Makes a prior network from (key width, heads).
-        normalizer: Makes a normalizer from the number of heads, such as ``Hybrid``.
+        separate: Whether own features are kept apart from aggregated ones; the others are as of :class:`GAT`.
 
     Example:
         >>> from pyro_attention import AttentionELBO, AttentionGuide, Weibull

@@ -15,8 +15,6 @@ from pyro_attention import FixedGammaPrior, MultiheadAttention, TokenLikelihood
 from pyro_attention.families.base import Prior
 from pyro_attention.ops.noise import Dropout
 
-__all__ = ["HeadlineState", "HeadlineWriter"]
-
 Memory = tuple[Tensor, Tensor]  # keys and values of a layer, each [B, heads, length, width of a head]
 
 
@@ -67,7 +65,7 @@ class HeadlineWriter(nn.Module):
         prior: Makes a prior network of the decoder's attention from (key width, heads); fixed by default.
 
     Raises:
-        ValueError: At a call, shapes that do not fit, or a headline longer than ``positions``.
+        ValueError: At a call, a headline longer than ``positions``.
 
     Example:
         >>> from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull
@@ -144,9 +142,6 @@ class HeadlineWriter(nn.Module):
 
     def decode(self, memory: Tensor, source_mask: Tensor, target_in: Tensor, target_mask: Tensor) -> Tensor:
         """Features ``[..., B, M, width]`` of every word, by teacher forcing; arguments as of a call."""
-        if target_in.dim() != 2 or target_mask.shape != target_in.shape or target_mask.dtype != torch.bool:
-            seen = f"words have shape {tuple(target_in.shape)}, mask is {target_mask.dtype} {tuple(target_mask.shape)}"
-            raise ValueError(f"{seen}; expected ids [sentences, words] and a boolean mask of the same shape")
         hidden = self._embed(target_in, 0)
         for layer in self.layers:
             hidden = layer(hidden, memory, ~target_mask, ~source_mask)

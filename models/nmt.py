@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,6 @@ from pyro_attention import Additive, AlignmentPrior, LatentAttention, SparseAlig
 from pyro_attention.families.base import Prior
 from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
-
-__all__ = ["PAPER", "EncoderName", "PriorFrom", "Translation", "TranslationSizes", "WordsFrom"]
 
 EncoderName = Literal["lstm", "words"]
 PriorFrom = Literal["words", "place"]
@@ -63,8 +61,7 @@ class Translation(AttentionDecoder):
             would never look at something so improbable.
 
     Raises:
-        ValueError: An odd memory, jumps with a sparse prior or where words are read from the state too, or an unknown
-            ``words_from``, ``encoder`` or ``prior_from``.
+        ValueError: Jumps with a sparse prior, or where words are read from the state too.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -100,11 +97,6 @@ class Translation(AttentionDecoder):
         scored = diagonal is None or isinstance(prior, SparseAlignmentPrior)
         null = NullWord(sizes.memory, None if scored else PROBABILITY) if null_word else None
         super().__init__(input_feed, normalizer, diagonal, null, jumps)
-        for value, choices in ((words_from, WordsFrom), (encoder, EncoderName), (prior_from, PriorFrom)):
-            if value not in get_args(choices):
-                raise ValueError(f"unknown option '{value}', expected one of {', '.join(get_args(choices))}")
-        if sizes.memory % 2:
-            raise ValueError(f"memory is {sizes.memory}, expected an even width: half for each direction")
         if jumps is not None and (words_from == "both" or isinstance(prior, SparseAlignmentPrior)):
             raise ValueError("jumps do not go with words_from='both' or a sparse prior; use 'context' and a dense one")
         self.reads_state, self.prior_from = words_from == "both", prior_from
@@ -129,12 +121,6 @@ class Translation(AttentionDecoder):
         self.output = nn.Linear(sizes.decoder, target_vocabulary)
         self.dropout = Dropout(dropout)
         self.init_uniform(init_range)
-
-    def check_source(self, source: Tensor) -> None:
-        """Raise ValueError unless a source is ids ``[B, N]``."""
-        if source.dim() != 2 or source.size(0) == 0 or source.is_floating_point():
-            seen = f"shape {tuple(source.shape)} and dtype {source.dtype}"
-            raise ValueError(f"source has {seen}, expected ids [B, N], B > 0")
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encoded source words ``[B, N, memory]``; zeros at the padding."""

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from pyro_attention import Dense
 
-__all__ = ["PROBABILITY", "DiagonalBias", "Jumps", "NullWord", "TemporalNormalizer"]
-
 PROBABILITY = 0.08  # of NULL in fast_align
 
 
@@ -26,9 +24,6 @@ class DiagonalBias(nn.Module):
         strength: :math:`\lambda` that training begins with, positive; fast_align begins with 4.
         ratio: r that training begins with, positive.
 
-    Raises:
-        ValueError: An argument is not positive and finite.
-
     Example:
         >>> bias = DiagonalBias(strength=4.0)
         >>> bias(torch.ones(1, 4, dtype=torch.bool), 0).detach()
@@ -39,9 +34,6 @@ class DiagonalBias(nn.Module):
 
     def __init__(self, strength: float = 4.0, ratio: float = 1.0) -> None:
         super().__init__()
-        for name, value in (("strength", strength), ("ratio", ratio)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}, expected a positive finite number")
         self.log_strength = nn.Parameter(torch.tensor(math.log(strength)))
         self.log_ratio = nn.Parameter(torch.tensor(math.log(ratio)))
 
@@ -59,10 +51,6 @@ class DiagonalBias(nn.Module):
         source = (torch.arange(mask.size(-1), device=mask.device) + 0.5) / counts
         target = ((place + 0.5) / (counts * self.log_ratio.exp())).clamp_max(1.0)
         return -self.log_strength.exp() * (source - target).abs()
-
-    def extra_repr(self) -> str:
-        strength, ratio = (part.detach().exp().item() for part in (self.log_strength, self.log_ratio))
-        return f"strength={strength:.3g}, ratio={ratio:.3g}"
 
 
 class Jumps(nn.Module):
@@ -131,9 +119,6 @@ class Jumps(nn.Module):
             totals = (own @ weights.mT).clamp_min(tiny)
             return ((belief / totals) @ weights * own).clamp_min(tiny).log()
 
-    def extra_repr(self) -> str:
-        return f"most={self.most}"
-
 
 class NullWord(nn.Module):
     r"""One more thing to attend to, a trained vector before all source words, for target words that translate none.
@@ -145,9 +130,6 @@ class NullWord(nn.Module):
     Args:
         width: Width of what is attended to.
         probability: :math:`p_0` under the prior, between 0 and 1; that of its score when None.
-
-    Raises:
-        ValueError: ``probability`` is not between 0 and 1.
 
     Example:
         >>> null = NullWord(2, probability=0.2)
@@ -161,8 +143,6 @@ class NullWord(nn.Module):
 
     def __init__(self, width: int, probability: float | None = None) -> None:
         super().__init__()
-        if probability is not None and not 0 < probability < 1:
-            raise ValueError(f"probability is {probability}, expected a number between 0 and 1, both excluded, or None")
         self.vector = nn.Parameter(torch.zeros(width))
         self.probability = probability
 
@@ -179,9 +159,6 @@ class NullWord(nn.Module):
         odds = math.log(self.probability / (1 - self.probability))
         return torch.cat([words.logsumexp(-1, keepdim=True) + odds, scores[..., 1:]], -1)
 
-    def extra_repr(self) -> str:
-        return f"{len(self.vector)}, probability={self.probability}"
-
 
 class TemporalNormalizer(nn.Module):
     r"""Normalise over the queries before, then over the keys: what was much looked at is looked at less.
@@ -196,9 +173,6 @@ class TemporalNormalizer(nn.Module):
     Args:
         share: Mixing weight u that training begins with, between 0 and 1; without it u is 1 and not trained.
 
-    Raises:
-        ValueError: ``share`` is not between 0 and 1.
-
     Example:
         >>> normalizer, mask = TemporalNormalizer(), torch.ones(1, 2, dtype=torch.bool)
         >>> first, seen = normalizer(torch.tensor([[3.0, 0.0]]), None, mask)
@@ -212,8 +186,6 @@ class TemporalNormalizer(nn.Module):
 
     def __init__(self, share: float | None = None) -> None:
         super().__init__()
-        if share is not None and not 0 < share < 1:
-            raise ValueError(f"share is {share}, expected a number between 0 and 1, both excluded, or None")
         self.logit = None if share is None else nn.Parameter(torch.tensor(math.log(share / (1 - share))))
 
     @property
@@ -241,6 +213,3 @@ class TemporalNormalizer(nn.Module):
             shares = nn.functional.logsigmoid(torch.stack([self.logit, -self.logit]))
             past = torch.logaddexp(parts[0] + shares[0], parts[1] + shares[1])
         return past, torch.logaddexp(seen, scores)
-
-    def extra_repr(self) -> str:
-        return f"mixing_weight={self.mixing_weight:.3g}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import pyro
 import torch
@@ -14,8 +13,6 @@ from pyro_attention import ContextualGammaPrior, MultiheadAttention, Softmax, To
 from pyro_attention.families.base import Prior
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.noise import Dropout
-
-__all__ = ["MaskedLanguageModel", "TextClassifier", "TextEncoder"]
 
 
 class TextEncoder(nn.Module):
@@ -37,7 +34,7 @@ class TextEncoder(nn.Module):
         normalizer: Makes a normalizer from the number of heads, such as ``Hybrid``.
 
     Raises:
-        ValueError: At a call, shapes that do not fit, or a sentence longer than ``positions``.
+        ValueError: At a call, a sentence longer than ``positions``.
 
     Source: Vaswani et al. (2017), Attention is all you need, section 3; layer norm first: Xiong et al. (2020).
     """
@@ -78,9 +75,6 @@ class TextEncoder(nn.Module):
         Returns:
             ``[..., B, N, width]``; what stands at padding means nothing.
         """
-        if tokens.dim() != 2 or mask.shape != tokens.shape or mask.dtype != torch.bool:
-            seen = f"tokens have shape {tuple(tokens.shape)}, mask is {mask.dtype} {tuple(mask.shape)}"
-            raise ValueError(f"{seen}; expected ids [sentences, positions] and a boolean mask of the same shape")
         if tokens.size(1) > self.positions.num_embeddings:
             most = self.positions.num_embeddings
             raise ValueError(f"a sentence has {tokens.size(1)} tokens, expected {most} at most, the positions; cut it")
@@ -162,18 +156,14 @@ class MaskedLanguageModel(nn.Module):
 
 
 class TextClassifier(nn.Module):
-    r"""Class of a sentence from the features of its tokens: the site ``labels``.
+    r"""Class of a sentence from the mean of its tokens' features: the site ``labels``.
 
     .. math:: S_l \sim p(S_l \mid x), \qquad y \sim \mathrm{Categorical}(\mathrm{softmax}(W \bar h + b))
 
     Args:
         encoder: Encoder of the sentences, as of a :class:`MaskedLanguageModel` (its weights are not copied).
         num_classes: Number of classes.
-        pooling: What a sentence is classified by: the "mean" of its tokens' features or those of the "first".
         dropout: Dropout ahead of the output layer.
-
-    Raises:
-        ValueError: An unknown pooling.
 
     Example:
         >>> from pyro_attention import AttentionGuide, Soft
@@ -183,19 +173,9 @@ class TextClassifier(nn.Module):
         torch.Size([1, 2])
     """
 
-    def __init__(
-        self,
-        encoder: TextEncoder,
-        num_classes: int,
-        *,
-        pooling: Literal["mean", "first"] = "mean",
-        dropout: float = 0.1,
-    ) -> None:
+    def __init__(self, encoder: TextEncoder, num_classes: int, *, dropout: float = 0.1) -> None:
         super().__init__()
-        if pooling not in ("mean", "first"):
-            raise ValueError(f"pooling is '{pooling}', expected 'mean' or 'first'")
         self.encoder, self.dropout = encoder, Dropout(dropout)
-        self.pooling: Literal["mean", "first"] = pooling
         self.output = nn.Linear(encoder.tokens.embedding_dim, num_classes)
 
     def forward(self, tokens: Tensor, mask: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -211,11 +191,8 @@ class TextClassifier(nn.Module):
         """
         pyro.module("textclassifier", self)
         with pyro.plate("sentences", tokens.size(0), dim=-1):
-            logits: Tensor = self.output(self.dropout(self._pool(self.encoder(tokens, mask), mask)))
+            features = self.encoder(tokens, mask)
+            mean = (features * mask.unsqueeze(-1)).sum(-2) / mask.sum(-1, keepdim=True)
+            logits: Tensor = self.output(self.dropout(mean))
             pyro.sample("labels", Categorical(logits=logits), obs=labels)
         return logits
-
-    def _pool(self, features: Tensor, mask: Tensor) -> Tensor:
-        if self.pooling == "first":
-            return features[..., 0, :]
-        return (features * mask.unsqueeze(-1)).sum(-2) / mask.sum(-1, keepdim=True)

@@ -35,12 +35,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GuideRun:
-    """One run of an :class:`AttentionGuide`.
+    """One run of an :class:`AttentionGuide`: what the model returned, and Pyro's trace of its sites.
 
-    Attributes:
-        output: What the model returned.
-        trace: Pyro's trace of the model's sites. At a latent site ``fn`` is the posterior, ``infer["prior"]`` the prior
-            and ``infer["family"]`` the family, which is None where the site keeps its prior.
+    At a latent site ``fn`` is the posterior, ``infer["prior"]`` the prior and ``infer["family"]`` the family, which is
+    None where the site keeps its prior.
     """
 
     output: Any
@@ -64,9 +62,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     Raises:
         TypeError: A family is no :class:`Family` and no messenger, or ``keep_prior`` is a string.
-        ValueError: No patterns at all; at a call: an attention site no pattern matches, a pattern that matches no site,
-            a family of another kind than the prior, two calls of attention under one name, or ``poutine.do`` or
-            ``poutine.reparam`` around the guide.
+        ValueError: At a call: an attention site that no pattern matches, a pattern that matches no site, a family of
+            another kind than the prior, or two calls of attention under one name.
 
     Example:
         >>> import pyro, torch
@@ -92,8 +89,6 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     ) -> None:
         super().__init__(model)
         patterns = dict(families) if isinstance(families, Mapping) else {"*": families}
-        if not patterns:
-            raise ValueError("families is empty, expected a family or a dict from site-name patterns to families")
         others = {pattern: each for pattern, each in patterns.items() if isinstance(each, AutoMessenger)}
         own = {pattern: each for pattern, each in patterns.items() if pattern not in others}
         for pattern, family in own.items():
@@ -111,11 +106,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
-        for handler in runtime._PYRO_STACK:
-            if isinstance(handler, DoMessenger | ReparamMessenger):
-                name = "do" if isinstance(handler, DoMessenger) else "reparam"
-                seen = f"poutine.{name} stands around the guide, which has no posterior for the sites that it makes"
-                raise ValueError(f"{seen}, expected it inside: AttentionGuide(poutine.{name}(model, ...), families)")
+        if any(isinstance(handler, DoMessenger | ReparamMessenger) for handler in runtime._PYRO_STACK):
+            seen = "poutine.do or reparam stands around the guide, which has no posterior for the sites that it makes"
+            raise ValueError(f"{seen}, expected it inside: AttentionGuide(poutine.do(model, ...), families)")
         name_model_sites(self.model)
         self.args_kwargs, self._outer_plates = (args, kwargs), tuple(frame.name for frame in runtime.get_plates())
         try:

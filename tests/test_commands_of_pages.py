@@ -4,12 +4,10 @@
 """
 
 import json
-import os
 import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 from contextlib import chdir
 
@@ -83,9 +81,6 @@ def execute(line: str, monkeypatch: pytest.MonkeyPatch) -> object:
     if how == "-c":
         exec(what, {})
         return 0
-    if "--devices" in given:  # the command starts itself again for the other devices
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        return subprocess.run([sys.executable, how, what, *given], env=environment, check=False).returncode
     monkeypatch.setattr(sys, "argv", [str(script_of(what)), *given])
     try:
         runpy.run_path(str(script_of(what)), run_name="__main__")

@@ -25,8 +25,10 @@ def through_torch_save(module):
     return torch.load(buffer, weights_only=False)
 
 
-@pytest.mark.parametrize("used", [False, True])
-@pytest.mark.parametrize("duplicate", [through_pickle, through_torch_save, copy.deepcopy])
+@pytest.mark.parametrize(
+    ("duplicate", "used"),
+    [(through_pickle, False), (through_pickle, True), (through_torch_save, True), (copy.deepcopy, True)],
+)
 def test_guide_and_module_survive_copying(used, duplicate):
     data = Sequences.random()
     model = SelfAttention()

@@ -16,7 +16,7 @@ import torch
 
 from experiments.files import UserError
 from experiments.harness import cli
-from experiments.harness.option_parser import parse
+from experiments.harness.options import parse
 from experiments.report.results import RESULTS, results_in
 from pyro_attention import predict
 

@@ -16,6 +16,7 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     Dense,
+    EdgeList,
     GraphAttention,
     LatentAttention,
     MultiheadAttention,
@@ -29,7 +30,7 @@ WIDTH, HEADS = 4, 2
 DTYPES = torch.float32, torch.float64, torch.bfloat16
 SPREADS = 0.0, 1.0, 1e3  # of the inputs; the scores of MultiheadAttention are as large as their square
 
-many = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+many = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 sizes, seeds, normalizers = st.integers(0, 3), st.integers(0, 1000), st.sampled_from(list(NORMALIZERS))
 plate_sizes = st.integers(1, 3)  # Pyro has no empty plates
 inputs = {"dtype": st.sampled_from(DTYPES), "spread": st.sampled_from(SPREADS), "seed": seeds}
@@ -147,3 +148,29 @@ def test_sequences(data, pair, batch, queries, keys, options):
     weights = step(layer, family, call, x, memory, plates=(batch,))
     seen = ~padding[:, None, None, :].expand(batch, 1, queries, keys)
     assert_simplices(weights.sum(-1), (seen.tril() if causal else seen).any(-1))
+
+
+@many
+@given(st.data(), plate_sizes, sizes, seeds)
+def test_a_mask_is_a_graph(data, queries, keys, seed):
+    """A dense layout with a mask, and the graph whose edges are its unmasked entries."""
+    torch.manual_seed(seed)
+    mask = data.draw(masks(queries, keys))
+    target, source = mask.nonzero().T
+    dense = Dense(mask)
+    edges = EdgeList.from_edge_index(torch.stack([source, target]), num_nodes=(keys, queries))
+    scores, values = torch.randn(HEADS, queries, keys), torch.randn(HEADS, keys, WIDTH)
+
+    def on_edges(x: Tensor) -> Tensor:
+        return x.expand(HEADS, queries, keys)[:, target, source].T
+
+    weights = dense.softmax(scores)
+    torch.testing.assert_close(edges.softmax(on_edges(scores)), on_edges(weights))
+    for over in (False, True):
+        expected = dense.log_softmax(scores, over_queries=over)
+        torch.testing.assert_close(edges.log_softmax(on_edges(scores), over_queries=over), on_edges(expected))
+    contexts = edges.aggregate(on_edges(weights), values.transpose(0, 1)), dense.aggregate(weights, values)
+    torch.testing.assert_close(contexts[0].transpose(0, 1), contexts[1])
+    torch.testing.assert_close(edges.spread_keys(values[..., 0]), on_edges(dense.spread_keys(values[..., 0])))
+    spread = torch.arange(float(HEADS))
+    assert edges.spread_heads(spread).expand(len(source), HEADS).equal(on_edges(dense.spread_heads(spread)))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from experiments.benchmarks import start
-
-if __name__ == "__main__":  # ahead of the other imports, which --help does not need
-    start("blocked_attention", "BlockedConfig")
-
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import dataclass
 
 import pyro
 import torch
@@ -19,71 +14,59 @@ from torch.distributions import Gamma, kl_divergence
 from torch.distributions import Weibull as TorchWeibull
 from torch.nn.functional import scaled_dot_product_attention
 
-from experiments.benchmarks.config import BlockedConfig
-from experiments.benchmarks.measuring import (
-    Outcome,
-    command,
-    growth_figure,
-    measure,
-    progress,
-    rows_by_contestant,
-    training_step,
-)
+from experiments.benchmarks.measuring import Benchmark, training_step
+from experiments.files import UserError
 from pyro_attention import AttentionELBO, AttentionGuide, ContextualGammaPrior, Dense, LatentAttention, Weibull
 from pyro_attention.blocked import attend_blocked
+from pyro_attention.blocked.ops.fused_attention import unfused
 from pyro_attention.families.key_network import KeyNetwork
 
-HEADS, WIDTH, CONCENTRATION = 2, 32, 10.0
-STYLES = {
-    "scaled_dot_product_attention": ("0.45", "s"),
-    "dense": ("#d1495b", "^"),
-    "naive dense": ("#e09f3e", "v"),
-    "blocked": ("#1b6ca8", "o"),
-}
-CONTESTANTS = tuple(STYLES)
-DENSE = ("dense", "naive dense")  # those whose memory grows as the square of the length
+CONCENTRATION = 10.0
+SOFTMAX, DENSE, NAIVE, BLOCKWISE = "scaled_dot_product_attention", "dense", "naive dense", "blocked"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Positions, heads and their width; batch 1."""
+
+    length: int
+    heads: int = 2
+    width: int = 32
+    dtype: torch.dtype = torch.float32
 
 
 class SoftmaxLayer(nn.Module):
-    """Torch's softmax attention; called, it gives the mean of squares of the result.
+    """Torch's softmax attention of ``[3, 1, H, N, D]``; called, it gives the mean of squares of the result."""
 
-    Queries, keys and values are ``[3, B, H, N, D]``; without a batch torch does not take its fused kernel.
-    """
-
-    def __init__(self, vectors: Tensor, *, causal: bool = False) -> None:
+    def __init__(self, vectors: Tensor) -> None:
         super().__init__()
-        self.vectors, self.causal = nn.Parameter(vectors), causal
+        self.vectors = nn.Parameter(vectors)
 
     def forward(self) -> Tensor:
-        queries, keys, values = self.vectors
-        context = scaled_dot_product_attention(queries, keys, values, is_causal=self.causal)
-        return context.square().mean(dtype=torch.float32)
+        return scaled_dot_product_attention(*self.vectors).square().mean(dtype=torch.float32)
 
 
 class LatentLayer(PyroModule):
-    """The same with latent weights: a Pyro model that is observed through the mean of squares.
+    """The same with latent weights: a Pyro model that is observed through the mean of squares."""
 
-    Queries, keys and values are ``[3, H, N, D]``, or with a batch ``[3, B, H, N, D]``; causal in blocks only.
-    """
-
-    def __init__(self, vectors: Tensor, *, blocked: bool = True, causal: bool = False) -> None:
+    def __init__(self, vectors: Tensor, *, blocked: bool) -> None:
         super().__init__()
-        self.vectors, self.blocked, self.causal = nn.Parameter(vectors), blocked, causal
+        self.vectors, self.blocked = nn.Parameter(vectors), blocked
         self.attention = LatentAttention("attention", ContextualGammaPrior(vectors.size(-1)).to(vectors.device))
 
     def forward(self) -> None:
         queries, keys, values = self.vectors
         queries = queries / math.sqrt(queries.size(-1))
-        with pyro.plate("batch", len(queries), dim=-1) if queries.dim() == 4 else nullcontext():
+        with pyro.plate("batch", len(queries), dim=-1):
             if self.blocked:
-                output = attend_blocked(self.attention, queries, keys, values, causal=self.causal)
+                output = attend_blocked(self.attention, queries, keys, values)
             else:
                 output = self.attention(queries @ keys.mT, values, keys=keys)
         pyro.factor("output", -output.context.square().mean(dtype=torch.float32))
 
 
 class NaiveLayer(nn.Module):
-    """The same of ``[3, H, N, D]`` as a user would write it: Weibull weights, and torch's distributions for the KL."""
+    """The same as a user would write it: Weibull weights, and torch's distributions for the KL."""
 
     def __init__(self, vectors: Tensor) -> None:
         super().__init__()
@@ -102,47 +85,46 @@ class NaiveLayer(nn.Module):
         return context.square().mean() + kl.sum()
 
 
-def bayesian_step(model: LatentLayer) -> Callable[[], Tensor]:
-    """Forward and backward of the negative ELBO under a Weibull posterior with a learned concentration."""
-    family = Weibull(CONCENTRATION, learnable=True).to(model.vectors.device)
+def make_step(contestant: str, sizes: Sizes) -> Callable[[], Tensor] | None:
+    """Forward and backward of a loss, which is returned: the negative ELBO, or for softmax attention its likelihood.
+
+    The posterior is Weibull with a learned concentration. Layers whose memory grows as the square of the length stop at
+    8192 positions.
+
+    Raises:
+        UserError: There is a GPU on which attention is not fused.
+    """
+    if contestant in (DENSE, NAIVE) and sizes.length > 8192:
+        return None
+    torch.manual_seed(0)
+    vectors = torch.randn(3, 1, sizes.heads, sizes.length, sizes.width, dtype=sizes.dtype)
+    if vectors.is_cuda and (reason := unfused(*vectors)) is not None:
+        raise UserError(f"attention of width {sizes.width} in {sizes.dtype} is not fused on this GPU: {reason}")
+    if contestant == SOFTMAX:
+        return training_step(SoftmaxLayer(vectors), optimizer=None)
+    if contestant == NAIVE:
+        return training_step(NaiveLayer(vectors), optimizer=None)
+    model = LatentLayer(vectors, blocked=contestant == BLOCKWISE)
+    family = Weibull(CONCENTRATION, learnable=True).to(vectors.device)
     return training_step(AttentionELBO()(model, AttentionGuide(model, family)), optimizer=None)
 
 
-def make_step(contestant: str, length: int) -> Callable[[], Tensor]:
-    """Forward and backward of a loss, which is returned: the negative ELBO, or for softmax attention its likelihood."""
-    torch.manual_seed(0)
-    vectors = torch.randn(3, HEADS, length, WIDTH)
-    if contestant == "scaled_dot_product_attention":
-        return training_step(SoftmaxLayer(vectors.unsqueeze(1)), optimizer=None)
-    if contestant == "naive dense":
-        return training_step(NaiveLayer(vectors), optimizer=None)
-    return bayesian_step(LatentLayer(vectors, blocked=contestant == "blocked"))
-
-
-@command
-def run(config: BlockedConfig) -> Outcome:
-    """Measure by the number of positions."""
-    metrics, lengths = dict[str, float](), config.lengths
-    for length in progress(lengths, "length"):
-        names = [name for name in CONTESTANTS if name not in DENSE or length <= config.dense_up_to]
-        metrics |= measure(f"{length}_positions", make_step, names, length, rounds=config.rounds)
-    figure = growth_figure(metrics, "positions", lengths, STYLES, slopes={1: "--", 2: ":"}, start=min(lengths))
-    for axis in figure.axes:
-        axis.set_xticks(sorted(lengths), [str(length) for length in sorted(lengths)])
-        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    sizes = {f"{length}_positions": {"positions": str(length)} for length in lengths}
-    return Outcome(
-        metrics=metrics,
-        rows=rows_by_contestant(metrics, sizes, CONTESTANTS),
-        name="blocked_attention",
-        title="Blocked attention",
-        reference="scaled_dot_product_attention's",
-        text=f"""\
-Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, {HEADS} heads of
-width {WIDTH}, learned concentration: the library's dense and blocked paths, and "naive dense" as a user would write it.
-Beside them torch's softmax attention of the same shapes, without anything Bayesian. Medians of {config.rounds}
-interleaved rounds, ratios to torch's softmax attention in the same round; memory at the peak beyond that before, each
-in a fresh process.""",
-        figure=figure,
-        caption="Time and peak memory against the number of positions",
-    )
+BLOCKED = Benchmark(
+    title="Blocked attention",
+    text="Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, 2 heads of width "
+    '32, learned concentration: the library\'s dense and blocked paths, and "naive dense" as a user would write it. '
+    "Beside them torch's softmax attention of the same shapes, without anything Bayesian.",
+    make_step=make_step,
+    contestants=(SOFTMAX, DENSE, NAIVE, BLOCKWISE),
+    sizes={f"{length} positions": Sizes(length) for length in (1024, 2048, 4096, 8192, 16384, 32768)},
+)
+FUSED = Benchmark(
+    title="Fused attention",
+    text="Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, in fused kernels, "
+    "and of torch's softmax attention: 16 heads of width 64 in bfloat16, by CUDA events.",
+    make_step=make_step,
+    contestants=(SOFTMAX, BLOCKWISE),
+    sizes={f"{n} positions": Sizes(n, heads=16, width=64, dtype=torch.bfloat16) for n in (4096, 16384)},
+    rounds=20,
+    device="cuda",
+)

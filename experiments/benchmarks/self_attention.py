@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.distributions import Gamma, kl_divergence
 from torch.distributions import Weibull as TorchWeibull
 from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention
 
-from experiments.benchmarks.measuring import training_step
+from experiments.benchmarks.measuring import Benchmark, training_step
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
@@ -30,7 +30,6 @@ from pyro_attention import (
     Softmax,
     Weibull,
 )
-from pyro_attention.families.base import Family
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.normalizers import Normalizer
 
@@ -51,6 +50,7 @@ class Sizes:
     heads: int = 4
     layers: int = 2
     classes: int = 2
+    guide: str = "soft"  # of the layers by normalizer
 
 
 class PeerAttention(nn.Module):
@@ -184,7 +184,23 @@ def make_step(contestant: str, sizes: Sizes) -> Callable[[], Tensor]:
     return training_step(make_loss(contestant, sizes), x, labels)
 
 
+CLASSIFIERS = Benchmark(
+    title="Self-attention",
+    text="Training steps of a two-layer transformer classifier: batch 32, 64 positions, width 128, 4 heads.",
+    make_step=make_step,
+    contestants=CONTESTANTS,
+    sizes={"32 x 64 positions": Sizes()},
+    rounds=30,
+    memory=False,
+)
+
 # By normalizer
+
+KINDS: dict[str, Callable[[int], Normalizer]] = {
+    "softmax": lambda _: Softmax(),
+    "doubly normalised": lambda _: DoublyNormalized(),
+    "hybrid": Hybrid,
+}
 
 
 class _Normalized(PyroModule):
@@ -200,21 +216,25 @@ class _Normalized(PyroModule):
             pyro.factor("output", -context.square().sum((-1, -2)))
 
 
-def normalized_step(normalizer: Normalizer, family: Family, sizes: Sizes) -> Callable[[], Tensor]:
+def make_normalized_step(contestant: str, sizes: Sizes) -> Callable[[], Tensor]:
     """Forward, backward and Adam through guide and ELBO; the step returns the loss."""
     torch.manual_seed(0)
     x = torch.randn(sizes.batch, sizes.length, sizes.width)
-    model = _Normalized(normalizer, sizes)
+    model = _Normalized(KINDS[contestant](sizes.heads), sizes)
+    family = Soft() if sizes.guide == "soft" else Weibull()
     return training_step(AttentionELBO()(model, AttentionGuide(model, family)), x)
 
 
-def normalizers(
-    lengths: tuple[int, ...] = (64, 128, 256, 512), batch: int = 4, width: int = 256, heads: int = 4
-) -> Iterator[dict[str, Callable[[], Tensor]]]:
-    """Steps of one guide and length at a time, those of softmax first."""
-    for guide, family in {"soft": Soft, "Weibull": Weibull}.items():
-        for length in lengths:
-            sizes = Sizes(batch, length, width, heads)
-            options = {"softmax": Softmax(), "doubly normalised": DoublyNormalized(), "hybrid": Hybrid(heads)}
-            steps = {name: normalized_step(normalizer, family(), sizes) for name, normalizer in options.items()}
-            yield {f"{guide}, n = {length}, {name}": step for name, step in steps.items()}
+NORMALIZERS = Benchmark(
+    title="Normalizers of self-attention",
+    text="Training steps of one self-attention layer, batch 4, width 256, 4 heads, by guide and length n.",
+    make_step=make_normalized_step,
+    contestants=tuple(KINDS),
+    sizes={
+        f"{guide}, n = {length}": Sizes(4, length, 256, guide=guide)
+        for guide in ("soft", "Weibull")
+        for length in (64, 128, 256, 512)
+    },
+    rounds=10,
+    memory=False,
+)

@@ -6,35 +6,27 @@ from typing import ClassVar, Literal, get_args
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from experiments.datasets.images.options import RegionOptions
 from experiments.datasets.names import CaptionsName
 from experiments.harness.cli import Command
 from experiments.harness.options import Device, StudyOptions
 from experiments.sequence.config import SequenceConfig
 from guides.options import WEIGHTS, UsedBy
 
-_PHOTOGRAPHS = get_args(CaptionsName)
-
 
 @dataclass(frozen=True, kw_only=True)
-class CaptioningConfig(SequenceConfig):
+class CaptioningConfig(SequenceConfig, RegionOptions):
     """Train a captioning model whose attention to regions is latent, and evaluate it on the test images.
 
     Args:
         dataset: The captioned images; digits are scenes of handwritten digits and need no file.
         images: Use so many images of every split, the first; all when omitted.
         encoder: What makes features of photographs: own is a small network, trained once for each seed to predict the
-            words of the captions and then frozen; resnet50 and mobilenet_v2 are trained on ImageNet, and torchvision
-            fetches their weights.
-        encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
-            torchvision's own when omitted.
-        encoder_epochs: Epochs of the own encoder.
-        size: Side in pixels that photographs are brought to; 192 for mobilenet_v2 and 96 for the others when omitted.
-            own needs a multiple of 16, and makes a region of 16 x 16; mobilenet_v2 makes one of 32 x 32.
-        cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
+            words of the captions and then frozen; mobilenet_v2 is trained on ImageNet, and torchvision
+            fetches its weights.
         maps: File of segmentation maps of the test photographs (.npz), which tell whether the attention of a noun is
             where its thing is; flickr8k-voc-maps/flickr8k_voc_maps.npz in the folder of the data sets when omitted,
             and nothing is told of attention where there is none.
-        skip_bad: Leave out, and count, bad images and images without a caption, instead of stopping.
         hidden: Width of embedded regions, decoder, attention and inference network.
         batch_size: Images of a batch, each with one of its captions.
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
@@ -48,28 +40,22 @@ class CaptioningConfig(SequenceConfig):
 
     dataset: Literal["digits", CaptionsName] = "digits"
     images: PositiveInt | None = None
-    encoder: Literal["own", "resnet50", "mobilenet_v2"] = "own"
-    encoder_weights: Path | None = None
-    encoder_epochs: PositiveInt = 15
-    size: PositiveInt | None = None
-    cache: Path | None = None
+    encoder: Literal["own", "mobilenet_v2"] = "own"
     maps: Path | None = None
-    skip_bad: bool = False
     beam: PositiveInt = 3
     kl_weight: NonNegativeFloat = 0.01
     kl: Literal["closed_form", "sampled"] = "closed_form"
     input_feed: Literal["expected", "sampled"] = "expected"
 
     USED_BY: ClassVar[UsedBy] = {
-        **{name: {"dataset": _PHOTOGRAPHS} for name in ("encoder", "encoder_weights", "size", "cache", "maps")},
-        "encoder_epochs": {"dataset": _PHOTOGRAPHS, "encoder": ("own",)},
+        **{name: {"dataset": get_args(CaptionsName)} for name in ("cache", "maps")},
         "kl": {"guide": (*WEIGHTS, "dirichlet")},
     }
 
 
 @dataclass(frozen=True)
 class ShowConfig:
-    """Draw where the network of a run looks at each word of its captions, and how sure each word is.
+    """Draw where the network of a run looks at each word of its captions.
 
     Args:
         run: Folder of the run.

@@ -70,35 +70,25 @@ _DIGITS = "over the names of digits in the captions of the beam search; a digit 
 # What the metrics are whose names begin so; the first that fits says it.
 _DEFINITIONS = {
     **sequence.DEFINITIONS,
-    **{f"test_rank_{doubt}": f"Spearman's rank correlation over test photographs between the {text}, mean over its "
-       "word pieces, and CIDEr-D of the caption of beam search; negative where doubt tells bad captions"
+    **{f"test_rank_{doubt}": f"Spearman's rank correlation, over test photographs, of the {text} and CIDEr-D"
        for doubt, text in DOUBTS.items()},
-    **{f"test_cider_d_{doubt}_": f"CIDEr-D of the percentage of the captions of beam search with the smallest {text}, "
-       "mean over word pieces; document frequencies of all" for doubt, text in DOUBTS.items()},
+    **{f"test_cider_d_{doubt}_": f"CIDEr-D of the percentage of the captions of beam search with the smallest {text}"
+       for doubt, text in DOUBTS.items()},
     **{f"test_{name}": f"{text}; of beam search" for name, text in SCORED.items()},
     **{f"floor_{name}": f"{text}; of captions of random training images" for name, text in SCORED.items()},
-    "test_pointing_samples": f"as test_pointing, mean over posterior samples of the weights, {_DIGITS}",
-    "test_pointing_prior_mass": f"as test_pointing_mass, of the prior's mean weights, {_DIGITS}",
-    "test_pointing_prior": f"as test_pointing, of the prior's mean weights, {_DIGITS}",
-    "test_pointing_mass": f"mean posterior weight on the word's own cell, {_DIGITS}",
-    "test_pointing": f"share of words whose largest mean posterior weight is on the word's own cell, {_DIGITS}",
+    "test_pointing": "share of words whose largest mean posterior weight is on the word's own cell (samples: of the "
+    f"posterior; prior: of its mean weights; mass: the weight there), {_DIGITS}",
     "test_map_nouns": f"number of nouns that were counted, whose class has {_LEAST:.0%} of the area or more, {_MAPS}",
-    "test_map_mass": "share of the mean posterior weights (of the prior's; of the same for all regions, uniform; of "
-    f"those in the middle alone, centre) on a noun's class, each region's spread evenly over its area, {_MAPS}",
-    "test_map_point": "share of the area of the region with the largest of the posterior's (prior's) mean weights that "
-    f"belongs to a noun's class, {_MAPS}",
+    "test_map_mass": f"share of the mean weights (posterior, prior, uniform, centre alone) on a noun's class, {_MAPS}",
+    "test_map_point": f"share of a noun's class in the region of the largest mean weight, {_MAPS}",
     "test_distinct_": f"number of different words (2: pairs of words) over the number of them, of {_SEVERAL}",
     "test_self_bleu": f"corpus BLEU-4 of every one of {_SEVERAL} against the others, times 100",
     "test_set_cider_d": f"mean CIDEr-D of {_SEVERAL}, document frequencies of these photographs, times 100",
     "test_true_captions": "share of the captions of beam search that are true of the scene, word for word",
     "test_ppl": f"perplexity per word piece of the first {_REFERENCES} captions of each test image (of a digit scene, "
-    "the first): alignments summed out exactly; for Bayesian attention the predictive one, the mean probability over "
-    "posterior samples (num_samples of the configuration); for soft plain",
-    "val_ppl": "perplexity per word piece of the first caption of each validation image at the best epoch, Bayesian "
-    "attention at its mean",
+    "the first): alignments summed out, Bayesian attention by the mean probability over posterior samples",
+    "val_ppl": "perplexity per word piece of the first caption of each validation image, attention at its mean",
     "word_pieces": "number of word pieces to choose from",
-    "parameters": "number of trained parameters, of the inference network too, without those of the frozen encoder",
-    "skipped": "images and captions of all splits that were left out as bad",
 }  # fmt: skip
 
 
@@ -122,7 +112,6 @@ def evaluate(
     metrics |= {
         "test_ppl": perplexity(trained, batches(trained, test, references=references)),
         "word_pieces": len(trained.vocabulary),
-        "skipped": sum(sum(split.skipped.values()) for split in data.values()),
     }
     if not photographs:
         metrics["test_true_captions"] = fmean(one in texts for one, texts in zip(captions, test.captions, strict=True))
@@ -301,10 +290,10 @@ def _several(
 ) -> Iterator[tuple[str, Sequence[Sequence[Hypothesis]]]]:
     """What every way finds for a batch of images."""
     config, inference = trained.config, trained.inference()
-    options: dict[str, Any] = {"begin": BEGIN, "end": END, "max_length": _LONGEST, "alignments": False}
+    options: dict[str, Any] = {"begin": BEGIN, "end": END, "max_length": _LONGEST}
     yield "beam", beam_search(
         trained.model, regions, mask, beam=max(COUNT, config.beam), keep=COUNT, inference=inference,
-        no_repeat=config.no_repeat, length_penalty=config.length_penalty, **options,
+        no_repeat=config.no_repeat, length_penalty=config.length_penalty, alignments=False, **options,
     )  # fmt: skip
     for heat in _TEMPERATURES:
         draw = partial(sample, trained.model, regions, mask, temperature=heat, inference=inference, **options)

@@ -38,10 +38,7 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
     """Scores of one caption an image, times 100 as papers print them; ``DEFINITIONS`` says what the names mean.
 
     CIDEr-D weighs words by how many of these images have them in their references, so the scores of a caption depend on
-    the whole set, and those of a single image are 0.
-
-    Raises:
-        ValueError: No image, another number of captions than of references, or an image without a reference.
+    the whole set, and those of a single image are 0. ValueError where an image has no reference.
     """
     spoken, written = split_words(captions, references)
     pairs = list(zip(spoken, written, strict=True))
@@ -59,11 +56,11 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
 def split_words(
     captions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple[list[list[str]], list[list[list[str]]]]:
-    """Words of captions and of their references, in small letters without punctuation."""
-    if not captions or len(captions) != len(references):
-        raise ValueError(
-            f"{len(captions)} captions and references of {len(references)} images; expected as many, at least one"
-        )
+    """Words of captions and of their references, in small letters without punctuation.
+
+    Raises:
+        ValueError: An image has no reference with a word.
+    """
     written = [[caption_words(reference) for reference in texts] for texts in references]
     for number, texts in enumerate(written, 1):
         if not any(texts):

@@ -1,4 +1,4 @@
-"""Pictures and pages of captions: where a network looks at each word, and how sure each word is."""
+"""Pictures and pages of captions: where a network looks at each word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -18,16 +17,12 @@ from experiments.datasets.images.captions import open_photograph
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, own_photograph
 from experiments.files import UserError, read_text, user_errors, write_atomic
 from experiments.report.figures import overlay, panels, printable, save
-from experiments.report.report import Part
 from experiments.report.tables import element
 from experiments.sequence.alignments import align_batch, predicts_by_posterior
-from experiments.sequence.uncertainty import word_uncertainty
 from pyro_attention.analysis import merge_pieces
 from pyro_attention.viewer import RegionView, document, fragment
 
 MEAN, WIDTH, PRIOR = "Blues", "Purples", "Reds"
-WORD, ATTENTION = "#9ca3af", "#1b6ca8"
-_LEVEL = 0.95  # of credible intervals
 _ACROSS = 7  # words of one line
 _PAGE = (
     "For each word of a caption the page shows at which regions of the picture the network looked, and how sure that "
@@ -58,10 +53,15 @@ def show(config: ShowConfig) -> list[Path]:
         if (most := max(places, default=0)) >= len(data):
             raise UserError(f"there is no test image {most}; expected numbers from 0 to {len(data) - 1}")
         folder = config.out or config.run / "figures"
-        parts = caption_sections(trained, data, captions, places, folder, name=name)
-        files = [part.picture for part in parts if part.picture is not None]
+        views = [view_caption(trained, data, place, captions[place]) for place in places]
+        files = [
+            save(attention_figure(view, title=f"{name}: {captions[place]}"), folder / f"{name}-{place}-attention.png")
+            for place, view in zip(places, views, strict=True)
+        ]
         if config.html:
-            files.append(write_page(trained, data, captions, places, folder / "captions.html"))
+            files.append(folder / "captions.html")
+            shown = [region_view(view, f"image {place}") for place, view in zip(places, views, strict=True)]
+            write_page(shown, files[-1], title=f"Captions by {trained.config.guide} attention")
     print("\n".join(map(str, files)))
     return files
 
@@ -76,8 +76,6 @@ class CaptionView:
     posterior: Tensor  # samples of the weights of every word, [S, M + 1, N], or their mean
     prior: Tensor | None  # mean weights, [M + 1, N]
     early: bool  # words are predicted by the posterior, which has not seen them
-    word: Tensor  # entropy of each word given the attention, [M + 1]
-    attention: Tensor  # mutual information of each word and the attention, [M + 1]
 
     @property
     def kinds(self) -> list[tuple[str, str, Tensor]]:
@@ -86,8 +84,8 @@ class CaptionView:
         kinds = [] if self.prior is None else [(names[0], PRIOR, self.prior)]
         kinds.append((names[1], MEAN, self.posterior.mean(0)))
         if self.early and len(self.posterior) > 1:
-            low, high = self.posterior.quantile(torch.tensor([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2]), dim=0)
-            kinds.append((f"width of the {_LEVEL:.0%} credible interval", WIDTH, high - low))
+            low, high = self.posterior.quantile(torch.tensor([0.025, 0.975]), dim=0)
+            kinds.append(("width of the 95% credible interval", WIDTH, high - low))
         return kinds
 
 
@@ -102,18 +100,13 @@ def view_caption(
     known = trained.vocabulary.words(batch.target_out[0].tolist())
     pieces = [len(caption.split()) if word is None else word for word in known]
     found = align_batch(trained, batch, num_samples=num_samples)
-    doubt = word_uncertainty(trained, batch, num_samples=num_samples)
 
     def of_words(weights: Tensor) -> Tensor:
         return merge_pieces(weights.cpu(), source=list(range(weights.size(-1))), target=pieces)
 
-    def sums(values: Tensor) -> Tensor:
-        return torch.zeros(pieces[-1] + 1).index_add(0, torch.tensor(pieces), values[0].cpu())
-
     return CaptionView(
         [*caption.split(), "(end)"], data.shown(image), data.grid, of_words(found.posterior[:, 0]),
         None if found.prior is None else of_words(found.prior[0]), predicts_by_posterior(trained),
-        sums(doubt.word), sums(doubt.attention),
     )  # fmt: skip
 
 
@@ -145,33 +138,6 @@ def attention_figure(view: CaptionView, *, title: str = "") -> Figure:
     return figure
 
 
-def uncertainty_figure(view: CaptionView, *, title: str = "") -> Figure:
-    """Entropy of every word, split into doubt about the word and doubt about where to look."""
-    places = np.arange(len(view.words))
-    figure, ((axis,),) = panels(1, 1, size=(max(5.0, 0.75 * len(places) + 1.5), 2.9))
-    word, attention = view.word.numpy(), view.attention.numpy()
-    axis.bar(places, word, color=WORD, width=0.65, label="word: expected entropy given the attention")
-    axis.bar(places, attention, bottom=word, color=ATTENTION, width=0.65, label="attention: mutual information")
-    axis.set_xticks(places, [printable(word, 18) for word in view.words], fontsize=10, rotation=30, ha="right")
-    axis.set(ylabel="entropy of the word (nats)", ylim=(0, 1.35 * max((word + attention).max(), 0.05)))
-    axis.legend(frameon=False, fontsize=9, loc="upper right")
-    figure.suptitle(printable(title), fontsize=11)
-    return figure
-
-
-def caption_sections(
-    trained: Trained, data: RegionCaptions, captions: Sequence[str], places: Sequence[int], folder: Path, *, name: str
-) -> list[Part]:
-    """Both pictures of the captions of some images, saved in a folder."""
-    parts = []
-    for image in places:
-        view = view_caption(trained, data, image, captions[image])
-        for kind, draw in (("attention", attention_figure), ("uncertainty", uncertainty_figure)):
-            path = save(draw(view, title=f"{name}: {captions[image]}"), folder / f"{name}-{image}-{kind}.png")
-            parts.append(Part(f"{name}, image {image}: {kind}", captions[image], picture=path, published=False))
-    return parts
-
-
 def region_view(view: CaptionView, title: str) -> RegionView:
     """The caption as the page shows it; ValueError where weights are negative, as Gaussian ones are."""
     picture = view.picture
@@ -182,12 +148,7 @@ def region_view(view: CaptionView, title: str) -> RegionView:
     )
 
 
-def write_page(
-    trained: Trained, data: RegionCaptions, captions: Sequence[str], images: Sequence[int], path: Path
-) -> Path:
-    """Write a page on the captions of some images; ValueError where weights are negative."""
-    views = [region_view(view_caption(trained, data, one, captions[one]), f"image {one}") for one in images]
-    lead = element("p", _PAGE, **{"class": "lead"})
-    page = document(f"Captions by {trained.config.guide} attention", lead + fragment(views))
+def write_page(views: Sequence[RegionView], path: Path, *, title: str) -> None:
+    """Write a page on some captions."""
+    page = document(title, element("p", _PAGE, **{"class": "lead"}) + fragment(views))
     write_atomic(path, lambda file: file.write(page))
-    return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from experiments.captioning.evaluation import COUNT, DOUBTS, NOUNS, WAYS, batches
-from experiments.captioning.show import caption_sections
 from experiments.captioning.train import CaptioningTask, build, load_images, load_trained
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
-from experiments.files import read_text
 from experiments.report.columns import Column, Row
 from experiments.report.report import Part
 from experiments.report.statistics import Estimate, summarize
@@ -64,26 +61,12 @@ _FROM_SOFT = (
 )
 
 
-def _pictures(finished: Finished, shown: Iterable[str], count: int) -> Iterator[Part]:
-    """Attention and uncertainty of captions that the first seed's networks of some rows made of test images."""
-    for row in shown:
-        if row in finished.rows:
-            config = finished.configs[row, "", finished.seeds[0]]
-            data, out = load_images(config)["test"], Path(str(config.out))
-            trained = load_trained(out, data.regions.size(2), device=config.device)
-            captions = read_text(out / "captions.txt", "remove its folder to train it again").splitlines()
-            # the longest references show most
-            images = sorted(range(len(data)), key=lambda image: -len(data.captions[image][0].split()))[:count]
-            yield from caption_sections(trained, data, captions, images, finished.folder / "figures", name=row)
-
-
 MASS = Block(
     "Where attention is when a noun is said",
-    "Share of the attention of a noun that is on its class in segmentation maps, which a network has made and are "
-    "right in most photographs: persons, dogs and so on, in the first five captions of the test photographs, the same "
-    "for all rows. A region's share is spread evenly over its area. Uniform: weights that are the same everywhere; "
-    "center: all weight in the middle. Largest: share of the area of the region with the largest weight. The posterior "
-    "of hard has seen the noun; its prior, and the posterior of the others, has not.",
+    "Share of the attention of a noun that is on its class in segmentation maps, which a network has made, in the "
+    "first five captions of the test photographs. Uniform: weights that are the same everywhere; center: all weight in "
+    "the middle. Largest: share of the area of the region with the largest weight. The posterior of hard has seen the "
+    "noun; its prior, and the posterior of the others, has not.",
     [
         Column("posterior %", "test_map_mass", 1, 100),
         Column("prior %", "test_map_mass_prior", 1, 100),
@@ -111,11 +94,9 @@ BY_CLASS = Block(
 )
 DOUBT = Block(
     "Does doubt tell bad captions",
-    "Spearman's rank correlation, over test photographs, of doubt and CIDEr-D of the caption of beam search; negative "
-    "where doubt tells bad captions. Then CIDEr-D of the half and the quarter of the captions with the least doubt, "
-    "with document frequencies of all. "
-    + "; ".join(f"{name}: {text}" for name, text in DOUBTS.items())
-    + "; all are means over the word pieces of a caption.",
+    "Spearman's rank correlation of doubt and CIDEr-D of the caption of beam search, and CIDEr-D of the half and the "
+    "quarter of the captions with the least doubt. Means over word pieces of "
+    + "; ".join(f"{name}: {text}" for name, text in DOUBTS.items()),
     [
         Column("CIDEr-D of all", "test_cider_d", 1),
         *(Column(f"rank correlation, {name}", f"test_rank_{name}") for name in DOUBTS),
@@ -125,8 +106,7 @@ DOUBT = Block(
 DIVERSITY = [
     Block(
         f"{COUNT} captions of a photograph: {way.replace('_', ' ')}",
-        f"They are {how}. Distinct: different words or pairs of words over all of a photograph. Self-BLEU: BLEU-4 of "
-        f"every caption against the others of its photograph. CIDEr-D is the mean over all captions.",
+        f"They are {how}. Distinct: different words or pairs over all of them. Self-BLEU: of each against the others.",
         [
             Column("distinct words", f"test_distinct_1_{way}"),
             Column("distinct pairs", f"test_distinct_2_{way}"),
@@ -181,7 +161,6 @@ FLICKR8K = Study(
         DOUBT,
         *DIVERSITY,
     ),
-    parts=lambda finished: list(_pictures(finished, ("WC", "hard"), 2)),
     grid=GRID,
     quality=(VALIDATION,),
 )
@@ -215,7 +194,6 @@ COMPARE = Study(
         MS,
         PARAMETERS,
     ),
-    parts=lambda finished: list(_pictures(finished, ("weibull", "hard_enum"), 1)),
     published=False,
 )
 OWN_ENCODER = replace(
@@ -316,9 +294,8 @@ def _gradients(finished: Finished) -> list[Part]:
             )
     text = (
         "Trace of the covariance of the gradient over draws of the attention on one batch, without dropout, ± standard "
-        "error, for the weighted KL alone and for the whole loss per word piece. Both estimators have the same "
-        "parameters, where the first seed's training with the closed form starts or those of its best epoch, and the "
-        "same draws. Mean squared: squared norm of the mean gradient, what the noise stands against."
+        "error, for the weighted KL alone and for the whole loss per word piece, at the start and at the best epoch of "
+        "the first seed's training with the closed form. Mean squared: squared norm of the mean gradient."
     )
     return [Part("Noise of the gradients", text, table, labels=2)] if table else []
 

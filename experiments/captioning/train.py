@@ -18,7 +18,6 @@ from experiments.datasets.images.image_features import (
     grid_features,
     mobilenet_grid,
     resized_images,
-    resnet_grid,
 )
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, RegionCaptions
 from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
@@ -30,7 +29,8 @@ from experiments.run import run_and_show
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from experiments.sequence.train import Encoded, SequenceTask
 from guides.inference_network import RegionNetwork
-from models.captioning import Captioning, CaptioningSizes
+from models.captioning import Captioning
+from models.decoder import DecoderSizes
 from pyro_attention import AttentionELBO
 
 Trained = TrainedSequences[CaptioningConfig, Captioning]
@@ -51,39 +51,33 @@ def load_images(
     """
     kept, found = slice(config.images), dict[str, RegionCaptions]()
     if config.dataset == "digits":
-        for split, all_scenes in _digits().items():
-            parts = {name: getattr(all_scenes, name)[kept] for name in ("regions", "digits", "captions")}
-            scenes = replace(all_scenes, **parts)
+        for split, scenes in _digits().items():
+            parts = {name: getattr(scenes, name)[kept] for name in ("regions", "digits", "captions")}
+            some = replace(scenes, **parts)
             found[split] = RegionCaptions(
-                scenes.regions, scenes.captions, scenes.grid, scenes.canvases, "digits", "pixels of the cells",
-                scenes=scenes,
-            )  # fmt: skip
+                some.regions, some.captions, some.grid, some.canvases, "digits", "pixels of the cells", scenes=some
+            )
         return found
-    if config.encoder_weights is not None and config.encoder != "mobilenet_v2":
-        raise ValueError(f"encoder_weights are of mobilenet_v2, but encoder is {config.encoder}; give one of the two")
-    folder, encoder = config.cache or data_folder(config.data_root) / config.dataset / "cache", None
-    if config.encoder != "own":
-        mobile = config.encoder == "mobilenet_v2"
-        encoder = mobilenet_grid(config.encoder_weights) if mobile else resnet_grid(config.encoder)
+    folder = config.cache or data_folder(config.data_root) / config.dataset / "cache"
+    size = config.size or (192 if config.encoder == "mobilenet_v2" else 96)
     opened = {}
     for split in SPLITS:  # everything is read before anything is trained
-        data = load_captions(config.dataset, split, data_root=config.data_root, skip=config.skip_bad)
+        data = load_captions(config.dataset, split, data_root=config.data_root)
         data = replace(data, images=data.images[kept], captions=data.captions[kept])
-        size = config.size or (192 if config.encoder == "mobilenet_v2" else 96)
-        opened[split] = resized_images(data, size, folder, skip=config.skip_bad, progress=progress)
+        opened[split] = data, resized_images(data, size, folder, progress=progress)
     where: dict[str, Any] = {"device": resolve_device(config.device), "progress": progress}
-    if encoder is None:
+    if config.encoder == "own":
         data, pixels = opened["train"]
         encoder = content_encoder(
             pixels, data.captions, folder, seed=config.seed, epochs=config.encoder_epochs, train=train_encoder, **where
         )
+    else:
+        encoder = mobilenet_grid(config.encoder_weights)
     for split, (data, pixels) in opened.items():
         regions = grid_features(encoder, pixels, folder, **where)
         captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]
         grid = (math.isqrt(regions.size(1)),) * 2
-        found[split] = RegionCaptions(
-            regions, captions, grid, pixels, data.name, encoder.name, encoder, data.images, skipped=data.skipped
-        )
+        found[split] = RegionCaptions(regions, captions, grid, pixels, data.name, encoder.name, encoder, data.images)
     return found
 
 
@@ -93,7 +87,7 @@ def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Tr
     if isinstance(scheme.elbo, AttentionELBO):
         scheme.elbo.kl = config.kl
     width = config.hidden
-    sizes = CaptioningSizes(embedding=config.embedding, memory=width, decoder=width, attention=width)
+    sizes = DecoderSizes(embedding=config.embedding, memory=width, decoder=width, attention=width)
 
     def make(prior: PriorFactory) -> Captioning:
         return Captioning(
@@ -161,6 +155,4 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
         return definitions(metrics)
 
 
-def train(config: CaptioningConfig) -> None:
-    """The command."""
-    run_and_show(CaptioningTask(), config)
+train = partial(run_and_show, CaptioningTask())

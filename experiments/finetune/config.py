@@ -22,11 +22,10 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
         model: Folder of the pretrained model and its tokenizer, or its name on the hub; it has to be given.
         guide: Posterior of the attention; soft is ordinary deterministic attention.
         kl_weight: Weight of the KL of one attention weight: it multiplies the KL of an example, divided by the mean
-            number of attention weights of the training examples. Of the sum the same weight would suit one length
-            alone: a sentence of 10 tokens has some thousands of weights against its label, one of 128 over a million.
+            number of attention weights of the training examples.
         kl_warmup: Share of the steps in which that weight rises from 0.
-        learning_rate: Largest learning rate of AdamW; it rises for a tenth of the steps and then falls, linearly. The
-            default suits small models such as MiniLM; 2e-5 to 5e-5 is usual for BERT and larger ones.
+        learning_rate: Largest learning rate of AdamW; it rises for a tenth of the steps and then falls, linearly;
+            2e-5 to 5e-5 is usual for BERT and larger models.
         prior_learning_rate: The same of prior networks, which begin untrained.
         length: Tokens of an example at most.
         gradient_clip: Largest norm of the gradient of the loss per example.
@@ -68,15 +67,12 @@ class GlueConfig(FineTuneOptions):
 
     Args:
         task: The task, read from glue/ below the data root.
-        max_epochs: Number of epochs; the last one is kept, as the learning rate falls to zero in it.
-        length: Tokens of an example at most; the rest is cut off, of the longer sentence of a pair first.
+        max_epochs: Number of epochs; the last one is kept.
         train_share: Share of the training part to train on; the same examples for a seed, whatever the other options.
         label_noise: Share of the training labels to replace by another one at random.
-        pooling: What an example is read from: head is the output layer of the model's own class (BERT's reads the first
-            token), mean the mean of all tokens, as models of sentence-transformers such as all-MiniLM were trained, and
-            pair the means u and v of the two sentences, as (u, v, |u - v|).
-        out_of_domain: Tasks whose test sentences are not of this one, to see how well uncertainty tells them from those
-            that are; not for stsb.
+        pooling: What an example is read from: head is the output layer of the model's own class, mean the mean of all
+            tokens, and pair the means u and v of the two sentences, as (u, v, |u - v|).
+        out_of_domain: Tasks whose test sentences uncertainty is to tell from those of this one; not for stsb.
         seed: Seed of the output layer, the order of the batches, the choice of examples and labels, and all noise.
     """
 
@@ -118,7 +114,6 @@ class QaConfig(FineTuneOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # a quarter of the length is for the question, then come special tokens, and the rest is for the context
         if self.length < 20 or 2 * self.stride > self.length:
             raise OptionError(
                 f"length is {self.length} and stride {self.stride}, expected a length of 20 at least and a stride of "
@@ -134,8 +129,7 @@ class PredictConfig:
         run: Folder of a fine-tuned model, of glue or of qa.
         file: A text file, UTF-8: a sentence a line, or two with a tab between them, as the task has; for qa a context
             and a question with a tab between them, or a JSON file in the format of SQuAD.
-        out: Where to write, one line an example; when omitted FILE.tsv, a table with tabs between its columns, and for
-            qa FILE.jsonl, a JSON object a line.
+        out: Where to write, a line an example; FILE.tsv when omitted, with tabs between columns, and for qa FILE.jsonl.
         overwrite: Replace that file if it is there already.
         num_samples: Posterior samples of the attention; of soft attention, dropout masks.
         device: Where to compute.

@@ -15,31 +15,22 @@ import pyro.distributions as dist
 import torch
 from numpy.typing import NDArray
 from scipy.stats import rankdata
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, roc_auc_score
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from experiments.datasets.text.glue import GLUE, GlueName, LabelledPairs, load_glue
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig, Pooling
-from experiments.finetune.model import (
-    KINDS,
-    EncodedTexts,
-    FineTuneTask,
-    FineTuning,
-    Tuned,
-    kinds,
-    load_tokenizer,
-    share_of,
-)
+from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness import ranks
 from experiments.harness.training import FITTED
-from experiments.report.classification import SCALED_SCORES, SCORES, score, score_scaled
+from experiments.report.classification import KINDS, SCALED_SCORES, SCORES, score, score_scaled
 from experiments.run import run_and_show
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
 from pyro_attention.posterior.predictive import seeded
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 METRICS: Mapping[GlueName, tuple[str, ...]] = {
     "rte": ("accuracy",),
     "mrpc": ("f1", "accuracy"),
@@ -48,16 +39,6 @@ METRICS: Mapping[GlueName, tuple[str, ...]] = {
     "stsb": ("pearson", "spearman"),
 }
 """Metrics of each task; tables compare the first one, and settings are chosen by it."""
-_TEXTS = {
-    "accuracy": "fraction of correct classes",
-    "f1": "F1 of the class of paraphrases",
-    "matthews": "Matthews correlation of classes",
-    "pearson": "Pearson correlation of grades",
-    "spearman": "Spearman correlation of grades",
-}
-Outputs = Mapping[str, Mapping[str, Tensor]]
-"""Outputs ``[S, items, outputs]`` by kind of prediction and part; a task that is out of domain is a part too."""
-
 MEASURES = {"entropy": "entropy of the mean probabilities", "mutual_information": "mutual information"}
 """Measures of uncertainty that tell sentences of other tasks."""
 RISKS = (50, 80, 90)
@@ -65,28 +46,25 @@ RISKS = (50, 80, 90)
 _SCORES = {
     **SCORES,
     **SCALED_SCORES,
-    "aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)",
-    **{
-        f"risk_{percent}": f"error on the {percent} % of the items with the highest probability of the top class"
-        for percent in RISKS
-    },
+    "f1": "F1 of the class of paraphrases",
+    "matthews": "Matthews correlation of classes",
+    "aurc": "area under the risk-coverage curve: mean error when the most confident are kept",
+    **{f"risk_{percent}": f"error on the {percent} % of the items of the most confident classes" for percent in RISKS},
     "entropy": "of the mean probabilities, mean over items, nats",
     "mutual_information": "of class and noise, mean over items, nats",
-    **_TEXTS,
 }
-_GRADES = _SCORES | {
+_GRADES = {
+    "pearson": "Pearson correlation of grades",
+    "spearman": "Spearman correlation of grades",
     "mse": "mean squared error of the mean grade",
-    "nll": "mean negative log density of the grade, the mean of Normals around the samples of it with standard "
-    "deviation 1, nats",
+    "nll": "mean negative log density of the grade under Normals around its samples, standard deviation 1, nats",
     "scaled_nll": "the same with the standard deviation of least NLL on the validation part",
 }
 _OTHERS = {
     "val_score": "the task's first metric on the validation part after the last epoch, attention at its mean",
-    "val_loss": "cross-entropy, or mean squared error, on the validation part after the last epoch, attention at its "
-    "mean",
+    "val_loss": "cross-entropy, or mean squared error, on the validation part after the last epoch",
     **FITTED,
     "train_examples": "number of training examples",
-    "noisy_labels": "number of training labels that were replaced",
 }
 
 
@@ -122,7 +100,7 @@ def load_texts(config: GlueConfig) -> dict[str, LabelledPairs]:
     out of domain it is the test part: of pairs only the first sentences where the task has none, and no labels.
     """
     own, parts = GLUE[config.task], load_glue(config.task, data_root=config.data_root)
-    train, pairs = parts["train"], own.layout.second is not None
+    train, pairs = parts["train"], own.second is not None
     if config.train_share < 1:
         train = train.select(share_of(len(train), config.train_share, seed=config.seed))
     labels = noisy_labels(train.labels, config.label_noise, classes=len(own.classes), seed=config.seed)
@@ -246,37 +224,21 @@ def glue_scores(task: GlueName, predicted: Array, labels: Array) -> dict[str, fl
     A correlation or F1 that does not exist, as all predictions are alike, counts as 0.
 
     Example:
-        >>> glue_scores("cola", np.array([1.0, 1, 0, 1]), np.array([1.0, 1, 0, 0]))
+        >>> glue_scores("cola", np.array([1, 1, 0, 1]), np.array([1, 1, 0, 0]))
         {'matthews': 0.577..., 'accuracy': 0.75}
     """
-    once = np.ones((1, len(labels)))
-    return {name: float(weighted_score(name, predicted, labels, once)[0]) for name in METRICS[task]}
+    found: dict[str, Callable[[], float]] = {
+        "accuracy": lambda: accuracy_score(labels, predicted),
+        "f1": lambda: f1_score(labels, predicted, zero_division=0.0),
+        "matthews": lambda: matthews_corrcoef(labels, predicted),
+        "pearson": lambda: _correlation(predicted, labels),
+        "spearman": lambda: _correlation(rankdata(predicted), rankdata(labels)),
+    }
+    return {name: float(found[name]()) for name in METRICS[task]}
 
 
-def weighted_score(name: str, predicted: Array, labels: Array, counts: Array) -> Array:
-    """A metric ``[R]`` of parts in which items are there several times, or not at all, ``counts [R, items]``.
-
-    Ranks are those of all items, each there once.
-    """
-    predicted, labels = np.asarray(predicted, float), np.asarray(labels, float)
-    if name == "accuracy":
-        return np.asarray(counts @ (predicted == labels) / counts.sum(1))
-    if name == "f1":
-        return np.asarray(2 * (counts @ (predicted * labels)) / np.maximum(counts @ (predicted + labels), 1))
-    if name == "spearman":
-        return _correlation(rankdata(predicted), rankdata(labels), counts)
-    return _correlation(predicted, labels, counts)
-
-
-def _correlation(predicted: Array, labels: Array, counts: Array) -> Array:
-    """Pearson's correlation; of two classes it is that of Matthews."""
-    shares = counts / counts.sum(1, keepdims=True)
-    # the same numbers for all parts, near 0: no digits are lost
-    x, y = predicted - predicted.mean(), labels - labels.mean()
-    mean_x, mean_y = shares @ x, shares @ y
-    spread = np.maximum(shares @ x**2 - mean_x**2, 0) * np.maximum(shares @ y**2 - mean_y**2, 0)
-    exists = spread > 1e-24
-    return np.where(exists, (shares @ (x * y) - mean_x * mean_y) / np.sqrt(np.where(exists, spread, 1.0)), 0.0)
+def _correlation(predicted: Array, labels: Array) -> float:
+    return float(np.corrcoef(predicted, labels)[0, 1]) if np.ptp(predicted) and np.ptp(labels) else 0.0
 
 
 def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples: int) -> Tensor:
@@ -292,35 +254,17 @@ def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples
     return torch.stack(found, 1)
 
 
-def evaluate(trained: FineTuned, outputs: Outputs, labels: Mapping[str, Tensor]) -> dict[str, float]:
-    """Scores of the test part; what is fitted, temperature and standard deviation, is fitted to the validation part."""
-    task, metrics = trained.config.task, dict[str, float]()
-    for kind, parts in outputs.items():
-        grades = GLUE[task].regression
-        mean = (parts["test"] if grades else parts["test"].softmax(-1)).mean(0)
-        found = glue_scores(task, predictions(mean).numpy(), labels["test"].numpy())
-        more, metrics[f"{kind}_scale" if grades else f"{kind}_temperature"] = (
-            _grade_scores(parts, labels) if grades else _class_scores(parts, labels)
-        )
-        metrics |= {f"test_{kind}_{name}": value for name, value in (found | more).items()}
-        for name in trained.config.out_of_domain:
-            areas = auroc_scores(parts["test"], parts[name])
-            metrics |= {f"auroc_{kind}_{name}_{measure}": area for measure, area in areas.items()}
-    return metrics
-
-
 def auroc_scores(own: Tensor, foreign: Tensor) -> dict[str, float]:
     """Area under the ROC curve of telling foreign logits ``[S, items, classes]`` by their larger uncertainty."""
     ours, others = (decompose_uncertainty(logits.softmax(-1)) for logits in (own, foreign))
     truth = np.repeat([0, 1], [own.size(1), foreign.size(1)])
-    found = {"entropy": roc_auc_score(truth, torch.cat([ours.total, others.total]).numpy())}
+    pairs = {"entropy": (ours.total, others.total)}
     if len(own) > 1:
-        information = torch.cat([ours.mutual_information, others.mutual_information])
-        found["mutual_information"] = roc_auc_score(truth, information.numpy())
-    return {name: float(area) for name, area in found.items()}
+        pairs["mutual_information"] = ours.mutual_information, others.mutual_information
+    return {name: float(roc_auc_score(truth, torch.cat(pair).numpy())) for name, pair in pairs.items()}
 
 
-def _class_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
+def class_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
     """Scores of class probabilities, and the temperature."""
     probabilities = parts["test"].softmax(-1)
     scaling = fit_temperature(parts["val"], labels["val"])
@@ -335,7 +279,7 @@ def _class_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> 
     return found, scaling.temperature
 
 
-def _grade_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
+def grade_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
     """Scores of grades, and the standard deviation."""
     grades = {part: samples[..., 0].double() for part, samples in parts.items()}
 
@@ -354,8 +298,8 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
     config = GlueConfig
     prefix, head, training = "", AutoModelForSequenceClassification, PairTraining
 
-    def wrap(self, config: GlueConfig) -> Callable[[Any], PairModel]:
-        return partial(PairModel, pooling=config.pooling)
+    def wrap(self, config: GlueConfig, network: Any) -> PairModel:
+        return PairModel(network, config.pooling)
 
     def output(self, config: GlueConfig) -> dict[str, Any]:
         labels = dict(enumerate(GLUE[config.task].classes)) or {0: "grade"}
@@ -371,35 +315,40 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
         return {part: EncodedPairs(text, tokenizer, length=config.length) for part, text in texts.items()}
 
     def scores(self, trained: FineTuned, data: Mapping[str, EncodedPairs], folder: Path) -> dict[str, float]:
-        """Scores; predictions.npz gets outputs ``KIND_PART`` and labels ``labels_PART``, in the order of the files."""
-        config = trained.config
-        outputs = {
-            kind: {
+        """Scores; what is fitted, temperature and standard deviation, is fitted to the validation part.
+
+        predictions.npz gets outputs ``KIND_PART`` and labels ``labels_PART``, in the order of the files.
+        """
+        config, grades = trained.config, GLUE[trained.config.task].regression
+        labels = {part: data[part].labels for part in ("val", "test")}
+        arrays: dict[str, Any] = {f"labels_{part}": found.numpy() for part, found in labels.items()}
+        metrics: dict[str, float] = {"train_examples": len(data["train"])}
+        for kind in kinds(config.guide):
+            parts = {
                 part: outputs_of(trained, data[part], kind, num_samples=config.num_samples)
                 for part in ("val", "test", *config.out_of_domain)
             }
-            for kind in kinds(config.guide)
-        }
-        labels = {part: data[part].labels for part in ("val", "test")}
-        arrays: dict[str, Any] = {f"labels_{part}": found.numpy() for part, found in labels.items()}
-        for kind, parts in outputs.items():
             arrays |= {f"{kind}_{part}": found.float().numpy() for part, found in parts.items()}
+            mean = (parts["test"] if grades else parts["test"].softmax(-1)).mean(0)
+            more, fitted = (grade_scores if grades else class_scores)(parts, labels)
+            metrics[f"{kind}_scale" if grades else f"{kind}_temperature"] = fitted
+            found = glue_scores(config.task, predictions(mean).numpy(), labels["test"].numpy()) | more
+            metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
+            for name in config.out_of_domain:
+                areas = auroc_scores(parts["test"], parts[name])
+                metrics |= {f"auroc_{kind}_{name}_{measure}": area for measure, area in areas.items()}
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
-        examples = len(data["train"])
-        noisy = round(config.label_noise * examples)
-        return evaluate(trained, outputs, labels) | {"train_examples": examples, "noisy_labels": noisy}
+        return metrics
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
         texts, scores = dict(_OTHERS), _GRADES if any("pearson" in name for name in metrics) else _SCORES
         for kind, (_, how) in KINDS.items():
             texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in scores.items()}
-            texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation part; {how}"
-            texts[f"{kind}_scale"] = f"standard deviation of least NLL on the validation part; {how}"
+            for name in ("temperature", "scale"):
+                texts[f"{kind}_{name}"] = f"temperature, or standard deviation, of least NLL on validation; {how}"
             for name, measure in product(GLUE, MEASURES):
-                texts[f"auroc_{kind}_{name}_{measure}"] = (
-                    f"area under the ROC curve of telling test sentences of {GLUE[name].title} from those of this task "
-                    f"by the larger {MEASURES[measure]}; {how}"
-                )
+                told = f"ROC AUC of telling test sentences of {GLUE[name].title} by the larger {MEASURES[measure]}"
+                texts[f"auroc_{kind}_{name}_{measure}"] = f"{told}; {how}"
         return {name: texts[name] for name in metrics}
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, TypeVar
@@ -23,11 +22,11 @@ from transformers.utils import logging
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
+from experiments.harness.checkpoints import weights_file
 from experiments.harness.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
-from experiments.harness.weights import remove_weights
 from experiments.run import Task
 from pyro_attention import AttentionELBO, AttentionGuide, predict
-from pyro_attention.families.base import FAMILIES, PRIORS
+from pyro_attention.families.base import FAMILIES
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
 from pyro_attention.integrations.huggingface.convert import shards
@@ -38,13 +37,6 @@ Config = TypeVar("Config", bound=GlueConfig | QaConfig)
 Model = TypeVar("Model", bound=nn.Module)
 Batch = TypeVar("Batch")
 Texts = TypeVar("Texts", bound="EncodedTexts[Any]")
-_POOL = 10  # batches whose examples are sorted by length together: some padding, but batches of many lengths
-
-KINDS: dict[str, tuple[Noise, str]] = {
-    "mean": ("none", "attention at its mean, no dropout"),
-    "attention": ("attention", "mean over posterior samples of the attention"),
-    "mc_dropout": ("dropout", "mean over dropout masks"),
-}
 
 
 def kinds(guide: str) -> tuple[str, str]:
@@ -68,11 +60,6 @@ class EncodedTexts(Dataset[Batch], Generic[Batch]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of every text."""
-        return [len(row["input_ids"]) for row in self.rows]
-
     def padded(self, places: Sequence[int]) -> dict[str, Tensor]:
         """Arguments of the network ``[B, N]`` for the texts at these places."""
         return {
@@ -81,8 +68,8 @@ class EncodedTexts(Dataset[Batch], Generic[Batch]):
         }
 
     def loader(self, **options: Any) -> DataLoader[Batch]:
-        """Batches of similar lengths; options as of :class:`EpochSampler`."""
-        return DataLoader(self, sampler=self._sampler(pool=_POOL, **options), batch_size=None)
+        """Batches of similar lengths, of ten that are sorted together; options as of :class:`EpochSampler`."""
+        return DataLoader(self, sampler=self._sampler(pool=10, **options), batch_size=None)
 
     def batches(self, device: torch.device) -> Iterator[tuple[Sequence[int], Batch]]:
         """All texts in order of their lengths, on a device, with their places."""
@@ -111,10 +98,7 @@ _EXPECTED = (
 def load_tokenizer(model: str) -> Any:
     """The tokenizer of a pretrained model, of its folder or its name on the hub."""
     with reading(f"model {model}", *_EXPECTED):
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        if getattr(tokenizer, "pad_token_id", None) is None:  # that of RAG, which is two tokenizers, has none at all
-            raise ValueError("its tokenizer has no padding token, which batches need")
-    return tokenizer
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
 
 
 def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
@@ -167,15 +151,12 @@ class FineTuning(ELBOTraining):
         model, guide = self.objective.model, self.objective.guide
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
             if isinstance(guide, AttentionGuide):
-                found = predict(guide, *inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
-                assert found is not None  # for mypy: they are kept
-                return found
-            before = model.training
-            model.train(noise == "dropout")
-            try:
-                return torch.stack([model(*inputs) for _ in range(num_samples)])
-            finally:
-                model.train(before)
+                found: Any = predict(guide, *inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
+            else:
+                model.train(noise == "dropout")
+                found = torch.stack([model(*inputs) for _ in range(num_samples)])
+                model.eval()  # as in all validation and evaluation
+        return torch.as_tensor(found)
 
     def configure_optimizers(self) -> Any:
         named = [(name, one) for name, one in self.named_parameters() if one.requires_grad]
@@ -204,17 +185,6 @@ class Tuned(Trained[Config, Model]):
     tokenizer: Any
 
 
-def attention_weights(config: Any, lengths: Sequence[int]) -> float:
-    """Mean number of attention weights of an example, over examples of some lengths, in all layers and heads.
-
-    Example:
-        >>> from transformers import BertConfig
-        >>> attention_weights(BertConfig(num_hidden_layers=2, num_attention_heads=3), [1, 3])
-        30.0
-    """
-    return config.num_hidden_layers * config.num_attention_heads * fmean(length**2 for length in lengths)
-
-
 class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
     """Fine-tuning, whatever the task: a network is built of its pretrained model alone."""
 
@@ -224,8 +194,8 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
     training: type[FineTuning]
 
     @abstractmethod
-    def wrap(self, config: Config) -> Callable[[Any], nn.Module]:
-        """Makes a Pyro model of the network."""
+    def wrap(self, config: Config, network: Any) -> nn.Module:
+        """The network as a Pyro model."""
 
     @abstractmethod
     def output(self, config: Config) -> dict[str, Any]:
@@ -240,7 +210,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         return f"finetune/{self.prefix}{config.task}-{config.model_name}-{row}-{config.seed}"
 
     def build(self, config: Config, data: Mapping[str, Texts], folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
-        return self.network(config, lengths=data["train"].lengths)
+        return self.network(config, lengths=[len(row["input_ids"]) for row in data["train"].rows])
 
     def restore(self, config: Config, folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
         return self.network(config)
@@ -255,17 +225,18 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         network: Any = load_network(config, self.head, **self.output(config))
         network.train()  # it is loaded in evaluation mode, without dropout
         guide: Any = no_guide
-        if config.guide == "soft":
-            model = self.wrap(config)(network)
-        else:
-            weibull = config.guide == "weibull"
-            prior: Any = PRIORS[f"{'gamma' if weibull else config.guide}_{config.prior}"]
+        weibull = config.guide == "weibull"
+        if config.guide != "soft":
             with user_errors(ValueError):
-                model = self.wrap(config)(bayesian(network, prior=partial(prior)))
+                network = bayesian(network, prior=f"{'gamma' if weibull else config.guide}_{config.prior}")
+        model = self.wrap(config, network)
+        if config.guide != "soft":
             family: Any = FAMILIES[config.guide]
             guide = AttentionGuide(model, family(config.concentration if weibull else config.scale))
         steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
-        warmup, weight = round(config.kl_warmup * steps), config.kl_weight / attention_weights(network.config, lengths)
+        sizes = network.config
+        weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(length**2 for length in lengths)
+        warmup, weight = round(config.kl_warmup * steps), config.kl_weight / weights  # of the attention of an example
         pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
         elbo = AttentionELBO(kl_weight=Linear(warmup, weight) if warmup else Constant(weight))
         module = self.training(model, guide, elbo, config).to(resolve_device(config.device))
@@ -293,7 +264,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         # three times the weights, and nothing goes on from it
         (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
         if not trained.config.keep_weights:
-            remove_weights(folder)
+            weights_file(folder).unlink(missing_ok=True)
         return metrics
 
     def planned(self, config: Config) -> bool:  # noqa: ARG002

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -17,17 +16,11 @@ from experiments.files import UserError, read_text, user_errors, write_text
 from experiments.finetune.config import PredictConfig
 from experiments.finetune.glue import EncodedPairs, GlueTask, outputs_of
 from experiments.finetune.model import kinds
-from experiments.finetune.questions import Answered, QaTask, Windows, answers_of
+from experiments.finetune.questions import QaTask, Windows, answers_of
 from experiments.harness.folder import saved_config, saved_options
 from experiments.harness.results import read_metrics
-from experiments.report.tables import as_table
 from experiments.run import load_trained
 from pyro_attention.analysis import decompose_uncertainty
-
-_BEST = 3  # answers of a question
-_SPANS = 9  # of each window that these are chosen from, as several may be the same text
-_SHOWN, _WIDTH = 20, 50  # questions on the terminal, and letters of each text
-_TAILS = (0.05, 0.95)
 
 
 def predict_file(config: PredictConfig) -> Path:
@@ -49,7 +42,7 @@ def predict_file(config: PredictConfig) -> Path:
     with user_errors(ValueError, OSError):
         lines = [*(answer_lines if questions else label_lines)(trained, config.file)]
     write_text(out, "".join(f"{line}\n" for line in lines))
-    print(f"\n{len(lines) - (not questions)} {'questions' if questions else 'lines'}: {out}")
+    print(f"{len(lines) - (not questions)} {'questions' if questions else 'lines'}: {out}")
     return out
 
 
@@ -68,13 +61,10 @@ def read_columns(path: Path, *names: str) -> list[list[str]]:
     return rows
 
 
-# sentences
-
-
 def label_lines(trained: Any, file: Path) -> Iterator[str]:
     """Head and lines of a table, of the classes or grades of the sentences of a file."""
     of_task = GLUE[trained.config.task]
-    pairs = of_task.layout.second is not None
+    pairs = of_task.second is not None
     first, *second = zip(*read_columns(file, *(("sentence",) * (1 + pairs))), strict=True)
     text = LabelledPairs(list(first), list(second[0]) if pairs else None, torch.zeros(len(first), dtype=torch.int64))
     data = EncodedPairs(text, trained.tokenizer, length=trained.config.length)
@@ -87,42 +77,42 @@ def class_lines(logits: Tensor, classes: Sequence[str]) -> Iterator[str]:
     probabilities = logits.softmax(-1)
     mean, parts = probabilities.mean(0), decompose_uncertainty(probabilities)
     top = mean.argmax(-1)
-    chosen = probabilities.gather(-1, top.expand(len(logits), -1)[..., None])[..., 0]
-    low, high = chosen.quantile(torch.tensor(_TAILS, dtype=chosen.dtype), dim=0)
+    low, high = _interval(probabilities.gather(-1, top.expand(len(logits), -1)[..., None])[..., 0])
     yield "\t".join(["class", *classes, "entropy", "mutual_information", "low", "high"])
     columns = (*mean.T, parts.total, parts.mutual_information, low, high)
-    for place, row in enumerate(torch.stack(columns, 1).tolist()):
-        yield "\t".join([classes[int(top[place])], *(f"{value:.4f}" for value in row)])
+    for place, row in zip(top.tolist(), torch.stack(columns, 1).tolist(), strict=True):
+        yield "\t".join([classes[place], *(f"{value:.4f}" for value in row)])
 
 
 def grade_lines(grades: Tensor) -> Iterator[str]:
     """Mean, standard deviation and 90 % interval of grades ``[S, items]``."""
-    low, high = grades.quantile(torch.tensor(_TAILS, dtype=grades.dtype), dim=0)
     yield "\t".join(["grade", "standard_deviation", "low", "high"])
-    for row in torch.stack([grades.mean(0), grades.std(0, correction=0), low, high], 1).tolist():
+    columns = grades.mean(0), grades.std(0, correction=0), *_interval(grades)
+    for row in torch.stack(columns, 1).tolist():
         yield "\t".join(f"{value:.4f}" for value in row)
 
 
-# questions
+def _interval(samples: Tensor) -> Tensor:
+    return samples.quantile(torch.tensor((0.05, 0.95), dtype=samples.dtype), dim=0)
 
 
 def answer_lines(trained: Any, file: Path) -> Iterator[str]:
-    """A JSON object for each question of a file; the first ones are printed."""
+    """A JSON object for each question of a file; above the threshold, where there is one, no answer is given."""
     kind, threshold = kinds(trained.config.guide)[1], None
     if trained.config.task == "v2":
         threshold = (read_metrics(trained.config.out) or {}).get(f"{kind}_threshold")
         if threshold is None:
             raise ValueError(f"{trained.config.out} has no {kind}_threshold; train it to its end by --resume")
     data = Windows(read_questions(file), trained.tokenizer, trained.config)
-    entries = _entries(data.questions, answers_of(trained, data, kind, spans=_SPANS), threshold)
-    numbers = [name for name in ("probability", "no_answer", "mutual_information") if name in entries[0]]
-    shown = [
-        {name: "".join(filter(str.isprintable, entry[name]))[:_WIDTH] for name in ("question", "answer")}
-        | {name.replace("_", " "): f"{entry[name]:.3f}" for name in numbers}
-        for entry in entries[:_SHOWN]
-    ]
-    print(as_table(shown))
-    return (json.dumps(entry, ensure_ascii=False) for entry in entries)
+    found = answers_of(trained, data, kind)
+    for place, question in enumerate(data.questions):
+        answer = {"answer": found.texts[place], "probability": found.score[place].exp().item()}
+        if threshold is not None:
+            answer["no_answer"] = found.nothing[place].exp().item()
+            if found.no_answer[place].double().item() > threshold:
+                answer |= {"answer": "", "probability": answer["no_answer"]}
+        doubt = {name: getattr(found, name)[place].item() for name in ("entropy", "mutual_information")}
+        yield json.dumps({"id": question.id, "question": question.text} | answer | doubt, ensure_ascii=False)
 
 
 def read_questions(path: Path) -> list[Question]:
@@ -131,18 +121,3 @@ def read_questions(path: Path) -> list[Question]:
         return read_squad(path, answers=False)
     rows = read_columns(path, "context", "question")
     return [Question(str(number), "", context, asked, ()) for number, (context, asked) in enumerate(rows, 1)]
-
-
-def _entries(questions: Sequence[Question], answered: Answered, threshold: float | None) -> list[dict[str, Any]]:
-    """What is written of every question; no answer is given above the threshold, where there is one."""
-    entries = []
-    for place, question in enumerate(questions):
-        best = [{"answer": text, "probability": math.exp(score)} for text, score in answered.ranked[place][:_BEST]]
-        entry = {"id": question.id, "question": question.text} | best[0]
-        if threshold is not None:
-            entry["no_answer"] = answered.nothing[place].exp().item()
-            if answered.no_answer[place].double().item() > threshold:
-                entry |= {"answer": "", "probability": entry["no_answer"]}
-        entry |= {name: getattr(answered, name)[place].item() for name in ("entropy", "mutual_information")}
-        entries.append(entry | {"best": best})
-    return entries

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -25,18 +24,10 @@ from transformers import AutoModelForQuestionAnswering
 from experiments.datasets.text.squad import Question, SquadName, load_squad
 from experiments.files import UserError, write_atomic, write_text
 from experiments.finetune.config import QaConfig
-from experiments.finetune.model import (
-    KINDS,
-    EncodedTexts,
-    FineTuneTask,
-    FineTuning,
-    Tuned,
-    kinds,
-    load_tokenizer,
-    share_of,
-)
+from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness import ranks
 from experiments.harness.training import FITTED, Fitted
+from experiments.report.classification import KINDS
 from experiments.run import run_and_show
 from pyro_attention.posterior.predictive import seeded
 
@@ -47,35 +38,22 @@ _EXACT = "fraction of questions whose answer is exactly right (EM of the officia
 _F1 = "mean F1 of the words of the answers (F1 of the official evaluation)"
 _TELLING = "area under the ROC curve of telling answers that are not exactly right by the larger"
 _SCORES = {
-    **{
-        name.format(score): text.format(of_score)
-        for score, of_score in (("exact", _EXACT), ("f1", _F1))
-        for name, text in (
-            ("{}", "{}"),
-            ("has_answer_{}", "{}; questions with an answer alone (HasAns)"),
-            ("{}_low", "lower end of the 95 % bootstrap interval, over questions, of: {}"),
-            ("{}_high", "upper end of the 95 % bootstrap interval, over questions, of: {}"),
-        )
-    },
+    "exact": _EXACT,
+    "f1": _F1,
+    "has_answer_exact": f"{_EXACT}; questions with an answer alone (HasAns)",
+    "has_answer_f1": f"{_F1}; questions with an answer alone (HasAns)",
     "no_answer_accuracy": "fraction of questions without an answer that get none (NoAns, EM and F1)",
     "auroc_entropy": f"{_TELLING} entropy of the mean probabilities of first and last token",
     "auroc_mutual_information": f"{_TELLING} mutual information of these tokens and the noise",
 }
 _OTHERS = {
     **FITTED,
-    "val_score": "mean F1 on the validation part after the last epoch, with the best no-answer threshold, attention at "
-    "its mean",
-    "val_loss": "mean negative log probability of first and last token of a window on the validation part after the "
-    "last epoch, attention at its mean, nats",
+    "val_score": "mean F1 on the validation part after the last epoch, with the best no-answer threshold",
+    "val_loss": "mean negative log probability of first and last token of a window of the validation part, nats",
     "left_out": "number of training questions left out, as no window holds their whole answer",
-    **{
-        f"{part}_{name}": f"number of {text} of the {part} part"
-        for part in ("train", "val", "test")
-        for name, text in (
-            ("questions", "questions"), ("without_answer", "questions without an answer"), ("windows", "windows"),
-        )
-    },
-}  # fmt: skip
+    **{f"{part}_questions": f"number of questions of the {part} part" for part in ("train", "val", "test")},
+    **{f"{part}_without_answer": "number of them without an answer" for part in ("train", "val", "test")},
+}
 
 
 # windows: long contexts have several, which overlap
@@ -111,10 +89,9 @@ class Windows(EncodedTexts[WindowBatch]):
 
     def __init__(self, questions: Sequence[Question], tokenizer: Any, config: QaConfig, *, train: bool = False) -> None:
         if not tokenizer.is_fast or tokenizer.cls_token_id is None:
-            lacks = "no classification token" if tokenizer.is_fast else "no places of its tokens in the text"
             raise UserError(
-                f"model {config.model}: its tokenizer has {lacks}, expected that of an encoder such as BERT, with "
-                f"tokenizer.json"
+                f"the tokenizer of {config.model} has no classification token, or tells no places of its tokens in the "
+                f"text, expected that of an encoder such as BERT, with tokenizer.json"
             )
         self.questions, self.windows, self.left_out = list(questions), list[Window](), 0
         for place, question in enumerate(questions):
@@ -123,8 +100,6 @@ class Windows(EncodedTexts[WindowBatch]):
                 self.left_out += 1
             else:
                 self.windows += windows
-        if not self.windows:
-            raise ValueError(f"no answer of {len(questions)} questions is in a window of {config.length} tokens")
         super().__init__([window.inputs for window in self.windows], tokenizer)
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> WindowBatch:
@@ -149,8 +124,6 @@ def _windows(place: int, question: Question, tokenizer: Any, config: QaConfig) -
     for number, offsets in enumerate(encoded["offset_mapping"]):
         inside = torch.tensor([one == 1 for one in encoded.sequence_ids(number)])
         spans = torch.tensor(offsets, dtype=torch.int32) * inside[:, None]
-        if not spans[:, 1].any():
-            raise ValueError(f"question {question.id!r}: its context has no tokens, expected a text")
         inputs = {name: torch.tensor(encoded[name][number], dtype=torch.int32) for name in names}
         nothing = encoded["input_ids"][number].index(tokenizer.cls_token_id)
         yield Window(place, inputs, spans, *_labels(question, spans, nothing), nothing)
@@ -213,7 +186,7 @@ class SpanTraining(FineTuning):
         logits = self.outputs(batch.inputs, batch.allowed)
         truth = torch.stack([batch.first, batch.last], 1)
         loss = 2 * nn.functional.cross_entropy(logits[0].mT, truth)
-        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=ranks.weight(len(truth)), sync_dist=True)
+        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=len(truth), sync_dist=True)
         self._found.append(best_spans(logits, batch, longest=self.longest))
 
     def on_validation_epoch_end(self) -> None:
@@ -232,12 +205,12 @@ QaTuned: TypeAlias = Tuned[QaConfig, SpanModel]
 
 
 class BestSpans(NamedTuple):
-    """The K best spans of every window of a batch, best first."""
+    """The best span of every window of a batch."""
 
     places: Tensor  # of the windows [B]
-    score: Tensor  # log of the probability of the first token times that of the last [B, K]; -inf where there are fewer
-    first: Tensor  # first token [B, K]
-    last: Tensor  # last token [B, K]
+    score: Tensor  # log of the probability of the first token times that of the last [B]
+    first: Tensor  # first token [B]
+    last: Tensor  # last token [B]
     nothing: Tensor  # the score of no answer [B]
     entropy: Tensor  # of the first and the last token, sum of both, nats [B]
     mutual_information: Tensor  # of these two tokens and the noise, sum of both, nats [B]
@@ -246,20 +219,20 @@ class BestSpans(NamedTuple):
 class Answered(NamedTuple):
     """The best answer to each of Q questions, whether there is one or not."""
 
-    ranked: list[list[tuple[str, float]]]  # texts, each with the log of its largest probability, best first
+    texts: list[str]
+    score: Tensor  # log of its probability [Q]
     nothing: Tensor  # log of the probability of no answer, the smallest one of all windows [Q]
-    no_answer: Tensor  # the same less the log probability of the best answer [Q]
     entropy: Tensor  # of the window that holds the best answer [Q]
     mutual_information: Tensor  # the same
 
     @property
-    def texts(self) -> list[str]:
-        """The best answer to each question."""
-        return [ranked[0][0] for ranked in self.ranked]
+    def no_answer(self) -> Tensor:
+        """Log probability of no answer, less that of the best answer ``[Q]``."""
+        return self.nothing - self.score
 
 
-def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int, count: int = 1) -> BestSpans:
-    """The ``count`` best of all spans of the context in every window, by the mean of probabilities over samples.
+def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int) -> BestSpans:
+    """The best of all spans of the context in every window, by the mean of probabilities over samples.
 
     Logits are those of first and last token ``[S, B, 2, T]``; a span has ``longest`` tokens at most.
     """
@@ -276,48 +249,38 @@ def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int, count: int =
     length = place[None, :] - place[:, None] + 1
     possible = context[:, :, None] & context[:, None, :] & (length > 0) & (length <= longest)
     scores = (log_mean[:, 0, :, None] + log_mean[:, 1, None, :]).masked_fill(~possible, -torch.inf)
-    score, best = scores.flatten(1).topk(count)
+    score, best = scores.flatten(1).max(1)
     nothing = log_mean[rows, :, batch.nothing].sum(-1)
-    information = (entropy - expected).clamp_min(0)
-    found = batch.places, score, best // width, best % width, nothing, entropy, information
+    told = entropy, (entropy - expected).clamp_min(0)
+    found = batch.places, score, best // width, best % width, nothing, *told
     return BestSpans(*(one.cpu() for one in found))
 
 
 def best_answers(data: Windows, found: Sequence[BestSpans]) -> Answered:
-    """The best answers to every question, out of the best spans of all its windows."""
+    """The best answer to every question, out of the best spans of all its windows."""
     spans = BestSpans(*(torch.cat(parts) for parts in zip(*found, strict=True)))
     spans = BestSpans(*(part[spans.places.argsort()] for part in spans))
     counts = torch.bincount(torch.tensor([window.question for window in data.windows]))
     windows_of = torch.arange(len(data)).split(counts.tolist())  # the windows of a question follow each other
-    chosen = torch.stack([windows[spans.score[windows, 0].argmax()] for windows in windows_of])
+    chosen = torch.stack([windows[spans.score[windows].argmax()] for windows in windows_of])
+    texts = []
+    for place in chosen.tolist():
+        window = data.windows[place]
+        begin, end = window.spans[spans.first[place], 0], window.spans[spans.last[place], 1]
+        texts.append(data.questions[window.question].context[int(begin) : int(end)])
     nothing = torch.stack([spans.nothing[windows].min() for windows in windows_of])
-    ranked = [_ranked(data, windows, spans) for windows in windows_of]
-    of_chosen = spans.entropy[chosen], spans.mutual_information[chosen]
-    return Answered(ranked, nothing, nothing - spans.score[chosen, 0], *of_chosen)
+    return Answered(texts, spans.score[chosen], nothing, spans.entropy[chosen], spans.mutual_information[chosen])
 
 
-def _ranked(data: Windows, windows: Tensor, spans: BestSpans) -> list[tuple[str, float]]:
-    """The different texts of the best spans of a question's windows, each with its best score, best first."""
-    texts = dict[str, float]()
-    scores, order = spans.score[windows].flatten().sort(descending=True, stable=True)
-    for score, place in zip(scores.tolist(), order.tolist(), strict=True):
-        if math.isfinite(score):
-            number, rank = divmod(place, spans.score.size(1))
-            window, at = data.windows[windows[number]], (windows[number], rank)
-            begin, end = window.spans[spans.first[at], 0], window.spans[spans.last[at], 1]
-            texts.setdefault(data.questions[window.question].context[int(begin) : int(end)], score)
-    return list(texts.items())
-
-
-def answers_of(trained: QaTuned, data: Windows, kind: str, *, spans: int = 1) -> Answered:
-    """The best answers by one kind of prediction, out of this number of spans of each window."""
+def answers_of(trained: QaTuned, data: Windows, kind: str) -> Answered:
+    """The best answers by one kind of prediction."""
     config, (noise, _) = trained.config, KINDS[kind]
     samples = 1 if noise == "none" else config.num_samples
     found = []
     with seeded(config.seed):
         for _, batch in data.batches(trained.device):
             logits = trained.module.outputs(batch.inputs, batch.allowed, num_samples=samples, noise=noise)
-            found.append(best_spans(logits, batch, longest=config.max_answer, count=spans))
+            found.append(best_spans(logits, batch, longest=config.max_answer))
     return best_answers(data, found)
 
 
@@ -389,12 +352,14 @@ def best_threshold(no_answer: Array, scores: Array, questions: Sequence[Question
     return float(values[best]), float(totals[best] / len(scores))
 
 
-def bootstrap_interval(values: Array) -> tuple[float, float]:
-    """The 95 % interval of a mean, by resampling what it is taken over, always the same way."""
-    generator = np.random.default_rng(0)
-    means = [values[generator.integers(len(values), size=len(values))].mean() for _ in range(2000)]
-    low, high = np.quantile(means, (0.025, 0.975))
-    return float(low), float(high)
+def _means(exact: Array, f1: Array, questions: Sequence[Question]) -> dict[str, float]:
+    """Means over the questions, and over those with an answer and without one."""
+    answerable = np.array([bool(question.answers) for question in questions])
+    found = {"exact": exact, "f1": f1}
+    if not answerable.all():
+        found |= {f"has_answer_{name}": values[answerable] for name, values in found.items()}
+        found["no_answer_accuracy"] = exact[~answerable]
+    return {name: float(values.mean()) for name, values in found.items()}
 
 
 class QaTask(FineTuneTask[QaConfig, Windows]):
@@ -403,8 +368,8 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
     config = QaConfig
     prefix, head, training = "squad-", AutoModelForQuestionAnswering, SpanTraining
 
-    def wrap(self, config: QaConfig) -> Callable[[Any], SpanModel]:  # noqa: ARG002
-        return SpanModel
+    def wrap(self, config: QaConfig, network: Any) -> SpanModel:  # noqa: ARG002
+        return SpanModel(network)
 
     def output(self, config: QaConfig) -> dict[str, Any]:  # noqa: ARG002
         return {"num_labels": 2}
@@ -459,31 +424,14 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         for part, windows in data.items():
             metrics[f"{part}_questions"] = len(windows.questions)
             metrics[f"{part}_without_answer"] = sum(not question.answers for question in windows.questions)
-            metrics[f"{part}_windows"] = len(windows)
         return metrics
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
         texts = dict(_OTHERS)
         for kind, (_, how) in KINDS.items():
             texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in _SCORES.items()}
-            texts[f"{kind}_threshold"] = (
-                f"log probability of no answer, less that of the best answer, above which none is given; that of best "
-                f"F1 on the validation part; {how}"
-            )
+            texts[f"{kind}_threshold"] = f"log odds of no answer above which none is given, best on validation; {how}"
         return {name: texts[name] for name in metrics}
-
-
-def _means(exact: Array, f1: Array, questions: Sequence[Question]) -> dict[str, float]:
-    """Means over the questions with their intervals, and those over questions with an answer, and without one."""
-    found, answerable = dict[str, float](), np.array([bool(question.answers) for question in questions])
-    for name, values in (("exact", exact), ("f1", f1)):
-        found[name] = values.mean()
-        found[f"{name}_low"], found[f"{name}_high"] = bootstrap_interval(values)
-        if not answerable.all():
-            found[f"has_answer_{name}"] = values[answerable].mean() if answerable.any() else math.nan
-    if not answerable.all():
-        found["no_answer_accuracy"] = exact[~answerable].mean()
-    return {name: float(value) for name, value in found.items()}
 
 
 train = partial(run_and_show, QaTask())

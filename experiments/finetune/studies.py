@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from experiments.datasets.arrays import read_arrays
 from experiments.finetune.config import GlueName
-from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask, weighted_score
+from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask
 from experiments.finetune.questions import QaTask
 from experiments.report.columns import Column, Row
 from experiments.report.report import Part
 from experiments.report.statistics import Difference
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, rows
-
-Arrays = Mapping[str, NDArray[Any]]
-Scores = Callable[[Arrays, str, str], NDArray[np.float64]]
-"""Of the predictions of a training, a kind of prediction and a metric: the metric of all :func:`resamples`."""
 
 RESAMPLES = 2000
 DROPOUT = "MC dropout"
@@ -79,71 +74,10 @@ QUALITY = (
 )
 
 
-# Differences over test items
-
-
-def over_items(finished: Finished, scores: Scores, items: str) -> Part:
-    """Differences to the baseline with intervals over resampled test items, the same ones for both rows.
-
-    The seeds are those that are there, so an interval says how far the test part decides, not the training.
-    """
-    study = finished.study
-
-    def resampled(row: str, column: Column, level: str) -> NDArray[np.float64]:
-        kind, name = study.kinds.get(row, "mean"), column.metric.rpartition("_")[2]
-        trained = [finished.configs[study.shows.get(row, row), level, seed] for seed in finished.seeds]
-        remedy = "remove its folder, and the same command with --resume makes it again"
-        found = [scores(read_arrays(Path(one.out, "predictions.npz"), remedy), kind, name) for one in trained]
-        return column.factor * np.mean(found, 0)
-
-    rows = list[Row]()
-    for row in finished.rows[1:]:
-        cells = Row(row=row)
-        for level in study.levels:
-            for column in finished.main(level):
-                found = resampled(row, column, level) - resampled(study.baseline, column, level)
-                low, high = np.quantile(found[1:], (0.025, 0.975)).tolist()
-                cells[f"{level} {column.name}".strip()] = Difference(
-                    float(found[0]), low, high, metric=column.name, against=study.baseline, data=level, over="items"
-                )
-        rows.append(cells)
-    text = (
-        f"Mean differences to {study.baseline}, with 95 % intervals of a bootstrap over the test {items} for the "
-        f"networks that there are, not corrected for their number."
-    )
-    return Part(f"Differences over test {items}", text, rows) if rows else Part()
-
-
-@cache
-def resamples(items: int) -> NDArray[np.float64]:
-    """How often each item is there, ``[R, items]``: every item once, and then resamples, always the same."""
-    drawn = np.random.default_rng(0).multinomial(items, np.full(items, 1 / items), size=RESAMPLES)
-    return np.vstack([np.ones((1, items)), drawn])
-
-
-def _example_scores(arrays: Arrays, kind: str, metric: str) -> NDArray[np.float64]:
-    """Of the class by the mean of the probabilities, or of the mean grade, out of outputs ``[S, items, outputs]``."""
-    outputs, labels = arrays[f"{kind}_test"].astype(float), arrays["labels_test"]
-    grades = outputs.shape[-1] == 1
-    predicted = outputs[..., 0].mean(0) if grades else softmax(outputs, -1).mean(0).argmax(-1)
-    return weighted_score(metric, predicted, labels, resamples(len(labels)))
-
-
-def _answer_scores(arrays: Arrays, kind: str, metric: str) -> NDArray[np.float64]:
-    """Means over the questions."""
-    scores = arrays[f"{kind}_{metric}"]
-    return np.asarray(resamples(len(scores)) @ scores / len(scores))
-
-
-def at_the_mean(finished: Finished) -> Part:
-    """The numbers that rows are compared by, with attention at its mean, of all trainings."""
-    rows = [Row(row=row) for row in finished.study.rows]
-    for cells in rows:
-        for level in finished.study.levels:
-            for column in finished.main(level):
-                mean = replace(column, metric=column.metric.format(kind="mean"))
-                cells[f"{level} {column.name}".strip()] = mean.cell(finished.runs(cells["row"], level))
-    return Part("Attention at its mean", "One pass of the network, without samples.", rows)
+def _at_the_mean(*columns: Column) -> Block:
+    shown = [replace(one, metric=one.metric.replace("{kind}", "mean")) for one in columns]
+    text = f"One pass of the network, without samples; {DROPOUT} is then soft."
+    return Block("Attention at its mean", text, shown)
 
 
 # GLUE
@@ -184,14 +118,13 @@ GLUE = Study(
     blocks=(
         Block(
             "All scores",
-            "Validation: the first metric on the validation part, which also chooses the temperature; it is held out "
-            "of the training part where the task has no other one. Error at 80 %: of the 80 % of the test examples "
-            "with the most confident predictions. Scaled: after temperature scaling (grades: with the best standard "
-            "deviation) on the validation part.",
+            "Validation: the first metric on the validation part, which also chooses the temperature. Error at 80 %: "
+            "of the 80 % of the test examples with the most confident predictions. Scaled: after temperature scaling "
+            "(grades: with the best standard deviation).",
             SCORES,
         ),
+        _at_the_mean(SCORES[0], *(_first_metric(task) for task in METRICS)),
     ),
-    parts=lambda finished: (over_items(finished, _example_scores, "examples"), at_the_mean(finished)),
     grid=GRID,
     quality=QUALITY,
 )
@@ -208,7 +141,7 @@ def _study(
         text=f"{text}{trained} {_ROWS_TEXT} Settings as in the table glue, not searched again.",
         options={**GLUE.options, "task": task} | ({} if share == 1 else {"train_share": share}), levels=levels,
         rows={row: ROWS[row] for row in ("soft", "WC")}, wide=False, level_columns={}, paper={}, blocks=(),
-        parts=lambda _: (), grid={}, **given,
+        grid={}, **given,
     )  # fmt: skip
 
 
@@ -251,6 +184,43 @@ STUDIES = {
 # Questions
 
 
+OFFICIAL = (
+    Column("EM %", "test_{kind}_exact", 2, 100, better="higher"),
+    Column("F1 %", "test_{kind}_f1", 2, 100, better="higher"),
+)
+
+
+def over_questions(finished: Finished) -> list[Part]:
+    """Differences to the baseline with intervals over resampled test questions, the same ones for both rows.
+
+    The seeds are those that are there, so an interval says how far the test part decides, not the training.
+    """
+    study, rows = finished.study, list[Row]()
+
+    def scores(row: str, column: Column) -> NDArray[np.float64]:
+        """Means over the seeds of the scores of every question."""
+        name = finished.of(row, column).metric.removeprefix("test_")
+        trained = [finished.configs[study.shows.get(row, row), "", seed] for seed in finished.seeds]
+        remedy = "remove its folder, and the same command with --resume makes it again"
+        found = [read_arrays(Path(one.out, "predictions.npz"), remedy)[name] for one in trained]
+        return column.factor * np.mean(found, 0)
+
+    for row in finished.rows[1:]:
+        rows.append(Row(row=row))
+        for column in study.columns:
+            found = scores(row, column) - scores(study.baseline, column)
+            drawn = np.random.default_rng(0).multinomial(len(found), np.full(len(found), 1 / len(found)), RESAMPLES)
+            low, high = np.quantile(drawn @ found / len(found), (0.025, 0.975)).tolist()
+            rows[-1][column.name] = Difference(
+                float(found.mean()), low, high, metric=column.name, against=study.baseline, over="items"
+            )
+    text = (
+        f"Mean differences to {study.baseline}, with 95 % intervals of a bootstrap over the test questions for the "
+        f"networks that there are, not corrected for their number."
+    )
+    return [Part("Differences over test questions", text, rows)] if rows else []
+
+
 def _squad(task: str, title: str, paper: Mapping[str, str], more: str = "") -> Study:
     parts = ("train", "val", "test")
     return replace(
@@ -271,10 +241,7 @@ def _squad(task: str, title: str, paper: Mapping[str, str], more: str = "") -> S
         levels={"": {}},
         level_columns={},
         wide=False,
-        columns=(
-            Column("EM %", "test_{kind}_exact", 2, 100, better="higher"),
-            Column("F1 %", "test_{kind}_f1", 2, 100, better="higher"),
-        ),
+        columns=OFFICIAL,
         more=(
             Column("HasAns EM %", "test_{kind}_has_answer_exact", 2, 100),
             Column("HasAns F1 %", "test_{kind}_has_answer_f1", 2, 100),
@@ -294,8 +261,9 @@ def _squad(task: str, title: str, paper: Mapping[str, str], more: str = "") -> S
                     Column("train, left out", "left_out", 0),
                 ],
             ),
+            _at_the_mean(*OFFICIAL),
         ),
-        parts=lambda finished: (over_items(finished, _answer_scores, "questions"), at_the_mean(finished)),
+        parts=over_questions,
     )
 
 

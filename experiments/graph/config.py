@@ -39,9 +39,6 @@ class GraphConfig(TrainingOptions, SchemeOptions):
             nodes; total, the KL summed over edges, heads and layers, which drowns few labels among many edges.
         prior_nodes: Over which nodes the contextual prior's softmax runs: a node's neighbours, or all, as in the
             released code of Bayesian Attention Modules.
-        kl_schedule: How the weight develops over the training steps.
-        kl_steps: Steps until the linear weight is full, or the period of the cyclical one.
-        kl_rate: Rate of the sigmoid weight, which starts at a half.
         hidden: Width of a hidden head.
         heads: Number of hidden heads.
         dropout: In the architecture gat, dropout of the inputs of both layers and of the attention weights; in the
@@ -67,9 +64,6 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     kl_scale: Literal["total", "edge"] = "edge"
     prior_nodes: Literal["neighbours", "all"] = "neighbours"
     kl_weight: NonNegativeFloat = 0.1
-    kl_schedule: Literal["constant", "linear", "sigmoid", "cyclical"] = "constant"
-    kl_steps: PositiveInt = 100
-    kl_rate: NonNegativeFloat = 1.0
     hidden: PositiveInt = 8
     heads: PositiveInt = 8
     dropout: Dropout = 0.6
@@ -86,9 +80,6 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     USED_BY: ClassVar[UsedBy] = {
         "kl_scale": {"guide": WEIGHTS},
         "prior_nodes": {"guide": WEIGHTS, "prior": ("contextual",)},
-        "kl_schedule": {"guide": WEIGHTS},
-        "kl_steps": {"guide": WEIGHTS, "kl_schedule": ("linear", "cyclical")},
-        "kl_rate": {"guide": WEIGHTS, "kl_schedule": ("sigmoid",)},
         "value_dropout": {"architecture": ("gat",)},
     }
 

@@ -13,7 +13,16 @@ from torch import Tensor
 from experiments.datasets.graphs.load import GraphData
 from experiments.graph.model import TrainedGraph
 from experiments.harness.training import FITTED, Fitted
-from experiments.report.classification import SCALED_SCORES, SCORES, roc_auc, score, score_scaled
+from experiments.report.classification import (
+    KINDS,
+    SAMPLED_SCORES,
+    SCALED_SCORES,
+    SCORES,
+    roc_auc,
+    score,
+    score_samples,
+    score_scaled,
+)
 from experiments.report.tables import as_table, metrics_table
 from pyro_attention import (
     AttentionELBO,
@@ -26,54 +35,32 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.analysis import (
-    decompose_uncertainty,
     fit_temperature,
     hybrid_weights,
     max_probability,
-    pavpu,
     selective_accuracy,
     split_variance,
 )
-from pyro_attention.posterior.predictive import Noise, Prediction, seeded
+from pyro_attention.posterior.predictive import Prediction, seeded
 
-# Kind of prediction: what varies between its samples, and what it is.
-PREDICTIONS: dict[str, tuple[Noise, str]] = {
-    "mean": ("none", "attention at its posterior mean, no dropout"),
-    "attention": ("attention", "mean probability over samples of the attention"),
-    "mc_dropout": ("dropout", "mean probability over dropout masks, attention at its posterior mean"),
-    "both": ("both", "mean probability over samples of the attention and dropout masks"),
-}
-_THRESHOLDS = {"01": 0.01, "05": 0.05, "10": 0.1}
 _SOURCES = ("attention", "dropout", "interaction")  # of the variance
 
 _MORE_SCORES = {
     "roc_auc": "area under the ROC curve of the second of two classes",
-    "aurc": "mean error over all coverages when the most confident are kept (area under risk-coverage)",
-    **{
-        f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top classes over "
-        f"the samples, level {level}; accurate: attention at its posterior mean, no dropout"
-        for name, level in _THRESHOLDS.items()
-    },
-    "mutual_information": "of class and noise, mean over nodes, nats",
+    "aurc": "area under the risk-coverage curve: mean error when the most confident are kept",
+    **SAMPLED_SCORES,
 }
 _OTHERS = {
-    **{
-        f"variance_share_{source}": f"share of {source} in the variance of the class probabilities of the test nodes"
-        for source in _SOURCES
-    },
+    **{f"variance_share_{source}": f"share of {source} in the variance of the probabilities" for source in _SOURCES},
     "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
     "val_roc_auc": "ROC AUC on the validation nodes at the best epoch, attention at its posterior mean",
     "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
     "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
-    "kl_gradient_norm": "Euclidean norm of that KL's gradient with respect to all parameters",
-    "attention_entropy": "entropy of the mean attention over a node's neighbours and itself, divided by the "
-    "logarithm of their number (1 = uniform); mean over nodes with neighbours, heads and layers",
-    "uniform_accuracy": "accuracy on the test nodes with uniform attention in place of the learned one, no dropout",
-    "uniform_roc_auc": "area under the ROC curve on the test nodes with uniform attention in place of the learned one",
-    "other_class_attention": "attention paid to the edges that join different classes, divided by what uniform "
-    "attention would pay them (1 = no preference); mean over heads and layers",
-    "noise_edge_attention": "attention paid to the edges added as noise, divided by what uniform attention would "
-    "pay them; mean over heads and layers",
+    "attention_entropy": "entropy of a node's mean attention, relative to that of uniform attention",
+    "uniform_accuracy": "accuracy on the test nodes with uniform attention in place of the learned one",
+    "uniform_roc_auc": "ROC AUC on the test nodes with uniform attention in place of the learned one",
+    "other_class_attention": "attention to the edges that join different classes, divided by that of uniform attention",
+    "noise_edge_attention": "attention to the edges added as noise, divided by that of uniform attention",
     **FITTED,
 }
 
@@ -81,7 +68,7 @@ _OTHERS = {
 def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
     """What the metrics of a network mean."""
     texts = dict(_OTHERS)
-    for kind, (_, how) in PREDICTIONS.items():
+    for kind, (_, how) in KINDS.items():
         scores = SCORES | SCALED_SCORES | _MORE_SCORES
         texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
         texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
@@ -97,7 +84,7 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
     soft = isinstance(guide.family("layers.0"), Soft)
     samples: dict[str, Any] = {}
-    for kind, (noise, _) in PREDICTIONS.items():
+    for kind, (noise, _) in KINDS.items():
         if soft and kind in ("attention", "both"):
             continue
         count, seed = 1 if noise == "none" else num_samples, trained.config.seed
@@ -106,7 +93,9 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     for kind, logits in samples.items():
         metrics |= prediction_scores(kind, logits, data)
         if kind != "mean" and num_samples > 1:
-            metrics |= _sample_scores(kind, logits[:, data.test_mask], samples["mean"][0, data.test_mask], data)
+            accurate = samples["mean"][0, data.test_mask].argmax(-1) == data.labels[data.test_mask]
+            found = score_samples(logits[:, data.test_mask], accurate)
+            metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
     if not soft and num_samples > 1:
         metrics |= _variance_shares(samples, data)
     weights = sample_posterior(guide, *inputs, num_samples=1, noise="none")
@@ -123,7 +112,7 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     best = fitted.history[fitted.best_epoch]
     metrics |= {name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best}
     metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
-    metrics |= _kl_and_gradient(trained)
+    metrics["kl"] = _kl(trained)
     metrics["attention_entropy"] = fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph))
     return metrics, samples["mean"][0]
 
@@ -149,15 +138,6 @@ def _has_roc_auc(data: GraphData) -> bool:
     return data.num_classes == 2 and len(data.labels[data.test_mask].unique()) == 2
 
 
-def _sample_scores(kind: str, logits: Tensor, mean_logits: Tensor, data: GraphData) -> dict[str, float]:
-    accurate = mean_logits.argmax(-1) == data.labels[data.test_mask]
-    levels = pavpu(logits, accurate, test="logits", thresholds=tuple(_THRESHOLDS.values()))
-    information = decompose_uncertainty(logits.softmax(-1)).mutual_information.mean().item()
-    return {f"test_{kind}_pavpu_{name}": levels[level].pavpu for name, level in _THRESHOLDS.items()} | {
-        f"test_{kind}_mutual_information": information
-    }
-
-
 def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str, float]:
     def moments(logits: Tensor) -> Prediction:
         probabilities = logits[:, data.test_mask].softmax(-1)
@@ -169,17 +149,16 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
 
 
 def prediction_table(metrics: Mapping[str, float]) -> str:
-    """The test scores as a table, one row a kind of prediction, and the other metrics below."""
-    columns = [*SCORES, *SCALED_SCORES]
-    more = [name for name in _MORE_SCORES if f"test_mc_dropout_{name}" in metrics]
-    rows: list[dict[str, Any]] = [
-        {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in (*columns, *more)}}
-        for kind in PREDICTIONS
-        if f"test_{kind}_accuracy" in metrics
-    ]
+    """The test scores as tables, a row a kind of prediction, and the other metrics below."""
+    shown = [kind for kind in KINDS if f"test_{kind}_accuracy" in metrics]
+    tables = []
+    for scores in ([*SCORES, *SCALED_SCORES], [name for name in _MORE_SCORES if f"test_mc_dropout_{name}" in metrics]):
+        rows = [
+            {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in scores}} for kind in shown
+        ]
+        tables.append(as_table(rows))
     others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
-    tables = as_table(rows, ["prediction", *columns]), as_table(rows, ["prediction", *more]), metrics_table(others)
-    return "\n\n".join(tables)
+    return "\n\n".join([*tables, metrics_table(others)])
 
 
 # attention
@@ -223,12 +202,8 @@ def uniform_guide(trained: TrainedGraph) -> AttentionGuide:
     return guide
 
 
-def _kl_and_gradient(trained: TrainedGraph) -> dict[str, float]:
-    """KL and the norm of its gradient, at one sample of the attention and without dropout."""
-    trained.module.eval()
+def _kl(trained: TrainedGraph) -> float:
+    """At one sample of the attention and without dropout."""
     none_labelled = torch.zeros_like(trained.data.labels, dtype=torch.bool)  # leaves only the KL of the objective
     with seeded(trained.config.seed):
-        kl: Tensor = AttentionELBO().differentiable_loss(trained.model, trained.guide, *trained.inputs, none_labelled)
-    gradients = torch.autograd.grad(kl, list(trained.module.parameters()), allow_unused=True)
-    norms = [gradient.norm() for gradient in gradients if gradient is not None]
-    return {"kl": kl.item(), "kl_gradient_norm": torch.stack(norms).norm().item()}
+        return AttentionELBO().loss(trained.model, trained.guide, *trained.inputs, none_labelled)

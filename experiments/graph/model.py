@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -16,15 +14,13 @@ from torch import Tensor, nn
 
 from experiments.datasets.graphs.load import GraphData, MetricName, load_graph, read_own_graph
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
-from experiments.files import UserError, read_json, write_text
+from experiments.files import UserError, write_text
 from experiments.graph.config import GraphConfig
-from experiments.harness.ranks import is_first
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.report.classification import roc_auc
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT
 from pyro_attention import EdgeList, GraphAttention, predict
-from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
 
 Batch = tuple[Tensor, EdgeList, Tensor, Tensor]
 
@@ -56,27 +52,18 @@ def check_same_graph(data: GraphData, folder: Path) -> None:
     Raises:
         UserError: The folder has another graph.
     """
-    path = folder / "graph.json"
-    names = ("features", "labels", "edge_index", "train_mask", "val_mask", "test_mask")
-    found = {name: _digest(getattr(data, name)) for name in names} | {"metric": data.metric}
-    if path.is_file():
-        before = read_json(path, "pass --overwrite to train again")
-        differing = [name for name, digest in found.items() if before.get(name) != digest]
-        if differing:
-            raise UserError(
-                f"{folder} holds a run on another graph ({', '.join(differing)} differ), expected the one that it was "
-                f"begun with; choose another --out, or pass --overwrite to remove that run"
-            )
-    elif is_first():
-        write_text(path, json.dumps(found, indent=2) + "\n")
-
-
-def _digest(values: Tensor) -> str:
-    parts = (values.indices(), values.values()) if values.is_sparse else (values,)
-    found = sha256(str(list(values.shape)).encode())
-    for part in parts:
-        found.update(part.cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+    path, found = folder / "graph.json", sha256(data.metric.encode())
+    for name in ("features", "labels", "edge_index", "train_mask", "val_mask", "test_mask"):
+        values = getattr(data, name)
+        for part in (values.indices(), values.values()) if values.is_sparse else (values,):
+            found.update(str(list(values.shape)).encode() + part.cpu().contiguous().numpy().tobytes())
+    if not path.is_file():
+        write_text(path, f'"{found.hexdigest()}"\n')
+    elif found.hexdigest() not in path.read_text():
+        raise UserError(
+            f"{folder} holds a run on another graph, expected the one that it was begun with; choose another --out, or "
+            f"pass --overwrite to remove that run"
+        )
 
 
 def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:
@@ -140,16 +127,6 @@ def build_model(config: GraphConfig, data: GraphData, prior: PriorFactory) -> GA
     return seeded_build(build, prior, seed=config.seed)
 
 
-def kl_schedule(config: GraphConfig, factor: float = 1.0) -> Callable[[int], float]:
-    """The weight of the summed KL as a function of the training step: that of the options, times a factor."""
-    weight = config.kl_weight * factor
-    if config.kl_schedule == "constant":
-        return Constant(weight)
-    if config.kl_schedule == "sigmoid":
-        return Sigmoid(config.kl_rate, weight=weight)
-    return (Linear if config.kl_schedule == "linear" else Cyclical)(config.kl_steps, weight=weight)
-
-
 def kl_factor(config: GraphConfig, model: nn.Module, data: GraphData, graph: EdgeList) -> float:
     """What the KL weight is multiplied by before it meets the KL summed over all attention weights.
 
@@ -172,7 +149,7 @@ def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
     scheme = config.build_scheme(all_nodes=config.prior_nodes == "all")
     model = build_model(config, data, scheme.prior)
     # the weight needs the number of edges and heads
-    scheme = config.build_scheme(kl_weight=kl_schedule(config, kl_factor(config, model, data, graph)))
+    scheme = config.build_scheme(kl_weight=config.kl_weight * kl_factor(config, model, data, graph))
     module = GraphTraining(
         model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay,
         metric=data.metric,

@@ -11,14 +11,11 @@ import torch
 
 from experiments.files import reading
 from experiments.graph.evaluation import prediction_scores
-from experiments.graph.figures import attention_figure, calibration_panels
 from experiments.graph.model import chosen_graph, perturbed
 from experiments.graph.train import GraphTask
 from experiments.report.columns import Column
-from experiments.report.figures import reliability_diagram, save
 from experiments.report.report import Part
 from experiments.report.statistics import paired_difference
-from experiments.run import load_trained
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, ROWS, rows
 
@@ -85,9 +82,8 @@ SAMPLED = (
 )
 ATTENTION = Block(
     "What the attention does",
-    "With uniform attention in place of the learned one, in the same networks; entropy of the mean attention relative "
-    "to uniform attention (1 = uniform); attention to neighbours of other classes, divided by what uniform attention "
-    "would pay them (below 1: such neighbours are avoided); share of each source in the variance of the probabilities.",
+    "With uniform attention in place of the learned one, in the same networks; entropy of the mean attention, and "
+    "attention to neighbours of other classes, relative to uniform attention; shares of the variance of probabilities.",
     [
         ACCURACY,
         Column("accuracy %, uniform", "uniform_accuracy", 2, 100),
@@ -146,13 +142,11 @@ BAM1 = Study(
     title="Bayesian Attention Modules, Table 1: node classification on citation graphs",
     about=ABOUT,
     text=(
-        f"{LEGEND} GAT with 8 heads of width 8 and one output head, public split, row-normalised features, Adam with "
-        f"learning rate .005 and L2 penalty 5e-4 on all parameters, dropout .6 of inputs, attention weights and "
-        f"aggregated features, up to {{config.max_epochs}} epochs, patience 100 on validation accuracy and loss, as "
-        f"the original. KL weight .001, in an ELBO summed over nodes and edges. Rows of one seed start from the same "
-        f"weights. Two settings a row were tried on Cora's validation nodes alone, with other seeds (`python -m "
-        f"experiments.graph search bam1 --levels '[\"cora\"]'`), and the best is used on both graphs: scale .5, "
-        f"concentration 2. Scores are those of the test nodes."
+        f"{LEGEND} GAT with 8 heads of width 8 and one output head, public split, row-normalised features, as the "
+        f"original: Adam with learning rate .005 and L2 penalty 5e-4, dropout .6, up to {{config.max_epochs}} epochs, "
+        f"patience 100 on validation accuracy and loss. KL weight .001, in an ELBO summed over nodes and edges. Of two "
+        f"settings a row the better one on Cora's validation nodes is used on both graphs (`python -m "
+        f"experiments.graph search bam1 --levels '[\"cora\"]'`): scale .5, concentration 2."
     ),
     task=TASK,
     rows=rows(GRID, _CORA),
@@ -183,9 +177,8 @@ NORMALIZERS = replace(
     text=(
         "doubly: weights normalised over the nodes that attend to a neighbour first, then over the neighbours; "
         "hybrid: a trained mixture of that and the softmax, from .5, one a head. WC: Weibull posterior, contextual "
-        "prior, as in the table of Bayesian Attention Modules, from which all other settings are; none were searched "
-        "here. The paper has no graphs. The contextual prior prefers some neighbours whichever node attends, which "
-        "the normalisation over nodes takes back in part. Scores are those of the test nodes."
+        "prior; settings are those of the table of Bayesian Attention Modules. The paper has no graphs. The contextual "
+        "prior prefers some neighbours whichever node attends, which the normalisation over nodes takes back in part."
     ),
     rows={
         f"{row}{suffix}": {**BAM1.rows[row], "normalizer": name}
@@ -205,17 +198,14 @@ HETEROPHILOUS = replace(
     title="Graphs whose neighbours disagree: kinds of attention on heterophilous graphs",
     text=(
         f"{LEGEND} doubly: weights normalised over the nodes that attend to a neighbour first, then over the "
-        "neighbours; hybrid: a trained mixture of that and the softmax. Network of Platonov et al. (2023): residual "
-        "blocks of layer norm, graph attention and a network of two layers, 8 heads of width 8 (theirs has a width of "
-        "512), Adam with learning rate .003, dropout .2, at most 300 epochs, patience 100; the epoch with the best "
-        "accuracy (ROC AUC on Minesweeper) on the validation nodes is kept. KL weight 1 on the mean KL of an attention "
-        "weight (--kl-scale edge). Scale and concentration were searched on the validation nodes of three splits of "
-        "Chameleon (`python -m experiments.graph search heterophilous --levels '[\"chameleon_filtered\"]'`), two "
-        "settings a row: LF scale .5, LC scale .1, WF and WC concentration 10. Nodes that validate in one split test "
-        "in another, so Chameleon itself has the settings that a search on Texas found: the same, but for WC "
-        "concentration 2. Nothing else was searched. Each seed has its fixed split, which all rows share. The splits "
-        "of a graph have nodes in common, so that the intervals are somewhat too narrow. Scores are those of the test "
-        "nodes."
+        "neighbours; hybrid: a trained mixture of that and the softmax. Residual network of Platonov et al. (2023), 8 "
+        "heads of width 8 (theirs has a width of 512), Adam with learning rate .003, dropout .2, at most 300 epochs, "
+        "patience 100; the epoch with the best accuracy (ROC AUC on Minesweeper) on the validation nodes is kept. KL "
+        "weight 1 on the mean KL of an attention weight. Scale and concentration are the better of two on the "
+        "validation nodes of three splits of Chameleon (`python -m experiments.graph search heterophilous --levels "
+        "'[\"chameleon_filtered\"]'`), those of Chameleon itself of a search on Texas, as nodes that validate in one "
+        "split test in another. Each seed has its fixed split, which all rows share. The splits of a graph have nodes "
+        "in common, so that the intervals are somewhat too narrow."
     ),
     rows={
         **rows(("soft", "LF", "LC", "WF", "WC"), _CHAMELEON),
@@ -306,21 +296,6 @@ def _uniform(finished: Finished) -> Iterator[Part]:
     yield Part("What the learned attention is worth", "", found, labels=2)
 
 
-def _pictures(finished: Finished) -> Iterator[Part]:
-    """Calibration of the first seed's networks, and the attention of one of them."""
-    trained = {row: load_trained(TASK, finished.configs[row, "", finished.seeds[0]]) for row in finished.study.rows}
-    panels = {name: found for row, one in trained.items() for name, found in calibration_panels(row, one).items()}
-    figure, caption = attention_figure(trained["WC"])
-    for title, text, picture, name in (
-        (
-            "Is the confidence honest?", "First seed, test nodes, bins of at least ten; above the diagonal a network "
-            "is less sure than it could be.", reliability_diagram(panels), "reliability",
-        ),
-        ("Whom does a node attend to, and how sure is the posterior?", caption, figure, "neighbourhood"),
-    ):  # fmt: skip
-        yield Part(title, text, picture=save(picture, finished.pictures / f"{name}.png"), published=False)
-
-
 COMPARE = Study(
     name="compare",
     title="Kinds of attention on a graph",
@@ -329,9 +304,7 @@ COMPARE = Study(
     task=TASK,
     rows=rows(("soft", "no KL", "LF", "LC", "WF", "WC", "gamma")),
     row="attention",
-    options={
-        "dataset": "digits", "max_epochs": 80, "patience": 80, "num_samples": 30
-    },
+    options={"dataset": "digits", "max_epochs": 80, "patience": 80, "num_samples": 30},
     shows={"soft + MC dropout": "soft"},
     kinds={"soft + MC dropout": "mc_dropout", **dict.fromkeys(("no KL", "LF", "LC", "WF", "WC", "gamma"), "attention")},
     seeds=2,
@@ -339,12 +312,10 @@ COMPARE = Study(
     more=(
         Column("NLL", "test_{kind}_nll"),
         Column("ECE", "test_{kind}_ece"),
-        Column("|KL gradient|", "kl_gradient_norm", 1),
         Column("ms/step", "step_ms", 1),
     ),
-    parts=lambda finished: list(_pictures(finished)),
     published=False,
-)  # fmt: skip
+)
 
 STUDIES = {
     study.name: study
@@ -361,7 +332,7 @@ STUDIES = {
             NORMALIZERS,
             name="uniformity",
             title="How far learned attention is from uniform",
-            text=f"{LEGEND} Scores are those of the test nodes.",
+            text=LEGEND,
             rows={row: BAM1.rows[row] for row in ("soft", "WC")},
             against={},
             blocks=(ATTENTION,),

@@ -121,9 +121,7 @@ class EarlyStopping(pl.Callback):
         return {name: getattr(self, name) for name in ("best", "waited", "best_epoch", "weights")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = {name: float(state_dict["best"][name]) for name in self.monitor}
-        self.waited, self.best_epoch = int(state_dict["waited"]), int(state_dict["best_epoch"])
-        self.weights = dict(state_dict["weights"])
+        vars(self).update(state_dict)
 
 
 INTERVALS = {True: 0.1, False: 60.0}  # seconds between two looks of a bar: on a terminal, and in a log file

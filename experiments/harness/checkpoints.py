@@ -5,20 +5,45 @@ from __future__ import annotations
 import csv
 import io
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import lightning.pytorch as pl
+import safetensors.torch
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
 
 from experiments.files import reading, write_atomic, write_text
 from experiments.harness.callbacks import EarlyStopping
-from experiments.harness.weights import AGAIN, write_weights
 
+AGAIN = "pass --overwrite to train again"
 SECONDS = 5.0  # between two checkpoints at least: short epochs stay short, long ones are all kept
+
+
+def weights_file(folder: Path) -> Path:
+    """The file with the best weights of the run in a folder, which is read without pickle and without Lightning."""
+    return folder / "checkpoints" / "best.safetensors"
+
+
+def write_weights(folder: Path, weights: Mapping[str, Tensor], *, epoch: int) -> None:
+    """Write the best weights of the run in a folder, and of which epoch they are, counted from 0.
+
+    Tied weights stand under each of their names.
+    """
+    # clones: the format refuses tensors that share their numbers
+    kept = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
+    metadata = {"format": "pt", "epoch": str(epoch)}
+    write_atomic(weights_file(folder), lambda file: file.write(safetensors.torch.save(kept, metadata)))
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read the weights of a run; DamagedFileError where the file is missing or damaged."""
+    with reading(path, "the weights of a run", AGAIN):
+        return safetensors.torch.load_file(path)
 
 
 def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
@@ -61,10 +86,8 @@ class History(pl.Callback):
 
     def csv(self) -> str:
         """All rows; metrics that an epoch does not have are left empty."""
-        text = io.StringIO()
-        writer = csv.DictWriter(
-            text, list(dict.fromkeys(name for row in self.rows for name in row)), lineterminator="\n"
-        )
+        text, names = io.StringIO(), dict.fromkeys(name for row in self.rows for name in row)
+        writer = csv.DictWriter(text, list(names), lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
         return text.getvalue()
@@ -96,8 +119,8 @@ class Checkpoints(Checkpoint):
         self._written, self._best_epoch = -float("inf"), -1
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        due = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
-        due = due or time.monotonic() - self._written >= SECONDS
+        ends = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        due = ends or time.monotonic() - self._written >= SECONDS
         if not trainer.strategy.reduce_boolean_decision(due, all=False):  # several ranks have several clocks
             return
         if trainer.is_global_zero:

@@ -83,10 +83,7 @@ def option_words(name: str, value: Any) -> str:
 
 def user_error(error: object, *, code: int) -> int:
     """Print an error of the user's in one line and hand back the exit code."""
-    line = " ".join(str(error).split())
-    # a file may hold signs that move the cursor of the terminal or change its title
-    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
-    print(f"error: {shown}", file=sys.stderr)
+    print("error:", " ".join(str(error).split()), file=sys.stderr)
     return code
 
 
@@ -122,7 +119,7 @@ def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int
 
 def _run(command: Command, given: list[str], name: str) -> int:
     from experiments.files import UserError
-    from experiments.harness.option_parser import parse, refuse_unused
+    from experiments.harness.options import parse, refuse_unused
 
     config_type = _resolved(command.config)
     try:

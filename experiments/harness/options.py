@@ -1,4 +1,4 @@
-"""Options that all scripts share, their types, and the check of every configuration, wherever it comes from.
+"""Options that all scripts share, and the check of every configuration: of a command line, a file, or Python.
 
 In this module and in those of configurations annotations are types and no text (no ``from __future__ import
 annotations``): the parser would look up the text of an inherited field in the module of the subclass, where its names
@@ -6,22 +6,23 @@ are not imported.
 """
 
 import math
-from collections.abc import Mapping
+import re
+from argparse import ArgumentError
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt, restricted_number_type
 
-from experiments.files import UserError
+from experiments.files import UserError, did_you_mean
 
 Config = TypeVar("Config")
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16-mixed"]
-LoggerName = Literal["csv", "tensorboard"]
 
 HalfOpenUnitInterval = restricted_number_type(
     "HalfOpenUnitInterval", float, [(">=", 0), ("<", 1)], docstring="from 0 to below 1"
@@ -69,32 +70,13 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceOptions(RunOptions):
-    """On how many devices to train one network, and how to follow that; what is computed is no other training.
-
-    Args:
-        devices: Devices of every machine: GPUs, or processes where it is computed on CPU cores. Each has batches of the
-            batch size.
-        num_nodes: Machines.
-        logger: Where the metrics of every epoch go: csv, into history.csv alone; tensorboard, also into files for
-            TensorBoard, which has to be installed.
-    """
-
-    devices: PositiveInt = 1
-    num_nodes: PositiveInt = 1
-    logger: LoggerName = "csv"
-
-    @property
-    def processes(self) -> int:
-        """Devices of all machines together."""
-        return self.devices * self.num_nodes
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions(DeviceOptions):
+class TrainingOptions(RunOptions):
     """How to train one network.
 
     Args:
+        devices: Devices of every machine that train it together, by Lightning's ddp: GPUs, or processes where it is
+            computed on CPU cores. Each has batches of the batch size.
+        num_nodes: Machines.
         learning_rate: Learning rate of Adam.
         max_epochs: Epochs at most.
         num_samples: Posterior samples of random attention for test scores.
@@ -103,11 +85,18 @@ class TrainingOptions(DeviceOptions):
         seed: Seed of the initial weights, the order of the batches and all noise.
     """
 
+    devices: PositiveInt = 1
+    num_nodes: PositiveInt = 1
     learning_rate: PositiveFloat = 1e-3
     max_epochs: PositiveInt = 20
     num_samples: PositiveInt = 20
     precision: Precision = "32"
     seed: NonNegativeInt = 0
+
+    @property
+    def processes(self) -> int:
+        """Devices of all machines together."""
+        return self.devices * self.num_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +120,8 @@ class SweepOptions(RunOptions):
         workers: Trainings at a time on this machine, each on one thread.
         cluster: Address of a Dask scheduler, such as tcp://host:8786, whose workers train instead, as many as there
             are; they must have this program and see its files, data and results, under the same names.
-        results: Folder for the numbers that are published; when omitted experiments/results by tables and studies,
-            none by comparisons. Pictures go into the folder pictures/ there.
+        results: Folder for the numbers that are published. When omitted, a table that is whole, with its own options,
+            has experiments/results, and any other has none. Pictures go into the folder pictures/ there.
     """
 
     workers: PositiveInt = 2
@@ -197,3 +186,82 @@ def _parser(config_type: type) -> ArgumentParser:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(config_type, as_group=False)
     return parser
+
+
+# Command lines
+
+
+def parse(config_type: type, arguments: Sequence[str], *, name: str, training: type | None = None) -> dict[str, Any]:
+    """Read the options that are given to a command, fields of a dataclass; ``name`` is what the help calls it.
+
+    Those of a ``training`` are taken too, into ``changes``: a command that trains many networks changes all of them.
+    What a training requires says which one it is, and stays.
+
+    Raises:
+        ArgumentError: What is given is not an option, or not a value of one; its text is one line.
+        SystemExit: The help was asked for and has been printed.
+    """
+    parser, own = option_parser(config_type, name=name), {field.name for field in fields(config_type)}
+    if training is not None:
+        required = {field.name for field in fields(training) if field.default is field.default_factory is MISSING}
+        parser.add_class_arguments(training, as_group=False, skip={*own, *required, "seed"})
+    try:
+        options: dict[str, Any] = parser.parse_args(arguments, defaults=False).as_dict()
+    except ArgumentError as error:
+        raise ArgumentError(None, _explained(parser, error)) from error
+    options.pop("config", None)
+    if training is not None:
+        options["changes"] = {option: options.pop(option) for option in sorted(options.keys() - own)}
+    return options
+
+
+def refuse_unused(config: Any, arguments: Sequence[str]) -> None:
+    """Refuse what is given on a command line and not used, as each class of the configuration says in ``USED_BY``.
+
+    Raises:
+        ArgumentError: Naming the option and what it is for.
+    """
+    given = {word.partition("=")[0].replace("--no-", "--") for word in arguments}
+    for option, choices in (use for one in type(config).__mro__ for use in vars(one).get("USED_BY", {}).items()):
+        name = option.replace("_", "-")
+        for choice, values in choices.items() if f"--{name}" in given else ():
+            chosen, by = getattr(config, choice, None), choice.replace("_", "-")
+            if isinstance(chosen, str) and chosen not in values:
+                text = f"--{name} is for {by} {', '.join(values)}, and {by} is {chosen}"
+                raise ArgumentError(None, f"{text}; leave it out, or change --{by}")
+
+
+def option_parser(config_type: type, *, name: str) -> ArgumentParser:
+    """The parser of a command; see :func:`parse`."""
+    line = (config_type.__doc__ or "").strip().split("\n")[0]
+    parser = _Parser(prog=f"python -m {name}", description=line, exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("--config", action=ActionConfigFile, help="A config.yaml to read options from.")
+    parser.add_class_arguments(config_type, as_group=False)
+    return parser
+
+
+class _Parser(ArgumentParser):
+    """Options with dashes, switches without a value, what is required by position: ``bam1 --seeds 10 --resume``."""
+
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        # jsonargparse looks for this option of its own under its name
+        if names != ("--print_config",):
+            names = tuple(name.replace("_", "-") for name in names)
+        if options.pop("required", False):
+            names = tuple(name.removeprefix("--") for name in names)
+        if options.get("type") is bool:
+            del options["type"]
+            options["action"] = ActionYesNo(no_prefix="no-")
+        return super().add_argument(*names, **options)
+
+
+def _explained(parser: ArgumentParser, error: Exception) -> str:
+    """The parser's error in one line, with the word that was probably meant."""
+    text = " ".join(str(error).split())
+    if unknown := re.match(r"[Uu]nrecognized arguments: (--[^ =]*)", text):
+        names = [name for action in parser._actions for name in action.option_strings]
+        return f"there is no option {unknown[1]}{did_you_mean(names, unknown[1]) or '; --help lists the options'}"
+    if wrong := re.search(r'Parser key "(\w+)":(?! Parser key) (.*)', text):
+        near = did_you_mean(re.findall("'([^']*)'", wrong[2]), wrong[2].rpartition("value: ")[2])
+        return f"--{wrong[1].replace('_', '-')}: {wrong[2]}{near}"
+    return text

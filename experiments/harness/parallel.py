@@ -27,7 +27,6 @@ Outcome = tuple[Any, Metrics | str]  # a key, and the metrics of its run or why 
 # Environment of the workers. glibc gives large blocks back to the system when they are freed; fetching them again at
 # every training step costs a sixth of its time. Other allocators do not know these variables.
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32 - 1)}
-_ANSWER = 20.0  # seconds that a scheduler has to answer
 _alone = threading.Lock()  # threads of a Dask worker would share their random numbers
 
 
@@ -85,16 +84,14 @@ def _here(run: Callable[[Config], Metrics], configs: Mapping[Key, Config], worke
 
 
 def _on_cluster(run: Callable[[Config], Metrics], configs: Mapping[Key, Config], address: str) -> Iterator[Outcome]:
-    # not joblib's backend for Dask (1.6): it waits forever for a training whose workers have died, and shows none
-    # before all are finished
+    # not joblib's backend for Dask (1.6): it waits forever for a training whose workers have died
     try:
         from distributed import Client, as_completed
 
-        client = Client(address, timeout=_ANSWER, set_as_default=False)
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed, which cluster needs; pip install -e '.[cluster]'") from error
-    except (OSError, ValueError) as error:  # a ValueError is about the address
-        raise UserError(f"no Dask scheduler answers at cluster {address} ({error}); start one there") from error
+        client = Client(address, set_as_default=False)
+    except (ModuleNotFoundError, OSError, ValueError) as error:  # a ValueError is about the address
+        remedy = "start a Dask scheduler there, and pip install -e '.[cluster]'"
+        raise UserError(f"cluster {address} cannot be reached ({error}); {remedy}") from error
     with client:
         futures = {
             client.submit(_outcome, run, key, config, Path.cwd(), pure=False): key for key, config in configs.items()

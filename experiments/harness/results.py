@@ -36,11 +36,7 @@ def write_numbers(path: Path, numbers: Mapping[str, float], definitions: Mapping
 
 
 def read_metrics(folder: Path) -> dict[str, float] | None:
-    """The numbers of metrics.json; None where a run is not finished.
-
-    Raises:
-        UserError: The file is damaged.
-    """
+    """The numbers of metrics.json; None where a run is not finished, and UserError where the file is damaged."""
     path, remedy = folder / "metrics.json", "remove it, and the same command with --resume makes it again"
     if not path.is_file():
         return None
@@ -61,9 +57,8 @@ def write_environment(folder: Path, device: torch.device, *, script: str | None 
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "cuda": torch.version.cuda,
+        **({} if script is None else {"script": script}),
     }
-    if script is not None:
-        record["script"] = script
     _write_json(folder / "environment.json", record)
     return record
 

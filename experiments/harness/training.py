@@ -16,9 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 import lightning.pytorch as pl
 import pyro
 import torch
-from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.loggers import TensorBoardLogger
 from pyro.infer import ELBO
 from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader
@@ -26,10 +24,16 @@ from torch.utils.data import DataLoader
 from experiments.files import UserError, reading, user_errors
 from experiments.harness import ranks
 from experiments.harness.callbacks import Bar, EarlyStopping, Keep, RandomState, SamplerEpoch
-from experiments.harness.checkpoints import AtomicCheckpointIO, Checkpoints, History
+from experiments.harness.checkpoints import (
+    AGAIN,
+    AtomicCheckpointIO,
+    Checkpoints,
+    History,
+    read_weights,
+    weights_file,
+)
 from experiments.harness.options import BatchOptions, Device, Precision, TrainingOptions
 from experiments.harness.results import hybrid_metrics, write_environment
-from experiments.harness.weights import AGAIN, read_weights, weights_file
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior
 from pyro_attention.families.base import Prior
 
@@ -44,8 +48,6 @@ class ELBOTraining(pl.LightningModule):
     The loss is the negative ELBO of a batch divided by its observations; the ``step`` of an :class:`AttentionELBO` is
     the number of optimiser steps taken. With a ``plateau`` the learning rate is halved after so many epochs without a
     better validation loss, and one more. ``fused`` takes Adam's fused kernel, which is faster and rounds otherwise.
-    Where ranks have parts of a batch, the gradient and what is logged are those of the whole one; where each has the
-    whole batch, means over ranks.
     """
 
     objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
@@ -63,7 +65,6 @@ class ELBOTraining(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.plateau, self.fused = plateau, fused
-        self.parts = 1  # of a batch, one a rank
         self.objective = elbo(model, guide)
         # plain numbers: checkpoints hold them, and are read without the types of the command line
         self.learning_rate, self.weight_decay = float(learning_rate), float(weight_decay)
@@ -88,29 +89,24 @@ class ELBOTraining(pl.LightningModule):
         elbo, size = self.objective.elbo, self.observations(batch)
         if isinstance(elbo, AttentionELBO):
             elbo.step = self.global_step
-        negative_elbo: Tensor = self.objective(*self.arguments(batch))
-        # gradients are averaged over ranks, and parts of a batch may have more observations or fewer
-        mean_size = ranks.mean_over_ranks(size, self.device)
-        record = {"loss": negative_elbo.detach() / size}
+        loss: Tensor = self.objective(*self.arguments(batch)) / size
+        record = {"loss": loss.detach()}
         if isinstance(elbo, AttentionELBO):
             record["kl_weight"] = torch.tensor(elbo.current_kl_weight())
-            # that of the whole batch is the sum over ranks; the logged mean is weighted by the sizes of the parts
-            whole = self.parts * mean_size / size
-            record |= {f"kl_{site}": whole * kl for site, kl in elbo.kl_record.items()}
+            record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
         if isinstance(elbo, AlignmentELBO):
-            record |= {f"support_{site}": size for site, size in elbo.support_record.items()}
+            record |= {f"support_{site}": count for site, count in elbo.support_record.items()}
             record |= {f"cut_{site}": share for site, share in elbo.cut_record.items()}
-        self.log_dict(record, on_step=False, on_epoch=True, batch_size=ranks.weight(size), sync_dist=True)
-        return negative_elbo / mean_size
+        self.log_dict(record, on_step=False, on_epoch=True, batch_size=size, sync_dist=True)
+        return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         metrics = {f"val_{name}": value for name, value in self.evaluate(batch).items()}
-        weight = ranks.weight(self.observations(batch))
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=weight, sync_dist=True)
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=self.observations(batch), sync_dist=True)
 
     def on_validation_epoch_end(self) -> None:
         """Log the mixing weights of hybrid attention, so that history.csv holds their trajectories."""
-        self.log_dict(hybrid_metrics(self.objective.model))
+        self.log_dict(hybrid_metrics(self.objective.model), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         # L2 on everything, biases and prior networks too, as the reference code does; AdamW would be another method
@@ -138,11 +134,6 @@ class OneCycleTraining(ELBOTraining):
             pct_start=0.1, anneal_strategy="linear", cycle_momentum=False,
         )  # fmt: skip
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        # a run that goes on in fewer processes takes more steps than were planned
-        if scheduler.last_epoch < scheduler.total_steps:
-            super().lr_scheduler_step(scheduler, metric)
 
 
 @dataclass(frozen=True)
@@ -236,16 +227,15 @@ def fit(
     """Train a module and leave it, on the device, with its best weights, or with the last ones.
 
     With ``resume`` training goes on from the last checkpoint in the folder, if there is one; more epochs may be asked
-    for than before. Lightning starts as many processes as devices are asked for, each with this script, and only the
-    first comes back from here; data that are no loaders of :func:`fit_batches` are the same in all of them, which then
-    average the gradients of as many draws.
+    for than before. Of several devices each takes the gradient of its own part of a batch, divided by its observations,
+    and these are averaged; only the first process comes back from here.
 
     Args:
         config: How to train.
         module: What to train.
         train_data: Data loader, or any sized iterable over batches.
         val_data: The same for validation.
-        folder: Gets environment.json, history.csv, checkpoints/ and, if asked for, tensorboard/.
+        folder: Gets environment.json, history.csv and checkpoints/.
         patience: Epochs without a good metric before training stops.
         monitor: Metrics that decide on the best epoch; see :class:`EarlyStopping`.
         keep: Whether the weights of the best epoch or of the last one are left, there called the best one too.
@@ -254,35 +244,31 @@ def fit(
 
     Raises:
         KeyboardInterrupt: Stopped by Ctrl-C or SIGTERM; ``resume`` goes on from the last checkpoint.
-        UserError: No such device or logger, a checkpoint that cannot be read or holds more epochs, no epoch with finite
-            metrics, or a batch that cannot be computed.
+        UserError: No such device, a checkpoint that cannot be read or holds more epochs, no epoch with finite metrics,
+            or a batch that cannot be computed.
     """
     history, stopping = History(), EarlyStopping(monitor, patience=patience, keep=keep)
     checkpoints = Checkpoints(folder, history, stopping)
     ours = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
-    shows = config.progress and ranks.is_first()
+    several, shows = config.processes > 1, config.progress and ranks.is_first()
     target = resolve_device(config.device)
     if ranks.is_first():
         write_environment(folder, target)
     resume_from = checkpoints.last if config.resume and checkpoints.last.exists() else None
-    with user_errors(ValueError, OSError, MisconfigurationException, ModuleNotFoundError), _quiet():
+    with user_errors(ValueError, OSError, MisconfigurationException), _quiet():
         trainer = pl.Trainer(
             accelerator="gpu" if target.type == "cuda" else "cpu",
             devices=config.devices,
             num_nodes=config.num_nodes,
-            strategy="ddp_find_unused_parameters_true"
-            if config.processes > 1 or TorchElasticEnvironment.detect()
-            else "auto",
-            logger=TensorBoardLogger(folder, name="", version="tensorboard")
-            if config.logger == "tensorboard"
-            else False,
+            strategy="ddp_find_unused_parameters_true" if several else "auto",
+            logger=False,
             precision="32-true" if resolve_precision(config.precision, target) == "32" else "bf16-mixed",
             max_epochs=config.max_epochs,
             gradient_clip_val=gradient_clip,
             callbacks=[*ours, Bar(monitor, module.terms)] if shows else ours,
             plugins=[AtomicCheckpointIO()],
-            use_distributed_sampler=False,  # fit_batches shares out its batches itself
             enable_progress_bar=shows,
+            use_distributed_sampler=False,  # batches are shared out by their sampler
             enable_model_summary=False,
             num_sanity_val_steps=0,
             default_root_dir=folder,
@@ -290,10 +276,8 @@ def fit(
         try:
             trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
         except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
-            if ranks.is_first():
-                raise KeyboardInterrupt from stop
-            raise
-    if config.processes > 1:
+            raise KeyboardInterrupt from stop
+    if several:
         trainer.strategy.barrier()
         distributed.destroy_process_group()
         if not ranks.is_first():
@@ -310,14 +294,13 @@ def fit(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Lightning's hints: they concern devices, loaders and sums over ranks that we chose on purpose."""
+    """Silence Lightning's hints: they concern devices and loaders that we chose on purpose."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with warnings.catch_warnings():
         for hint in (
             "GPU available but not used",
             "The .*dataloader.* does not have many workers",
-            "It is recommended to use .*sync_dist=True",
             "Grad strides do not match bucket view strides",
             r"`isinstance\(treespec, LeafSpec\)` is deprecated",
         ):
@@ -336,11 +319,7 @@ def fit_batches(
     monitor: Mapping[str, Literal["min", "max"]] | None = None,
     keep: Keep = "best",
 ) -> Fitted:
-    """:func:`fit` on loaders whose batches a :class:`BucketSampler` chooses, by the validation loss when not told.
-
-    Ranks have parts of the same batches; see :meth:`BucketSampler.share`.
-    """
-    module.parts = config.processes
+    """:func:`fit` on loaders whose batches a :class:`BucketSampler` chooses, by the validation loss when not told."""
     return fit(
         config, module, train_data, val_data, folder=folder, patience=patience, monitor=monitor or {"val_loss": "min"},
         keep=keep, gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler, val_data.sampler)],

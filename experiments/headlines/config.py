@@ -91,9 +91,6 @@ class SummarizeConfig:
         overwrite: Replace that file if it is there already.
         tokenize: How texts are divided into words: nltk splits punctuation off, and joins it again in headlines; none
             takes what stands between blanks, for text that is tokenised.
-        beam: Live hypotheses of the beam search; as in training when omitted.
-        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
-        max_length: Most word pieces of a headline; as in training when omitted, which is the most there can be.
         device: Where to compute.
     """
 
@@ -102,14 +99,11 @@ class SummarizeConfig:
     out: Path | None = None
     overwrite: bool = False
     tokenize: WordRule = "nltk"
-    beam: PositiveInt | None = None
-    no_repeat: PositiveInt | None = None
-    max_length: PositiveInt | None = None
     device: Device = "auto"
 
 
 COMMANDS = {
     "train": Command(HeadlineConfig, "experiments.headlines.train:train"),
     "table": Command(StudyOptions, "experiments.headlines.studies:table", training=HeadlineConfig),
-    "summarize": Command(SummarizeConfig, "experiments.headlines.summarize:summarize_file"),
+    "summarize": Command(SummarizeConfig, "experiments.headlines.train:summarize_file"),
 }

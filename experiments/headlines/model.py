@@ -67,7 +67,7 @@ class LeadSampler(BucketSampler):
         self.counts, self.lead_epochs = np.array(data.counts), lead_epochs
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Return the batches of an epoch, of all processes together."""
+        """Return the batches of an epoch."""
         if epoch < self.lead_epochs:
             places = self.counts.sum() + np.arange(len(self.counts))
         else:

@@ -15,12 +15,15 @@ from torchmetrics.functional.text import rouge_score
 from tqdm import tqdm
 
 from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
-from experiments.datasets.text.headlines import HeadlineText, lead
+from experiments.datasets.text.headlines import HeadlineText, lead, plain_words
+from experiments.datasets.text.parallel_text import Rules
 from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary
-from experiments.files import read_text, write_text
+from experiments.datasets.text.word_rules import join_words
+from experiments.files import read_text
+from experiments.harness.folder import saved_config
 from experiments.harness.results import hybrid_metrics
-from experiments.harness.training import FITTED, Fitted, fit_batches
-from experiments.headlines.config import HeadlineConfig
+from experiments.harness.training import FITTED
+from experiments.headlines.config import HeadlineConfig, SummarizeConfig
 from experiments.headlines.model import (
     LeadSampler,
     TrainedWriter,
@@ -32,15 +35,14 @@ from experiments.headlines.model import (
     load_vocabulary,
     target_log_probs,
 )
-from experiments.report.tables import metrics_table
-from experiments.run import Task, run_and_show
-from experiments.sequence import learned
-from experiments.sequence.evaluation import BATCH
+from experiments.run import load_trained, run_and_show
+from experiments.sequence import evaluation
 from experiments.sequence.model import model_arguments
+from experiments.sequence.own_text import read_source
+from experiments.sequence.train import Encoded, SequenceTask
 from models.decoding import search_words
 from pyro_attention import Soft, predict
 
-SUMMARIES = "summaries.txt"
 _ROUGE = {
     "rouge_1": ("rouge1", "words"),
     "rouge_2": ("rouge2", "pairs of words"),
@@ -58,17 +60,18 @@ _DEFINITIONS = {
     "test_ppl": "perplexity per word piece of the first headline of every test text: mean probability over posterior "
     "samples (num_samples of the configuration); for soft plain",
     "val_ppl": "the same of the validation texts at the best epoch, attention at its mean",
-    **learned.DEFINITIONS,
+    **evaluation.LEARNED,
     **FITTED,
 }
 _HYBRID = "share of doubly normalised attention in this layer and head of the encoder, at the best epoch"
 
 
-class HeadlineTask(Task[HeadlineConfig, Mapping[str, HeadlineText], TrainedWriter]):
+class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], TrainedWriter]):
     """Headlines of texts."""
 
     config = HeadlineConfig
     script = "experiments.headlines"
+    file = "summaries.txt"
 
     def folder(self, config: HeadlineConfig) -> str:
         return f"headlines/{config.normalizer}-{config.guide}-{config.seed}"
@@ -85,42 +88,31 @@ class HeadlineTask(Task[HeadlineConfig, Mapping[str, HeadlineText], TrainedWrite
     def restore(self, config: HeadlineConfig, folder: Path) -> TrainedWriter:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))
 
-    def fit(self, trained: TrainedWriter, data: Mapping[str, HeadlineText], folder: Path) -> Fitted:
+    def encode(self, trained: TrainedWriter, data: Mapping[str, HeadlineText]) -> Encoded:
         config = trained.config
         pairs = TrainingPairs(data["train"], trained.vocabulary, config)
         val = first_headlines(data["val"], trained.vocabulary, config)
         sampler = LeadSampler(pairs, lead_epochs=config.lead_epochs, sentences=config.batch_size, seed=config.seed)
-        in_order = BucketSampler(val.lengths, sentences=config.batch_size, shuffle=False)
-        loaders = batch_loader(pairs, sampler), batch_loader(val, in_order)
-        return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
+        return Encoded(pairs, val, sampler, pairs.targets[: sum(pairs.counts)])
 
-    def evaluate(
-        self, trained: TrainedWriter, data: Mapping[str, HeadlineText], fitted: Fitted, folder: Path
-    ) -> dict[str, float]:
+    def scores(self, trained: TrainedWriter, data: Mapping[str, HeadlineText]) -> tuple[dict[str, float], list[str]]:
         config, test = trained.config, data["test"]
         written = write_headlines(trained, test.texts, progress=config.progress)
         headlines = [one.text for one in written]
-        write_text(folder / SUMMARIES, "".join(f"{headline}\n" for headline in headlines))
-        pairs = TrainingPairs(data["train"], trained.vocabulary, config)
-        said = pairs.targets[: sum(pairs.counts)], first_headlines(data["val"], trained.vocabulary, config).targets
         metrics = {f"test_{name}": fmean(values) for name, values in rouge(headlines, test.headlines).items()}
         metrics |= {f"lead_{name}": fmean(values) for name, values in lead_baseline(test, config.lead_words).items()}
-        return metrics | {
+        metrics |= {
             "test_words": fmean(len(headline.split()) for headline in headlines),
             "test_cut": fmean(one.cut for one in written),
             "test_ppl": perplexity(trained, test),
-            "val_ppl": math.exp(fitted.history[fitted.best_epoch]["val_loss"]),
-            "val_ppl_unigram": learned.unigram_perplexity(*said, vocabulary=len(trained.vocabulary)),
-            **learned.most_frequent(headlines),
-            **hybrid_metrics(trained.model),
         }
+        return metrics | hybrid_metrics(trained.model), headlines
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
         return {name: _HYBRID if name.startswith("hybrid_") else _DEFINITIONS[name] for name in metrics}
 
     def show(self, config: HeadlineConfig, metrics: Mapping[str, float], folder: Path) -> None:
-        print(metrics_table(metrics))
-        learned.print_verdict(metrics)
+        super().show(config, metrics, folder)
         test = load_texts(config)["test"]
         for text, people, network in list(zip(test.texts, test.headlines, summaries(folder), strict=True))[:3]:
             print(f"\ntext:      {text}\npeople:    {people[0]}\nnetwork:   {network}")
@@ -128,7 +120,7 @@ class HeadlineTask(Task[HeadlineConfig, Mapping[str, HeadlineText], TrainedWrite
 
 def summaries(folder: Path) -> list[str]:
     """The headlines that a finished run has written of the test texts, in their order."""
-    return read_text(folder / SUMMARIES, "remove the folder to train again").split("\n")[:-1]
+    return read_text(folder / HeadlineTask.file, "remove the folder to train again").split("\n")[:-1]
 
 
 train = partial(run_and_show, HeadlineTask())
@@ -169,31 +161,20 @@ class Written(NamedTuple):
 
 def _batches(trained: TrainedWriter, pairs: EncodedText) -> Iterator[Batch]:
     """Pairs of similar lengths, on the network's device."""
-    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=BATCH, shuffle=False)):
+    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=evaluation.BATCH, shuffle=False)):
         yield batch.to(trained.device)
 
 
 @torch.no_grad()
-def write_headlines(
-    trained: TrainedWriter,
-    texts: Sequence[str],
-    *,
-    beam: int | None = None,
-    no_repeat: int | None = None,
-    max_length: int | None = None,
-    progress: bool = False,
-) -> list[Written]:
-    """Headlines of texts by beam search, in their order, with the options of the training where none are given.
-
-    The attention is at its posterior mean.
-    """
+def write_headlines(trained: TrainedWriter, texts: Sequence[str], *, progress: bool = False) -> list[Written]:
+    """Headlines of texts by beam search, in their order; the attention is at its posterior mean."""
     config, model, found = trained.config, trained.model.eval(), dict[int, Written]()
     with tqdm(total=len(texts), desc="writing headlines", unit="text", disable=not progress) as bar:
         for batch in _batches(trained, encoded(texts, [""] * len(texts), trained.vocabulary, config)):
             best = search_words(
                 model.start(batch.source, batch.source_mask), model.advance, begin=BEGIN, end=END,
-                beam=beam or config.beam, max_length=max_length or config.headline_length,
-                length_penalty=config.length_penalty, no_repeat=no_repeat or config.no_repeat,
+                beam=config.beam, max_length=config.headline_length, length_penalty=config.length_penalty,
+                no_repeat=config.no_repeat,
             )  # fmt: skip
             for place, (one, *_) in zip(batch.indices.tolist(), best, strict=True):
                 found[place] = Written(trained.vocabulary.decode(one.tokens), cut=not one.finished)
@@ -221,3 +202,19 @@ def _mean_log_probs(trained: TrainedWriter, batch: Batch) -> Tensor:
         seed=trained.config.seed, transform=lambda features: trained.model.likelihood(features).log_prob(said).exp(),
     )  # fmt: skip
     return found.mean.log()
+
+
+# The command
+
+
+def summarize_file(config: SummarizeConfig) -> Path:
+    """Write the headlines, a line for each of the file, and print where they are; what was left out on stderr."""
+    saved = saved_config(config.run, HeadlineConfig, script="experiments.headlines", device=config.device)
+    trained = load_trained(HeadlineTask(), saved)
+    out = config.out or config.file.with_suffix(".headlines")
+    source = read_source(config.file, Rules(max_words=1000, words=config.tokenize), out, config.overwrite)
+    texts = [plain_words(text) for text in source.sentences]
+    found = write_headlines(trained, texts, progress=True)
+    source.write([join_words(one.text, config.tokenize) for one in found], [one.cut for one in found])
+    print(f"{len(found)} headlines, in small letters, with # for digits: {out}")
+    return out

@@ -7,14 +7,11 @@ extent approach each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -31,7 +28,6 @@ from pyro_attention import AttentionGuide, DoublyNormalized, FixedGammaPrior, La
 from pyro_attention.posterior.predictive import seeded
 
 CASES = {"225 + 225": (225, 225), "500 + 50": (500, 50)}
-DIMS = (1, 2)
 DISTANCE = 3.0  # of the centres at the start
 DEVIATION = 0.3  # of a cluster in each of two dimensions; in one dimension it is 0
 # whether weights are doubly normalised instead of softmax, and drawn from a Weibull posterior
@@ -41,7 +37,7 @@ ATTENTIONS = {
     "softmax, Weibull": (False, True),
     "doubly normalised, Weibull": (True, True),
 }
-FIRST, SECOND = "#d1495b", "#1b6ca8"  # colors of the clusters
+_COLOURS = ("#d1495b", "#1b6ca8")  # of the clusters
 
 
 def clusters(sizes: tuple[int, int], distance: float, *, dim: int, deviation: float) -> Tensor:
@@ -93,40 +89,42 @@ def next_distance(distance: float, sizes: tuple[int, int], *, doubly: bool) -> f
     return distance * (1 - w**2) / ((1 + r * w) * (1 + w / r))
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """A number of dimensions and of points, and what was found: attention to one trajectory a seed."""
+class _Followed(NamedTuple):
+    """Clusters under one attention."""
 
     dim: int
     case: str
-    trajectories: Mapping[str, list[Tensor]]
+    attention: str
+    points: Tensor  # one trajectory a seed, [seeds, steps + 1, points, dim]
 
     @property
-    def first(self) -> int:
-        return CASES[self.case][0]
-
-    def steps(self, attention: str) -> list[Estimate]:
+    def steps(self) -> list[Estimate]:
         """Distance of the centres at each step, mean and spread over seeds."""
-        seeds = [centre_distances(points, self.first).tolist() for points in self.trajectories[attention]]
-        return [summarize(values, 3) for values in zip(*seeds, strict=True)]
+        return [summarize(values, 3) for values in centre_distances(self.points, CASES[self.case][0]).T.tolist()]
 
 
 @exclusive
 def run(config: ModeCollapseConfig) -> dict[str, float]:
-    """Follow the clusters, print the table, and write metrics, pictures, report and results/."""
+    """Follow the clusters, print the table, and write metrics, picture, report and results/."""
     results, folder = config.results or RESULTS, config.out or Path("runs", "mode_collapse")
     open_run(folder, config, free=("results",))
-    settings = [_follow(config, dim, case) for dim in DIMS for case in CASES]
-    metrics, definitions = _metrics(settings)
+    followed = [_follow(config, dim, case, name) for dim in (1, 2) for case in CASES for name in ATTENTIONS]
+    metrics, errors, rows = dict[str, float](), [0.0], list[Row]()
+    for one in followed:
+        doubly, stochastic = ATTENTIONS[one.attention]
+        steps, key = one.steps, f"{one.dim}d/{one.case}/{one.attention}"
+        metrics |= {f"{key}/step{step}": found.mean for step, found in enumerate(steps)}
+        if one.dim == 1 and not stochastic:
+            sizes = CASES[one.case]
+            errors += [abs(next_distance(a.mean, sizes, doubly=doubly) - b.mean) for a, b in pairwise(steps)]
+        rows.append({"clusters": f"{one.dim}-D, {one.case}", "attention": one.attention})
+        rows[-1] |= {"start": Estimate(steps[0].mean, digits=3)}  # every seed starts from the same points
+        rows[-1] |= {f"step {number}": found for number, found in enumerate(steps[1:], 1)}
+    definitions = dict.fromkeys(metrics, "distance of the centres, mean over seeds")
+    definitions["closed_form_error"] = "largest difference from equations (13) and (14) over all updates in 1-D"
+    metrics["closed_form_error"] = max(errors)
     write_metrics(folder, metrics, definitions)
     write_environment(folder, torch.device("cpu"))
-    rows = list[Row]()
-    for setting in settings:
-        for name in ATTENTIONS:
-            start, *steps = setting.steps(name)  # every seed starts from the same points
-            rows.append({"clusters": f"{setting.dim}-D, {setting.case}", "attention": name})
-            rows[-1] |= {"start": replace(start, spread=math.nan)}
-            rows[-1] |= {f"step {number}": found for number, found in enumerate(steps, 1)}
     text = (
         f"Distance of the centres of two clusters, {DISTANCE:g} apart at the start, after each step of self-attention "
         f"with a Gaussian kernel of unit variance, without projections or residual connections. In one dimension all "
@@ -136,7 +134,8 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
         f"the same. In one dimension every deterministic update agrees with equations (13) and (14) of Ding et al. "
         f"(2020) within {metrics['closed_form_error']:.1g}."
     )
-    parts = [Part(text=text, rows=rows, labels=2), *_pictures(settings, folder / "figures", results)]
+    picture = save(points_figure(followed[-len(ATTENTIONS) :]), results / "pictures" / "mode_collapse.png")
+    parts = [Part(text=text, rows=rows, labels=2), Part(picture=picture, caption=f"Points: 2-D, {followed[-1].case}")]
     report = Report("Mode collapse: two clusters under repeated attention", "mode-collapse", parts)
     source = source_of([folder], command_line("experiments.mode_collapse", config))
     report.write(folder, source)
@@ -144,81 +143,27 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
     return metrics
 
 
-def _follow(config: ModeCollapseConfig, dim: int, case: str) -> _Setting:
+def _follow(config: ModeCollapseConfig, dim: int, case: str, name: str) -> _Followed:
     points = clusters(CASES[case], DISTANCE, dim=dim, deviation=0.0 if dim == 1 else DEVIATION)
     options = {"steps": config.steps, "concentration": config.concentration}
-    found = {
-        name: [trajectory(points, name, **options, seed=seed) for seed in range(config.seeds if stochastic else 1)]
-        for name, (_, stochastic) in ATTENTIONS.items()
-    }
-    return _Setting(dim, case, found)
+    seeds = range(config.seeds if ATTENTIONS[name][1] else 1)
+    return _Followed(dim, case, name, torch.stack([trajectory(points, name, **options, seed=seed) for seed in seeds]))
 
 
-def _metrics(settings: list[_Setting]) -> tuple[dict[str, float], dict[str, str]]:
-    """Metrics: ``"<dimensions>/<points>/<attention>/step<i>"`` and the largest error; and what they mean."""
-    metrics, errors = dict[str, float](), [0.0]
-    for setting in settings:
-        for name, (doubly, stochastic) in ATTENTIONS.items():
-            steps = setting.steps(name)
-            for step, found in enumerate(steps):
-                key = f"{setting.dim}d/{setting.case}/{name}/step{step}"
-                metrics |= {key: found.mean} | ({f"{key}/spread": found.spread} if found.count > 1 else {})
-            if setting.dim == 1 and not stochastic:
-                for one, other in pairwise(steps):
-                    expected = next_distance(one.mean, CASES[setting.case], doubly=doubly)
-                    errors.append(abs(other.mean - expected))
-    texts = ("distance of the centres, mean over seeds", "standard deviation of that distance over seeds")
-    definitions = {name: texts[name.endswith("/spread")] for name in metrics}
-    definitions["closed_form_error"] = "largest difference from equations (13) and (14) over all updates in 1-D"
-    return metrics | {"closed_form_error": max(errors)}, definitions
-
-
-def _pictures(settings: list[_Setting], folder: Path, results: Path) -> list[Part]:
-    """Points of every setting, step by step; those of the last one are published."""
-    parts = []
-    for setting in settings:
-        path = folder / f"points-{setting.dim}d-{setting.case.replace(' + ', '-')}.png"
-        if last := setting is settings[-1]:
-            path = results / "pictures" / "mode_collapse.png"
-        name = f"{setting.dim}-D, {setting.case}"
-        figure = _panels(setting, title=f"{name} (Weibull: one draw)")
-        parts.append(Part(picture=save(figure, path), caption=f"Points: {name}", published=last))
-    return parts
-
-
-def _panels(setting: _Setting, *, title: str) -> Figure:
-    """Points step by step, one row an attention; points in one dimension are spread out upwards."""
-    trajectories = {name: seeds[0] for name, seeds in setting.trajectories.items()}
-    steps = len(trajectories["softmax"])
-    inches = (2.2 * steps, 0.8 + (1.0 if setting.dim == 1 else 1.12) * len(trajectories))
-    figure, axes = panels(len(trajectories), steps, size=inches, sharex=True, sharey=True)
-    for row, (name, points) in zip(axes, trajectories.items(), strict=True):
-        for axis, at in zip(row, points, strict=True):
-            _scatter(axis, at, setting.first)
-            distance = centre_distances(at, setting.first).item()
-            axis.annotate(f"{distance:.2f}", (0.5, 0.97), xycoords="axes fraction", fontsize=8, ha="center", va="top")
-        row[0].set_ylabel(name.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
-    for step, axis in enumerate(axes[0]):
-        axis.set_title(f"step {step}" if step else "start", fontsize=10)
-    for colour, size in zip((FIRST, SECOND), CASES[setting.case], strict=True):
-        axes[0, 0].plot([], [], "o", color=colour, markersize=5, label=f"{size} points")
-    axes[0, 0].plot([], [], "x", color="0.3", markersize=8, label="centre (distance of both: the number)")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle(title, fontsize=11)
+def points_figure(shown: list[_Followed]) -> Figure:
+    """Points in two dimensions step by step, one row an attention."""
+    steps, sizes = shown[0].points.size(1), CASES[shown[0].case]
+    size = 2.2 * steps, 0.8 + 1.12 * len(shown)
+    figure, axes = panels(len(shown), steps, size=size, sharex=True, sharey=True)
+    for row, one in zip(axes, shown, strict=True):
+        for step, (axis, at) in enumerate(zip(row, one.points[0], strict=True)):
+            for colour, part in zip(_COLOURS, at.split(sizes), strict=True):
+                axis.scatter(*part.T.numpy(), s=6, color=colour, alpha=0.35, linewidths=0, label=f"{len(part)} points")
+                axis.plot(*part.mean(0).tolist(), "x", color=colour, markersize=8, markeredgewidth=1.8, zorder=3)
+            distance = centre_distances(at, sizes[0]).item()
+            axis.set_title(f"{f'step {step}' if step else 'start'}: {distance:.2f}", fontsize=9)
+            axis.tick_params(labelsize=8)
+        row[0].set_ylabel(one.attention.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle("Crosses: centres, and their distance (Weibull: one draw)", fontsize=11)
     return figure
-
-
-def _scatter(axis: Axes, points: Tensor, first: int) -> None:
-    for colour, part in ((FIRST, points[:first]), (SECOND, points[first:])):
-        x = part[:, 0].numpy()
-        # in one dimension the height only keeps the points apart
-        y = part[:, 1].numpy() if part.size(1) == 2 else np.linspace(-0.6, 0.6, len(x))
-        axis.scatter(x, y, s=6, color=colour, alpha=0.35, linewidths=0)
-        axis.plot(x.mean(), y.mean(), "x", color="white", markersize=9, markeredgewidth=3.2, zorder=3)
-        axis.plot(x.mean(), y.mean(), "x", color=colour, markersize=8, markeredgewidth=1.8, zorder=3)
-    if points.size(1) == 1:
-        axis.set(ylim=(-1, 1.4), yticks=[])
-    else:
-        axis.set_aspect("equal")
-        axis.margins(y=0.15)
-    axis.tick_params(labelsize=8)

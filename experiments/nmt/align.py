@@ -1,8 +1,7 @@
-"""Align a file: links by posterior or prior, of one direction or of both, against gold links, as table and pictures."""
+"""Align a file: links by the posterior, of one direction or of both, against gold links, as table and page."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,77 +9,59 @@ from pathlib import Path
 from torch import Tensor
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.word_rules import WordRule
-from experiments.files import UserError, user_errors
-from experiments.nmt.alignments import PairAlignment, aligned_pairs, combine_pairs, link_both
+from experiments.files import UserError
+from experiments.nmt.alignments import PairAlignment, aligned_pairs, combine_pairs, hard_links, link_both
 from experiments.nmt.config import AlignConfig, ProbabilityCombineName
 from experiments.nmt.data import read_gold, read_pairs
-from experiments.nmt.evaluation import perplexity
-from experiments.nmt.figures import MOST_PAIRS, alignment_views, pair_figure, write_page
 from experiments.nmt.model import Trained, load_trained
-from experiments.report.figures import save
+from experiments.nmt.views import SAMPLES, alignment_views, write_page
 from experiments.sequence.own_text import refuse_to_replace, write_lines
-from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment
+from pyro_attention.analysis import Alignment, alignment_error_rate
 from pyro_attention.analysis.inputs import equal_tailed
 from pyro_attention.families.alignment import CategoricalAlignment
 
 COLUMNS = ("line", "source", "target", "source_word", "target_word", "prior", "posterior", "low", "high", "link")
 _LEAST = 0.01  # links whose prior and posterior are below it are left out
-_SAMPLES = 100
+_MOST_PAIRS = 200  # on the page
 
 
 def align_file(config: AlignConfig) -> Path:
-    """Write the alignments and the pictures, print where they are and, against gold links, the error rate."""
-    if config.method == "argmax" and config.combines:
-        raise UserError(f"--symmetrise {config.symmetrise} combines probabilities; expected --method mbr or threshold")
+    """Write the alignments and the page, print where they are and, against gold links, the error rate."""
     trained = load_trained(config.run, device=config.device)
-    reverse = None if config.reverse is None else _other(config.reverse, config, trained, turned=True)
-    others = [_other(folder, config, trained) for folder in config.compare]
     # gold links count the words between blanks
-    words: WordRule | None = None if config.gold is None else "none"
+    words = trained.config.words if config.gold is None else "none"
     text = read_pairs(config.source, config.target, trained.config, max_words=config.max_words, words=words)
     gold = None if config.gold is None else read_gold(config.gold, text, config)
     out = config.out or Path("alignments")
     links_file, table, page = (out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
-    pictures = [out / f"pair-{number + 1}.png" for number in range(min(config.pictures, len(text)))]
     sides = dict[Path, list[str]]()  # the words that links count, where these are others than those between blanks
-    if gold is None and trained.config.words != "none":
+    if words != "none":
         sides = {out / f"words.{text.languages[0]}": text.source, out / f"words.{text.languages[1]}": text.target}
-    with_page = config.html or bool(others)
-    asked = [table] * config.table + [page] * with_page
-    refuse_to_replace([links_file, *sides, *pictures, *asked], overwrite=config.overwrite)
-    _warn_of_order(config, trained, text.first(100))
-    shown = pairs = _pairs(config, trained, text)
-    if reverse is None:
-        links = [_links(config, pair) for pair in pairs]
+    refuse_to_replace([links_file, page, *sides, *[table] * config.table], overwrite=config.overwrite)
+    pairs = _pairs(config, trained, text)
+    if config.reverse is None:
+        links = [hard_links(pair.posterior.mean(0), config.threshold) for pair in pairs]
     else:
-        both = list(zip(pairs, _pairs(config, reverse, text.turned()), strict=True))
-        links = [_links(config, *pair) for pair in both]
+        others = _pairs(config, _turned(config, trained), text.turned())
+        both = [(one.posterior.mean(0), other.posterior.mean(0)) for one, other in zip(pairs, others, strict=True)]
+        links = [link_both(*pair, combine=config.symmetrise, threshold=config.threshold) for pair in both]
         # the product if links are chosen by it, else what is calibrated best, by the results page
         combine: ProbabilityCombineName = "product" if config.symmetrise == "product" else "mean"
-        shown = [combine_pairs(*pair, combine=combine) for pair in both]
+        pairs = [combine_pairs(one, other, combine=combine) for one, other in zip(pairs, others, strict=True)]
     write_lines(links_file, links)
     for path, sentences in sides.items():
         write_lines(path, sentences)
-    print(f"{len(links)} sentence pairs: {links_file}", *sides, sep="\n")
+    some = text.first(_MOST_PAIRS)
+    views = alignment_views({trained.config.guide: pairs[: len(some)]}, some, gold)
+    write_page(page, views, title=f"{config.source.name} and {config.target.name}, aligned")
+    print(f"{len(links)} sentence pairs: {links_file}", *sides, f"the first {len(some)}: {page}", sep="\n")
     if config.table:
-        write_lines(table, table_lines(shown, links))
+        write_lines(table, table_lines(pairs, links))
         print(table)
     if gold is not None:
         scores = alignment_error_rate(links, gold)
         rates = {"AER": scores.aer, "precision": scores.precision, "recall": scores.recall}
         print(", ".join(f"{name} {100 * rate:.1f} %" for name, rate in rates.items()))
-    for place, picture in enumerate(pictures):
-        truth = None if gold is None else gold[place]
-        print(save(pair_figure(pairs[place], gold=truth, title=picture.stem, languages=text.languages), picture))
-    if with_page:
-        some = text.first(MOST_PAIRS)
-        if len(some) < len(text):
-            print(f"{page.name} has the first {len(some)} of {len(text)} pairs")
-        schemes = {_name(trained): pairs[: len(some)]}
-        schemes |= {_name(other): aligned_pairs(other, some, num_samples=_SAMPLES) for other in others}
-        views = alignment_views(schemes, languages=text.languages, gold=gold)
-        print(write_page(page, views, title=f"{config.source.name} and {config.target.name}, aligned"))
     return links_file
 
 
@@ -103,54 +84,24 @@ def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, l
             yield "\t".join([*place, *cells, str(int((source, target) in chosen.links))])
 
 
-def _name(trained: Trained) -> str:
-    return f"{trained.config.guide} ({trained.config.out})"
-
-
-def _other(folder: Path, config: AlignConfig, trained: Trained, *, turned: bool = False) -> Trained:
-    """Another network, which must read text as the first one does, and have the same languages or swapped ones."""
-    other = load_trained(folder, device=config.device)
-    ours, theirs = (
-        {"from": one.source, "to": one.target, "tokenize": one.words, "lowercase": one.lowercase}
-        for one in (trained.config, other.config)
-    )
-    if turned:
-        ours |= {"from": ours["to"], "to": ours["from"]}
-    if theirs != ours:
-        seen, expected = (", ".join(f"{name} {value}" for name, value in one.items()) for one in (theirs, ours))
-        raise UserError(f"{folder} was trained {seen}; expected {expected}, to go with {config.run}")
+def _turned(config: AlignConfig, trained: Trained) -> Trained:
+    """The network of the other direction, which must read text as this one does."""
+    other = load_trained(Path(str(config.reverse)), device=config.device)
+    ours, theirs = trained.config, other.config
+    seen = {"from": theirs.source, "to": theirs.target, "tokenize": theirs.words, "lowercase": theirs.lowercase}
+    wanted = {"from": ours.target, "to": ours.source, "tokenize": ours.words, "lowercase": ours.lowercase}
+    if seen != wanted:
+        found, expected = (", ".join(f"{name} {value}" for name, value in one.items()) for one in (seen, wanted))
+        raise UserError(f"{config.reverse} was trained {found}; expected {expected}, to go with {config.run}")
     return other
-
-
-def _warn_of_order(config: AlignConfig, trained: Trained, text: ParallelText) -> None:
-    """Warn where the network predicts the pairs far better when source and target change places."""
-    if perplexity(trained, text) > 2 * perplexity(trained, text.turned()):
-        print(
-            f"warning: the network reads {trained.config.source} and writes {trained.config.target}, and predicts far "
-            f"better when {config.source} and {config.target} change places; were they given the wrong way round?",
-            file=sys.stderr,
-        )
 
 
 def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
     """Alignments of the text, with the exact posterior in place of an inference network's where that is asked for."""
-    exact = config.weights == "exact"
-    if exact and trained.family.kind != CategoricalAlignment.kind:
+    if config.exact and trained.family.kind != CategoricalAlignment.kind:
         raise UserError(
-            f"--weights exact: {trained.config.out} was trained with guide {trained.config.guide}, whose weights "
-            f"cannot be summed out; expected --weights posterior"
+            f"{trained.config.out} was trained with guide {trained.config.guide}, whose weights cannot be summed out; "
+            f"leave out --exact"
         )
-    found = aligned_pairs(trained, text, num_samples=_SAMPLES, exact=exact, progress=True)
+    found = aligned_pairs(trained, text, num_samples=SAMPLES, exact=config.exact, progress=True)
     return [pair if pair.exact is None else replace(pair, posterior=pair.exact.unsqueeze(0)) for pair in found]
-
-
-def _links(config: AlignConfig, forward: PairAlignment, backward: PairAlignment | None = None) -> Alignment:
-    pairs = [forward] if backward is None else [forward, backward]
-    weights = [pair.prior if config.weights == "prior" else pair.posterior.mean(0) for pair in pairs]
-    given = [one for one in weights if one is not None]
-    if len(given) < len(pairs):
-        raise UserError("soft attention and fixed priors know no words; expected --weights posterior")
-    with user_errors(ValueError):
-        if len(given) == 1:
-            return hard_alignment(given[0], method=config.linking, threshold=config.threshold)
-        return link_both(*given, combine=config.symmetrise, method=config.linking, threshold=config.threshold)

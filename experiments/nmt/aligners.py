@@ -6,18 +6,16 @@ import math
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import cycle
 from pathlib import Path
 from statistics import fmean
-from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
@@ -30,7 +28,6 @@ from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import EMModel, SentencePair, train_em
 from experiments.nmt.model import load_trained
 from experiments.report.columns import Column, Row, Runs, summary_rows
-from experiments.report.figures import panels, reliability_panels, save
 from experiments.report.report import Part
 from experiments.report.statistics import Difference, Estimate
 from experiments.sequence.alignments import predicts_by_posterior
@@ -103,8 +100,8 @@ COMBINATIONS: dict[str, Linker] = {
     "intersection": partial(link_both, combine="intersection"),
     "union": partial(link_both, combine="union"),
     "grow-diag-final-and": partial(link_both, combine="grow-diag-final-and"),
-    "mean, mbr": partial(link_both, combine="mean", method="mbr"),
-    "geometric, mbr": partial(link_both, combine="geometric", method="mbr"),
+    "mean, mbr": partial(link_both, combine="mean"),
+    "geometric, mbr": partial(link_both, combine="geometric"),
 }
 FIXED = ("grow-diag-final-and", "geometric, mbr")  # ways that have nothing to be chosen by gold links
 _THRESHOLDS: dict[ProbabilityCombineName, tuple[float, ...]] = {
@@ -112,7 +109,7 @@ _THRESHOLDS: dict[ProbabilityCombineName, tuple[float, ...]] = {
     "product": (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5),
 }
 WAYS: dict[str, Linker] = COMBINATIONS | {
-    f"{combine} > {threshold}": partial(link_both, combine=combine, method="threshold", threshold=threshold)
+    f"{combine} > {threshold}": partial(link_both, combine=combine, threshold=threshold)
     for combine, thresholds in _THRESHOLDS.items()
     for threshold in thresholds
 }
@@ -179,51 +176,48 @@ def bootstrap(counts: Tensor, baseline: Tensor | None = None) -> tuple[float, fl
 # Certainty
 
 
-def linked_words(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> dict[str, Tensor]:
+def linked_words(
+    aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment], soft: Sequence[Tensor] | None = None
+) -> dict[str, Tensor]:
     """What is known of the written links of all sentences, float64 ``[links]`` each, in one order.
 
     ``right`` is 1 of a gold link, at least a possible one; ``mean``, ``product`` and ``forward`` are its probability by
-    both directions or by one alone, ``width`` that of the mean's credible interval, where there are samples, and
-    ``entropy`` that of the source distribution of its target word; ``sentence`` and ``target`` say where it is.
+    both directions or by one alone, ``width`` that of the mean's credible interval, where there are samples,
+    ``entropy`` that of the source distribution of its target word, and ``soft_entropy`` that of ``soft`` attention.
     """
-    rows, sampled = [], len(aligned.combined[0].posterior) > 1
+    parts, sampled = list[dict[str, Tensor]](), len(aligned.combined[0].posterior) > 1
     weights, entropies = aligned.weights("posterior"), aligned.entropies
     for number, (found, truth, pair) in enumerate(zip(links, gold, aligned.combined, strict=True)):
-        forward, backward = weights[number]
-        tables = {"mean": pair.posterior.mean(0), "forward": forward}
-        tables["product"] = combine_weights(forward, backward, combine="product")
+        mask, (forward, backward) = found.to_matrix(), weights[number]
+        tables = {"right": replace(found, links=truth.possible).to_matrix(), "mean": pair.posterior.mean(0)}
+        tables |= {"forward": forward, "product": combine_weights(forward, backward, combine="product")}
+        tables["entropy"] = entropies[number].unsqueeze(-1).expand_as(mask)
         if sampled:
             low, high = equal_tailed(pair.posterior, LEVEL)[1:]
             tables["width"] = high - low
-        for source, target in sorted(found.links):
-            row = {"right": (source, target) in truth.possible, "entropy": entropies[number][target].item()}
-            row |= {"sentence": number, "target": target}
-            rows.append(row | {name: table[target, source].item() for name, table in tables.items()})
-    return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in (rows[0] if rows else ())}
+        if soft is not None:
+            tables["soft_entropy"] = soft[number].unsqueeze(-1).expand_as(mask)
+        parts.append({name: table[mask].double() for name, table in tables.items()})
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def certainty(links: dict[str, Tensor], soft_entropies: Sequence[Tensor] | None) -> dict[str, float]:
+def certainty(links: Mapping[str, Tensor]) -> dict[str, float]:
     """Calibration of the probabilities of links, and areas under the ROC curve of telling wrong links from right ones.
 
-    Areas need right and wrong links. By ``soft_entropies``, those ``[M]`` of soft attention for every sentence, they
-    are of the same links.
+    Areas need right and wrong links.
     """
-    if not links:
+    wrong = 1 - links["right"]
+    if not len(wrong):
         return {}
     found = {f"ece_{name}": calibration_error(links, name) for name in ("mean", "product", "forward")}
-    wrong = 1 - links["right"]
     if wrong.all() or not wrong.any():
         return found
-    uncertainty = {"probability": 1 - links["mean"], "entropy": links["entropy"]}
-    if "width" in links:
-        uncertainty["width"] = links["width"]
-    if soft_entropies is not None:
-        places = torch.stack([links["sentence"], links["target"]], -1).long().tolist()
-        uncertainty["soft_entropy"] = torch.stack([soft_entropies[number][target] for number, target in places])
+    uncertainty = {"probability": 1 - links["mean"]}
+    uncertainty |= {name: links[name] for name in ("width", "entropy", "soft_entropy") if name in links}
     return found | {f"auroc_{name}": float(roc_auc_score(wrong, values)) for name, values in uncertainty.items()}
 
 
-def calibration_error(links: dict[str, Tensor], name: str) -> float:
+def calibration_error(links: Mapping[str, Tensor], name: str) -> float:
     """Expected calibration error of one of the probabilities of links."""
     return float(binary_calibration_error(links[name].clamp(0, 1).float(), links["right"].long(), n_bins=BINS))
 
@@ -235,18 +229,16 @@ def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[
     counts in no way, with its predicted and gold links, so an aligner does not lose recall by saying that it does not
     know.
     """
-    certain, counts = [], []
+    certain, right, total = list[Tensor](), list[Tensor](), list[Tensor]()
     for pair, found, truth in zip(aligned.combined, links, gold, strict=True):
         certain.append(pair.posterior.mean(0).amax(-1).double())
-        table = torch.zeros(len(pair.target), 2, dtype=torch.int64)  # what the rate divides: right, and all
-        for link in found.links:
-            table[link[1]] += torch.tensor([(link in truth.sure) + (link in truth.possible), 1])
-        for _, target in truth.sure:
-            table[target, 1] += 1
-        counts.append(table)
+        written = found.to_matrix()
+        sure, possible = (replace(found, links=part).to_matrix() for part in (truth.sure, truth.possible))
+        right.append((written & sure).sum(-1) + (written & possible).sum(-1))
+        total.append(written.sum(-1) + sure.sum(-1))
     order = torch.cat(certain).argsort(descending=True, stable=True)
-    right, total = torch.cat(counts)[order].cumsum(0).double().unbind(-1)
-    return torch.where(total > 0, 1 - right / total.clamp_min(1), 0.0)
+    rights, totals = (torch.cat(part)[order].cumsum(0).double() for part in (right, total))
+    return torch.where(totals > 0, 1 - rights / totals.clamp_min(1), 0.0)
 
 
 def rate_at(curve: Tensor, coverage: float) -> float:
@@ -256,47 +248,38 @@ def rate_at(curve: Tensor, coverage: float) -> float:
 
 
 class RowScores(NamedTuple):
-    """What is said of one row; links and curve are those of its first seed."""
+    """What is said of one row."""
 
     runs: list[dict[str, float]]  # metrics of every seed
-    # counts of the posterior's links, [seeds, sentences, 4], by the way of FIXED, or "chosen"; under "exact" those of
-    # the chosen links by the exact posterior, where the posterior is of an inference network
-    counts: dict[str, Tensor]
-    ways: list[str]  # how the chosen links were chosen
-    links: dict[str, Tensor]
-    curve: Tensor
+    counts: dict[tuple[str, str], Tensor]  # of links, [seeds, sentences, 4], by kind of weights and way, or "chosen"
+    ways: list[str]  # how the chosen links of the posterior were chosen
 
 
 def score_row(
     aligned: Sequence[Aligned], gold: Sequence[GoldAlignment], soft: Sequence[Aligned] | None = None
 ) -> RowScores:
     """Score the alignments of every seed; with those of soft attention its entropy is compared."""
-    runs, counts = list[dict[str, float]](), dict[str, list[Tensor]]()
-    ways, certain = dict[str, None](), list[tuple[dict[str, Tensor], Tensor]]()
+    runs, ways = list[dict[str, float]](), dict[str, None]()
+    counts = defaultdict[tuple[str, str], list[Tensor]](list)
     for number, one in enumerate(aligned):
-        metrics = dict[str, float]()
+        metrics, best = dict[str, float](), chosen_links(one.weights("posterior"), gold)
         for kind in ("posterior", "prior", "exact"):
             if not (weights := one.weights(kind)):
                 continue
             linked = {way: link_all(weights, way, gold) for way in COMBINATIONS}
-            linked["chosen"] = chosen_links(weights, gold)
-            metrics |= {f"{kind} aer, {way}": found.scores.aer for way, found in linked.items()}
-            if kind == "posterior":
-                best = linked["chosen"]
-                for way in (*FIXED, "chosen"):
-                    counts.setdefault(way, []).append(linked[way].counts)
-            else:
-                counts.setdefault(kind, []).append(linked["chosen"].counts)
-        links, curve = linked_words(one, best.links, gold), coverage_curve(one, best.links, gold)
+            linked["chosen"] = best if kind == "posterior" else chosen_links(weights, gold)
+            for way, found in linked.items():
+                metrics[f"{kind} aer, {way}"] = found.scores.aer
+                counts[kind, way].append(found.counts)
+        curve = coverage_curve(one, best.links, gold)
         metrics |= {"precision": best.scores.precision, "recall": best.scores.recall}
-        metrics |= certainty(links, None if soft is None else soft[number].entropies)
+        metrics |= certainty(linked_words(one, best.links, gold, None if soft is None else soft[number].entropies))
         runs.append(metrics | {f"aer at {share:.0%}": rate_at(curve, share) for share in COVERAGE})
         ways |= dict.fromkeys(best.ways)
-        certain.append((links, curve))
-    return RowScores(runs, {way: torch.stack(rows) for way, rows in counts.items()}, [*ways], *certain[0])
+    return RowScores(runs, {place: torch.stack(rows) for place, rows in counts.items()}, [*ways])
 
 
-# Tables and pictures
+# Tables
 
 DIRECTIONS = ("forward", "backward")
 _LONGEST = 200  # words of a sentence that the baselines are trained on; Model 2 has a table for every length
@@ -350,13 +333,15 @@ _CERTAINTY = (
 )
 
 
-def _network(config: TranslationConfig, split: str) -> list[PairAlignment]:
-    """Alignments of a split by a trained network; of the test text also the exact ones."""
-    trained = load_trained(Path(str(config.out)), device=config.device)
-    text, count = load_text(config, split), config.num_samples
-    pairs = aligned_pairs(trained, text, num_samples=count, exact=split == "test")
-    # the prior of Bayesian attention sees the source alone, is the same for every target word and aligns nothing
-    return [replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs
+def _network(config: TranslationConfig) -> dict[str, list[PairAlignment]]:
+    """Alignments of validation and test text by a trained network; of the test text also the exact ones."""
+    trained, found = load_trained(Path(str(config.out)), device=config.device), {}
+    for split in ("val", "test"):
+        text, count = load_text(config, split), config.num_samples
+        pairs = aligned_pairs(trained, text, num_samples=count, exact=split == "test")
+        # the prior of Bayesian attention sees the source alone, is the same for every target word and aligns nothing
+        found[split] = [replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs
+    return found
 
 
 def classics() -> dict[str, Align]:
@@ -397,19 +382,18 @@ def eflomal(program: str, text: Sequence[SentencePair], own: Sequence[SentencePa
 
 
 def _score_networks(finished: Finished, gold: Sequence[GoldAlignment]) -> dict[str, RowScores]:
-    def aligned(row: str, split: str) -> list[Aligned]:
-        return [
-            Aligned(*(_network(finished.configs[row, direction, seed], split) for direction in DIRECTIONS))
-            for seed in finished.seeds
-        ]
-
-    soft = aligned("soft", "test") if "soft" in finished.rows else None
-    found = {row: score_row(aligned(row, "test"), gold, soft) for row in finished.rows}
+    aligned = dict[str, list[Aligned]]()
+    agreements = dict[str, list[float]]()
+    for row in finished.rows:
+        both = [[_network(finished.configs[row, way, seed]) for way in DIRECTIONS] for seed in finished.seeds]
+        aligned[row] = [Aligned(*(one["test"] for one in pair)) for pair in both]
+        agreements[row] = [Aligned(*(one["val"] for one in pair)).agreement for pair in both]
+    found = {row: score_row(one, gold, aligned.get("soft")) for row, one in aligned.items()}
     for row, scores in found.items():
-        for seed, metrics, val in zip(finished.seeds, scores.runs, aligned(row, "val"), strict=True):
-            metrics["agreement"] = val.agreement
+        for seed, metrics, agreed in zip(finished.seeds, scores.runs, agreements[row], strict=True):
+            metrics["agreement"] = agreed
             for name in ("val_ppl", "step_ms"):
-                metrics[name] = fmean(finished.metrics[row, direction, seed][name] for direction in DIRECTIONS)
+                metrics[name] = fmean(finished.metrics[row, way, seed][name] for way in DIRECTIONS)
     return found
 
 
@@ -433,7 +417,7 @@ def aligner_parts(finished: Finished) -> list[Part]:
     protocol = _PROTOCOL.format(sentences=len(gold), pairs=len(train))
     rates = [row | {"way": "; ".join(found[row["aligner"]].ways)} for row in _rates(runs, "posterior", _MORE)]
     exact = [
-        row | {"difference": _difference(one.counts["exact"], one.counts["chosen"], "inference network", _CHOSEN)}
+        row | {"difference": _difference(one, "exact", one, "posterior", "chosen", "inference network")}
         for row in _rates(runs, "exact")
         for one in [networks[row["aligner"]]]
     ]
@@ -450,14 +434,7 @@ def aligner_parts(finished: Finished) -> list[Part]:
         text = f"One option of {ablated} changed at a time; differences to it as above."
         parts.append(Part("Ablations", text, _differences(shown, {ablated: shown[ablated]}, "chosen")))
     parts.append(Part("Is the uncertainty worth something?", _UNCERTAINTY, summary_rows("aligner", runs, _CERTAINTY)))
-    pictures = {
-        "AER against coverage": _coverage_figure(found, baselines),
-        "Calibration of the written links": _reliability_figure(found),
-    }
-    for title, figure in pictures.items():
-        path = finished.pictures / f"{finished.name}-{title.split()[0].lower()}.png"
-        parts.append(Part(title, "The first seed.", picture=save(figure, path)))
-    return [part for part in parts if part.rows or part.picture is not None]
+    return [part for part in parts if part.rows]
 
 
 def _summary(baselines: Mapping[str, RowScores], networks: Mapping[str, RowScores]) -> str:
@@ -486,52 +463,18 @@ def _rates(runs: Mapping[str, Runs], kind: str, more: Sequence[Column] = ()) -> 
     return summary_rows("aligner", some, [*columns, *more])
 
 
-def _difference(counts: Tensor, baseline: Tensor, against: str, way: str) -> Difference:
-    return Difference(
-        *bootstrap(counts, baseline), digits=1, metric=f"AER, {way}", against=against, better="lower", over="items"
-    )
+def _difference(one: RowScores, kind: str, other: RowScores, its: str, way: str, against: str) -> Difference:
+    found, metric = bootstrap(one.counts[kind, way], other.counts[its, way]), _CHOSEN if way == "chosen" else way
+    return Difference(*found, digits=1, metric=f"AER, {metric}", against=against, better="lower", over="items")
 
 
 def _differences(rows: Mapping[str, RowScores], baselines: Mapping[str, RowScores], way: str) -> list[Row]:
-    called = _CHOSEN if way == "chosen" else way
     found = []
     for name, one in rows.items():
-        rate, low, high = bootstrap(one.counts[way])
+        rate, low, high = bootstrap(one.counts["posterior", way])
         cells: Row = {"aligner": name, "AER": Estimate(rate, digits=1, low=low, high=high)}
         for other, baseline in baselines.items():
-            own = name == other
-            cells[f"- {other}"] = "" if own else _difference(one.counts[way], baseline.counts[way], other, called)
+            difference = _difference(one, "posterior", baseline, "posterior", way, other)
+            cells[f"- {other}"] = "" if name == other else difference
         found.append(cells)
     return found
-
-
-def _coverage_figure(found: Mapping[str, RowScores], baselines: Collection[str]) -> Figure:
-    """Error rate against the share of the target words that are kept, one line a row; baselines are grey."""
-    figure, axes = panels(1, 1, size=(8.2, 4.4))
-    axis = axes[0, 0]
-    for (name, one), style in zip(found.items(), cycle(("-", "--", "-.", ":")), strict=False):
-        color = "0.3" if name in baselines else None
-        coverage = torch.arange(1, len(one.curve) + 1) / len(one.curve)
-        some = coverage >= 0.1  # few words, and a jumpy line
-        xs, ys = 100 * coverage[some], 100 * one.curve[some]
-        (line,) = axis.plot(xs, ys, label=name, linewidth=1.4, color=color, linestyle=style)
-        rates = [100 * rate_at(one.curve, share) for share in COVERAGE]
-        axis.plot([100 * share for share in COVERAGE], rates, "o", markersize=4, color=line.get_color())
-    axis.set(xlabel="target words kept, most certain first, %", ylabel="alignment error rate, %", xlim=(10, 101))
-    axis.set_ylim(bottom=0)
-    figure.legend(fontsize=8, frameon=False, loc="outside right upper")
-    return figure
-
-
-def _reliability_figure(found: Mapping[str, RowScores]) -> Figure:
-    """Share of gold links among written links against their probability, one panel a row, with its ECE."""
-    shown = {}
-    for name, one in found.items():
-        error, none = "no links", torch.zeros(0)
-        if one.links:
-            error = f"ECE {calibration_error(one.links, 'mean'):.3f}"
-        mean, right = (one.links.get(column, none) for column in ("mean", "right"))
-        shown[f"{fill(name, 30)}\n{error}"] = mean.clamp(0, 1), right.bool()
-    return reliability_panels(
-        shown, confidence="probability of a link, mean of both directions", right="share of gold links"
-    )

@@ -9,7 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.nmt.config import CombineName, MethodName, ProbabilityCombineName
+from experiments.nmt.config import CombineName, ProbabilityCombineName
 from experiments.nmt.model import Trained, batches
 from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap, predicts_by_posterior
 from pyro_attention.analysis import (
@@ -102,32 +102,31 @@ def combine_weights(forward: Tensor, backward: Tensor, *, combine: ProbabilityCo
 
 
 def combine_pairs(forward: PairAlignment, backward: PairAlignment, *, combine: ProbabilityCombineName) -> PairAlignment:
-    """The alignment of one sentence pair by both directions, whose rows may have any sum; draws are put together.
+    """The posterior of one sentence pair by both directions, whose rows may have any sum; draws are put together.
 
     Where one direction has a single posterior and the other one samples, each sample meets the single one.
     """
     first, second = forward.posterior, backward.posterior
     count = min({len(first), len(second)} - {1}, default=1)
     posterior = combine_weights(first[:count], second[:count], combine=combine)
-    prior = None
-    if forward.prior is not None and backward.prior is not None:
-        prior = combine_weights(forward.prior, backward.prior, combine=combine)
-    return PairAlignment(forward.source, forward.target, prior, posterior)
+    return PairAlignment(forward.source, forward.target, None, posterior)
 
 
-def link_both(
-    forward: Tensor, backward: Tensor, *, combine: CombineName, method: MethodName = "argmax", threshold: float = 0.5
-) -> Alignment:
+def link_both(forward: Tensor, backward: Tensor, *, combine: CombineName, threshold: float | None = None) -> Alignment:
     """Links by the weights of both directions, ``[M, N]`` and ``[N, M]``: their links or their probabilities combined.
 
-    The method chooses the links of each direction or, but for "argmax", by the combined probabilities.
+    Links are those above the threshold. Without one they are of minimum Bayes risk where probabilities are combined,
+    else of each direction the most probable ones.
     """
     if combine == "product" or combine == "geometric" or combine == "mean":
         probabilities = combine_weights(forward, backward, combine=combine)
-        if method == "argmax":
-            raise ValueError("method is argmax, expected mbr or threshold for probabilities of both directions")
-        if method == "mbr":
-            return mbr_alignment(probabilities)
-        return Alignment.from_matrix(probabilities > threshold)
-    first, second = (hard_alignment(part, method=method, threshold=threshold) for part in (forward, backward))
+        return mbr_alignment(probabilities) if threshold is None else Alignment.from_matrix(probabilities > threshold)
+    first, second = (hard_links(part, threshold) for part in (forward, backward))
     return symmetrise(first, second.transposed(), method=combine)
+
+
+def hard_links(weights: Tensor, threshold: float | None = None) -> Alignment:
+    """Links ``[M, N]`` above a threshold, or every target word's most probable one."""
+    if threshold is None:
+        return hard_alignment(weights)
+    return hard_alignment(weights, method="threshold", threshold=threshold)

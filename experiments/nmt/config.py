@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.names import ParallelName
 from experiments.datasets.text.word_rules import WordRule
@@ -17,7 +17,6 @@ from guides.options import UsedBy
 if TYPE_CHECKING:
     from guides.schemes import Scheme
 
-MethodName = Literal["argmax", "threshold", "mbr"]
 ProbabilityCombineName = Literal["product", "geometric", "mean"]
 CombineName = Literal[
     "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and", ProbabilityCombineName
@@ -123,17 +122,12 @@ class SearchOptions:
         k_max: Keep so many largest weights of each word; of all when omitted. Perplexity follows, unlike for sum_over.
         sum_over: While searching, sum over so many most probable alignments of each word, where the scheme sums them
             out; all is exact, and takes several times as long.
-        samples: Average the next word's probability over so many posterior samples; 0 takes the mean weights. For
-            weibull, lognormal, gamma and dirichlet.
-        no_repeat: Repeat no so many word pieces in a row; as in training when omitted.
         max_length: Most word pieces of a translation; longer ones are cut, and counted or named.
     """
 
     beam: PositiveInt | None = None
     k_max: PositiveInt | None = None
     sum_over: PositiveInt | Literal["all"] = 5
-    samples: NonNegativeInt = 0
-    no_repeat: PositiveInt | None = None
     max_length: PositiveInt = 100
 
 
@@ -144,15 +138,11 @@ class FileOptions:
     Args:
         run: Folder of a trained network.
         max_words: Most words of a sentence of a file.
-        out: Where to write what is found.
-        overwrite: Replace files that are there already.
         device: Where to compute.
     """
 
     run: Path
     max_words: PositiveInt = 200
-    out: Path | None = None
-    overwrite: bool = False
     device: Device = "auto"
 
 
@@ -163,34 +153,10 @@ class EvaluateConfig(FileOptions, SearchOptions):
     Args:
         source_file: File of sentences to translate, UTF-8; the test text when omitted.
         target_file: File of their translations.
-        out: Also write the numbers, and what they mean, as JSON into this file.
     """
 
     source_file: Path | None = None
     target_file: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelectiveOptions(SearchOptions):
-    """What to measure of the uncertainty of translations.
-
-    Args:
-        pairs: Sentence pairs of each text, the first ones; all when omitted.
-        coverage: Shares of the translations to keep, the most certain ones.
-        out_of_domain: Data sets of the same languages, whose test sentences its uncertainty is to tell from its own.
-    """
-
-    pairs: PositiveInt | None = None
-    coverage: tuple[ClosedUnitInterval, ...] = (0.25, 0.5, 0.75, 0.9)
-    out_of_domain: tuple[ParallelName, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelectiveConfig(SelectiveOptions, EvaluateConfig):
-    """BLEU and chrF of a trained network's most certain translations, and whether text from elsewhere is less certain.
-
-    The length of the source sentence stands beside the measures of uncertainty: all are to do better.
-    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,9 +166,12 @@ class TranslateConfig(FileOptions, SearchOptions):
     Args:
         file: The file, UTF-8.
         out: Where to write the translations; beside the file, with the language as its ending, when omitted.
+        overwrite: Replace files that are there already.
     """
 
     file: Path
+    out: Path | None = None
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,52 +183,35 @@ class AlignConfig(FileOptions):
     Args:
         source: File of the source sentences, UTF-8.
         target: File of their translations.
-        out: Folder for alignments.txt (Pharaoh format, words from 0, source first), the pictures and, where the
-            network's text was divided into words, words.SOURCE and words.TARGET, which the links count; alignments
-            when omitted.
+        out: Folder for alignments.txt (Pharaoh format, words from 0, source first), alignments.html, a page to look at
+            the first 200 pairs with, and, where the network's text was divided into words, words.SOURCE and
+            words.TARGET, which the links count; alignments when omitted.
+        overwrite: Replace files that are there already.
         reverse: Folder of a network trained in the other direction, to combine both.
         symmetrise: How to combine them: by their links, or by the product, the geometric mean (the best of all ways
-            that choose nothing by gold links) or the mean of their probabilities, with --method mbr or threshold.
-        weights: Choose links by the posterior, given the translation, or by the prior, which predicts it. exact: by the
-            exact posterior instead of that of an inference network, also in table and pictures.
-        method: argmax: the most probable source word of each target word; threshold: every link of at least
-            --threshold; mbr: minimum Bayes risk under the alignment error rate, as also when omitted for the combined
-            probabilities of both directions, else argmax.
-        threshold: Smallest probability of a link.
+            that choose nothing by gold links) or the mean of their probabilities.
+        threshold: Choose every link with a larger probability. When omitted: the most probable source word of each
+            target word, or for combined probabilities minimum Bayes risk under the alignment error rate.
+        exact: Take the exact posterior in place of that of an inference network.
         gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
         gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
         gold_order: Which side stands on the left of its links.
         table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link; with
             --reverse of both directions: the mean of their probabilities, or their product if links are chosen by it.
-        pictures: Sentence pairs to draw, from the first on.
-        html: Also write alignments.html, one page to look at the first 200 pairs with, by prior and posterior of RUN.
-        compare: Folders of other networks of the same languages, to stand beside RUN on that page.
     """
 
     source: Path
     target: Path
+    out: Path | None = None
+    overwrite: bool = False
     reverse: Path | None = None
     symmetrise: CombineName = "geometric"
-    weights: Literal["posterior", "prior", "exact"] = "posterior"
-    method: MethodName | None = None
-    threshold: HalfOpenUnitInterval = 0.5
+    threshold: HalfOpenUnitInterval | None = None
+    exact: bool = False
     gold: Path | None = None
     gold_index: Literal[0, 1] | None = None
     gold_order: Literal["source-target", "target-source"] = "source-target"
     table: bool = False
-    pictures: NonNegativeInt = 5
-    html: bool = False
-    compare: tuple[Path, ...] = ()
-
-    @property
-    def combines(self) -> bool:
-        """Whether the probabilities of both directions are combined, and not their links."""
-        return self.reverse is not None and self.symmetrise in get_args(ProbabilityCombineName)
-
-    @property
-    def linking(self) -> MethodName:
-        """How links are chosen."""
-        return self.method or ("mbr" if self.combines else "argmax")
 
 
 @dataclass
@@ -282,7 +234,6 @@ class ClassicsConfig:
 COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt.train:train"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.evaluation:evaluate_run"),
-    "selective": Command(SelectiveConfig, "experiments.nmt.evaluation:selective_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.evaluation:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
     "classics": Command(ClassicsConfig, "experiments.nmt.classics:compare"),

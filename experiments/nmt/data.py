@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
 from experiments.datasets.text.word_rules import WordRule
-from experiments.files import UserError, read_text, user_errors
+from experiments.files import UserError, user_errors
 from experiments.nmt.config import AlignConfig, TranslationConfig
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
@@ -49,32 +49,32 @@ def word_pairs(text: ParallelText) -> list[tuple[list[str], list[str]]]:
 
 
 def read_pairs(
-    source: Path, target: Path, config: TranslationConfig, *, max_words: int, words: WordRule | None = None
+    source: Path, target: Path, config: TranslationConfig, *, max_words: int, words: WordRule
 ) -> ParallelText:
-    """Read sentence pairs as the network's training text was read, but for how it was divided into words if given."""
-    rules: dict[str, Any] = {"lowercase": config.lowercase, "max_words": max_words, "words": words or config.words}
+    """Read sentence pairs as the network's training text was read, but for how it is divided into words."""
     with user_errors(ValueError, OSError):
-        return read_parallel(source, target, languages=(config.source, config.target), **rules)
+        return read_parallel(
+            source, target, languages=(config.source, config.target), lowercase=config.lowercase, max_words=max_words,
+            words=words,
+        )  # fmt: skip
 
 
 def read_gold(path: Path, text: ParallelText, config: AlignConfig) -> list[GoldAlignment]:
     """Gold links of every pair of a text, in Pharaoh or NAACL format; UserError where they do not fit the text."""
+    sizes = [Alignment(frozenset(), len(source), len(target)) for source, target in word_pairs(text)]
     with user_errors(ValueError, OSError):
-        first = read_text(path, "convert or replace it").removeprefix("\ufeff").lstrip().partition("\n")[0]
+        first = path.read_text(encoding="utf-8-sig").lstrip().partition("\n")[0]
         naacl = "-" not in first and "p" not in first
         index = int(naacl) if config.gold_index is None else config.gold_index
         read = read_naacl if naacl else read_pharaoh
         found = read(path, index=index, target_first=config.gold_order == "target-source")
-    gold = list(found.values())
-    if naacl:
-        links = {name.lstrip("0"): one for name, one in found.items()}
-        names = [str(number) for number in range(1, len(text) + 1)]
-        if unknown := links.keys() - {*names}:
-            raise UserError(f"{path} has a sentence {min(unknown)}; expected numbers from 1 to {len(text)}")
-        gold = [links.get(name, GoldAlignment(frozenset())) for name in names]
-    sizes = [Alignment(frozenset(), len(source), len(target)) for source, target in word_pairs(text)]
+        if naacl:  # sentences from 1, of which those without links may be missing
+            links = {int(name): one for name, one in found.items()}
+            found = {str(n): links.pop(n, GoldAlignment(frozenset())) for n in range(1, len(text) + 1)}
+            if links:
+                raise UserError(f"{path} has a sentence {min(links)}; expected numbers from 1 to {len(text)}")
     try:
-        alignment_error_rate(sizes, gold)
+        alignment_error_rate(sizes, list(found.values()))
     except ValueError as error:
         raise UserError(f"{path}: {error}; --gold-order and --gold-index say how its links count") from error
-    return gold
+    return list(found.values())

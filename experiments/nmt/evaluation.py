@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,24 +20,20 @@ from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import UserError, user_errors
-from experiments.harness.results import write_numbers
 from experiments.nmt.alignments import alignment_summary
 from experiments.nmt.config import (
     EvaluateConfig,
     SearchOptions,
-    SelectiveConfig,
-    SelectiveOptions,
     TranslateConfig,
     TranslationConfig,
 )
 from experiments.nmt.data import load_text, read_pairs, tokenised
 from experiments.nmt.model import Trained, batches, load_trained
-from experiments.report.columns import Row
-from experiments.report.tables import as_table, metrics_table
+from experiments.report.tables import metrics_table
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.model import model_arguments
 from experiments.sequence.model import perplexity as sequence_perplexity
-from experiments.sequence.own_text import read_source, refuse_to_replace, write_lines
+from experiments.sequence.own_text import read_source
 from experiments.sequence.uncertainty import word_uncertainty
 from models.decoding import target_log_probs
 from pyro_attention.posterior.predictive import seeded
@@ -63,12 +58,6 @@ DEFINITIONS = {
     "train_pairs": "number of training pairs",
     "train_left_out": "number of pairs that were left out in reading the training text: too long, repeated, held out, "
     "with gaps in place of words, or bad",
-}
-_OWN_DEFINITIONS = {
-    "perplexity": "perplexity per word piece: alignments summed out exactly (with --k-max, over so many largest); for "
-    "Bayesian attention the predictive one, the mean probability over posterior samples; for soft plain",
-    "sentences": "number of sentence pairs",
-    "cut": "number of translations that were cut at the largest length",
 }
 
 
@@ -97,9 +86,9 @@ def translate(
 ) -> list[Translated]:
     """Translations of the source sentences by beam search, in the order of the text."""
     config, found = trained.config, dict[int, Translated]()
-    given = {name: getattr(options, name) for name in ("beam", "no_repeat") if getattr(options, name) is not None}
+    given: dict[str, Any] = {} if options.beam is None else {"beam": options.beam}
     terms = None if options.sum_over == "all" else options.sum_over
-    inference = trained.inference(samples=options.samples, k_max=options.k_max, terms=terms)
+    inference = trained.inference(k_max=options.k_max, terms=terms)
     given |= {"inference": inference, "seed": config.seed, "max_length": options.max_length}
     bar = tqdm(total=len(text), desc="translating", unit="sentence", disable=not progress)
     with bar, user_errors(ValueError):
@@ -178,18 +167,16 @@ def definition(name: str) -> str:
 
 
 def measured(
-    trained: Trained,
-    text: ParallelText,
-    elsewhere: Mapping[str, ParallelText],
-    config: SelectiveOptions,
-    *,
-    progress: bool = False,
+    trained: Trained, text: ParallelText, elsewhere: Mapping[str, ParallelText], pairs: int
 ) -> dict[str, float]:
-    """What the uncertainty of translations of a text is worth, and whether it tells texts from elsewhere."""
+    """What the uncertainty of translations of a text's first pairs is worth, and whether it tells texts from elsewhere.
+
+    The search sums over the 5 most probable alignments of a word where they are summed out.
+    """
 
     def doubted(some: ParallelText) -> tuple[ParallelText, list[Translated], Measures]:
-        some = some if config.pairs is None else some.first(config.pairs)
-        translations = translate(trained, some, config, progress=progress)
+        some = some.first(pairs)
+        translations = translate(trained, some, SearchOptions())
         return some, translations, translation_uncertainty(trained, some, translations)
 
     text, translations, uncertainty = doubted(text)
@@ -199,9 +186,8 @@ def measured(
         return {name: score(chosen, some, trained.config).score for name, score in (("BLEU", bleu), ("chrF", chrf))}
 
     numbers = dict[str, float]()
-    for share in dict.fromkeys(sorted((*config.coverage, 1.0))):
-        # 0.07 * 100 is 7.000000000000001, and means 7
-        count = max(1, math.ceil(share * len(text) * (1 - 1e-12)))
+    for share in (0.25, 0.5, 0.75, 0.9, 1.0):
+        count = math.ceil(share * len(text))
         for measure, values in uncertainty.items():
             for name, score in scores(values.argsort(stable=True)[:count].tolist()).items():
                 numbers[f"{name} at {share:.0%} by {measure}"] = score
@@ -267,21 +253,13 @@ def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> d
 def translate_file(config: TranslateConfig) -> Path:
     """Write the translations, a line for each of the file, and print where they are; what was left out on stderr."""
     trained = load_trained(config.run, device=config.device)
-    out = config.out or config.file.with_suffix(f".{trained.config.target}")
-    if out.resolve() == config.file.resolve():
-        raise UserError(f"the translations would replace {config.file}; name another file by --out")
-    refuse_to_replace([out], overwrite=config.overwrite)
-    rules = Rules(trained.config.lowercase, config.max_words, words=trained.config.words)
     languages = trained.config.source, trained.config.target
-    source = read_source(config.file, rules, languages=languages, task="translate")
-    for fault in source.faults:
-        print(f"{fault}; its translation is an empty line", file=sys.stderr)
-    found = translate(trained, source.text, config, progress=True)
-    for place, translation in zip(source.places, found, strict=True):
-        if translation.cut:
-            cut = f"the translation of line {place + 1} was cut at {config.max_length} word pieces"
-            print(f"{config.file}: {cut}; --max-length allows more", file=sys.stderr)
-    write_lines(out, source.in_place(translation.text for translation in found))
+    out = config.out or config.file.with_suffix(f".{languages[1]}")
+    rules = Rules(trained.config.lowercase, config.max_words, words=trained.config.words)
+    source = read_source(config.file, rules, out, config.overwrite)
+    text = ParallelText(source.sentences, [""] * len(source.sentences), config.file.name, languages)
+    found = translate(trained, text, config, progress=True)
+    source.write([one.text for one in found], [one.cut for one in found])
     case = ", lower-cased as the text of the training" if trained.config.lowercase else ""
     print(f"{len(found)} sentences{case}: {out}")
     return out
@@ -291,7 +269,7 @@ def evaluated_text(config: EvaluateConfig, trained: Trained) -> ParallelText:
     """The sentence pairs of the two files, or of the test text; UserError where they cannot be had."""
     source, target = config.source_file, config.target_file
     if source is not None and target is not None:
-        return read_pairs(source, target, trained.config, max_words=config.max_words)
+        return read_pairs(source, target, trained.config, max_words=config.max_words, words=trained.config.words)
     if source is not None or target is not None:
         raise UserError("one of --source-file and --target-file is missing; expected both, or none for the test text")
     with user_errors(ValueError, OSError):
@@ -299,9 +277,7 @@ def evaluated_text(config: EvaluateConfig, trained: Trained) -> ParallelText:
 
 
 def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
-    """Print perplexity, BLEU and chrF, and write them where asked for."""
-    if config.out is not None:
-        refuse_to_replace([config.out], overwrite=config.overwrite)
+    """Print perplexity, BLEU and chrF."""
     trained = load_trained(config.run, device=config.device)
     text = evaluated_text(config, trained)
     found = translate(trained, text, config, progress=True)
@@ -313,29 +289,4 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
         print(f"The search sums over the {config.sum_over} most probable alignments of each word (--sum-over).")
     if cut := sum(translation.cut for translation in found):
         print(f"{cut} of {len(found)} translations were cut at {config.max_length} word pieces (--max-length)")
-    if config.out is not None:
-        definitions = _OWN_DEFINITIONS | {name: f"sacrebleu {score.signature}" for name, score in scores.items()}
-        write_numbers(config.out, metrics | {"sentences": len(found), "cut": cut}, definitions)
-        print(config.out)
     return metrics
-
-
-def selective_run(config: SelectiveConfig) -> dict[str, float]:
-    """Print BLEU and chrF of the most certain translations and, of other texts, how well uncertainty tells them."""
-    if config.out is not None:
-        refuse_to_replace([config.out], overwrite=config.overwrite)
-    trained = load_trained(config.run, device=config.device)
-    elsewhere = foreign_texts(trained.config, config.out_of_domain)
-    numbers = measured(trained, evaluated_text(config, trained), elsewhere, config, progress=True)
-    print(
-        "Scores of the most certain translations by several measures, the rank correlation of their certainty with "
-        "chrF and, of text from elsewhere, the area under the ROC curve of telling it (.5 is chance):"
-    )
-    heads = dict.fromkeys(name.rpartition(" by ")[0] for name in numbers)
-    by_head = {head: {measure: numbers.get(f"{head} by {measure}", "") for measure in MEASURES} for head in heads}
-    rows: list[Row] = [{"by": head, **cells} for head, cells in by_head.items()]
-    print(as_table(rows))
-    if config.out is not None:
-        write_numbers(config.out, numbers, {name: definition(name) for name in numbers})
-        print(config.out)
-    return numbers

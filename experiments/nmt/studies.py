@@ -13,11 +13,10 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import train_em
 from experiments.nmt.evaluation import MEASURES
-from experiments.nmt.figures import picture_parts
 from experiments.nmt.train import TranslationTask
+from experiments.nmt.views import viewer_part
 from experiments.report.claims import Claim, claims_part
 from experiments.report.columns import Column, Runs, best_row, columns_of, summary_rows
-from experiments.report.plots import column_plots
 from experiments.report.report import Part
 from experiments.report.statistics import paired_difference
 from experiments.study import Finished, Study, run_study
@@ -119,20 +118,12 @@ def _summary(finished: Finished) -> str:
 
 
 def _parts(finished: Finished) -> list[Part]:
-    """Pictures, claims, what uncertainty is worth, the IBM models, and what the columns are."""
-    runs, columns = _runs(finished), [*finished.study.columns, *finished.study.more]
-    print("Drawing the pictures ...", flush=True)
+    """Alignments to look at, claims, what uncertainty is worth, the IBM models, and what the columns are."""
+    runs = _runs(finished)
     first = {name: finished.configs[*place, finished.seeds[0]] for name, place in _named(finished).items()}
     legend = finished.fill(LEGEND) + f"\n\n{GOLD}" * bool(columns_of(runs, [ERRORS]))
     return [
-        Part(
-            "How far do the rows differ?",
-            "In the table the best mean of a column is in bold. Below are the means over the seeds with 95 % "
-            "confidence intervals by Student's t, which are wide with few seeds: where two of them overlap by far, the "
-            "order of the rows says little.",
-            plots=column_plots(runs, columns), terminal=False, published=False,
-        ),
-        *picture_parts(first, finished.folder / "figures"),
+        viewer_part(first),
         *claim_parts(runs, from_scratch=not finished.study.base),
         *_selective_parts(runs, next(iter(first.values()))),
         *_ibm_part(next(iter(first.values()))),

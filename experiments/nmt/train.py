@@ -11,12 +11,11 @@ from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.nmt.alignments import aligned_pairs
-from experiments.nmt.config import SelectiveOptions, TranslationConfig
+from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import DEFINITIONS, definition, evaluate, foreign_texts, measured
-from experiments.nmt.figures import pair_figure
 from experiments.nmt.model import Trained, build, load_trained
-from experiments.report.figures import save
+from experiments.nmt.views import SAMPLES, alignment_views, write_page
 from experiments.run import run_and_show
 from experiments.sequence.model import run_vocabulary
 from experiments.sequence.train import Encoded, SequenceTask
@@ -57,7 +56,7 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
         metrics, translations = evaluate(trained, data["test"])
         if pairs := trained.config.selective_pairs:
             elsewhere: Texts = {name: data[name] for name in trained.config.out_of_domain}
-            metrics |= measured(trained, data["test"], elsewhere, SelectiveOptions(pairs=pairs))
+            metrics |= measured(trained, data["test"], elsewhere, pairs)
         return metrics | sizes, translations
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
@@ -72,11 +71,9 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
             print(f"{config.text}: {case}, {divided}")
         super().show(config, metrics, folder)
         trained = load_trained(folder, device=config.device)
-        text = load_text(config, "test").first(3)
-        for place, pair in enumerate(aligned_pairs(trained, text, num_samples=100)):
-            gold = None if text.gold is None else text.gold[place]
-            figure = pair_figure(pair, gold=gold, title=f"test pair {place + 1}", languages=text.languages)
-            print(save(figure, folder / "figures" / f"pair-{place + 1}.png"))
+        text = load_text(config, "test").first(10)
+        views = alignment_views({config.guide: aligned_pairs(trained, text, num_samples=SAMPLES)}, text)
+        print(write_page(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: test sentences"))
 
 
 def train(config: TranslationConfig) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.text.batches import batch_loader, padded
-from experiments.datasets.text.glue import CLASSES, LabelledText, load_sst2
+from experiments.datasets.text.glue import CLASSES, LabelledPairs, load_sst2
 from experiments.datasets.text.masked_text import EpochSampler, encode_sentences
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.harness.folder import saved_config
@@ -30,7 +30,6 @@ from experiments.harness.training import (
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.pretrain.model import TrainedEncoder, build, mean_probabilities
 from experiments.report.classification import SCORES, score
-from experiments.report.tables import metrics_table
 from experiments.run import Task, run_and_show
 from experiments.sequence.encoder import text_encoder
 from models.text import TextClassifier
@@ -55,8 +54,8 @@ class LabelledBatch(NamedTuple):
 class LabelledSentences(Dataset[LabelledBatch]):
     """Labelled sentences as word pieces, of a length at most; indexed by an epoch and a list of places."""
 
-    def __init__(self, text: LabelledText, vocabulary: Vocabulary, *, length: int) -> None:
-        self.rows, self.labels = encode_sentences(text.sentences, vocabulary, length=length), text.labels
+    def __init__(self, text: LabelledPairs, vocabulary: Vocabulary, *, length: int) -> None:
+        self.rows, self.labels = encode_sentences(text.first, vocabulary, length=length), text.labels
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> LabelledBatch:
         _, places = index
@@ -126,17 +125,12 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
         self, trained: TrainedClassifier, data: Reviews, fitted: Fitted, folder: Path  # noqa: ARG002
     ) -> dict[str, float]:  # fmt: skip
         scores = score(*_probabilities(trained, data[1]["test"]))
-        return {f"test_{name}": value for name, value in scores.items()} | {
-            "test_accuracy_before": trained.accuracy_before,
-            "val_accuracy": fitted.history[fitted.best_epoch]["val_accuracy"],
-        }
+        best = fitted.history[fitted.best_epoch]
+        before = {"test_accuracy_before": trained.accuracy_before, "val_accuracy": best["val_accuracy"]}
+        return {f"test_{name}": value for name, value in scores.items()} | before
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:  # noqa: ARG002
         return _DEFINITIONS
-
-    def show(self, config: FinetuneConfig, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
-        before, after = metrics["test_accuracy_before"], metrics["test_accuracy"]
-        print(f"{metrics_table(metrics)}\n\ntest accuracy before fine-tuning {before:.4f}, after {after:.4f}")
 
 
 def _classifier(config: FinetuneConfig, start: TrainedEncoder) -> _Training:

@@ -26,24 +26,17 @@ from pyro_attention.analysis import explained_away
 EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained away
 
 _DEFINITIONS = {
-    "test_ppl": "perplexity per hidden word piece of the test sentences: mean probability over posterior samples "
-    "(num_samples of the configuration); for soft plain",
+    "test_ppl": "perplexity per hidden word piece of the test sentences, by the mean over posterior samples",
     "test_accuracy": "fraction of hidden test word pieces that are the most probable ones",
     "val_ppl": "perplexity per hidden word piece of the validation sentences at the best epoch, attention at its mean",
     "val_accuracy": "fraction of hidden validation word pieces that are the most probable ones, at the best epoch",
-    "explained_away": f"fraction of keys (test word pieces in every layer and head) whose attention weights from all "
-    f"queries sum to less than {EPSILON:g}; attention at its mean",
-    "key_mass_1_percent": "1st percentile of the sum of attention weights that a key gets from all queries, over test "
-    "word pieces, layers and heads; attention at its mean",
+    "explained_away": f"fraction of keys whose attention weights from all queries sum to less than {EPSILON:g}",
+    "key_mass_1_percent": "1st percentile of the sum of the mean attention weights that a key gets from all queries",
     "sst2_accuracy": "fraction of correct classes on the test sentences of SST-2 after fine-tuning",
     "scratch_accuracy": "the same of fresh weights, which were not pretrained",
     **FITTED,
 }
-_PER_HEAD = {
-    "explained_away": "fraction of keys explained away in this layer and head",
-    "key_mass_1_percent": "1st percentile of the mass of a key in this layer and head",
-    "hybrid": "share of doubly normalised attention in this layer and head, at the best epoch",
-}
+_HYBRID = "share of doubly normalised attention in this layer and head, at the best epoch"
 
 
 class MaskedTraining(OneCycleTraining):
@@ -90,22 +83,25 @@ def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
 
 
 def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What every metric means; ``NAME_layers.L_H`` is that of layer L and head H."""
-    return {name: _DEFINITIONS.get(name) or _PER_HEAD[name.partition("_layers.")[0]] for name in metrics}
+    """What every metric means; ``hybrid_layers.L_H`` is that of layer L and head H."""
+    return {name: _DEFINITIONS.get(name, _HYBRID) for name in metrics}
 
 
 def evaluate(trained: TrainedEncoder, fitted: Fitted) -> dict[str, float]:
     """Metrics of a trained network."""
-    best, masses = fitted.history[fitted.best_epoch], key_masses(trained)
-    metrics = token_scores(trained) | {
-        "val_ppl": math.exp(best["val_loss"]),
-        "val_accuracy": best["val_accuracy"],
-        **_mass_summary(torch.cat(list(masses.values())).flatten()),
-    }
-    for site, rows in masses.items():
-        for head, row in enumerate(rows):
-            metrics |= {f"{name}_{site}_{head}": value for name, value in _mass_summary(row).items()}
-    return metrics | hybrid_metrics(trained.model)
+    best = fitted.history[fitted.best_epoch]
+    mass = torch.cat(list(key_masses(trained).values())).flatten()
+    rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
+    return (
+        token_scores(trained)
+        | hybrid_metrics(trained.model)
+        | {
+            "val_ppl": math.exp(best["val_loss"]),
+            "val_accuracy": best["val_accuracy"],
+            "explained_away": (mass < EPSILON).double().mean().item(),
+            "key_mass_1_percent": mass.kthvalue(rank).values.item(),
+        }
+    )
 
 
 def mean_probabilities(
@@ -150,11 +146,3 @@ def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
             mass = explained_away(sample[0], layout=layout).mass
             found.setdefault(site, []).append(mass.transpose(0, 1)[:, batch.mask].cpu())
     return {site: torch.cat(masses, 1) for site, masses in found.items()}
-
-
-def _mass_summary(mass: Tensor) -> dict[str, float]:
-    rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
-    return {
-        "explained_away": (mass < EPSILON).double().mean().item(),
-        "key_mass_1_percent": mass.kthvalue(rank).values.item(),
-    }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from pyro_attention.analysis import TemperatureScaling, classification_scores
+from pyro_attention.analysis import TemperatureScaling, classification_scores, decompose_uncertainty, pavpu
+from pyro_attention.posterior.predictive import Noise
 
 SCORES = {
     "accuracy": "fraction of correct classes",
@@ -21,6 +23,23 @@ SCALED_SCORES = {
     for name in ("nll", "ece", "brier")
 }
 
+_LEVELS = {"01": 0.01, "05": 0.05, "10": 0.1}
+SAMPLED_SCORES = {
+    **{
+        f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top classes over "
+        f"the samples, level {level}; accurate: attention at its posterior mean, no dropout"
+        for name, level in _LEVELS.items()
+    },
+    "mutual_information": "of class and noise, mean over items, nats",
+}
+KINDS: Mapping[str, tuple[Noise, str]] = {
+    "mean": ("none", "attention at its posterior mean (an alignment summed out), no dropout"),
+    "attention": ("attention", "mean probability over samples of the attention"),
+    "mc_dropout": ("dropout", "mean probability over dropout masks, attention at its posterior mean"),
+    "both": ("both", "mean probability over samples of the attention and dropout masks"),
+}
+"""Kinds of predictions: what varies between their samples, and what they are."""
+
 
 def score(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     """The numbers of ``SCORES``, from probabilities ``[items, classes]`` or samples of them ``[S, items, classes]``."""
@@ -31,6 +50,14 @@ def score_scaled(scaling: TemperatureScaling, logits: Tensor, labels: Tensor) ->
     """The numbers of ``SCALED_SCORES``, from logits ``[items, classes]`` or samples of them."""
     scores = score(scaling(logits), labels)
     return {name: scores[name.removeprefix("scaled_")] for name in SCALED_SCORES}
+
+
+def score_samples(logits: Tensor, accurate: Tensor) -> dict[str, float]:
+    """The numbers of ``SAMPLED_SCORES``, from logits ``[S, items, classes]`` and whether each item is accurate."""
+    levels = pavpu(logits, accurate, test="logits", thresholds=tuple(_LEVELS.values()))
+    information = decompose_uncertainty(logits.softmax(-1)).mutual_information.mean().item()
+    found = {f"pavpu_{name}": levels[level].pavpu for name, level in _LEVELS.items()}
+    return found | {"mutual_information": information}
 
 
 def roc_auc(probabilities: Tensor, labels: Tensor) -> float:

@@ -67,9 +67,3 @@ def best_row(runs: Mapping[str, Runs], column: Column) -> str | None:
     if column.better is None or not means:
         return None
     return (min if column.better == "lower" else max)(means, key=lambda row: means[row])
-
-
-def best_cells(runs: Mapping[str, Runs], columns: Sequence[Column]) -> frozenset[tuple[int, str]]:
-    """The cells of :func:`summary_rows` with the best mean of their column: number of the row, head of the column."""
-    best = {column.name: best_row(runs, column) for column in columns}
-    return frozenset((list(runs).index(row), name) for name, row in best.items() if row is not None)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import base64
-import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain
 from pathlib import Path
-
-from matplotlib.figure import Figure
 
 from experiments.files import write_atomic
 from experiments.report.columns import Row
@@ -34,10 +31,7 @@ class Part:
     caption: str = ""  # of the picture; the title when omitted
     terminal: bool = True  # whether the terminal shows it; of a part with a picture it names the file, and no more
     published: bool = True  # whether results/ holds it; a picture then lies in the folder pictures/ there
-    # of report.html alone
-    best: frozenset[tuple[int, str]] = frozenset()  # cells of the rows that are marked: number of the row, its head
-    plots: Sequence[Figure] = ()
-    views: Sequence[View] = ()  # alignments to look at; one part of a report at most has them
+    views: Sequence[View] = ()  # of report.html alone: alignments to look at; one part of a report at most has them
 
     def _terminal(self) -> Iterator[str]:
         body = self.lines or (as_table(self.rows) if self.rows else "")
@@ -60,12 +54,8 @@ class Part:
         if self.title:
             yield element("h2", self.title)
         if self.rows and not self.lines:  # lines say the same
-            yield html_table(self.rows, self.best)
+            yield html_table(self.rows)
         yield from (element("p", paragraph) for paragraph in self.text.split("\n\n") if paragraph)
-        for plot in self.plots:
-            file = io.BytesIO()
-            plot.savefig(file, format="png", dpi=100)
-            yield _figure(file.getvalue(), "")
         if self.lines:
             yield element("pre", self.lines)
         if self.views:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -42,17 +42,14 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([head, "|---" * len(columns) + "|", *body])
 
 
-def html_table(rows: Sequence[Mapping[str, Any]], marked: Collection[tuple[int, str]] = ()) -> str:
-    """Rows as a table of HTML, the first cell of each as its head; marked cells (row, column) are in bold."""
+def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a table of HTML, the first cell of each as its head."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(element("th", name, scope="col") for name in columns)
     body = []
-    for number, row in enumerate(rows):
-        first, *others = [(name, _cell(row.get(name, ""))) for name in columns]
-        cells = [element("th", first[1], scope="row")]
-        for name, text in others:
-            cell = element("strong", text) if (number, name) in marked else escape(text)
-            cells.append(f"<td>{cell}</td>")
+    for row in rows:
+        first, *others = [_cell(row.get(name, "")) for name in columns]
+        cells = [element("th", first, scope="row"), *(element("td", text) for text in others)]
         body.append(f"<tr>{''.join(cells)}</tr>")
     lines = "\n".join([f"<thead><tr>{head}</tr></thead>", "<tbody>", *body, "</tbody>"])
     return f'<div class="scroll"><table class="data">{lines}</table></div>'

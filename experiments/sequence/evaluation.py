@@ -1,19 +1,32 @@
-"""What the evaluation of networks that write sentences has in common: the search, and what metrics mean."""
+"""Networks that write sentences: the search, whether they have learned anything, and what metrics mean."""
 
 from __future__ import annotations
 
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from experiments.datasets.text.vocabulary import BEGIN, END
+from experiments.datasets.text.vocabulary import BEGIN, END, PAD
 from experiments.harness.training import FITTED
-from experiments.sequence import learned
 from experiments.sequence.model import AnyTrained
 from models.decoding import Hypothesis, beam_search
 
 BATCH = 50  # sentences at a time, in evaluation
 
+LEARNED = {
+    "val_ppl_unigram": "perplexity per word piece of the same validation text under the frequencies of word pieces in "
+    "the training text, each counted once more",
+    "test_relative_entropy": "entropy of the mean posterior weights of a word piece over that of uniform weights, mean "
+    "over word pieces that have several places to attend to",
+    "test_attention_change": "total variation distance between the mean posterior weights of a word piece and their "
+    "mean over its sentence, mean over word pieces of sentences with several",
+    "test_most_frequent": "share of the most frequent sentence among those that were written of the test data",
+}
 DEFINITIONS = {
     "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
     "mean of Bayesian attention), mean over word pieces",
@@ -22,9 +35,64 @@ DEFINITIONS = {
     "pieces: so far is the bound that is trained below the log evidence",
     "test_support": "number of keys with a positive probability in a sparse alignment (in the prior of "
     "sparse_marginal, in the posterior of sparse_enum), mean over word pieces",
-    **learned.DEFINITIONS,
+    **LEARNED,
     **FITTED,
 }
+LEAST_GAIN = 0.1  # below a unigram model's perplexity
+MOST_ENTROPY = 0.95  # of uniform attention
+LEAST_CHANGE = 0.05  # from word to word; weights that have nothing in common have 1
+MOST_ALIKE = 0.5  # of the sentences
+
+
+def unigram_perplexity(train: Sequence[Tensor], val: Sequence[Tensor], *, vocabulary: int) -> float:
+    """Perplexity per word piece of sentences of ids under the frequencies of those in others, their ends counted too.
+
+    Every one of the ``vocabulary`` counts once more than it comes (Laplace), since one may be new.
+    """
+    train_counts, val_counts = (
+        torch.bincount(torch.cat([*sentences, torch.full((len(sentences),), END)]), minlength=vocabulary).double()
+        for sentences in (train, val)
+    )
+    train_counts += 1
+    train_counts[[PAD, BEGIN]] = 0  # never said
+    log_probs = (train_counts / train_counts.sum()).log()
+    return math.exp(-log_probs[val_counts > 0].dot(val_counts[val_counts > 0]).item() / val_counts.sum().item())
+
+
+def most_frequent(sentences: Sequence[str]) -> dict[str, float]:
+    """The metric ``test_most_frequent``; nothing of a single sentence."""
+    if len(sentences) < 2:
+        return {}
+    return {"test_most_frequent": max(Counter(sentences).values()) / len(sentences)}
+
+
+def warnings_of(metrics: Mapping[str, float]) -> list[str]:
+    """What shows that a network has learned nothing, a sentence each; metrics that are missing show nothing."""
+    perplexity, unigram, entropy, change, alike = (metrics.get(name, math.nan) for name in ("val_ppl", *LEARNED))
+    found = {
+        f"the network predicts words hardly better than their frequencies do: its validation perplexity is "
+        f"{perplexity:.4g}, that of a unigram model {unigram:.4g}, and {LEAST_GAIN:.0%} less is expected; train for "
+        f"longer, or with another learning rate": perplexity > (1 - LEAST_GAIN) * unigram,
+        f"the attention is nearly uniform: its entropy is {entropy:.1%} of the largest possible, where "
+        f"{MOST_ENTROPY:.0%} at most is expected": entropy > MOST_ENTROPY,
+        f"the attention looks at the same places for every word of a sentence: {change:.1%} of it changes from word to "
+        f"word, where {LEAST_CHANGE:.0%} at least is expected": change < LEAST_CHANGE and not entropy > MOST_ENTROPY,
+        f"the network writes the same sentence for {alike:.0%} of the test data, so the scores of its sentences say "
+        f"little; {MOST_ALIKE:.0%} at most is expected": alike > MOST_ALIKE,
+    }
+    return [text for text, shown in found.items() if shown]
+
+
+def print_verdict(metrics: Mapping[str, float]) -> None:
+    """Print whether a network has learned anything: warnings on stderr, or by how much it beats word frequencies."""
+    found = warnings_of(metrics)
+    for text in found:
+        print(f"warning: {text}", file=sys.stderr)
+    if not found and "val_ppl_unigram" in metrics:
+        print(
+            f"The network has learned something: its validation perplexity is {metrics['val_ppl']:.4g}, that of a "
+            f"unigram model of the training words {metrics['val_ppl_unigram']:.4g}."
+        )
 
 
 def search(trained: AnyTrained, source: Tensor, mask: Tensor, **options: Any) -> list[Hypothesis]:

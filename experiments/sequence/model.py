@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
+from experiments.harness.checkpoints import read_weights, weights_file
 from experiments.harness.options import TrainingOptions
-from experiments.harness.ranks import is_first
 from experiments.harness.training import ELBOTraining, OneCycleTraining, Trained, load_best, resolve_device
-from experiments.harness.weights import read_weights, weights_file
 from experiments.sequence.config import SequenceConfig
 from guides.inference_network import AlignmentNetwork, RegionNetwork
 from guides.schemes import Scheme
@@ -171,8 +170,7 @@ def run_vocabulary(folder: Path, start: Path | None, train: Callable[[], Vocabul
     if path.is_file():
         return Vocabulary.load(path)
     vocabulary = train() if start is None else Vocabulary.load(start / "vocabulary.json")
-    if is_first():
-        vocabulary.save(path)
+    vocabulary.save(path)
     return vocabulary
 
 

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.datasets.text.parallel_text import ParallelText, Rules, checked_lines, read_lines
+from experiments.datasets.text.parallel_text import Rules, checked_lines, read_lines
 from experiments.files import UserError, user_errors, write_text
 
 
 @dataclass(frozen=True)
 class SourceText:
-    """A file to write sentences of: its own without others, their lines from 0, and why other lines are left out."""
+    """The sentences of a file that can be read, in these lines, counted from 0, of so many; and where to write."""
 
-    text: ParallelText
+    file: Path
+    sentences: list[str]
     places: list[int]
-    faults: list[str]
+    lines: int
+    out: Path
 
-    def in_place(self, written: Iterable[str]) -> list[str]:
-        """A line for each of the file: what was written of its sentence, and nothing of those left out."""
-        lines = [""] * (len(self.places) + len(self.faults))
-        for place, sentence in zip(self.places, written, strict=True):
+    def write(self, written: Sequence[str], cut: Sequence[bool]) -> None:
+        """Write a line for each of the file, empty where there is no sentence; say on stderr which were cut."""
+        lines = [""] * self.lines
+        for place, sentence, is_cut in zip(self.places, written, cut, strict=True):
             lines[place] = sentence
-        return lines
+            if is_cut:
+                print(f"{self.file}: line {place + 1} was cut at the largest length", file=sys.stderr)
+        write_lines(self.out, lines)
 
 
-def read_source(file: Path, rules: Rules, *, languages: tuple[str, str], task: str) -> SourceText:
-    """Read a file, a sentence a line, for what the ``task`` says, "translate" or "summarize".
+def read_source(file: Path, rules: Rules, out: Path, overwrite: bool) -> SourceText:
+    """Read a file, a sentence a line, and say on stderr which lines are left out.
 
     Raises:
-        UserError: The file cannot be read, or has no sentence.
+        UserError: The file cannot be read or has no sentence, or what is to be written would replace a file.
     """
+    if out.resolve() == file.resolve():
+        raise UserError(f"the result would replace {file}; name another file by --out")
+    refuse_to_replace([out], overwrite=overwrite)
     with user_errors(OSError, ValueError):
         checked = list(checked_lines([read_lines(file)], [file], rules))
-    faults = [fault.message for _, fault in checked if fault is not None]
+    for _, fault in checked:
+        if fault is not None:
+            print(f"{fault.message}; its line of {out.name} is empty", file=sys.stderr)
     places = [place for place, (_, fault) in enumerate(checked) if fault is None]
     if not places:
-        first = f", the first: {faults[0]}" if faults else ""
-        raise UserError(f"{file} has no sentence to {task}; {len(faults)} lines can not be {task}d{first}")
-    text = ParallelText([checked[place][0][0] for place in places], [""] * len(places), file.name, languages)
-    return SourceText(text, places, faults)
+        raise UserError(f"{file} has no sentence that can be read")
+    return SourceText(file, [checked[place][0][0] for place in places], places, len(checked), out)
 
 
 def refuse_to_replace(files: Iterable[Path], *, overwrite: bool) -> None:

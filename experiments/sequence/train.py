@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from experiments.datasets.text.batches import BucketSampler
+from experiments.datasets.text.batches import BucketSampler, batch_loader
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import Fitted, Trained, fit_batches
 from experiments.report.tables import metrics_table
 from experiments.run import Task
-from experiments.sequence.learned import most_frequent, print_verdict, unigram_perplexity, warnings_of
+from experiments.sequence.evaluation import most_frequent, print_verdict, unigram_perplexity, warnings_of
 from experiments.sequence.own_text import write_lines
 
 Config = TypeVar("Config", bound=TrainingOptions)
@@ -52,10 +51,8 @@ class SequenceTask(Task[Config, Data, Network]):
         config: Any = trained.config
         encoded = self.encode(trained, data)
         in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
-        # batch_size=None: what a sampler yields, a list of places, is the index
-        train = DataLoader[Any](encoded.train, sampler=encoded.sampler, batch_size=None)
-        val = DataLoader[Any](encoded.val, sampler=in_order, batch_size=None)
-        return fit_batches(config, trained.module, train, val, folder=folder, patience=config.patience)
+        loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, in_order)
+        return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
 
     def evaluate(self, trained: Network, data: Data, fitted: Fitted, folder: Path) -> dict[str, float]:
         network: Any = trained

@@ -6,32 +6,23 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from experiments.datasets.images.options import RegionOptions
 from experiments.datasets.names import PhotoQuestionsName
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, Dropout, StudyOptions
 from guides.names import NormalizerName, SchemeName
 from guides.options import AlignmentSchemeOptions, UsedBy
 
-_PHOTOGRAPHS = ("easy_vqa", "daquar")
-
 
 @dataclass(frozen=True, kw_only=True)
-class VQAConfig(BatchOptions, AlignmentSchemeOptions):
+class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     """Train a model that answers questions about photographs, and evaluate it on the test questions.
 
     Args:
         dataset: The questions; digits are about scenes of handwritten digits and need no file.
         encoder: What makes features of the photographs of easy_vqa and daquar: own is a small network, trained once to
             tell which answers a photograph has and then frozen; mobilenet_v2 is trained on ImageNet.
-        encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
-            torchvision's own when omitted.
-        encoder_epochs: Epochs of the own encoder.
-        size: Side in pixels that photographs are brought to; 64 for easy_vqa and 192 for daquar when omitted. own makes
-            a region of 16 x 16 pixels, mobilenet_v2 of 32 x 32.
-        cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
-        skip_bad: Leave out photographs that are missing or damaged, and the questions about them, instead of stopping.
         blind: Blank all regions, so that answers come from the question alone.
-        questions: Train on so many questions, the first; all when omitted.
         test_questions: Validate and test on so many questions each, the first; all when omitted.
         train_share: Share of the training questions to train on, drawn by the seed.
         answers: Number of answers to choose from, the most frequent ones of the training questions.
@@ -43,8 +34,7 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
         likelihood: single is one answer, drawn in proportion to the votes; scores is a soft score of every answer,
             min(people / 3, 1).
         hidden: Width of question, regions and attention.
-        layers: Layers of MCAN over the question and over the regions, where with more than one a region tells of others
-            too, and where the answer is read from means little; layers in which the regions of bottom_up see each
+        layers: Layers of MCAN over the question and over the regions; layers in which the regions of bottom_up see each
             other first.
         heads: Heads of the attention of MCAN.
         dropout: Dropout of attention weights, of what every layer adds, and ahead of the output.
@@ -58,13 +48,7 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
 
     dataset: Literal["digits", PhotoQuestionsName] = "digits"
     encoder: Literal["own", "mobilenet_v2"] = "own"
-    encoder_weights: Path | None = None
-    encoder_epochs: PositiveInt = 15
-    size: PositiveInt | None = None
-    cache: Path | None = None
-    skip_bad: bool = False
     blind: bool = False
-    questions: PositiveInt | None = None
     test_questions: PositiveInt | None = None
     train_share: ClosedUnitInterval = 1.0
     answers: PositiveInt = 3000
@@ -84,29 +68,7 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions):
     gradient_clip: PositiveFloat = 5.0
     max_epochs: PositiveInt = 10
 
-    USED_BY: ClassVar[UsedBy] = {
-        **{name: {"dataset": _PHOTOGRAPHS} for name in ("encoder", "size")},
-        "encoder_weights": {"dataset": _PHOTOGRAPHS, "encoder": ("mobilenet_v2",)},
-        "encoder_epochs": {"dataset": _PHOTOGRAPHS, "encoder": ("own",)},
-        "normalizer": {"model": ("mcan", "multi_view")},
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    """Evaluate the network of a finished run on its test questions again, with options of one's own.
-
-    Args:
-        run: Folder of the run.
-        num_samples: Posterior samples; those of the training when omitted.
-        test_noise: Standard deviations of the noise on the regions; those of the training when omitted.
-        device: Where to compute.
-    """
-
-    run: Path
-    num_samples: PositiveInt | None = None
-    test_noise: tuple[NonNegativeFloat, ...] | None = None
-    device: Device = "auto"
+    USED_BY: ClassVar[UsedBy] = {"normalizer": {"model": ("mcan", "multi_view")}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +97,6 @@ class AskConfig:
 
 COMMANDS = {
     "train": Command(VQAConfig, "experiments.vqa.train:train"),
-    "evaluate": Command(EvaluateConfig, "experiments.vqa.train:evaluate_run"),
     "ask": Command(AskConfig, "experiments.vqa.train:ask"),
     "table": Command(StudyOptions, "experiments.vqa.studies:table", training=VQAConfig),
     "search": Command(StudyOptions, "experiments.vqa.studies:search", training=VQAConfig),

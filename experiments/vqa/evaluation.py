@@ -13,45 +13,38 @@ from torch import Tensor
 
 from experiments.datasets.questions.data import Questions
 from experiments.harness.training import FITTED
-from experiments.report.classification import SCALED_SCORES, SCORES, score, score_scaled
+from experiments.report.classification import (
+    KINDS,
+    SAMPLED_SCORES,
+    SCALED_SCORES,
+    SCORES,
+    score,
+    score_samples,
+    score_scaled,
+)
 from experiments.vqa.accuracy import consensus, vqa_accuracy
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers
 from pyro_attention import sample_posterior
-from pyro_attention.analysis import TemperatureScaling, decompose_uncertainty, fit_temperature, hybrid_weights, pavpu
-from pyro_attention.posterior.predictive import Noise, seeded
+from pyro_attention.analysis import TemperatureScaling, decompose_uncertainty, fit_temperature, hybrid_weights
+from pyro_attention.posterior.predictive import seeded
 
 LOOKING = {"mcan": "reduce.regions", "bottom_up": "alignment"}
 """The site of each model whose weights say which region the answer is read from."""
 
-# Kind of prediction: what varies between its samples, and what it is.
-_KINDS: dict[str, tuple[Noise, str]] = {
-    "mean": ("none", "attention at its posterior mean (an alignment summed out), no dropout"),
-    "attention": ("attention", "mean probability over samples of the attention"),
-    "mc_dropout": ("dropout", "mean probability over dropout masks, attention at its posterior mean"),
-    "both": ("both", "mean probability over samples of the attention and dropout masks"),
-}
-_LEVELS = {"01": 0.01, "05": 0.05, "10": 0.1}
 UNCERTAINTIES = ("entropy", "mutual_information", "attention_variance")
-_UNCERTAIN = (
-    "entropy of the answer's mean probability, mutual information of answer and noise, or variance of the attention "
-    "weights over samples, mean over regions"
-)
+_UNCERTAIN = "entropy of the answer, its mutual information with the noise, or variance of the attention weights"
 # What the metrics are whose names begin so, behind test_; the first that fits says it.
 _DEFINITIONS = {
     **SCALED_SCORES,
     **SCORES,
-    "accuracy": "accuracy of the most probable answer: min(others who gave it / 3, 1), mean over people and questions; "
-    "of a single person's answer, whether it is right",
-    "pavpu_": "PAvPU: accurate and certain or neither; paired t-test on logits of the two top answers over the samples "
-    "at this level",
-    "mutual_information": "of answer and noise, mean over questions, nats",
+    "accuracy": "accuracy of the most probable answer: min(others who gave it / 3, 1), mean over people and questions",
+    **SAMPLED_SCORES,
     "auroc_": f"area under the ROC curve for wrong answers of the {_UNCERTAIN}",
     "absent_auroc_": f"area under the ROC curve for questions about what is not there of the {_UNCERTAIN}",
     "hybrid_": "share of doubly normalised attention at this site, mean over heads, at the best epoch",
-    "relevant_mass": "share of the attention that the answer is read from on the relevant regions, at its posterior "
-    "mean, mean over test questions",
+    "relevant_mass": "share of the attention that the answer is read from on the relevant regions",
     "uniform_mass": "the same share under uniform attention",
-    "attention_entropy": "entropy of that attention, mean over test questions, nats",
+    "attention_entropy": "entropy of that attention, nats",
     "val_accuracy": "accuracy on the validation questions at the best epoch, attention at its mean",
     "val_loss": "mean negative log-likelihood on the validation questions at the best epoch, without KL, nats",
     "majority_accuracy": "accuracy on the test questions of the most frequent answer of the training questions",
@@ -67,7 +60,7 @@ def definitions(metrics: Iterable[str]) -> dict[str, str]:
     for metric in metrics:
         what, *where = metric.removeprefix("test_").split("/")
         text = next(text for name, text in _DEFINITIONS.items() if what.startswith(name))
-        told = [_KINDS[part][1] if part in _KINDS else part.replace("_", " ") for part in where]
+        told = [KINDS[part][1] if part in KINDS else part.replace("_", " ") for part in where]
         found[metric] = "; ".join((text, *told))
     return found
 
@@ -98,7 +91,7 @@ def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: flo
 
     Gaussian noise of this standard deviation on the regions is of the same seed, so the same for all networks.
     """
-    varied, config = _KINDS[kind][0], trained.config
+    varied, config = KINDS[kind][0], trained.config
     count = 1 if kind == "mean" else config.num_samples
     logits, variances, places = [], [], []
     for number, batch in enumerate(_batches(trained, data, noise)):
@@ -143,7 +136,7 @@ def evaluate(
     test, metrics, said, scalings = data["test"], dict[str, float](), dict[str, Tensor](), {}
     kinds = ["mean"]  # of deterministic attention, and of an alignment that is summed out, there are fewer
     if not trained.module.sums_out:
-        kinds = list(_KINDS) if trained.is_random else ["mean", "mc_dropout"]
+        kinds = list(KINDS) if trained.is_random else ["mean", "mc_dropout"]
     for kind in kinds:
         places, labels = _labels(data["val"])
         scalings[kind] = fit_temperature(outputs_of(trained, data["val"], kind).logits[:, places], labels)
@@ -195,9 +188,7 @@ def _scores(outputs: Outputs, scaling: TemperatureScaling, accurate: Tensor, dat
     if 0 < wrong.sum() < len(wrong):
         found |= {f"auroc_{name}": float(roc_auc_score(wrong, values)) for name, values in uncertainties.items()}
     if len(outputs.logits) > 1:
-        levels = pavpu(outputs.logits, accurate, test="logits", thresholds=tuple(_LEVELS.values()))
-        found |= {f"pavpu_{name}": levels[level].pavpu for name, level in _LEVELS.items()}
-        found["mutual_information"] = uncertainties["mutual_information"].mean().item()
+        found |= score_samples(outputs.logits, accurate)
     return found
 
 

@@ -22,7 +22,6 @@ from experiments.datasets.questions.digit_questions import digit_questions
 from experiments.datasets.questions.load import PhotographOptions, load_photo_questions
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, read_json, user_errors, write_atomic
-from experiments.harness.ranks import is_first
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.vqa.accuracy import consensus, soft_scores
 from experiments.vqa.config import VQAConfig
@@ -78,8 +77,7 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
     frequent = sorted(counts, key=lambda answer: (-counts[answer], answer))
     made = Words(sorted({word for question in data.questions for word in question}), frequent[:answers])
     content = json.dumps(asdict(made), ensure_ascii=False, indent=0).encode()
-    if is_first():
-        write_atomic(path, lambda file: file.write(content))
+    write_atomic(path, lambda file: file.write(content))
     return made
 
 
@@ -150,15 +148,15 @@ def load_questions(config: VQAConfig, *, train_encoder: bool = True) -> dict[str
     else:
         options = PhotographOptions(
             encoder=config.encoder, weights=config.encoder_weights, size=config.size, epochs=config.encoder_epochs,
-            train=train_encoder, cache=config.cache, skip=config.skip_bad, device=resolve_device(config.device),
+            train=train_encoder, cache=config.cache, device=resolve_device(config.device),
             progress=config.progress,
         )  # fmt: skip
         with user_errors(ImportError):
             found = load_photo_questions(config.dataset, options, data_root=config.data_root)
     for part, data in found.items():
-        most = config.questions if part == "train" else config.test_questions
+        most = len(data) if part == "train" else config.test_questions or len(data)
         seen = replace(data, regions=blank(data.regions)) if config.blind else data
-        found[part] = seen if most is None else seen.pick(range(min(most, len(seen))))
+        found[part] = seen.pick(range(min(most, len(seen))))
     if config.train_share < 1:
         generator = torch.Generator().manual_seed(config.seed)
         order = torch.randperm(len(found["train"]), generator=generator).tolist()

@@ -21,7 +21,7 @@ from experiments.report.statistics import Estimate, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
 from experiments.vqa.evaluation import UNCERTAINTIES, accuracies
 from experiments.vqa.model import Answered, load_questions, load_words
-from experiments.vqa.train import VQATask, draw_questions
+from experiments.vqa.train import VQATask
 from guides.rows import LEGEND, rows
 from pyro_attention.analysis import decompose_uncertainty
 
@@ -154,11 +154,10 @@ def _mcan(dataset: str, **options: Any) -> Study:
         title=f"Bayesian Attention Modules, Table 2: MCAN on {dataset}",
         about=ABOUT,
         text=f"{LEGEND} Every attention of MCAN is random. Noise is Gaussian, on the regions, in units of the "
-        "features' standard deviation; rows that are named so are trained with noise of .5, the others have it at test "
-        "time alone. Attention at its posterior mean, no dropout. Question only: soft, trained and tested with all "
-        f"regions blank. {_TRAINED}: accuracy clean / noisy; PAvPU clean / noisy. KL weight 1e-5, scale .1, "
-        "concentration 100: chosen on validation questions about digits (search vqa-digits), where fixed priors take "
-        "the setting of contextual ones.",
+        "features' standard deviation; rows that are named so are trained with noise of .5. Attention at its posterior "
+        "mean, no dropout. Question only: soft, trained and tested with all regions blank. "
+        f"{_TRAINED}: accuracy clean / noisy; PAvPU clean / noisy. KL weight 1e-5, scale .1, concentration 100: chosen "
+        "on validation questions about digits (search vqa-digits), contextual priors for fixed ones too.",
         task=TASK,
         rows=POSTERIORS | NOISY | {"question only": {**POSTERIORS["soft"], "blind": True}},
         options={"dataset": dataset, "max_epochs": 8, **options},
@@ -273,10 +272,9 @@ def _uncertainty(finished: Finished) -> list[Part]:
                 absent.append({"row": f"{row}: {noise}"})
                 absent[-1] |= {column.name: finished.cell(row, column, "1") for column in columns}
     text = (
-        "Area under the ROC curve: .5 is chance, 1 tells every wrong answer of the test from every right one. Mean "
-        f"over seeds with the 95 % interval of {RESAMPLES} bootstrap samples of the test questions, the same ones in "
-        "all rows; the seeds are fixed, so the interval says nothing of other seeds. An ensemble is the mean "
-        "probability of all seeds, without dropout, and there is one. Trained on all questions."
+        f"Area under the ROC curve, mean over seeds, with the 95 % interval of {RESAMPLES} bootstrap samples of the "
+        "test questions, which says nothing of other seeds. An ensemble is the mean probability of all seeds, without "
+        "dropout. Trained on all questions."
     )
     parts = [Part("Does uncertainty tell wrong answers from right ones?", text, wrong)]
     text = (
@@ -332,43 +330,7 @@ SHARES_OF_QUESTIONS = replace(
 )
 
 
-def _pictures(finished: Finished) -> list[Part]:
-    """Where the network of the first seed looks at some test questions, for every row."""
-    found = []
-    for row in finished.rows:
-        config = finished.configs[row, "", finished.seeds[0]]
-        paths = draw_questions(config.out, 2, device=config.device, out=finished.pictures, name=row)
-        found += [Part(f"Where {row} attention looks", picture=path, published=False) for path in paths]
-    return found
-
-
-COMPARE = Study(
-    name="compare",
-    title="Kinds of attention of a network that answers questions",
-    text=f"{LEGEND} MCAN on a small number of questions; attention at its posterior mean, noise of half a standard "
-    "deviation of the features at test time alone. Mass: of the attention that the answer is read from, on the regions "
-    "that one has to look at, beside uniform attention. AUROC: of the entropy of the answer over samples, for wrong "
-    "answers.",
-    task=TASK,
-    rows=rows(("soft", "LC", "WC")),
-    row="attention",
-    options={"questions": 8000, "max_epochs": 10, "num_samples": 5},
-    seeds=2,
-    columns=(ACCURACY,),
-    more=(
-        _in_noise(ACCURACY, "noise .5"),
-        NLL,
-        ECE,
-        *LOOKING[:2],
-        Column("AUROC dropout", "test_auroc_entropy/mc_dropout"),
-        Column("AUROC attention", "test_auroc_entropy/attention"),
-        MS,
-    ),
-    parts=_pictures,
-    published=False,
-)
-
-_ALL = (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS, COMPARE)
+_ALL = (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS)
 STUDIES = {study.name: study for study in _ALL}
 table = partial(run_study, STUDIES)
 search = partial(run_search, STUDIES)

@@ -1,10 +1,10 @@
-"""Train a network that answers questions about photographs, evaluate it again, and ask it one question."""
+"""Train a network that answers questions about photographs, and ask it one question."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,12 +24,12 @@ from experiments.report.columns import Row
 from experiments.report.figures import overlay, panels, printable, save
 from experiments.report.tables import as_table, metrics_table
 from experiments.run import Task, run_and_show
-from experiments.vqa.config import AskConfig, EvaluateConfig, VQAConfig
+from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.evaluation import LOOKING, Outputs, definitions, evaluate, guesses, looked_at
 from experiments.vqa.model import TrainedAnswers, blank, build, load_questions, load_words
 from pyro_attention.posterior.predictive import Noise
 
-LEVEL = 0.95  # of credible intervals
+_TAILS = torch.tensor([0.025, 0.975])  # of credible intervals
 
 
 class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
@@ -72,48 +72,47 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
         return definitions(metrics)
 
     def show(self, config: VQAConfig, metrics: Mapping[str, float], folder: Path) -> None:
-        print(metrics_table(metrics), "", *draw_questions(folder, 3, device=config.device), sep="\n")
+        print(metrics_table(metrics))
+        trained, questions = load_trained(folder, config.device)
+        data = questions["test"]
+        for place in torch.linspace(0, len(data) - 1, 3).long().unique().tolist():  # as far apart as they can be
+            words, photograph, path = data.questions[place], int(data.photographs[place]), f"question-{place}.png"
+            print(reply_to(trained, data.regions, words, photograph, folder / "figures" / path).picture or "")
 
 
-def train(config: VQAConfig) -> None:
-    """The command."""
-    run_and_show(VQATask(), config)
+train = partial(run_and_show, VQATask())
 
 
 class Reply(NamedTuple):
     """What a network says to one question."""
 
     outputs: Outputs
-    weights: Tensor | None  # samples [S, N] of all regions that the answer is read from, if one attention says which
     answers: list[Row]  # the most probable ones, with credible intervals of their probabilities if there are samples
-
-    def save(
-        self, trained: TrainedAnswers, words: Sequence[str], regions: Regions, place: int, path: Path
-    ) -> Path | None:
-        """Draw where the network looks at a photograph, if it has weights that say so."""
-        if self.weights is None:
-            return None
-        title = "{}: {}? {answer} ({probability})".format(trained.config.guide, " ".join(words), **self.answers[0])
-        return save(looking_figure(self.weights, regions, place, title=title), path)
+    weights: Tensor | None  # samples [S, N] of all regions that the answer is read from, if one attention says which
+    picture: Path | None  # of these weights
 
 
 def reply_to(
-    trained: TrainedAnswers, regions: Regions, words: Sequence[str], photograph: int, *, num_samples: int = 200
-) -> Reply:
-    """Ask a question about the photograph at a place of the regions."""
+    trained: TrainedAnswers, regions: Regions, words: Sequence[str], photograph: int, path: Path, *,
+    num_samples: int = 200,
+) -> Reply:  # fmt: skip
+    """Ask a question about the photograph at a place of the regions, and draw where the network looks."""
     one = Questions("asked", [list(words)], [{}], torch.tensor([photograph]), regions, ["asked"])
     batch = next(trained.answered(one).batches(trained.device))
     count = num_samples if trained.is_random else 1
     noise: Noise = "attention" if trained.is_random else "none"
     outputs = Outputs(trained.module.outputs(batch, num_samples=count, noise=noise, seed=trained.config.seed).cpu())
-    weights = looked_at(trained, batch, num_samples=count)[:, 0] if trained.config.model in LOOKING else None
     samples, rows = outputs.logits.softmax(-1)[:, 0], list[Row]()
     for place in outputs.probabilities[0].argsort(descending=True)[:5].tolist():
         rows.append({"answer": trained.words.answers[place], "probability": f"{samples[:, place].mean():.3f}"})
         if count > 1:
-            low, high = samples[:, place].quantile(torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2])).tolist()
-            rows[-1][f"{LEVEL:.0%} interval"] = f"[{low:.3f}, {high:.3f}]"
-    return Reply(outputs, weights, rows)
+            low, high = samples[:, place].quantile(_TAILS).tolist()
+            rows[-1]["95% interval"] = f"[{low:.3f}, {high:.3f}]"
+    if trained.config.model not in LOOKING:
+        return Reply(outputs, rows, None, None)
+    weights = looked_at(trained, batch, num_samples=count)[:, 0]
+    title = "{}: {}? {answer} ({probability})".format(trained.config.guide, " ".join(words), **rows[0])
+    return Reply(outputs, rows, weights, save(looking_figure(weights, regions, photograph, title=title), path))
 
 
 def ask(config: AskConfig) -> Reply:
@@ -138,39 +137,14 @@ def ask(config: AskConfig) -> Reply:
         raise UserError(f"there is no test photograph {place}; expected numbers from 0 to {len(regions) - 1}")
     if unknown := [word for word in words if word not in trained.words.word_ids]:
         print(f"not among the words of the training questions: {', '.join(unknown)}", file=sys.stderr)
-    reply = reply_to(trained, regions, words, place, num_samples=config.num_samples)
+    path = config.out or config.run / "figures" / "asked.png"
+    reply = reply_to(trained, regions, words, place, path, num_samples=config.num_samples)
     doubt = ", ".join(
         f"{name.replace('_', ' ')} {value.item():.3f} nats" for name, value in reply.outputs.uncertainties().items()
     )
     print(f"{' '.join(words)}?\n\n{as_table(reply.answers)}\n\n{doubt}")
-    if not trained.is_random:
-        print(f"{trained.config.guide} attention predicts without samples, so there are no intervals")
-    path = reply.save(trained, words, regions, place, config.out or config.run / "figures" / "asked.png")
-    print(path or f"{trained.config.model} does not read the answer from one latent attention, so there is no picture")
+    print(reply.picture or f"{trained.config.model} does not read the answer from one latent attention: no picture")
     return reply
-
-
-def draw_questions(
-    folder: Path, count: int, *, device: Device = "auto", out: Path | None = None, name: str = "question"
-) -> list[Path]:
-    """Draw where the network of a run looks at some test questions, which lie as far apart as they can."""
-    trained, questions = load_trained(folder, device)
-    data, paths = questions["test"], list[Path | None]()
-    for place in torch.linspace(0, len(data) - 1, count).long().unique().tolist():
-        words, photograph = data.questions[place], int(data.photographs[place])
-        reply, path = reply_to(trained, data.regions, words, photograph), f"{name}-{place}.png"
-        paths.append(reply.save(trained, words, data.regions, photograph, (out or folder / "figures") / path))
-    return [path for path in paths if path is not None]
-
-
-def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
-    """Print the metrics of a run's network on its test questions."""
-    trained, questions = load_trained(config.run, config.device)
-    given = {name: getattr(config, name) for name in ("num_samples", "test_noise")}
-    changes = {name: value for name, value in given.items() if value is not None}
-    metrics, _ = evaluate(replace(trained, config=replace(trained.config, **changes)), questions)
-    print(metrics_table(metrics))
-    return metrics
 
 
 def load_trained(
@@ -193,21 +167,19 @@ def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title:
     are samples ``[S, N]``; of one sample there is no interval.
     """
     weights = weights.cpu()
-    tails = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    mean, (low, high) = weights.mean(0), weights.quantile(tails, dim=0)
+    mean, (low, high) = weights.mean(0), weights.quantile(_TAILS, dim=0)
     if regions.pictures is None or regions.grid is None:
         figure, ((axis,),) = panels(1, 1, size=(6.4, 2.8))
         axis.bar(np.arange(len(mean)), mean.numpy(), color="#1b6ca8", width=0.7)
         axis.vlines(np.arange(len(mean)), low.numpy(), high.numpy(), color="0.25", linewidth=1)
         axis.set(xlabel="region", ylabel="attention")
     else:
-        shown: list[tuple[str, str | None, Tensor | None]] = [("", None, None), ("mean attention", "Blues", mean)]
-        if len(weights) > 1:
-            shown.append((f"width of its {LEVEL:.0%} credible interval", "Purples", high - low))
-        figure, (axes,) = panels(1, len(shown), size=(3.2 * len(shown), 3.2))
-        for axis, (name, colours, values) in zip(axes, shown, strict=True):
+        shown = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
+        shown = shown[: min(2, len(weights))]
+        figure, (axes,) = panels(1, 1 + len(shown), size=(3.2 + 3.2 * len(shown), 3.2))
+        overlay(axes[0], regions.pictures[photograph], regions.grid, None, None)
+        for axis, (name, colours, values) in zip(axes[1:], shown, strict=True):
             heat = overlay(axis, regions.pictures[photograph], regions.grid, values, colours, name=name)
-            if values is not None:
-                figure.colorbar(heat, ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
+            figure.colorbar(heat, ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
     figure.suptitle(printable(title), fontsize=11)
     return figure

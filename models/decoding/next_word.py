@@ -15,17 +15,6 @@ from pyro_attention.analysis.alignments.weights import k_max as keep_largest
 from pyro_attention.families.base import Family
 from pyro_attention.ops.token_log_prob import default_chunk_rows
 
-__all__ = [
-    "DEFAULT",
-    "Inference",
-    "next_word_log_probs",
-    "next_word_mixture",
-    "smoothed_alignments",
-    "target_alignments",
-    "target_log_probs",
-    "word_alignment",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:

@@ -5,7 +5,7 @@ begin token. Hypotheses that end are finished if they are among the best ``beam`
 all live ones; the best ``beam`` others go on. The search of a sentence stops when no live hypothesis can beat the worst
 of the ``keep`` best finished ones any more: log probabilities only fall, so one of log probability l never scores above
 ``l / ((5 + max_length) / 6) ** alpha``. That a finished hypothesis has the highest log probability is not enough, since
-a longer one may outscore it. Ties go to the shorter hypothesis, then to the better prefix, then to the lower id.
+a longer one may outscore it.
 
 The decoder is fed with the expected context, also of a model that was trained with ``input_feed="sampled"``. Padding
 of the source never changes a result, and the batch none beyond rounding (with posterior draws: up to the noise drawn).
@@ -29,8 +29,6 @@ from torch import Tensor, nn
 from models.decoder import AttentionDecoder, DecoderState
 from models.decoding.next_word import DEFAULT, Inference, next_word_log_probs, target_alignments
 from pyro_attention.posterior.predictive import seeded
-
-__all__ = ["Hypothesis", "SearchState", "beam_search", "sample", "search_words"]
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def beam_search(
         >>> [len(hypotheses) for hypotheses in found], found[0][0].score >= found[0][1].score
         ([2, 2], True)
     """
-    _check_request(model, source, source_mask, inference)
+    inference.check(model)
 
     def advance(state: DecoderState, words: Tensor) -> tuple[Tensor, DecoderState]:
         step = model.read(state, words, k_max=inference.k_max)
@@ -186,7 +184,6 @@ def sample(
     temperature: float = 1.0,
     max_length: int = 100,
     inference: Inference = DEFAULT,
-    alignments: bool = True,
     seed: int | None = None,
 ) -> list[Hypothesis]:
     r"""One random sentence for each source, word by word from :math:`p(y \mid x, y_{<j})^{1/T}`, normalised.
@@ -211,16 +208,15 @@ def sample(
     """
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is {temperature}, expected a positive finite number")
-    _check_request(model, source, source_mask, inference)
+    inference.check(model)
     with _evaluation(model), seeded(seed):
-        start = state = model.start(model.encode(source, source_mask), source_mask)
+        state = model.start(model.encode(source, source_mask), source_mask)
         word = torch.full((len(source),), begin, device=source.device)
         drawn: list[tuple[Tensor, Tensor]] = []
         ended = torch.zeros_like(source_mask[:, 0])
         while len(drawn) < max_length and not ended.all():
             step = model.read(state, word, k_max=inference.k_max)
             state, words = step.state, next_word_log_probs(model, step, inference)
-            _largest(words, 1)  # names NaN
             word = (words / temperature).softmax(1).multinomial(1).squeeze(1)
             drawn.append((word, words.gather(1, word[:, None]).squeeze(1)))
             ended = ended | (word == end)
@@ -230,9 +226,7 @@ def sample(
             length = tokens.index(end) + 1 if end in tokens else len(tokens)
             total = sum(log_probs[:length])
             found.append(Hypothesis(tuple(tokens[:length]), total, total, end in tokens))
-        if not alignments:
-            return found
-        return [row[0] for row in _align(model, start, [[one] for one in found], begin=begin, inference=inference)]
+        return found
 
 
 @dataclass(frozen=True)
@@ -286,7 +280,9 @@ class _Search:
         if self.no_repeat is not None:
             words = words.masked_fill(_repeats(beams.tokens, self.no_repeat, words.size(-1)), -math.inf)
         total = (beams.log_probs.unsqueeze(-1) + words).flatten(1)
-        log_probs, index = _largest(total, min(2 * self.beam, total.size(1)))  # at most `beam` of these end
+        if total.isnan().any():
+            raise ValueError("log probabilities are NaN; check the model's parameters")
+        log_probs, index = total.topk(min(2 * self.beam, total.size(1)))  # at most `beam` of these end
         origin, word = index // words.size(-1), index % words.size(-1)
         before = beams.tokens.gather(1, origin.unsqueeze(-1).expand(-1, -1, beams.tokens.size(-1)))
         tokens, ends = torch.cat([before, word.unsqueeze(-1)], -1), word == self.end
@@ -352,22 +348,6 @@ def _repeats(tokens: Tensor, size: int, vocabulary: int) -> Tensor:
     return found.scatter_add(-1, there[..., -1], same.long()).bool()
 
 
-def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest entries of every row ``[R, N]`` in falling order and their indices; of equal ones the first.
-
-    ``torch.topk`` may take any of equal entries, and sorting a whole row of beam times vocabulary is slow.
-    """
-    least = values.topk(count, dim=1).values[:, -1:]
-    if values.isnan().any():
-        bad = values.isnan().any(1).sum().item()
-        raise ValueError(f"log probabilities of {bad} sentences are NaN; check the model's parameters")
-    above, equal = values > least, values == least
-    room = count - above.sum(1, keepdim=True)
-    chosen = (above | (equal & (equal.cumsum(1) <= room))).nonzero()[:, 1].view(len(values), count)
-    ordered, order = values.gather(1, chosen).sort(dim=1, descending=True, stable=True)
-    return ordered, chosen.gather(1, order)
-
-
 def _align(
     model: AttentionDecoder,
     start: DecoderState,
@@ -395,21 +375,10 @@ def _align(
 
 @contextmanager
 def _evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the context; after it every module is as it was."""
-    modes = {module: module.training for module in model.modules()}
+    """Evaluation mode inside the context."""
+    before = model.training
+    model.eval()
     try:
-        model.eval()
         yield
     finally:
-        for module, mode in modes.items():
-            module.training = mode
-
-
-def _check_request(model: AttentionDecoder, source: Tensor, source_mask: Tensor, inference: Inference) -> None:
-    inference.check(model)
-    model.check_source(source)
-    if source_mask.dtype != torch.bool or source_mask.shape != source.shape[:2]:
-        seen = f"shape {tuple(source_mask.shape)} and dtype {source_mask.dtype}"
-        raise ValueError(f"source_mask has {seen}, expected torch.bool of the source's {tuple(source.shape[:2])}")
-    if (source_mask[:, 1:] & ~source_mask[:, :-1]).any():
-        raise ValueError("source_mask has words behind padding, expected the words of every row first")
+        model.train(before)

@@ -52,7 +52,7 @@ from pyro_attention.analysis.classification import (
 )
 from pyro_attention.analysis.coverage import Coverage, check_coverage
 from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
-from pyro_attention.analysis.explained_away import ExplainedAway, MassHistogram, explained_away, hybrid_weights
+from pyro_attention.analysis.explained_away import ExplainedAway, explained_away, hybrid_weights
 
 __all__ = [
     "Alignment",
@@ -65,7 +65,6 @@ __all__ = [
     "EdgeIntervals",
     "ExplainedAway",
     "GoldAlignment",
-    "MassHistogram",
     "PAvPU",
     "SelectiveAccuracy",
     "TemperatureScaling",

@@ -15,22 +15,7 @@ from pyro_attention.edge_list import EdgeList
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.over_queries import Hybrid
 
-__all__ = ["ExplainedAway", "MassHistogram", "explained_away", "hybrid_weights"]
-
-
-@dataclass(frozen=True)
-class MassHistogram:
-    """Numbers of keys by the logarithm of their mass.
-
-    Attributes:
-        edges: Edges of the bins, ``[bins + 1]``, from log epsilon up.
-        counts: Keys of each head in each bin, ``[H, bins]``.
-        explained_away: Keys of each head below the first edge, ``[H]``.
-    """
-
-    edges: Tensor
-    counts: Tensor
-    explained_away: Tensor
+__all__ = ["ExplainedAway", "explained_away", "hybrid_weights"]
 
 
 @dataclass(frozen=True)
@@ -46,21 +31,6 @@ class ExplainedAway:
     epsilon: float
     mass: Tensor
     fraction: Tensor
-
-    def histogram(self, bins: int = 50) -> MassHistogram:
-        """Histogram of log mass, head by head.
-
-        Args:
-            bins: Number of bins of equal width between log epsilon and the largest log mass.
-
-        Source: Ding et al. (2020), Attention that does not Explain Away, figure 1.
-        """
-        heads = self.mass.transpose(0, -2).flatten(1) if self.mass.dim() > 2 else self.mass
-        largest = max([math.log(self.epsilon) + 1.0, *heads[heads > self.epsilon].log().tolist()])
-        edges = torch.linspace(math.log(self.epsilon), largest, bins + 1, dtype=torch.float64)
-        rows = [head[head >= self.epsilon].double().log().clamp(edges[0].item(), largest).cpu() for head in heads]
-        counts = torch.stack([torch.histogram(row, edges).hist for row in rows])
-        return MassHistogram(edges, counts.long(), (heads < self.epsilon).sum(-1).cpu())
 
 
 def explained_away(weights: Tensor, *, layout: Layout | None = None, epsilon: float = 1e-8) -> ExplainedAway:

@@ -289,21 +289,9 @@ class LogWeights(ContinuousWeights):
 
 @register_kl(LogWeights, LogWeights)
 def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
-    r"""KL between two distributions over log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`, in nats.
+    r"""KL between two distributions over log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`: q's batch shape.
 
     One rule serves every pair, because every prior is linear in a few moments of the posterior.
-
-    Args:
-        q: Posterior; any family with moments.
-        p: Prior; Gamma or LogNormal. The result has q's batch shape.
-
-    Example:
-        >>> from pyro_attention.families.lognormal import LogNormalWeights
-        >>> p = LogNormalWeights(torch.zeros(1, 1, 4), torch.tensor(1.0))
-        >>> kl_log_weights(p, p).item()
-        0.0
-
-    Source: Fan et al. (2020), Bayesian Attention Modules, equation (4) and below.
     """
     check_same_event(q, p)
     return p.cross_entropy(q) - q.entropy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any, Literal, get_args
 
 import torch
@@ -30,6 +31,9 @@ __all__ = [
     "seeded",
     "weighted_posterior",
 ]
+
+# Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
+_TURN = RLock()
 
 Noise = Literal["attention", "dropout", "both", "none"]
 
@@ -230,7 +234,7 @@ def passes(
         seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
         raise ValueError(f"{seen}; use chunk_size=1 and no memory_budget")
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
-    with torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
+    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
         yield from SAMPLERS[sampler](run, num_samples, chunk_size, memory_budget)
 
 

@@ -289,7 +289,6 @@ def test_rows_stay_a_simplex_and_samples_are_merged_one_by_one(source, target, s
         (torch.ones(2, 2), ValueError, r"sum to 2 over the sources .* transpose \[N, M\] weights with .mT"),
         (torch.tensor([[1.5, -0.5]]), ValueError, r"weights run from -0.5 to 1.5, expected 0 to 1; apply .softmax"),
         (torch.tensor([[math.nan, 1.0]]), ValueError, "1 of 2 weights are NaN or infinite"),
-        (torch.ones(1), ValueError, r"weights have shape \(1,\), expected \[M, N\] or \[S, M, N\]"),
     ],
 )
 def test_wrong_weights(weights, error, message):
@@ -312,8 +311,3 @@ def test_wrong_weights(weights, error, message):
 def test_wrong_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_a_string_is_no_sequence_of_pieces():
-    with pytest.raises(TypeError, match="special is the string '</s>', expected a collection"):
-        word_map(["s", "</s>"], special="</s>")

@@ -76,19 +76,6 @@ def test_softmax_explains_away_and_doubly_normalised_attention_does_not():
     assert found[1].mass.log().min() > -math.log(100) - 1e-6
 
 
-def test_histogram_counts_every_key_once():
-    mass = torch.tensor([[0.0, 1e-9, 1e-7, 0.5, 2.0], [1.0, 1.0, 1.0, 1.0, math.nan]])
-    weights = (mass.nan_to_num(0) / 2).unsqueeze(-2).expand(2, 2, 5)  # two queries attend alike
-    mask = torch.ones(2, 2, 5, dtype=torch.bool)
-    mask[1, :, 4] = False
-    found = explained_away(weights, layout=Dense(mask), epsilon=1e-8)
-    torch.testing.assert_close(found.mass, mass, equal_nan=True)
-    histogram = found.histogram(bins=4)
-    assert histogram.edges[[0, -1]].tolist() == pytest.approx([math.log(1e-8), math.log(2)])
-    assert histogram.explained_away.tolist() == [2, 0]
-    assert histogram.counts.tolist() == [[1, 0, 0, 2], [0, 0, 0, 4]]
-
-
 @pytest.mark.parametrize(
     ("values", "edge_index", "message"),
     [

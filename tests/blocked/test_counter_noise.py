@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+from pyro_attention.blocked.ops.blocked_attention import blocked_attention as attend
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
 from tests.helpers import assert_mean
 
@@ -81,3 +82,25 @@ def test_a_block_is_a_part_of_the_table():
     # more columns, or more slices behind, change nothing
     assert torch.equal(CounterNoise("normal", 7, (4, 20, 40)).block()[:3, :, :30], expected)
     assert torch.equal(CounterNoise("normal", 7 + 2**64, (3, 20, 30)).block(), expected)
+
+
+def test_devices_that_know_seed_and_positions_draw_the_same_noise() -> None:
+    """Each of four devices has a quarter of the queries, and sees a quarter of keys and values at a time."""
+    heads, positions, block, seed = 2, 32, 8, 7
+    q, k, v = torch.randn(3, heads, positions, 5, dtype=torch.float64)
+    expected, _ = attend(q, k, v, noise="log_exponential", noise_scale=torch.tensor(0.3), seed=seed)
+    found = []
+    for device in range(4):
+        mine = slice(device * block, (device + 1) * block)
+        noise = CounterNoise("log_exponential", seed, (heads, positions, positions))
+        sums, contexts = [], []
+        for step in range(4):
+            start = (device + step) % 4 * block
+            theirs = slice(start, start + block)
+            scores = q[:, mine] @ k[:, theirs].mT
+            scores += 0.3 * noise.block(slice(None), mine, theirs, dtype=torch.float64)
+            sums.append(scores.logsumexp(-1))
+            contexts.append(scores.softmax(-1) @ v[:, theirs])
+        shares = torch.stack(sums).softmax(0)
+        found.append((shares[..., None] * torch.stack(contexts)).sum(0))
+    torch.testing.assert_close(torch.cat(found, 1), expected)

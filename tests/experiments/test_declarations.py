@@ -4,15 +4,30 @@ from dataclasses import fields
 
 import pytest
 
+from experiments.captioning.studies import STUDIES as CAPTIONING_STUDIES
 from experiments.coverage.studies import STUDIES as COVERAGE_STUDIES
 from experiments.finetune.studies import QA_STUDIES
 from experiments.finetune.studies import STUDIES as GLUE_STUDIES
 from experiments.graph.studies import STUDIES as GRAPH_STUDIES
 from experiments.headlines.studies import STUDIES as HEADLINE_STUDIES
+from experiments.nmt.studies import STUDIES as TRANSLATION_STUDIES
 from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
 from experiments.study import Study
+from experiments.vqa.studies import STUDIES as VQA_STUDIES
 
-ALL = {**COVERAGE_STUDIES, **GLUE_STUDIES, **QA_STUDIES, **GRAPH_STUDIES, **HEADLINE_STUDIES, **PRETRAIN_STUDIES}
+OTHERS = {
+    **COVERAGE_STUDIES,
+    **GLUE_STUDIES,
+    **QA_STUDIES,
+    **GRAPH_STUDIES,
+    **HEADLINE_STUDIES,
+    **PRETRAIN_STUDIES,
+    **VQA_STUDIES,
+}
+ALL = {
+    **OTHERS,
+    **{study.name: study for studies in (CAPTIONING_STUDIES, TRANSLATION_STUDIES) for study in studies.values()},
+}
 
 
 @pytest.mark.parametrize(("name", "study"), ALL.items(), ids=ALL)
@@ -22,7 +37,7 @@ def test_a_study_declares_options_and_rows_that_there_are(name: str, study: Stud
     assert {*study.named, *study.seeded, *(option for cell in study.cells.values() for option in cell)} <= known
     needed = {"model": "bert"} if "model" in study.named else {}
     for level in study.levels.values():
-        for row in study.rows.values():
+        for row in (study.base, *study.rows.values()):
             study.task.config(**{**study.options, **level, **row, **needed})
     assert {*study.against, *study.against.values(), *study.paper, *study.shows.values()} <= study.rows.keys()
     for row, settings in study.grid.items():

@@ -36,6 +36,10 @@ class Task:
 
     config, script = Config, "experiments.nothing"
 
+    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
+        known = dict.fromkeys(("mean_score", "other_score", "val"), "a number")
+        return {name: known[name] for name in metrics}
+
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return ["no gain"] if metrics["mean_score"] == 0 else []
 
@@ -53,6 +57,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         return {"mean_score": score, "other_score": 10 * score, "val": -abs(config.gain - 2)}
 
     monkeypatch.setattr(experiments.study, "run", run)
+    monkeypatch.setattr(experiments.study, "run_all", lambda run, configs, **_: {k: run(c) for k, c in configs.items()})
     return done
 
 
@@ -122,13 +127,14 @@ def test_a_wide_table_and_rows_of_another_kind(tmp_path: Path) -> None:
         levels={"low": {}, "high": {"level": 1.0}}, wide=True,
         shows={"soft again": "soft"}, kinds={"soft again": "other"},
         against={"better": "good"}, paper={"good": {"high": "3.1"}},
-        blocks=(Block("More of {seeds}", "", (Column("other", "other_score"),)),),
+        more=(Column("raw", "mean_score"),), blocks=(Block("More of {seeds}", "", (Column("other", "other_score"),)),),
     )  # fmt: skip
     run_study({"made": wide}, options(tmp_path))
     report, _ = published(tmp_path)
     rows = {row["row"]: row for row in report.parts[0].rows}
     assert list(rows) == ["soft", "soft again", "good", "better"]
     assert rows["soft again"]["high score"].mean == pytest.approx(5)
+    assert (rows["good"]["low raw"].mean, rows["good"]["high raw"].mean) == (3, 3.5)
     assert (rows["better"]["compared with"], rows["better"]["low score: difference"].mean) == ("good", 0.5)
     assert (rows["good"]["high paper"], rows["good"]["low paper"]) == ("3.1", "")
     assert report.parts[1].title == "More of 3"
@@ -187,12 +193,32 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
 
 
 @pytest.mark.parametrize(
+    ("given", "is_published"),
+    [({}, True), ({"seeds": 5}, True), ({"seeds": 2}, False), ({"rows": ("soft",)}, False),
+     ({"changes": {"level": 1.0}}, False)],
+)  # fmt: skip
+def test_only_a_whole_study_takes_the_place_of_published_numbers(
+    given: dict[str, Any], is_published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiments.study, "RESULTS", tmp_path / "results")
+    run_study({"made": study()}, options(tmp_path, results=None, **given))
+    assert (tmp_path / "results").exists() == is_published
+
+
+def test_a_column_without_a_definition_is_told_before_anything_is_trained(
+    tmp_path: Path, trained: list[Config]
+) -> None:
+    with pytest.raises(ValueError, match="made: its task has no definition of one of score, test_loss"):
+        run_study({"made": study(columns=(Column("a", "score"), Column("b", "test_loss")))}, options(tmp_path))
+    assert trained == []
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"name": "mode"}, "name 'mode': expected one of made; did you mean 'made'"),
         ({"rows": ("soft", "god")}, "rows 'god': expected one of soft, good, better"),
         ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
-        ({"changes": {"devices": 2}}, "every training of a table has one; use --workers"),
         ({"base": {"gain": 1.0}}, "base is for studies whose rows go on from another training, and made is none"),
     ],
 )

@@ -1,6 +1,8 @@
 """Conversion of models of transformers: numbers, sites, gradients, masks, files, and the committed table."""
 
+import copy
 import json
+import pickle
 import re
 from functools import partial
 
@@ -69,6 +71,32 @@ def test_it_is_a_pyro_model():
     assert (prediction.variance > 0).all()
     samples = sample_posterior(guide, **without_labels(inputs), num_samples=3, seed=0)
     assert samples[SITES[0]].shape == (3, 4, 2, 7, 7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision(dtype):
+    """Close to the model in float32, and finite in a training step."""
+    model, half, inputs = bayesian(classifier()), bayesian(classifier().to(dtype)), batch()
+    outputs = [AttentionGuide(each, Soft()).run(**without_labels(inputs)).output.float() for each in (model, half)]
+    torch.testing.assert_close(*outputs, atol=0.05, rtol=0)
+    loss = AttentionELBO()(half, AttentionGuide(half, Weibull(10.0)))(**inputs)
+    loss.backward()
+    assert loss.isfinite()
+    assert all(parameter.grad.isfinite().all() for parameter in half.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies(duplicate):
+    """A copy is a Bayesian model of its own, with the priors of the original, and can be made deterministic."""
+    model, inputs = bayesian(classifier(), prior=FixedGammaPrior, sites=SITES[0]), without_labels(batch())
+    twin = duplicate(model)
+    assert type(twin) is type(model)
+    draws = [predict(AttentionGuide(each, Weibull(2.0)), **inputs, num_samples=3, seed=0) for each in (model, twin)]
+    assert draws[0].mean.equal(draws[1].mean)
+    assert draws[0].variance.equal(draws[1].variance)
+    expected = model(**inputs).logits
+    torch.testing.assert_close(deterministic(twin)(**inputs).logits, expected)
+    assert len(sample_posterior(AttentionGuide(model, Weibull()), **inputs, num_samples=1)) == 1
 
 
 def test_training_reaches_prior_and_encoder():

@@ -29,8 +29,6 @@ from pyro_attention.normalizers import NORMALIZERS
 from tests.helpers import POSITIVE_PRIORS, make_normalizer, make_prior
 
 BATCH, LENGTH, WIDTH, HEADS = 3, 5, 8, 2
-PADDING = torch.arange(LENGTH) >= torch.tensor([[5], [3], [2]])
-CAUSAL = torch.ones(LENGTH, LENGTH).triu(1).bool()
 EDGES = torch.tensor([[0, 1, 2, 2, 3, 3], [1, 1, 2, 1, 2, 0]])
 
 
@@ -67,39 +65,7 @@ def x():
     return torch.randn(BATCH, LENGTH, WIDTH)
 
 
-def make_encoder(norm_first=False):
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, dropout=0.0, batch_first=True, norm_first=norm_first)
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first)
-    for parameter in encoder.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return encoder
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize(
-    ("masks", "norm_first"), [({}, False), ({"src_key_padding_mask": PADDING}, False), ({"mask": CAUSAL}, True)]
-)
-def test_transformer_encoder(x, training, masks, norm_first):
-    """In eval mode without gradients torch nests the padded input and runs a fused kernel."""
-    theirs = make_encoder(norm_first).train(training)
-    mine = latent(theirs)
-    with torch.set_grad_enabled(training):
-        expected, alone = theirs(x, **masks), mine(x, **masks)
-        guided, sites = under_soft(mine, x, **masks)
-    kept = ~masks.get("src_key_padding_mask", torch.zeros_like(PADDING))  # torch's kernel zeros the rest
-    assert_same(alone[kept], expected[kept])
-    assert_same(guided[kept], expected[kept])
-    assert sites == ["layers.0.self_attn", "layers.1.self_attn"]
-
-
-def test_transformer_decoder_and_vision_transformer(x):
-    layer = nn.TransformerDecoderLayer(WIDTH, HEADS, 16, dropout=0.0, batch_first=True)
-    theirs, memory = nn.TransformerDecoder(layer, 2), torch.randn(BATCH, 4, WIDTH)
-    masks = {"tgt_mask": CAUSAL, "memory_key_padding_mask": torch.arange(4) >= torch.tensor([[4], [1], [2]])}
-    output, sites = under_soft(latent(theirs), x, memory, **masks)
-    assert_same(output, theirs(x, memory, **masks))
-    assert sites == [f"layers.{i}.{name}" for i in range(2) for name in ("self_attn", "multihead_attn")]
+def test_vision_transformer(x):
     block = EncoderBlock(HEADS, WIDTH, 16, 0.0, 0.0).eval()
     assert_same(under_soft(latent(block), x)[0], block(x))
 
@@ -168,7 +134,7 @@ MASK = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool
 
 
 OTHERS = {"dirichlet": DirichletPrior, "gaussian_fixed": FixedGaussianPrior}
-CASES = [(name, normalizer) for name in POSITIVE_PRIORS for normalizer in NORMALIZERS]
+CASES = [(name, "softmax") for name in POSITIVE_PRIORS] + [("gamma_fixed", name) for name in NORMALIZERS]
 
 
 @pytest.mark.parametrize(("name", "normalizer"), [*CASES, *((name, "softmax") for name in OTHERS)])

@@ -35,8 +35,9 @@ def logits(model: nn.Module, features: torch.Tensor, layout: EdgeList) -> torch.
     return predict(AttentionGuide(model, Soft()), features, layout, LABELS, num_samples=1, noise="none").mean
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize(("scores", "layers"), [("gat", 1), ("gatv2", 3)])
+@pytest.mark.parametrize(
+    ("name", "scores", "layers"), list(zip(NETWORKS, ("gat", "gatv2", "gatv2"), (1, 3, 2), strict=True))
+)
 def test_every_network_trains_all_it_has(name: str, scores: str, layers: int) -> None:
     model, layout, x = NETWORKS[name](scores=scores, layers=layers), graph(name), torch.rand(NODES, FEATURES)
     guide = AttentionGuide(model, Weibull())

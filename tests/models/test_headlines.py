@@ -135,17 +135,3 @@ def test_sites_kl_and_samples():
     ]
     assert losses[0] == pytest.approx(losses[1])
     assert guided(model)(*batch()[:3])["target"].shape == (12,)
-
-
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_every_parameter_trains(normalizer):
-    model = make(normalizer, dropout=0.1, prior=ContextualGammaPrior)
-    AttentionELBO()(model, guided(model, Weibull, Weibull))(*batch()).backward()
-    for name, parameter in model.named_parameters():
-        gradient = (
-            parameter.grad[:1] if name.endswith("positions.weight") else parameter.grad
-        )  # others: longer sentences
-        assert gradient.isfinite().all(), name
-        # one number more in all scores of a query cancels; with normalisation over queries, also of a key
-        cancels = ("k_proj.bias", "q_proj.bias") if normalizer == "doubly" else ("k_proj.bias",)
-        assert gradient.abs().max() > 1e-12 or name.endswith(cancels), name

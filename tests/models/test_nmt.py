@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import nn
 
@@ -34,7 +33,6 @@ from pyro_attention import (
     Weibull,
     sample_posterior,
 )
-from pyro_attention.ops import token_log_prob as token_log_prob_module
 from pyro_attention.ops.sparsemax import sparsemax
 from pyro_attention.ops.token_log_prob import summed_token_log_prob, token_log_prob
 from pyro_attention.posterior.predictive import seeded
@@ -160,29 +158,6 @@ def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alon
     assert seen[-1] > rows
 
 
-@pytest.mark.parametrize("name", ["marginal", "hard_enum", "sparse_enum"])
-def test_logits_of_an_exact_scheme_are_computed_once_and_roulette_reaches_the_words_alone(name, monkeypatch):
-    again, original = [], token_log_prob_module._gradients
-    monkeypatch.setattr(token_log_prob_module, "_gradients", lambda *tensors: again.append(1) or original(*tensors))
-    model, arguments = make(prior=build_scheme(name).prior(SIZES.memory, 1), input_feed="none"), batch(more=2)
-    weighted, shared = poutine.scale(model, scale=0.25), network(model)
-
-    def found(roulette=0.0):
-        torch.manual_seed(0)
-        scheme = build_scheme(name, top_k=3, roulette=roulette)
-        guide = scheme.guide(weighted, shared if scheme.amortised else None)
-        loss = scheme.elbo.differentiable_loss(weighted, guide, *arguments)
-        grads = torch.autograd.grad(loss, [model.score.out.weight, model.output.weight])
-        return loss, *grads
-
-    exact, random = found(), found(0.5)
-    assert not again
-    torch.testing.assert_close(random[:2], exact[:2])  # the scores of the prior have the whole gradient
-    assert not torch.allclose(random[2], exact[2])
-    monkeypatch.setattr(TokenLikelihood, "summed_over", lambda self, *_, **__: self)
-    torch.testing.assert_close(found(), exact)
-
-
 # the words of given sentences
 
 
@@ -252,7 +227,7 @@ def test_a_sampled_feed_over_every_joint_alignment():
             total = total + probability * elbo.differentiable_loss(model, hard(model), *arguments)
     torch.testing.assert_close(total, exact, rtol=1e-10, atol=0)
     torch.testing.assert_close(gradients(total, model), gradients(exact, model), rtol=1e-8, atol=1e-10)
-    values = torch.tensor([-elbo.loss(model, hard(model), *arguments) for _ in range(60)], dtype=torch.float64)
+    values = torch.tensor([-elbo.loss(model, hard(model), *arguments) for _ in range(40)], dtype=torch.float64)
     assert_mean(values.exp(), (log_p + log_f).logsumexp(0).exp())
     # padding changes nothing of given alignments
     with Forced(torch.tensor([[2, 1, 1, 1], [1, 1, 1, 1]])):
@@ -285,18 +260,9 @@ def test_soft_attention_is_the_same_under_both_feeds_and_priors():
 # bad input
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda *_: Translation(5, 5, sizes=TranslationSizes(memory=7)), "memory is 7, expected an even width"),
-        (lambda *_: make(input_feed="soft"), "input_feed is 'soft', expected one of expected, sam"),
-        (lambda model, source, mask, *target: evidence(
-            model, (source, mask & torch.tensor([[True], [False]]), *target)), r"sentences \[1\] .* have no words"),
-        (lambda _, *arguments: evidence(make(input_feed="sampled"), arguments),
-         r"'alignment_0' has 5 values at once, expected one.*input_feed='expected'"),
-    ],
-    ids=["memory", "feed", "no words", "sums"],
-)  # fmt: skip
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(make(), *batch())
+def test_bad_input():
+    source, mask, *target = batch()
+    with pytest.raises(ValueError, match=r"sentences \[1\] .* have no words"):
+        evidence(make(), (source, mask & torch.tensor([[True], [False]]), *target))
+    with pytest.raises(ValueError, match=r"'alignment_0' has 5 values at once, expected one.*input_feed='expected'"):
+        evidence(make(input_feed="sampled"), (source, mask, *target))

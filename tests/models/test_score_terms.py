@@ -8,10 +8,8 @@ import torch
 from torch import nn
 
 from guides.inference_network import AlignmentNetwork
-from models.captioning import Captioning
 from models.decoding import (
     beam_search,
-    next_word_log_probs,
     smoothed_alignments,
     target_alignments,
     target_log_probs,
@@ -21,12 +19,9 @@ from models.score_terms import PROBABILITY, DiagonalBias, Jumps, NullWord, Tempo
 from pyro_attention import (
     AlignmentELBO,
     Amortised,
-    AttentionELBO,
     AttentionGuide,
     Categorical,
-    ContextualGammaPrior,
     Marginal,
-    Weibull,
 )
 
 SIZES, MOST = TranslationSizes(embedding=3, memory=4, decoder=5, attention=4), 2
@@ -261,45 +256,14 @@ def test_scores_are_those_without_a_diagonal_and_null_and_these():
     torch.testing.assert_close(prior[..., 0], torch.full((4, 3), PROBABILITY).double())
 
 
-# training
-
-
-@pytest.mark.parametrize("feed", ["expected", "sampled"])
-def test_the_share_is_trained_and_numbers_keep_their_start_under_an_init_range(feed):
-    options = {"prior": ContextualGammaPrior(4), "input_feed": feed, "init_range": 0.01}
-    model = Translation(
-        6, 5, sizes=SIZES, normalizer=TemporalNormalizer(0.1), diagonal=DiagonalBias(4.0), **options
-    )  # fmt: skip
-    assert model.normalizer.mixing_weight == pytest.approx(0.1)
-    assert model.diagonal.log_strength.exp().item() == pytest.approx(4.0)
-    AttentionELBO()(model, AttentionGuide(model, Weibull()))(*batch()).backward()
-    assert model.normalizer.logit.grad.abs() > 0
-
-
 # bad input
 
 
-@pytest.mark.parametrize(
-    ("make_it", "message"),
-    [
-        (lambda: DiagonalBias(ratio=math.inf), "ratio is inf, expected a positive"),
-        (lambda: NullWord(2, 1.0), "probability is 1.0, expected a number between 0 and 1"),
-        (lambda: make(jumps=Jumps()), "jumps do not go with words_from='both'"),
-        (lambda: make(jumps=Jumps(), words_from="context", input_feed="sampled"), "go with input_feed='sampled'"),
-        (lambda: Captioning(4, 5, input_feed="none"), "input_feed is 'none', expected one of expected, sampled"),
-    ],
-)
-def test_bad_arguments(make_it, message):
-    with pytest.raises(ValueError, match=message):
-        make_it()
-
-
-def test_jumps_need_the_last_word_and_smoothing_needs_jumps():
+def test_jumps_need_words_of_the_context_alone_and_smoothing_needs_jumps():
+    for options in ({}, {"words_from": "context", "input_feed": "sampled"}):
+        with pytest.raises(ValueError, match="jumps do not go with"):
+            make(jumps=Jumps(), **options)
     source, mask, words, target, real = batch()
-    model, without = aligner("hidden Markov"), aligner("all")
-    step = model.read(start(model, source, mask), words[:, 0])
-    assert next_word_log_probs(model, step).exp().sum(-1).tolist() == pytest.approx([1.0] * 3)
-    with pytest.raises(ValueError, match="log_f is missing, which jumps need"):
-        model.step(step.state, model.embed(words[:, 1]))
+    without = aligner("all")
     with pytest.raises(ValueError, match="the model has no jumps"):
         smoothed_alignments(without, start(without, source, mask), words, target, real)

@@ -63,7 +63,6 @@ class Mixture:
         return (self.prior.log() + each.sum(-1)).logsumexp(0)
 
 
-
 @pytest.mark.parametrize("local", [False, True], ids=["shared", "local"])
 @pytest.mark.parametrize("family", [Marginal(), Soft()], ids=str)
 def test_a_mixture_beside_attention_is_summed_out(family, local):

@@ -339,7 +339,7 @@ def test_trains_by_svi(family, elbo):
     amortised = Amortised(network, family, warm_start=True)
     svi = pyro.infer.SVI(model, AttentionGuide(model, amortised), pyro.optim.Adam({"lr": 0.02}), elbo)
     before, losses = [parameter.clone() for parameter in network.parameters()], []
-    for step in range(70):
+    for step in range(50):
         if step == 10:
             assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
             amortised.warm_start = False

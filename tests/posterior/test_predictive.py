@@ -1,5 +1,6 @@
 """Posterior samples and Monte Carlo predictions: shapes, chunks, seeds, modes, sources of noise and statistics."""
 
+from concurrent.futures import ThreadPoolExecutor
 
 import pyro
 import pytest
@@ -233,6 +234,34 @@ def test_stock_predictive():
     drawn = Predictive(guide.model, guide=guide, num_samples=5)(*arguments)
     expected = {name: (5, *shape) for name, shape in {**shapes, "y": (6,)}.items()}
     assert {name: tuple(value.shape) for name, value in drawn.items()} == expected
+
+
+# threads
+
+
+@pytest.mark.parametrize("call", ["sample_posterior", "predict"])
+def test_threads_take_turns(call):
+    """Eight threads, each with a guide of its own, draw what they would draw alone; one that fails holds nobody up."""
+
+    def draw(seed):
+        guide = guides[seed]
+        if call == "sample_posterior":
+            return sample_posterior(guide, *arguments, num_samples=4, seed=seed)["layers.1"]
+        return predict(guide, *arguments, num_samples=4, seed=seed, noise="both").variance
+
+    def fail(logits):
+        raise RuntimeError("no")
+
+    _, arguments, *_ = self_attention()
+    guides = [AttentionGuide(self_attention(dropout=0.5)[0], Weibull()) for _ in range(8)]
+    alone = [draw(seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        failed = pool.submit(predict, guides[0], *arguments, num_samples=3, seed=0, transform=fail)
+        assert str(failed.exception()) == "no"  # which holds the thread's frames
+        together = list(pool.map(draw, range(8)))
+    torch.testing.assert_close(together, alone, rtol=0, atol=0)
+    assert all(guide.model.training for guide in guides)
+    assert len({value.std().item() for value in alone}) == 8
 
 
 # what is refused

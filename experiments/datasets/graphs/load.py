@@ -42,12 +42,13 @@ from experiments.files import reading
 from pyro_attention.registry import Registry
 
 MetricName = Literal["accuracy", "roc_auc"]
+Draw = Callable[[Tensor, int], dict[str, Any]]  # from classes and a seed to the masks of a split
 
 
 # eq=False: comparing two graphs field by field would ask a tensor for its truth value.
 @dataclass(frozen=True, eq=False)
 class GraphData:
-    """One graph whose nodes are to be classified; ValueError, naming the field, unless it is what is said here.
+    """One graph whose nodes are to be classified; ValueError, naming the field, where numbers or splits do not fit.
 
     The metric is what a network is judged by: its accuracy, or the area under the ROC curve of the second of two
     classes, both of which the nodes to validate and to test on must then have.
@@ -65,24 +66,21 @@ class GraphData:
     images: Tensor | None = None  # [nodes, height, width] float32 pictures of the nodes for figures
 
     def __post_init__(self) -> None:
-        nodes, masks = self.num_nodes, [f"{split}_mask" for split in SPLITS]
-        _check_tensor("features", self.features, torch.float32, (nodes, self.features.shape[-1]))
         values = self.features.values() if self.features.is_sparse else self.features
-        require(bool(values.isfinite().all()), "features", "NaN or infinite values", "finite values")
-        _check_tensor("labels", self.labels, torch.int64, (nodes,))
+        if not values.isfinite().all():
+            raise ValueError("features: NaN or infinite values; expected finite values")
         check_range("labels", self.labels, self.num_classes)
-        _check_edges(self.edge_index, nodes)
-        require(self.metric in get_args(MetricName), "metric", repr(self.metric), f"one of {get_args(MetricName)}")
+        if self.metric not in get_args(MetricName):
+            raise ValueError(f"metric: {self.metric!r}; expected one of {get_args(MetricName)}")
         taken = torch.zeros_like(self.labels, dtype=torch.bool)
-        for field in masks:
+        for field in (f"{split}_mask" for split in SPLITS):
             mask = getattr(self, field)
-            _check_tensor(field, mask, torch.bool, (nodes,))
-            require(bool(mask.any()), field, "an empty split", "at least one node")
-            require(not (taken & mask).any(), field, "nodes of an earlier split", "disjoint splits")
+            if not mask.any() or (taken & mask).any():
+                raise ValueError(f"{field}: no nodes, or nodes of an earlier split; expected some of its own")
             taken |= mask
-            if self.metric == "roc_auc" and field != "train_mask":
-                found = self.labels[mask].unique().tolist()
-                require(found == [0, 1] and self.num_classes == 2, field, f"classes {found}", "both of 2, for roc_auc")
+            found = self.labels[mask].unique().tolist()
+            if self.metric == "roc_auc" and field != "train_mask" and found != [0, 1]:
+                raise ValueError(f"{field}: classes {found}; expected both of 2, for roc_auc")
 
     @property
     def num_nodes(self) -> int:
@@ -97,33 +95,11 @@ class GraphData:
         return replace(self, **moved)
 
 
-def _check_tensor(field: str, value: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    seen, expected = f"{value.dtype} of shape {list(value.shape)}", f"{dtype} of shape {list(shape)}"
-    require(value.dtype == dtype and value.shape == shape, field, seen, expected)
-
-
-def _check_edges(edge_index: Tensor, num_nodes: int) -> None:
-    field = "edge_index"
-    _check_tensor(field, edge_index, torch.int64, (2, edge_index.shape[-1]))
-    check_range(field, edge_index, num_nodes)
-    source, target = edge_index
-    forward, backward = source * num_nodes + target, target * num_nodes + source
-    require(not (source == target).any(), field, "self loops", "none; the attention layer adds its own")
-    require(len(forward.unique()) == len(forward), field, "duplicate edges", "each once, edge_index.unique(dim=1)")
-    expected = "both directions, torch.cat([edge_index, edge_index.flip(0)], 1).unique(dim=1)"
-    require(bool(torch.isin(forward, backward).all()), field, "edges without their reverse", expected)
-
-
 def check_range(field: str, values: Tensor, limit: int) -> None:
     """Raise ValueError unless all values are from 0 to limit - 1."""
     outside = values[(values < 0) | (values >= limit)]
-    require(outside.numel() == 0, field, f"{outside[:5].tolist()}", f"values from 0 to {limit - 1}")
-
-
-def require(holds: bool, field: str, seen: str, expected: str) -> None:
-    """Raise ValueError unless the condition holds."""
-    if not holds:
-        raise ValueError(f"{field}: {seen}; expected {expected}")
+    if outside.numel():
+        raise ValueError(f"{field}: {outside[:5].tolist()}; expected values from 0 to {limit - 1}")
 
 
 def sparse_features(matrix: csr_matrix, *, normalized: bool = False) -> Tensor:
@@ -152,8 +128,6 @@ def both_directions(edge_index: Tensor, num_nodes: int) -> Tensor:
 
 def split_masks(num_nodes: int, *parts: Tensor) -> dict[str, Any]:
     """Return the masks of a graph, by their names: True at the nodes to train, to validate and to test on."""
-    for split, nodes in zip(SPLITS, parts, strict=True):
-        check_range(f"{split} nodes", nodes, num_nodes)
     masks = [torch.zeros(num_nodes, dtype=torch.bool).index_fill_(0, nodes, True) for nodes in parts]
     return {f"{split}_mask": mask for split, mask in zip(SPLITS, masks, strict=True)}
 
@@ -209,7 +183,7 @@ def read_archive(
     num_classes: int | None = None,
     metric: MetricName | None = None,
     normalized: bool = False,
-    draw: Callable[[Tensor, int], dict[str, Tensor]] | None = None,
+    draw: Draw | None = None,
     remedy: str = NEW_COPY,
 ) -> GraphData:
     """Read a graph with the keys above; errors name the file and the key.
@@ -219,53 +193,43 @@ def read_archive(
     """
     arrays = read_arrays(path, remedy)
     with reading(path, "a graph with y, edge_index, x or x_data, x_indices, x_indptr and x_shape, and masks", remedy):
-        labels = _integers(arrays, "y")
-        if "y_known" in arrays:
-            labels = torch.where(torch.from_numpy(arrays["y_known"]), labels, -1)
-        require(
-            bool((labels >= -1).all()), "y", f"the class {int(labels.min())}", "classes from 0, and -1 where unknown"
-        )
+        # an error where they are no integers
+        classes, edges = (arrays[key].astype(np.int64, casting="same_kind") for key in ("y", "edge_index"))
+        labels = torch.from_numpy(classes)
+        if (labels < -1).any():
+            raise ValueError(f"y: the class {int(labels.min())}; expected classes from 0, and -1 where unknown")
         if "x" in arrays:
             features = torch.from_numpy(arrays["x"].astype(np.float32))
         else:
             parts = [arrays[f"x_{part}"] for part in ("data", "indices", "indptr")]
             matrix = csr_matrix(tuple(parts), shape=tuple(arrays["x_shape"].tolist()))
             features = sparse_features(matrix, normalized=normalized)
-        require(len(features) == len(labels), "x", f"{len(features)} rows", f"{len(labels)}, one a node as in y")
+        if len(features) != len(labels):
+            raise ValueError(f"x: {len(features)} rows; expected {len(labels)}, one a node as in y")
         return GraphData(
             name=name,
             features=features,
             labels=labels.clamp(min=0),
-            edge_index=both_directions(_integers(arrays, "edge_index"), len(labels)),
+            edge_index=both_directions(torch.from_numpy(edges), len(labels)),
             **_split(arrays, labels, split_seed, draw or _halves),
             num_classes=num_classes or int(labels.max()) + 1,
             metric=metric or np.asarray(arrays.get("metric", "accuracy")).item(),
         )
 
 
-def _integers(arrays: dict[str, np.ndarray], key: str) -> Tensor:
-    require(arrays[key].dtype.kind in "iu", key, str(arrays[key].dtype), "integers")
-    return torch.from_numpy(arrays[key].astype(np.int64))
-
-
-def _split(
-    arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int, draw: Callable[[Tensor, int], dict[str, Tensor]]
-) -> dict[str, Tensor]:
+def _split(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int, draw: Draw) -> dict[str, Tensor]:
     """The chosen split, or a drawn one."""
-    if f"{SPLITS[0]}_idx" in arrays:
-        parts = [_integers(arrays, f"{split}_idx") for split in SPLITS]
-        found = {key: mask[None] for key, mask in split_masks(len(labels), *parts).items()}
-    elif any(f"{split}_mask" in arrays for split in SPLITS):
-        found = {f"{split}_mask": torch.from_numpy(np.atleast_2d(arrays[f"{split}_mask"])) for split in SPLITS}
-    else:
+    names = [f"{split}_mask" for split in SPLITS]
+    if not any(name in arrays for name in names):
         return draw(labels, split_seed)
+    found = {name: torch.from_numpy(np.atleast_2d(arrays[name])) for name in names}
     splits = len(found["train_mask"])
-    seen = f"{split_seed}, but the graph has {splits} fixed splits"
-    require(0 <= split_seed < splits, "split_seed", seen, "0" if splits == 1 else f"0 to {splits - 1}")
-    chosen = {key: mask[split_seed].clone() for key, mask in found.items()}
-    for key, mask in chosen.items():
-        require(not (labels[mask] < 0).any(), key, "nodes of unknown class", "nodes whose class is known")
-    return chosen
+    if not 0 <= split_seed < splits:
+        raise ValueError(f"split_seed: {split_seed}; expected 0 to {splits - 1}, the graph has {splits} fixed splits")
+    for name, masks in found.items():
+        if (labels[masks[split_seed]] < 0).any():
+            raise ValueError(f"{name}: nodes of unknown class; expected nodes whose class is known")
+    return {name: masks[split_seed].clone() for name, masks in found.items()}
 
 
 def _halves(labels: Tensor, seed: int) -> dict[str, Tensor]:
@@ -306,17 +270,15 @@ def read_digits(_: Path, split_seed: int) -> GraphData:
 
 @GRAPHS.register("dblp")
 def read_dblp(root: Path, split_seed: int) -> GraphData:
-    """DBLP, a larger citation graph, from dblp.npz, graphs-extra/dblp.npz or planetoid/dblp.npz.
+    """DBLP, a larger citation graph, from graphs-extra/dblp.npz, with rows of features that are normalised.
 
-    The split is random: 20 nodes of a class for training, 500 for validation, 1000 for testing. The rows of the
-    features are normalised.
+    The split is random: 20 nodes of a class for training, 500 for validation, 1000 for testing.
 
     Source:
         Bojchevski and Günnemann, Deep Gaussian Embedding of Graphs, 2018.
     """
-    folders = root, root / "graphs-extra", root / "planetoid"
     keys = "a numpy archive with the keys y, edge_index, x_data, x_indices, x_indptr and x_shape"
-    path = first_file([folder / "dblp.npz" for folder in folders], keys, "dblp.npz")
+    path = first_file([root / "graphs-extra" / "dblp.npz"], keys, "graphs-extra")
     draw = partial(random_split, per_class=20, validation=500, test=1000)
     return read_archive(path, "dblp", split_seed, num_classes=4, normalized=True, draw=draw)
 
@@ -324,16 +286,16 @@ def read_dblp(root: Path, split_seed: int) -> GraphData:
 def read_heterophilous(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
     """Graphs whose neighbours are often of other classes, with ten fixed splits, of which split_seed chooses one.
 
-    Read is heterophilous/NAME.npz, else NAME.npz, with masks [10, nodes]. A network on Minesweeper is judged by ROC
-    AUC, because four of five nodes are no mine. The filtered versions of Chameleon and Squirrel have no duplicate
-    nodes, which join training and test nodes in the first ones.
+    Read is heterophilous/NAME.npz, with masks [10, nodes]. A network on Minesweeper is judged by ROC AUC, because four
+    of five nodes are no mine. The filtered versions of Chameleon and Squirrel have no duplicate nodes, which join
+    training and test nodes in the first ones.
 
     Source:
         Pei et al., Geom-GCN, 2020 (actor, texas). Platonov et al., A critical look at the evaluation of GNNs under
         heterophily, 2023 (the others).
     """
-    places = [folder / f"{name}.npz" for folder in (root / "heterophilous", root)]
-    path = first_file(places, "a numpy archive with the keys of one's own graphs", f"heterophilous/{name}.npz")
+    path = root / "heterophilous" / f"{name}.npz"
+    path = first_file([path], "a numpy archive with the keys of one's own graphs", "heterophilous")
     metric: MetricName = "roc_auc" if name == "minesweeper" else "accuracy"
     return read_archive(path, name, split_seed, num_classes=num_classes, metric=metric)
 
@@ -351,22 +313,19 @@ ADDRESS = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
 def read_citations(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
     """Cora, Citeseer and PubMed with their public split; the rows of the features are normalised.
 
-    Read is NAME.npz or planetoid/NAME.npz, with y_known and {train,val,test}_idx instead of masks, else the original
-    files ind.NAME.* in planetoid/raw, planetoid, raw or the folder of the data sets, the first that holds any; what is
-    missing is fetched from the repository of the split's authors.
+    Read is NAME.npz, with the keys of one's own graphs, else the original files planetoid/raw/ind.NAME.*; what is
+    missing of these is fetched from the repository of the split's authors.
 
     Source:
         Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, 2016.
     """
-    archive = next(filter(Path.is_file, (root / f"{name}.npz", root / "planetoid" / f"{name}.npz")), None)
-    if archive is not None:
-        return read_archive(archive, name, split_seed, num_classes=num_classes, normalized=True)
-    require(split_seed == 0, "split_seed", f"{split_seed}, but the split of {name} is fixed", "0")
+    if (root / f"{name}.npz").is_file():
+        return read_archive(root / f"{name}.npz", name, split_seed, num_classes=num_classes, normalized=True)
+    if split_seed != 0:
+        raise ValueError(f"split_seed: {split_seed}; expected 0, the split of {name} is fixed")
     files = [f"ind.{name}.{part}" for part in ("y", "tx", "ty", "allx", "ally", "graph", "test.index")]
-    folders = root / "planetoid" / "raw", root / "planetoid", root / "raw", root
-    folder = next((place for place in folders if any((place / file).is_file() for file in files)), folders[0])
-    fetch_missing(folder, files, ADDRESS)
-    return read_planetoid(folder, name, num_classes=num_classes)
+    fetch_missing(root / "planetoid" / "raw", files, ADDRESS)
+    return read_planetoid(root / "planetoid" / "raw", name, num_classes=num_classes)
 
 
 for _name, _classes in {"cora": 7, "citeseer": 6, "pubmed": 3}.items():
@@ -418,25 +377,18 @@ def read_planetoid(folder: Path, name: str, *, num_classes: int) -> GraphData:
     )
     with reading(f"{stem}.*", "the files of one graph as they are published", NEW_COPY):
         test = torch.tensor([int(line) for line in Path(f"{stem}.test.index").read_text().splitlines()])
-        training, known, tested = len(y), len(ally), len(ty)
+        known, tested = len(ally), len(ty)
         # Nodes without features are keys of graph, too; without such nodes the keys are not needed to count.
         nodes = max(known + tested, len(graph))
-        ends = [int(test.min()), int(test.max())]
-        in_place = known <= ends[0] and ends[1] < nodes and len(test.unique()) == len(test) == tested
-        require(
-            in_place, "test.index", f"{len(test)} nodes from {ends}", f"{tested} others from {known} to {nodes - 1}"
-        )
         # Of each node the row of its features among those of allx, tx and one row of zeros.
         rows = np.full(nodes, known + tested)
         rows[:known], rows[test] = np.arange(known), known + np.arange(tested)
         matrices = [csr_matrix((part.data, part.indices, part.indptr), shape=part.shape) for part in (allx, tx)]
-        for matrix in matrices:
-            matrix.check_format(full_check=True)
         matrix = vstack([*matrices, csr_matrix((1, allx.shape[1]), dtype=allx.dtype)], format="csr")
         labels = torch.zeros(nodes, dtype=torch.int64)
         labels[:known], labels[test] = torch.from_numpy(ally.argmax(1)), torch.from_numpy(ty.argmax(1))
         edges = torch.tensor([(node, other) for node, others in graph.items() for other in others]).T
-        parts = torch.arange(training), torch.arange(training, min(training + 500, known)), test
+        parts = torch.arange(len(y)), torch.arange(len(y), min(len(y) + 500, known)), test
         return GraphData(
             name=name,
             features=sparse_features(matrix[rows], normalized=True),

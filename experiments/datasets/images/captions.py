@@ -3,11 +3,10 @@
 import io
 import re
 import tarfile
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
@@ -18,7 +17,6 @@ from pyro_attention.registry import Registry
 
 # Of Pillow's formats those of photographs and of the web; others (EPS) are programs, which Ghostscript would run.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
-SKIP_BAD = "pass --skip-bad (skip=True) to leave out and count such images"
 _PHOTOGRAPH = f"a photograph that Pillow can read, such as a JPEG (of {', '.join(FORMATS)}, any kind)"
 
 
@@ -39,7 +37,7 @@ class ImageFile:
     def open(self) -> Image.Image:
         """Return the picture in RGB, whatever its colours are (grey, CMYK, a palette)."""
         name = str(self.path) if self.member is None else f"{self.path}, member {self.member}"
-        with reading(name, _PHOTOGRAPH, f"replace it by an intact copy, or {SKIP_BAD}"):
+        with reading(name, _PHOTOGRAPH):
             with self.path.open("rb") as file:
                 file.seek(self.offset)
                 content = file.read(self.size)
@@ -94,117 +92,57 @@ class CaptionedImages:
     captions: list[list[str]]  # captions of every photograph, as they were written, with single blanks
     name: str  # name of the data set
     split: str  # name of the split
-    skipped: dict[str, int] = field(default_factory=dict)  # captions and images that were left out, by the reason
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def without(self, places: Iterable[int], reason: str) -> "CaptionedImages":
-        """Return the data without some images, which are counted as skipped."""
-        bad = set(places)
-        kept = [place for place in range(len(self)) if place not in bad]
-        return replace(
-            self,
-            images=[self.images[place] for place in kept],
-            captions=[self.captions[place] for place in kept],
-            skipped=dict(Counter(self.skipped) + Counter({reason: len(bad)})),
-        )
+
+# From the folder of the data sets and the name of a split to the images.
+CAPTIONS: Registry[Callable[[Path, str], CaptionedImages]] = Registry("data set of captioned images")
 
 
-class ListedImage(NamedTuple):
-    """What a list of images says of one of them: where it is listed; None for an image that is missing."""
-
-    place: str
-    image: ImageFile | None
-    captions: list[str]
-
-
-def complete(
-    rows: Sequence[ListedImage], *, name: str, split: str, skip: bool, skipped: Counter[str] | None = None
-) -> CaptionedImages:
-    """Check that every listed image is there and has captions; with `skip`, the others are left out and counted."""
-    skipped = Counter() if skipped is None else skipped
-    kept = []
-    for place, image, captions in rows:
-        if image is not None and captions:
-            kept.append((image, captions))
-        elif skip:
-            skipped["no image" if image is None else "no caption"] += 1
-        elif image is None:
-            raise FileNotFoundError(f"{place} is missing; expected a photograph of this name. Add it, or {SKIP_BAD}.")
-        else:
-            raise ValueError(f"{place} has no caption; expected one or more. Add one, or {SKIP_BAD}.")
-    if not kept:
-        raise ValueError(f"{name}: no image of the split {split}; expected one at least; {NEW_COPY}")
-    images, texts = map(list, zip(*kept, strict=True))
-    return CaptionedImages(images, texts, name, split, dict(skipped))
-
-
-# From the folder of the data sets, the name of a split, and whether bad images are left out, to the images.
-CAPTIONS: Registry[Callable[[Path, str, bool], CaptionedImages]] = Registry("data set of captioned images")
-
-
-def load_captions(name: str, split: str, *, data_root: Path | str | None = None, skip: bool = False) -> CaptionedImages:
+def load_captions(name: str, split: str, *, data_root: Path | str | None = None) -> CaptionedImages:
     """Load one split of a data set of captioned photographs; no photograph is opened yet.
 
-    Files are described at the reader of the data set. With `skip`, lines that are no caption, images without a caption
-    and captions without an image are left out, and counted in `skipped`.
+    Files are described at the reader of the data set.
     """
     reader = CAPTIONS[name]
     check_split(split)
-    return reader(data_folder(data_root), split, skip)
+    return reader(data_folder(data_root), split)
 
 
 @CAPTIONS.register("flickr8k")
-def read_flickr8k(root: Path, split: str, skip: bool) -> CaptionedImages:
+def read_flickr8k(root: Path, split: str) -> CaptionedImages:
     """Flickr8k: five captions of each of 6000, 1000 and 1000 photographs, the official split; given on request.
 
-    Read are Flickr8k.token.txt and Flickr_8k.{train,dev,test}Images.txt in flickr8k, flickr8k/text or
-    flickr8k/Flickr8k_text, and the photographs in flickr8k/Flicker8k_Dataset (the archive's spelling) or
-    flickr8k/images, or else in the uncompressed archives flickr8k/images128_{train,dev,test}.tar.
+    Read are Flickr8k.token.txt and Flickr_8k.{train,dev,test}Images.txt in flickr8k/text, and the photographs in
+    flickr8k/Flicker8k_Dataset (the archive's spelling), or else in the uncompressed archives
+    flickr8k/images128_{train,dev,test}.tar.
 
     Source:
         Hodosh, Young and Hockenmaier, Framing Image Description as a Ranking Task, 2013.
     """
     folder, stem = root / "flickr8k", "dev" if split == "val" else split
     source = "Flickr8k (https://hockenmaier.cs.illinois.edu/8k-pictures.html)"
-    folders = folder / "text", folder / "Flickr8k_text", folder
     tokens, listed = (
-        first_file([place / name for place in folders], f"the file of this name of {source}", "flickr8k")
+        first_file([folder / "text" / name], f"the file of this name of {source}", "flickr8k")
         for name in ("Flickr8k.token.txt", f"Flickr_8k.{stem}Images.txt")
     )
-    captions, skipped = _token_captions(tokens, skip)
-    places = folder / "Flicker8k_Dataset", folder / "images"
-    images = find_images(places, folder / f"images128_{stem}.tar", f"photographs of {source}")
-    names = [line.decode(errors="replace").strip() for line in read_lines(listed)]
-    rows = [
-        ListedImage(f"{listed}: line {number}: {name}", images.get(name), captions.get(name, []))
-        for number, name in enumerate(names, 1)
-    ]
-    return complete(rows, name="flickr8k", split=split, skip=skip, skipped=skipped)
-
-
-def _token_captions(path: Path, skip: bool) -> tuple[dict[str, list[str]], Counter[str]]:
-    """The captions of every image, and the number of lines that are none."""
-    captions, skipped = defaultdict(list), Counter[str]()
-    for number, line in enumerate(read_lines(path), 1):
-        label, _, text = line.decode(errors="replace").partition("\t")
-        image, _, which = label.rpartition("#")
-        caption = " ".join(text.split())
-        if image and which.isdecimal() and caption and "\ufffd" not in caption:
-            captions[image].append(caption)
-        elif skip:
-            skipped["bad line"] += 1
-        else:
-            raise ValueError(
-                f"{path}: line {number} is {line[:80]!r}; expected IMAGE#NUMBER, a tab and a caption (UTF-8). Mend or "
-                f"remove this line, or {SKIP_BAD}."
-            )
-    return captions, skipped
+    captions = defaultdict(list)
+    for number, line in enumerate(read_lines(tokens), 1):
+        with reading(f"{tokens}: line {number}", "IMAGE#NUMBER, a tab and a caption (UTF-8)", "mend or remove it"):
+            label, text = line.decode().split("\t")
+            captions[label.rpartition("#")[0]].append(" ".join(text.split()))
+    images = find_images([folder / "Flicker8k_Dataset"], folder / f"images128_{stem}.tar", f"photographs of {source}")
+    names = [line.decode().strip() for line in read_lines(listed)]
+    for name in names:
+        if name not in images or not captions[name]:
+            raise ValueError(f"{listed}: {name} has no photograph or no caption; add both, or remove the line")
+    return CaptionedImages([images[name] for name in names], [captions[name] for name in names], "flickr8k", split)
 
 
 @CAPTIONS.register("coco")
-def read_coco(root: Path, split: str, skip: bool) -> CaptionedImages:
+def read_coco(root: Path, split: str) -> CaptionedImages:
     """COCO's captions by the split of Karpathy and Fei-Fei, or one's own photographs in the same format.
 
     Read is coco/dataset_coco.json: {"dataset": name, "images": [{"filename", "split", "sentences": [{"raw"}]}]}; an
@@ -217,16 +155,21 @@ def read_coco(root: Path, split: str, skip: bool) -> CaptionedImages:
     folder = root / "coco"
     address = "https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip"
     path = first_file([folder / "dataset_coco.json"], f"the file of {address}, with the photographs beside it", "coco")
-    content, rows = read_json(path, NEW_COPY), list[ListedImage]()
+    content, files, captions = read_json(path, NEW_COPY), list[ImageFile](), list[list[str]]()
     splits = ("train", "restval") if split == "train" else (split,)
     with reading(path, "the keys 'dataset' and 'images'"):
         name, images = plain_name(content["dataset"]), content["images"]  # files of the cache are called so
     for number, entry in enumerate(images, 1):
-        place = f"{path}: image {number}"
-        with reading(place, "the keys 'split', 'filename' and 'sentences'", "mend or remove it"):
+        with reading(
+            f"{path}: image {number}", "'split', the 'filename' of a photograph and 'sentences'", "mend or remove it"
+        ):
             if entry["split"] in splits:
                 file = folder / plain_name(entry.get("filepath", "")) / plain_name(entry["filename"])
                 texts = [" ".join(sentence["raw"].split()) for sentence in entry["sentences"]]
-                image = ImageFile(file) if file.is_file() else None
-                rows.append(ListedImage(f"{place}: {file}", image, list(filter(None, texts))))
-    return complete(rows, name=name, split=split, skip=skip)
+                if not file.is_file() or not any(texts):
+                    raise ValueError(f"{file} is missing, or has no caption")
+                files.append(ImageFile(file))
+                captions.append(list(filter(None, texts)))
+    if not files:
+        raise ValueError(f"{path}: no image of the split {split}; expected one at least")
+    return CaptionedImages(files, captions, name, split)

@@ -1,24 +1,12 @@
 """Canvases of real handwritten digits with captions from a small grammar; needs no file.
 
 A scene is a grid of cells; one to three of them hold a digit of scikit-learn's set (8 x 8 pixels), all of different
-values, so a digit's name says which cell is meant. A caption names every digit of its scene:
+values, so a digit's name says which cell is meant. A caption names every digit of its scene: "nothing but a seven",
+"a seven left of a two", "a seven left of a two and above an eight". Relations compare columns or rows of cells,
+whatever is in between. The references of a scene are all captions that are true of it.
 
-    one digit     nothing but a seven                   a seven and nothing else
-    two digits    a seven left of a two                 (article, name, relation, article, name)
-    three digits  a seven left of a two and above an eight
-
-where the first digit of three is related to both others. The relations compare cells, whatever is in between:
-
-    left of, right of   the cell is in an earlier, a later column; the rows are of no account
-    above, below        the cell is in a higher, a lower row; the columns are of no account
-
-So every relation is either true or false of a scene, and two digits that share neither row nor column have two true
-ones. The references of a scene are all true captions: 2 of one digit, 2 or 4 of two ("a two right of a seven"), 6 to 24
-of three. The content words, whose region is known, are the names of the digits; all others belong to no cell.
-
-Who describes a training scene names the largest digit first and the smallest last, and chooses among the true
-relations. Were the order random too, nothing but chance would say which digit comes next, and an attention that has not
-seen the word could not point at it.
+Who describes a training scene names the largest digit first and the smallest last: were the order random, an attention
+that has not seen the word could not point at it.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,11 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from http.client import HTTPException
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.datasets.arrays import cached_array, checksum, read_arrays
-from experiments.datasets.images.captions import CaptionedImages, ImageFile, caption_words
+from experiments.datasets.images.captions import CaptionedImages, caption_words
 from experiments.files import locked, reading, write_atomic
 
 
@@ -57,41 +55,20 @@ def fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def resized_images(
-    data: CaptionedImages, size: int, folder: Path, *, skip: bool = False, progress: bool = False
-) -> tuple[CaptionedImages, Tensor]:
-    """Open every photograph once, make it a square and keep the pixels on disk.
+def resized_images(data: CaptionedImages, size: int, folder: Path, *, progress: bool = False) -> Tensor:
+    """Open every photograph once, make it a square and keep the pixels on disk: [images, 3, size, size] uint8.
 
     The whole photograph becomes the square, whatever its shape was: nothing that a caption tells is cut off. Kept
-    pixels are taken again when the names, sizes and times of the files are the same. With `skip`, bad photographs are
-    left out of the data and counted.
-
-    Returns:
-        The data, and [images, 3, size, size] uint8, read from disk when it is wanted.
+    pixels are taken again when the names, sizes and times of the files are the same.
     """
+    places = [f"{image.name} {image.offset} {image.size}" for image in data.images]
+    key = {"images": files_fingerprint([image.path for image in data.images], places), "size": size}
 
     def pixels() -> Iterator[np.ndarray]:
         for image in tqdm(data.images, "photographs", disable=not progress):
-            try:
-                yield square(image.open(), size)[None]
-            except ValueError:
-                if not skip:
-                    raise
-                yield np.zeros((1, 3, size, size), np.uint8)
+            yield square(image.open(), size)[None]
 
-    key = {"images": _files_fingerprint(data.images), "size": size}
-    array = cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels)
-    bad = set()
-    for place in (place for place, picture in enumerate(array) if not picture.any()):
-        try:
-            data.images[place].open()
-        except ValueError:
-            if not skip:
-                raise
-            bad.add(place)
-    if not bad:
-        return data, array
-    return data.without(bad, "bad image"), array[[place for place in range(len(data)) if place not in bad]]
+    return cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels)
 
 
 def square(image: Image.Image, size: int) -> np.ndarray:
@@ -107,11 +84,11 @@ def shown_pixels(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(smaller)).permute(2, 0, 1)
 
 
-def _files_fingerprint(images: Sequence[ImageFile]) -> str:
-    files = {path: path.stat() for path in {image.path for image in images}}
+def files_fingerprint(paths: Sequence[Path], names: Sequence[str]) -> str:
+    """Return the SHA-256 checksum of what is read of files: names, and the sizes and times of the files."""
+    stats = {path: path.stat() for path in set(paths)}
     rows = [
-        f"{image.name} {image.offset} {image.size} {files[image.path].st_size} {files[image.path].st_mtime_ns}\n"
-        for image in images
+        f"{name} {stats[path].st_size} {stats[path].st_mtime_ns}\n" for path, name in zip(paths, names, strict=True)
     ]
     return sha256("".join(rows).encode()).hexdigest()
 
@@ -168,16 +145,11 @@ def encode_photograph(
     return encode(encoder, torch.from_numpy(square(image, size))[None], device=device), shown_pixels(image)
 
 
-# Networks of torchvision
-
-
-def resnet_grid(name: str = "resnet50") -> GridEncoder:
-    """Return torchvision's ResNet up to its last grid, with the weights torchvision recommends: 7 x 7 at 224 pixels."""
-    return pretrained(name, lambda network: nn.Sequential(*list(network.children())[:-2]))  # no pooling, no classes
+# MobileNetV2 of torchvision
 
 
 def mobilenet_grid(path: Path | None = None) -> GridEncoder:
-    """Return MobileNetV2 up to its last narrow grid: 320 features of 6 x 6 cells at 192 pixels.
+    """Return MobileNetV2 up to the 320 channels of its last grid, of 6 x 6 cells at 192 pixels.
 
     A file has the weights of TensorFlow's network (1001 classes) as safetensors under torchvision's names; without it
     they are torchvision's own. TensorFlow's network takes pixels from -1 to 1, and where it halves the grid it pads
@@ -186,20 +158,22 @@ def mobilenet_grid(path: Path | None = None) -> GridEncoder:
     Source:
         Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018.
     """
+    from torchvision.models import MobileNet_V2_Weights, mobilenet_v2  # takes seconds
+
     if path is None:
-        return pretrained("mobilenet_v2", _narrow_grid)
-    # a class more than torchvision's networks have, for the background
-    network = torchvision_models().get_model("mobilenet_v2", num_classes=1001)
-    expected = "MobileNetV2's weights in the format safetensors, under torchvision's names"
-    with reading(path, expected, "name another file by --encoder-weights"):
-        network.load_state_dict(safetensors.torch.load_file(path))
-    grid = same_padding(_narrow_grid(network)).requires_grad_(False).eval()
-    return GridEncoder("mobilenet_v2-tensorflow", grid, Scale(std=(0.5, 0.5, 0.5)))
-
-
-def _narrow_grid(network: Any) -> nn.Module:
-    grid: nn.Module = network.features[:18]  # one more layer widens 320 features to 1280
-    return grid
+        weights = MobileNet_V2_Weights.DEFAULT
+        network, name = mobilenet_v2(weights=weights), f"mobilenet_v2-{weights.name}"
+        preset = weights.transforms()
+        scale = Scale(preset.mean, preset.std)
+    else:
+        # a class more than torchvision's networks have, for the background
+        network, name, scale = mobilenet_v2(num_classes=1001), "mobilenet_v2-tensorflow", Scale(std=(0.5, 0.5, 0.5))
+        expected = "MobileNetV2's weights in the format safetensors, under torchvision's names"
+        with reading(path, expected, "name another file by --encoder-weights"):
+            network.load_state_dict(safetensors.torch.load_file(path))
+        same_padding(network)
+    grid = network.features[:18]  # one more layer widens 320 features to 1280
+    return GridEncoder(name, grid.requires_grad_(False).eval(), scale)
 
 
 def same_padding(module: nn.Module) -> nn.Module:
@@ -217,34 +191,6 @@ def same_padding(module: nn.Module) -> nn.Module:
 def _pad(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
     (grid,) = inputs
     return F.pad(grid, (grid.size(-1) % 2, 1, grid.size(-2) % 2, 1))
-
-
-def pretrained(name: str, grid_of: Callable[[nn.Module], nn.Module]) -> GridEncoder:
-    """Return a part of a network of torchvision, with the weights torchvision recommends."""
-    models = torchvision_models()
-    weights = models.get_model_weights(name).DEFAULT
-    cache = Path(torch.hub.get_dir()) / "checkpoints"
-    try:
-        network = models.get_model(name, weights=weights)
-    except (OSError, HTTPException) as error:
-        raise FileNotFoundError(
-            f"{weights.url} could not be fetched to {cache}: {error}. Put the file there, or use the encoder that is "
-            f"trained on the captions."
-        ) from error
-    preset = weights.transforms()
-    grid = grid_of(network).requires_grad_(False).eval()
-    return GridEncoder(f"{name}-{weights.name}", grid, Scale(preset.mean, preset.std))
-
-
-def torchvision_models() -> Any:
-    """Return the module torchvision.models; ImportError if it is missing, or does not go with this torch."""
-    try:
-        return import_module("torchvision.models")
-    except (ImportError, RuntimeError) as error:  # a CUDA build beside a CPU torch raises RuntimeError
-        remedy = (
-            f"install the one for torch {torch.__version__} (https://pytorch.org/get-started), or take another encoder"
-        )
-        raise ImportError(f"torchvision cannot be imported: {error}; {remedy}") from error
 
 
 # A small encoder of our own, trained once to predict the content words of captions, then frozen
@@ -323,8 +269,7 @@ def content_encoder(
         if not path.is_file():
             if not train:
                 raise FileNotFoundError(
-                    f"{path} is missing; expected the weights of the encoder that made the features of the training. "
-                    f"Put the file back, or train again with --overwrite, which trains an encoder too."
+                    f"{path} is missing, the encoder of the training; put it back, or train again with --overwrite"
                 )
             with locked(path):
                 if not path.is_file():  # no other process has trained it meanwhile

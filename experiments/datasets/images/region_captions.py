@@ -1,7 +1,7 @@
 """Images as sets of regions with features, their captions, and batches of both."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -31,7 +31,6 @@ class RegionCaptions:
     network: GridEncoder | None = None  # what made the features of photographs; None where they are no photographs
     files: Sequence[ImageFile] = ()  # the photographs as they were taken; none where they are no photographs
     scenes: DigitScenes | None = None  # the digits of the images, where they are digit scenes
-    skipped: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -55,7 +54,7 @@ def own_photograph(image: Image.Image, like: RegionCaptions, *, device: torch.de
     if like.network is None:
         raise ValueError(f"the images of {like.name} are no photographs, so a photograph cannot be one of them")
     regions, picture = encode_photograph(like.network, image, like.pictures.size(-1), device=device)
-    return replace(like, regions=regions, captions=[[]], pictures=picture[None], files=(), skipped={})
+    return replace(like, regions=regions, captions=[[]], pictures=picture[None], files=())
 
 
 class EncodedCaptions(Dataset[Batch]):
@@ -97,7 +96,7 @@ class OneCaptionSampler(BucketSampler):
         self.firsts, self.counts = np.array(data.firsts), np.array(data.counts)
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Return the batches of an epoch, of all processes together."""
+        """Return the batches of an epoch."""
         # 1: other numbers than those of the order
         draws = np.random.default_rng([self.seed, epoch, 1]).integers(self.counts)
         chosen: list[int] = (self.firsts + draws).tolist()

@@ -1,14 +1,9 @@
-"""Segmentation maps of photographs, which tell what is where in them.
+"""Segmentation maps of photographs, which tell what is where in them: a numpy archive (.npz) with the entries
 
-A file of maps is a numpy archive (.npz) with the entries
-
-    names       names of the photographs' files, [photographs]
-    classes     names of the classes, the background first, [classes]
-
-and one of these two. Their points are a grid over the photograph whose first and last points lie on its edges:
-
-    named       class of every point, [photographs, rows, columns]
-    masks       whether a class is at a point, [photographs, classes but the background, rows, columns] bool
+names       names of the photographs' files, [photographs]
+classes     names of the classes, the background first, [classes]
+named       class of every point, [photographs, rows, columns]: a grid over the photograph whose first and last points
+            lie on its edges
 """
 
 from dataclasses import dataclass
@@ -64,24 +59,13 @@ def _overlap(cells: int, points: int) -> Tensor:
 def read_maps(path: Path) -> SegmentationMaps:
     """Read a file of segmentation maps; DamagedFileError where it is no such file."""
     remedy = "name another file of segmentation maps by --maps"
-    with reading(path, "names, classes, and named or masks that go with them and do not overlap", remedy):
+    with reading(path, "names, classes, and named that goes with them", remedy):
         arrays = read_arrays(path, remedy)
         names, classes = (
             [text.decode() if isinstance(text, bytes) else str(text) for text in arrays[part].tolist()]
             for part in ("names", "classes")
         )
-        if "masks" in arrays:
-            masks = arrays["masks"]
-            for place, row, column in np.argwhere(masks.sum(1) > 1)[:1].tolist():
-                both = [classes[1 + one] for one in np.flatnonzero(masks[place, :, row, column])[:2]]
-                raise ValueError(
-                    f"masks of {' and '.join(both)} overlap in {names[place]} at row {row}, column {column}"
-                )
-            points = np.where(masks.any(1), masks.argmax(1) + 1, 0)
-            if masks.shape[1] != len(classes) - 1:
-                raise ValueError(f"masks {list(masks.shape)} of {len(classes)} classes with the background")
-        else:
-            points = arrays["named"]
+        points = arrays["named"]
         if points.ndim != 3 or len(points) != len(set(names)) or not 0 <= points.min() <= points.max() < len(classes):
             raise ValueError(
                 f"classes {list(points.shape)} to {points.max()} of {len(names)} names, {len(classes)} classes"

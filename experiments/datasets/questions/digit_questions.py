@@ -1,9 +1,9 @@
 """Questions about scenes of real handwritten digits, whose answers and relevant cells are known; needs no file.
 
 A scene is a grid of 3 x 3 cells; two to five of them hold a digit of scikit-learn's set (8 x 8 pixels), all of
-different values. Regions are what a detector would find: the cells with a digit, and one of the empty ones, at
-random, as background. Were all empty cells regions, a network would gather there what it read elsewhere, and look at
-them alone. The kinds of questions, and the cells that one has to look at:
+different values. Regions are what a detector would find: the cells with a digit, and one of the empty ones, at random:
+were all empty cells regions, a network would gather there what it read elsewhere. The kinds of questions, each asked
+where it has one answer, and the cells that one has to look at:
 
     where     in which row is the seven             top, middle, bottom       the seven
               in which column is the seven          left, center, right       the seven
@@ -14,14 +14,8 @@ them alone. The kinds of questions, and the cells that one has to look at:
               above the five
     absent    what digit is left of the seven       (none)                    none: the scene has no seven
 
-"Where", "count", "which" and "exists" take one step from digit to digit at most, "chain" two. Relations compare cells,
-whatever is in between: left of means in an earlier column, above in a higher row. A question is asked only where it has
-one answer: one digit alone is left of the seven. Half of the "exists" questions are true. "Absent" questions are never
-trained on: a model that knows what it does not know is unsure of them; their answer is the empty text.
-
-Every scene has one question of each kind that can be asked of it. Scenes with three views stand for three detectors:
-each misses every digit with probability 0.3, on its own, but a digit is missed by two at most. What a detector misses
-is no region of its view.
+"Absent" questions are never trained on: a model that knows what it does not know is unsure of them. Scenes with three
+views stand for three detectors: each misses every digit with probability 0.3, but a digit is missed by two at most.
 """
 
 from collections.abc import Sequence

@@ -4,10 +4,9 @@ import csv
 import json
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,11 +18,12 @@ from torch.nn.functional import interpolate
 from tqdm import tqdm
 
 from experiments.datasets.arrays import cached_array, map_array, read_arrays
-from experiments.datasets.images.captions import ListedImage, complete, find_images
+from experiments.datasets.images.captions import CaptionedImages, find_images
 from experiments.datasets.images.image_features import (
     GridEncoder,
     content_encoder,
     encode_photograph,
+    files_fingerprint,
     grid_features,
     mobilenet_grid,
     resized_images,
@@ -44,7 +44,6 @@ class PhotographOptions:
     epochs: int = 15  # epochs of the own encoder
     train: bool = True  # train the own encoder where the cache has none; else that is an error
     cache: Path | None = None  # folder of pixels and features; "cache" in the data set's folder when omitted
-    skip: bool = False  # leave out photographs that are missing or cannot be read, and the questions about them
     device: torch.device | str = "cpu"  # where to compute features
     progress: bool = False  # show progress bars
 
@@ -174,22 +173,13 @@ def _read_json(path: Path, object_hook: Callable[[dict[str, Any]], Any] | None =
         return json.loads(read_packed(path), object_hook=object_hook)
 
 
-class _Row(NamedTuple):
-    place: str
-    question: str
-    answer: str
-    photograph: str
-
-
 @QUESTIONS.register("daquar")
 def read_daquar(root: Path, options: PhotographOptions) -> dict[str, Questions]:
     """DAQUAR: questions about 1449 photographs of rooms (NYU Depth v2), each answered by one person.
 
     Read are, in daquar or daquar/text, data.csv (question,answer,image_id) with train_images_list.txt and
-    test_images_list.txt; or else the original qa.894.raw.train.txt and qa.894.raw.test.txt, where a line of a question
-    ("what is on the desk in the image3 ?") and one of its answer alternate. Photographs are image1.png or .jpg and so
-    on in daquar/images or daquar/nyu_depth_images, or else in the uncompressed archive daquar/images160.tar. A tenth of
-    the training photographs is for validation.
+    test_images_list.txt. Photographs are image1.png or .jpg and so on in daquar/images, or else in the uncompressed
+    archive daquar/images160.tar. A tenth of the training photographs is for validation.
 
     An answer of several things ("table, chair") is one class, as it is written, and accuracy asks for it word for word.
     WUPS, which the authors report too, is not computed: it needs WordNet, which is a download of its own.
@@ -199,66 +189,39 @@ def read_daquar(root: Path, options: PhotographOptions) -> dict[str, Questions]:
     """
     folder = root / "daquar"
     cache = options.cache or folder / "cache"
-    names = "data.csv", "qa.894.raw.train.txt"
-    texts = [text / name for text in (folder / "text", folder) for name in names]
-    path = first_file(texts, "it with lists of images, or with that of the test", "daquar")
-    rows = _table(path) if path.name == "data.csv" else {
-        split: list(_pairs(path.with_name(f"qa.894.raw.{split}.txt"))) for split in ("train", "test")
-    }  # fmt: skip
-    places = folder / "images", folder / "nyu_depth_images"
-    found = find_images(places, folder / "images160.tar", "photographs image1.png and so on")
+    path = first_file([text / "data.csv" for text in (folder / "text", folder)], "it with lists of images", "daquar")
+    found = find_images([folder / "images"], folder / "images160.tar", "photographs image1.png and so on")
     photographs = {Path(name).stem: file for name, file in found.items()}
+    split_of = {
+        name: split
+        for split in ("train", "test")
+        for name in path.with_name(f"{split}_images_list.txt").read_text(encoding="utf-8").split()
+    }
+    entries: dict[str, list[Entry]] = {"train": [], "test": []}
+    answers: dict[str, dict[str, list[str]]] = {"train": {}, "test": {}}
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for number, row in enumerate(csv.DictReader(file), 1):
+            with reading(f"{path}: question {number}", "question,answer,image_id, of a listed image", "mend it"):
+                name, split = row["image_id"], split_of[row["image_id"]]
+                answers[split].setdefault(name, []).append(row["answer"])
+                place = list(answers[split]).index(name)
+                entries[split].append(_entry(question_words(row["question"]), row["answer"], place))
     parts = []
-    for split in ("train", "test"):
-        about = defaultdict(list)
-        for row in rows[split]:
-            about[row.photograph].append(row)
-        listed = [
-            ListedImage(f"{asked[0].place}: {name}", photographs.get(name), [row.answer for row in asked])
-            for name, asked in about.items()
-        ]
-        data = complete(listed, name="daquar", split=split, skip=options.skip)
-        data, pixels = resized_images(data, options.size or 192, cache, skip=options.skip, progress=options.progress)
-        at = {Path(image.name).stem: place for place, image in enumerate(data.images)}
-        entries = [_entry(row, at[row.photograph]) for row in rows[split] if row.photograph in at]
-        parts.append(AskedPhotographs(pixels, data.captions, entries))
+    for split, about in answers.items():
+        absent = [name for name in about if name not in photographs]
+        if absent or not about:
+            raise ValueError(f"{path}: no photograph {', '.join(absent)}, or no question to {split}; {NEW_COPY}")
+        data = CaptionedImages([photographs[name] for name in about], list(about.values()), "daquar", split)
+        pixels = resized_images(data, options.size or 192, cache, progress=options.progress)
+        parts.append(AskedPhotographs(pixels, data.captions, entries[split]))
     train, test = parts
     return encoded(train, test, options, cache)
 
 
-def _table(path: Path) -> dict[str, list[_Row]]:
-    found = {split: list[_Row]() for split in ("train", "test")}
-    lists = {split: set(_lines(path.with_name(f"{split}_images_list.txt"))) for split in found}
-    reader = csv.DictReader(_lines(path), strict=True)
-    with reading(path, "lines of question,answer,image_id; each image in one of the lists of images"):
-        for row in reader:
-            (split,) = (split for split, names in lists.items() if row["image_id"] in names)
-            place = f"{path}: line {reader.line_num}"
-            found[split].append(_Row(place, row["question"], row["answer"], row["image_id"]))
-    return found
-
-
-def _pairs(path: Path) -> Iterator[_Row]:
-    lines = _lines(path)
-    about = re.compile(r"^(.*?)\s*(?:\bin\s+)?(?:\bthe\s+)?(image\d+)\s*\??$")
-    for number in range(0, len(lines), 2):
-        match = about.match(lines[number])
-        if match is None or number + 1 == len(lines):
-            seen = f"{path}: line {number + 1}: {lines[number]!r}"
-            raise ValueError(f"{seen}; expected a question in image3, say, and a line of its answer; {NEW_COPY}")
-        yield _Row(f"{path}: line {number + 1}", match[1], lines[number + 1], match[2])
-
-
-def _lines(path: Path) -> list[str]:
-    with reading(path, "a text file of DAQUAR in UTF-8"):
-        return [line.strip() for line in path.read_bytes().decode("utf-8-sig").splitlines()]
-
-
-def _entry(row: _Row, photograph: int) -> Entry:
-    with reading(row.place, "a question and its answer", "mend or remove it"):
-        words, answer = question_words(row.question), " ".join(row.answer.split())
-        if not answer:
-            raise ValueError("the question has no answer")
+def _entry(words: list[str], answer: str, photograph: int) -> Entry:
+    answer = " ".join(answer.split())
+    if not answer:
+        raise ValueError("the question has no answer")
     is_color = any(word.startswith(("color", "colour")) for word in words)
     kind = "count" if words[0] == "how" else "color" if is_color else "object"
     return Entry(words, {answer: 1}, photograph, kind)
@@ -276,9 +239,9 @@ def read_vqa_v2(root: Path, options: PhotographOptions) -> dict[str, Questions]:
         v2_OpenEnded_mscoco_{train,val}2014_questions.json
         v2_mscoco_{train,val}2014_annotations.json
 
-    and in vqa_v2/features the features of the regions, train2014 and val2014; `region_files` tells in which formats. As
-    the answers of the official test are not published, half of the validation photographs are for the test (as in Deng
-    et al., Latent Alignment and Variational Attention, 2018).
+    and in vqa_v2/features the features of the regions, train2014 and val2014, see `region_features`. As the
+    answers of the official test are not published, half of the validation photographs are for the test (as in Deng et
+    al., Latent Alignment and Variational Attention, 2018).
 
     Source:
         Goyal et al., Making the V in VQA Matter, 2017.
@@ -329,58 +292,44 @@ def _by_question(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
         return found
 
 
-class _Source(NamedTuple):
-    """Where features are: the file of every photograph, and what reads them."""
-
-    files: Mapping[int, Path]
-    read: Callable[[int], np.ndarray]
-
-
 def region_features(
     folder: Path, split: str, photographs: Sequence[int], cache: Path, *, progress: bool = False
 ) -> Regions:
     """Return the regions of photographs in their order; those with fewer regions are padded.
 
-    For every split, such as train2014, there is in the folder of features one of
-
-        train2014/      a file of every photograph, whose name ends with the photograph's number: 9.npz, 9.npy or
-                        COCO_train2014_000000000009.jpg.npz. The .npy is an array [regions, width]; the .npz has it as
-                        `features` or `x`. Boxes (`boxes` or `bbox`, [regions, 4]) only tell whether features are
-                        [width, regions], as in the files published with MCAN.
-        train2014.npz   `features` [photographs, regions, width] and `image_ids` [photographs]; where photographs have
-                        fewer regions than that, `num_regions` [photographs], and what follows is padding.
-        train2014.npy   the features alone, which may be larger than the memory; the rest is beside it, in
-                        train2014_image_ids.npy and train2014_num_regions.npy.
+    For every split, such as train2014, there is in the folder of features a folder of this name with a file of every
+    photograph, whose name ends with the photograph's number: 9.npz, 9.npy or COCO_train2014_000000000009.jpg.npz. The
+    .npy is an array [regions, width]; the .npz has it as `features` or `x`. Boxes (`boxes` or `bbox`, [regions, 4])
+    only tell whether features are [width, regions], as in the files published with MCAN.
 
     Photographs that no question is about are not read. Kept features have 16 bits.
     """
-    source = _source(folder, split)
-    absent = [number for number in photographs if number not in source.files]
+    if not (folder / split).is_dir():
+        raise missing(folder / split, "a folder of features of regions", "vqa_v2")
+    matches = {path: re.search(r"(\d+)(?:\.jpg)?\.np[yz]", path.name) for path in sorted((folder / split).iterdir())}
+    files = {int(match[1]): path for path, match in matches.items() if match}
+    absent = [number for number in photographs if number not in files]
     if absent:
         raise ValueError(
             f"{folder / split}: no features of photograph {absent[0]} ({len(absent)} of {len(photographs)} photographs "
             f"have none); expected those of every photograph with a question. Add them, or remove its questions."
         )
+
     widths = set[int]()
 
     def rows() -> Iterator[np.ndarray]:
         for number in tqdm(photographs, f"regions of {split}", disable=not progress):
-            row = source.read(number)
-            widths.add(row.shape[-1])
-            with reading(f"{source.files[number]}: photograph {number}", "finite features [regions, width]", NEW_COPY):
+            with reading(files[number], "finite features [regions, width]", NEW_COPY):
+                row = _regions(files[number])
+                widths.add(row.shape[-1])
                 if row.ndim != 2 or not len(row) or len(widths) > 1:
                     raise ValueError(f"features {list(row.shape)}, widths {widths}")
                 if not (np.abs(row) <= np.finfo(np.float16).max).all():  # not of NaN either
                     raise ValueError("features are NaN or above 65504")
             yield row
 
-    stats = {path: path.stat() for path in {source.files[number] for number in photographs}}
-    lines = [
-        f"{number} {source.files[number].name} {stats[source.files[number]].st_size} "
-        f"{stats[source.files[number]].st_mtime_ns}\n"
-        for number in photographs
-    ]
-    key = {"split": split, "files": sha256("".join(lines).encode()).hexdigest()}
+    paths = [files[number] for number in photographs]
+    key = {"split": split, "files": files_fingerprint(paths, [path.name for path in paths])}
     count = len(photographs)
     sizes = cached_array(cache, f"regions-{split}-sizes", key, count, lambda: (np.array([len(row)]) for row in rows()))
     most = int(sizes.max())
@@ -393,49 +342,12 @@ def region_features(
     return Regions(found, torch.arange(most) < sizes.unsqueeze(-1))
 
 
-def _source(folder: Path, split: str) -> _Source:
-    if (folder / split).is_dir():
-        return _separate(folder / split)
-    archive, path = folder / f"{split}.npz", folder / f"{split}.npy"
-    if archive.is_file():
-        return _joint(archive, read_arrays(archive))
-    if not path.is_file():
-        raise missing(folder / split, f"a folder of features of regions, or {split}.npz or {split}.npy", "vqa_v2")
-    parts = {name: folder / f"{split}_{name}.npy" for name in ("image_ids", "num_regions")}
-    arrays = {name: map_array(part) for name, part in parts.items() if part.is_file()}
-    return _joint(path, {"features": map_array(path), **arrays})
-
-
-def _separate(folder: Path) -> _Source:
-    """A file of every photograph."""
-    matches = {path: re.search(r"(\d+)(?:\.jpg)?\.np[yz]", path.name) for path in sorted(folder.iterdir())}
-    files = {int(match[1]): path for path, match in matches.items() if match}
-    if len(files) < sum(map(bool, matches.values())):
-        raise ValueError(f"{folder}: two files of one photograph; remove one of them")
-
-    def read(number: int) -> np.ndarray:
-        path = files[number]
-        if path.suffix == ".npy":
-            return map_array(path)
-        arrays = read_arrays(path)
-        with reading(path, "an entry features or x"):
-            found = arrays["features"] if "features" in arrays else arrays["x"]
-        boxes = arrays.get("boxes", arrays.get("bbox"))
-        turned = boxes is not None and found.ndim == 2 and len(boxes) == found.shape[1] != len(found)
-        return found.T if turned else found
-
-    return _Source(files, read)
-
-
-def _joint(path: Path, arrays: Mapping[str, np.ndarray]) -> _Source:
-    """All photographs in one array."""
-    with reading(
-        path, "features [photographs, regions, width], image_ids and perhaps num_regions [photographs]", NEW_COPY
-    ):
-        features, ids = arrays["features"], arrays["image_ids"]
-        sizes = arrays.get("num_regions", np.full(len(ids), features.shape[1]))
-        places = {number: place for place, number in enumerate(ids.tolist())}
-        fit = len(places) == len(features) == len(sizes) and 1 <= sizes.min() <= sizes.max() <= features.shape[1]
-        if not fit:
-            raise ValueError(f"features {list(features.shape)}, {len(places)} image_ids, num_regions to {sizes.max()}")
-    return _Source(dict.fromkeys(places, path), lambda number: features[places[number], : int(sizes[places[number]])])
+def _regions(path: Path) -> np.ndarray:
+    """The features of a photograph, [regions, width]."""
+    if path.suffix == ".npy":
+        return map_array(path)
+    arrays = read_arrays(path)
+    found = arrays["features"] if "features" in arrays else arrays["x"]
+    boxes = arrays.get("boxes", arrays.get("bbox"))
+    turned = boxes is not None and found.ndim == 2 and len(boxes) == found.shape[1] != len(found)
+    return found.T if turned else found

@@ -102,18 +102,21 @@ class BucketSampler(Sampler[list[int]]):
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
         self.rank, self.ranks = 0, 1
 
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the order of an epoch, counted from 0."""
-        self.epoch = epoch
-
     def share(self, rank: int, ranks: int) -> None:
-        """Give process number `rank` its part of batches that have `sentences` pairs for each of `ranks` processes.
+        """Give a process its part of batches with `sentences` pairs for each of `ranks` processes; called once.
 
-        All processes together have every pair once an epoch, and as many batches each. Parts of the last, smaller batch
-        differ by one pair at most; one with fewer pairs than processes goes with another batch. Called once.
+        A last batch of fewer pairs than processes is left out.
         """
         self.sentences *= ranks
         self.rank, self.ranks = rank, ranks
+
+    def part(self, batches: list[list[int]]) -> list[list[int]]:
+        """Return this process's part of batches."""
+        return [batch[self.rank :: self.ranks] for batch in batches if len(batch) >= self.ranks]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the order of an epoch, counted from 0."""
+        self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.part(self.batches(self.epoch)))
@@ -121,18 +124,8 @@ class BucketSampler(Sampler[list[int]]):
     def __len__(self) -> int:
         return len(self.part(self.batches(self.epoch)))
 
-    def part(self, batches: list[list[int]]) -> list[list[int]]:
-        """Return this process's part of batches."""
-        if self.ranks == 1:
-            return batches
-        found = [batch for batch in batches if len(batch) >= self.ranks]
-        if not found:
-            raise ValueError(f"{len(batches[0])} pairs for {self.ranks} processes; expected one each, take fewer")
-        found[-1] = found[-1] + [place for batch in batches if len(batch) < self.ranks for place in batch]
-        return [batch[self.rank :: self.ranks] for batch in found]
-
     def batches(self, epoch: int) -> list[list[int]]:
-        """Return the batches of an epoch, of all processes together."""
+        """Return the batches of an epoch."""
         if not self.shuffle:
             return self._cut(sorted(range(len(self.lengths)), key=self.lengths.__getitem__))
         generator = np.random.default_rng([self.seed, epoch])

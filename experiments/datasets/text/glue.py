@@ -1,7 +1,7 @@
 """GLUE: sentences, or pairs of them, with a class or a grade; five tasks as they are published."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -33,26 +33,19 @@ class LabelledPairs:
         return LabelledPairs(first, None if self.second is None else second, self.labels[places])
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where a line of a file has what, counted from 0; cells are separated by tabs and never quoted."""
+@dataclass(frozen=True, kw_only=True)
+class GlueTask:
+    """One task; its files have cells with tabs between them, counted from 0, and never quoted."""
 
+    title: str  # its usual name, and its folder inside glue/
+    files: Mapping[str, str]  # names of the files of its parts; a part that is missing is held out of the training part
+    source: str  # where they come from
     first: int  # cell of the sentence
     label: int  # cell of the label
     second: int | None = None  # cell of the second sentence, where there are pairs
     header: bool = False  # whether the first line is no example
     labels: tuple[str, ...] = ()  # text of each class, in their order, as the file has it; none for grades from 0 to 5
-
-
-@dataclass(frozen=True)
-class GlueTask:
-    """One task."""
-
-    title: str  # its usual name, and its folder inside glue/
-    layout: Layout  # of all its files
-    files: Mapping[str, str]  # names of the files of its parts; a part that is missing is held out of the training part
-    source: str  # where they come from
-    classes: tuple[str, ...] = field(default=())  # names of the classes, none for grades
+    classes: tuple[str, ...] = ()  # names of the classes, none for grades
 
     @property
     def regression(self) -> bool:
@@ -65,30 +58,32 @@ _ENTAILMENT = ("entailment", "not_entailment")
 
 GLUE: dict[GlueName, GlueTask] = {
     "rte": GlueTask(
-        "RTE", Layout(1, 3, second=2, header=True, labels=_ENTAILMENT),
-        {"train": "train.tsv", "test": "dev.tsv"}, _ZIP.format("RTE"), _ENTAILMENT,
+        title="RTE", files={"train": "train.tsv", "test": "dev.tsv"}, source=_ZIP.format("RTE"),
+        first=1, second=2, label=3, header=True, labels=_ENTAILMENT, classes=_ENTAILMENT,
     ),
     "mrpc": GlueTask(
-        "MRPC", Layout(3, 0, second=4, header=True, labels=("0", "1")),
-        {"train": "msr_paraphrase_train.txt", "test": "msr_paraphrase_test.txt"},
-        "the Microsoft Research Paraphrase Corpus (it is not fetched)", ("not_equivalent", "equivalent"),
+        title="MRPC", files={"train": "msr_paraphrase_train.txt", "test": "msr_paraphrase_test.txt"},
+        source="the Microsoft Research Paraphrase Corpus (it is not fetched)",
+        first=3, second=4, label=0, header=True, labels=("0", "1"), classes=("not_equivalent", "equivalent"),
     ),
     "cola": GlueTask(
-        "CoLA", Layout(3, 1, labels=("0", "1")), {"train": "train.tsv", "test": "dev.tsv"},
-        _ZIP.format("CoLA"), ("unacceptable", "acceptable"),
+        title="CoLA", files={"train": "train.tsv", "test": "dev.tsv"}, source=_ZIP.format("CoLA"),
+        first=3, label=1, labels=("0", "1"), classes=("unacceptable", "acceptable"),
     ),
     "sst2": GlueTask(
-        "SST-2", Layout(0, 1, header=True, labels=("0", "1")),
-        {"train": "train.tsv", "val": "dev.tsv", "test": "test-labeled.tsv"},
-        f"{_ZIP.format('SST-2')}; test-labeled.tsv holds the 1821 test sentences of the Stanford Sentiment Treebank in "
-        f"the form of dev.tsv", ("negative", "positive"),
+        title="SST-2", files={"train": "train.tsv", "val": "dev.tsv", "test": "test-labeled.tsv"},
+        source=f"{_ZIP.format('SST-2')}; test-labeled.tsv holds the 1821 test sentences of the Stanford Sentiment "
+        "Treebank in the form of dev.tsv",
+        first=0, label=1, header=True, labels=("0", "1"), classes=("negative", "positive"),
     ),
     "stsb": GlueTask(
-        "STS-B", Layout(5, 4, second=6), {"train": "sts-train.csv", "val": "sts-dev.csv", "test": "sts-test.csv"},
-        "http://ixa2.si.ehu.eus/stswiki/images/4/48/Stsbenchmark.tar.gz (it is not fetched)",
+        title="STS-B", files={"train": "sts-train.csv", "val": "sts-dev.csv", "test": "sts-test.csv"},
+        source="http://ixa2.si.ehu.eus/stswiki/images/4/48/Stsbenchmark.tar.gz (it is not fetched)",
+        first=5, second=6, label=4,
     ),
 }  # fmt: skip
 """The tasks, by the names of their commands."""
+CLASSES = GLUE["sst2"].classes
 
 
 def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[str, LabelledPairs]:
@@ -114,53 +109,8 @@ def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[st
     return {part: found[part] for part in SPLITS}
 
 
-def read_part(task: GlueTask, path: Path) -> LabelledPairs:
-    """One part of a task, from one file or from several."""
-    layout = task.layout
-    paths = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}_part[0-9]{path.suffix}"))
-    if not paths:
-        raise missing(path, f"a file of {task.source}", f"glue/{task.title}")
-    rows = list[tuple[str, str, float]]()
-    for file in paths:
-        for number, line in enumerate(read_lines(file), 1):
-            if number == 1 and file == paths[0] and layout.header:
-                continue
-            with reading(f"{file}: line {number}", _shape(layout), NEW_COPY):
-                cells = [" ".join(cell.split()) for cell in line.decode().split("\t")]
-                label = layout.labels.index(cells[layout.label]) if layout.labels else float(cells[layout.label])
-                first, second = cells[layout.first], cells[layout.second or layout.first]
-                if not first or not second or not 0 <= label <= 5:
-                    raise ValueError(cells)
-                rows.append((first, second, label))
-    firsts, seconds = [row[0] for row in rows], [row[1] for row in rows]
-    labels = torch.tensor([row[2] for row in rows], dtype=torch.float32 if task.regression else torch.int64)
-    return LabelledPairs(firsts, None if layout.second is None else seconds, labels)
-
-
-def _shape(layout: Layout) -> str:
-    pair = "" if layout.second is None else f", another sentence in column {layout.second + 1}"
-    return (
-        f"columns with tabs between them, a sentence in column {layout.first + 1}{pair}, and in column "
-        f"{layout.label + 1} the label: {' or '.join(layout.labels) or 'a grade from 0 to 5'}"
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledText:
-    """Sentences of film reviews and their classes: [sentences] int64, places of the class in `CLASSES`."""
-
-    sentences: list[str]
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.sentences)
-
-
-CLASSES = GLUE["sst2"].classes
-
-
-def load_sst2(*, train: int = 10_000, data_root: Path | str | None = None) -> dict[str, LabelledText]:
-    """Load SST-2 from train.tsv and dev.tsv of GLUE, sentences in small letters.
+def load_sst2(*, train: int = 10_000, data_root: Path | str | None = None) -> dict[str, LabelledPairs]:
+    """Load film reviews, SST-2, from train.tsv and dev.tsv of GLUE, sentences in small letters.
 
     The training part holds sentences and phrases of them; there are `train` at most, the same ones in every run. GLUE
     hides the labels of its test part, so its development part (872 sentences) is divided: its first, third, ...
@@ -174,5 +124,31 @@ def load_sst2(*, train: int = 10_000, data_root: Path | str | None = None) -> di
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))[:train]
     places = torch.arange(len(dev))
     parts = whole.select(order), dev.select(places[::2]), dev.select(places[1::2])
-    texts = (LabelledText([sentence.lower() for sentence in part.first], part.labels) for part in parts)
+    texts = (LabelledPairs([sentence.lower() for sentence in part.first], None, part.labels) for part in parts)
     return dict(zip(SPLITS, texts, strict=True))
+
+
+def read_part(task: GlueTask, path: Path) -> LabelledPairs:
+    """One part of a task, from one file or from several."""
+    paths = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}_part[0-9]{path.suffix}"))
+    if not paths:
+        raise missing(path, f"a file of {task.source}", f"glue/{task.title}")
+    pair = "" if task.second is None else f", another sentence in column {task.second + 1}"
+    expected = (
+        f"columns with tabs between them, a sentence in column {task.first + 1}{pair}, and in column {task.label + 1} "
+        f"the label: {' or '.join(task.labels) or 'a grade from 0 to 5'}"
+    )
+    rows = list[tuple[str, str, float]]()
+    for file in paths:
+        skipped = int(task.header and file == paths[0])
+        for number, line in enumerate(read_lines(file)[skipped:], 1 + skipped):
+            with reading(f"{file}: line {number}", expected, NEW_COPY):
+                cells = [" ".join(cell.split()) for cell in line.decode().split("\t")]
+                label = task.labels.index(cells[task.label]) if task.labels else float(cells[task.label])
+                first, second = cells[task.first], cells[task.second or task.first]
+                if not first or not second or not 0 <= label <= 5:
+                    raise ValueError(cells)
+                rows.append((first, second, label))
+    firsts, seconds, labels = map(list, zip(*rows, strict=True))
+    kind = torch.float32 if task.regression else torch.int64
+    return LabelledPairs(firsts, None if task.second is None else seconds, torch.tensor(labels, dtype=kind))

@@ -23,15 +23,6 @@ class ParallelText:
     skipped: dict[str, int] = field(default_factory=dict)  # number of pairs that were left out, by the reason
     possible: list[Alignment] | None = None  # gold links that may be as well, the sure ones among them
 
-    def __post_init__(self) -> None:
-        words = [(len(source.split()), len(target.split())) for source, target in zip(*self._sides(), strict=True)]
-        for links in (self.alignments, self.possible):
-            if links is not None and [(one.num_source, one.num_target) for one in links] != words:
-                raise ValueError(f"{self.name}: alignments of other sentences; expected one a pair, of as many words")
-
-    def _sides(self) -> tuple[list[str], list[str]]:
-        return self.source, self.target
-
     def __len__(self) -> int:
         return len(self.source)
 
@@ -41,7 +32,7 @@ class ParallelText:
 
     def chosen(self, places: Sequence[int]) -> "ParallelText":
         """The pairs at these places, in this order."""
-        source, target = ([side[place] for place in places] for side in self._sides())
+        source, target = ([side[place] for place in places] for side in (self.source, self.target))
         links = (self.alignments, self.possible)
         alignments, possible = (None if one is None else [one[place] for place in places] for one in links)
         return ParallelText(source, target, self.name, self.languages, alignments, self.skipped, possible)
@@ -109,7 +100,11 @@ def clean_pairs(
     numbers: Sequence[int] | None = None,
 ) -> ParallelText:
     """Check and clean the lines of both sides, of all or of these numbers (counted from 0); see `read_parallel`."""
-    check_pairing(sides, paths)
+    if len(sides[0]) != len(sides[1]):
+        raise ValueError(
+            f"{paths[0]}: {len(sides[0])} lines, but {len(sides[1])} in {paths[1]}; expected as many (in UTF-8), as "
+            f"line i of one translates line i of the other. Find the line that is missing or divided."
+        )
     if numbers is not None:
         sides = [[side[number] for number in numbers] for side in sides]
     pairs: list[list[str]] = []
@@ -130,21 +125,6 @@ def clean_pairs(
     return ParallelText(source, target, name, languages, skipped=dict(skipped))
 
 
-def check_pairing(sides: Sequence[list[bytes]], paths: tuple[Path, Path]) -> None:
-    """Raise ValueError unless both sides have as many lines; the message names the first one without a partner."""
-    if len(sides[0]) == len(sides[1]):
-        return
-    for side, path in zip(sides, paths, strict=True):
-        with reading(path, "UTF-8", "convert it by iconv"):  # in UTF-16, say, other bytes end a line
-            b"\n".join(side).decode()
-    (less, short), (more, long) = sorted((len(side), str(path)) for side, path in zip(sides, paths, strict=True))
-    raise ValueError(
-        f"{short}: {less} lines, but {more} in {long}, whose line {less + 1} has no partner; expected as many, as "
-        f"line i of one translates line i of the other. Find the line that is missing or divided (it may be an "
-        f"earlier one), or use two files that belong together."
-    )
-
-
 def checked_lines(
     sides: Sequence[list[bytes]], paths: Sequence[Path], rules: Rules, *, numbers: Iterable[int] | None = None
 ) -> Iterator[tuple[list[str], Fault | None]]:
@@ -153,25 +133,20 @@ def checked_lines(
     There is one side for a text to translate, and two for pairs; see also `clean_pairs`.
     """
     for number, *lines in zip(range(len(sides[0])) if numbers is None else numbers, *sides, strict=True):
-        checked = [_check(line, rules) for line in lines]
-        faults = [
-            Fault(fault.reason, f"{path}: line {number + 1} {fault.message}")
-            for path, (_, fault) in zip(paths, checked, strict=True)
-            if fault
-        ]
-        yield [text for text, _ in checked], faults[0] if faults else None
+        checked = [_check(line, f"{path}: line {number + 1}", rules) for line, path in zip(lines, paths, strict=True)]
+        yield [text for text, _ in checked], next((fault for _, fault in checked if fault), None)
 
 
-def _check(line: bytes, rules: Rules) -> tuple[str, Fault | None]:
+def _check(line: bytes, where: str, rules: Rules) -> tuple[str, Fault | None]:
     """The sentence of a line, and what is wrong with it."""
     try:
         text = divide_words(line.decode(), rules.words)
     except UnicodeDecodeError as error:
         seen = f"is not UTF-8, its byte {error.start + 1} is 0x{line[error.start]:02x}"
-        return "", Fault("undecodable", f"{seen}; expected UTF-8 (iconv converts other encodings)")
+        return "", Fault("undecodable", f"{where} {seen}; expected UTF-8 (iconv converts other encodings)")
     count = len(text.split())
     if not count:
-        return text, Fault("empty", "is empty; expected a sentence")
+        return text, Fault("empty", f"{where} is empty; expected a sentence")
     if rules.max_words is not None and count > rules.max_words:
-        return text, Fault("long", f"has {count} words; expected {rules.max_words} at most (max_words)")
+        return text, Fault("long", f"{where} has {count} words; expected {rules.max_words} at most (max_words)")
     return text.lower() if rules.lowercase else text, None

@@ -86,19 +86,14 @@ def load_squad(
 
 
 def _find(folder: Path, name: SquadName, part: str) -> Path:
-    """The file of a part: the official one, or the one excerpt that there is."""
+    """The file of a part: the official one, or the first excerpt that there is."""
     for beginning in _NAMES[name, part]:
-        official = [
-            path for path in map(folder.joinpath, (f"{beginning}.json", f"{beginning}.json.gz")) if path.is_file()
-        ]
-        found = official[:1] or [*folder.glob(f"{beginning}-*.json"), *folder.glob(f"{beginning}-*.json.gz")]
-        if len(found) > 1:
-            raise ValueError(f"{folder} has {len(found)} files named {beginning}-...; name one by --{part}-file")
+        found = [*folder.glob(f"{beginning}.json*"), *sorted(folder.glob(f"{beginning}-*.json*"))]
         if found:
             return found[0]
-    official_name = f"{_NAMES[name, part][0]}.json"
-    address = f"the file of https://rajpurkar.github.io/SQuAD-explorer/dataset/{official_name} (it is not fetched)"
-    raise missing(folder / official_name, address, "squad")
+    official = f"{_NAMES[name, part][0]}.json"
+    address = f"the file of https://rajpurkar.github.io/SQuAD-explorer/dataset/{official} (it is not fetched)"
+    raise missing(folder / official, address, "squad")
 
 
 def _divided(questions: list[Question], shares: Sequence[int], path: Path) -> list[list[Question]]:

@@ -1,33 +1,12 @@
 """A corpus of German-like and English-like sentence pairs with gold alignments, from a small grammar; needs no file.
 
 A sentence is drawn in both languages at once: every word is drawn with what it says, and words that say the same are
-linked. A sentence is a main clause, a question, a main clause with a subordinate one behind or in front of it, a report
-("glaubt , dass") or a main clause whose subject has a relative clause. What differs between the languages:
-
-    order       the German verb is second, in questions first, in subordinate clauses last; participles and infinitives
-                are last in a main clause; time goes before the object and not to the end; "das Buch der Frau" is "the
-                woman 's book"
-    one - many  compounds ("Haustür", "front door"), "sucht" - "looks for", "muss" - "has to", "gern" - "likes to", "im"
-                - "in the", "vor" - "in front of"
-    many - one  separable verbs ("ruft ... an", "calls"; joined where the verb is last, "anruft"), the perfect ("hat ...
-                gesehen", "saw"), "immer noch" - "still"
-    dropped     "sich", some prepositions and articles ("erinnert sich an", "remembers"; "in der Schule", "at school"),
-                commas
-    inserted    do-support ("does not see"), "is going to" where only a time tells the future, "'s"
-    inflection  articles and adjectives by gender, case and number; the verb by number
-    ambiguity   "sie" is "she", "her", "they" or "them", "Bank" is "bank" or "bench" by its preposition, "Lehrer" and
-                "Lehrerin" are "teacher", "der" is an article of several cases or a relative pronoun
-
-About 240 German and 190 English words, 4 to 20 in a sentence. What is said makes no sense. Two pairs, with their
-links (German word - English word, counted from 0; words in no link have no counterpart):
+linked. About 240 German and 190 English words, 4 to 20 in a sentence; the languages differ in order, in words that are
+several or none in the other, in inflection and in ambiguity. What is said makes no sense:
 
     die Frau sieht heute eine Haustür oft an .
     the woman often looks at a front door today .
     0-0 1-1 2-3 2-4 3-8 4-5 5-6 5-7 6-2 7-3 7-4 8-9
-
-    der Freund der Tante sagt , dass die Hunde geschlafen haben .
-    the aunt 's friend says that the dogs slept .
-    1-3 2-0 3-1 4-4 6-5 7-6 8-7 9-8 10-8 11-9
 """
 
 from collections.abc import Sequence
@@ -126,12 +105,9 @@ n Auto Autos car cars
 n Bilderbuch Bilderbücher picture_book picture_books
 """)
 # Stems; the ending follows from article, case, gender and number.
-ADJECTIVES = tuple(
-    zip(
-        ["klein", "groß", "alt", "jung", "neu", "rot", "schön", "freundlich"],
-        ["small", "big", "old", "young", "new", "red", "beautiful", "friendly"],
-        strict=True,
-    )
+ADJECTIVES = (
+    *(("klein", "small"), ("groß", "big"), ("alt", "old"), ("jung", "young"), ("neu", "new"), ("rot", "red")),
+    *(("schön", "beautiful"), ("freundlich", "friendly")),
 )
 # sich, particle, infinitive, finite, participle (* with "sein"), object | base, third person, past, rest (~ particle,
 # = preposition of the object)

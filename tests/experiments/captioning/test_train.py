@@ -1,6 +1,5 @@
 """The captioning script end to end, on tiny scenes and photographs: schemes, numbers, pictures, and bad input."""
 
-import json
 import math
 
 import numpy as np
@@ -11,13 +10,12 @@ from PIL import Image
 from experiments.captioning import train as captioning
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches, map_scores, pointing
-from experiments.captioning.show import attention_figure, region_view, uncertainty_figure, view_caption, write_page
+from experiments.captioning.show import attention_figure, region_view, view_caption
 from experiments.captioning.train import CaptioningTask, load_images, load_trained, read_config
 from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.image_features import encode
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
-    OneCaptionSampler,
     RegionCaptions,
     own_photograph,
 )
@@ -71,24 +69,25 @@ def trained_and_data(folder):
     return trained, load_images(trained.config)["test"]
 
 
-@pytest.mark.parametrize("guide", ["soft", "weibull", "hard_sample", "categorical_enum", "dirichlet"])
+@pytest.mark.parametrize("guide", ["soft", "weibull", "categorical_enum"])
 def test_a_scheme_trains_and_evaluates(guide, finished):
     metrics = read_metrics(finished(guide))
     assert all(math.isfinite(value) for value in metrics.values())
     assert 1 < metrics["test_ppl"] < 400
     assert 0 <= metrics["test_entropy"] <= math.log(9) + 1e-4
-    assert metrics["updates"] == 2 * SIZES["train"] / TINY["batch_size"]
+    assert metrics["updates"] == SIZES["train"] / TINY["batch_size"]
     trained, data = trained_and_data(finished(guide))
     # the same numbers from the checkpoint
     assert perplexity(trained, batches(trained, data, references=1)) == pytest.approx(metrics["test_ppl"], rel=1e-5)
 
 
-@pytest.mark.parametrize("guide", ["soft", "dirichlet"])
-def test_show(guide, finished, tmp_path, capsys):
-    assert command_line("show", finished(guide), "--images", "[2]", "--html", "--out", tmp_path) == 0
-    names = {f"{guide}-2-{kind}.png" for kind in ("attention", "uncertainty")} | {"captions.html"}
-    assert {path.name for path in tmp_path.iterdir()} == names
-    assert command_line("show", finished(guide), "--images", "[99]") == 1
+def test_show(finished, tmp_path, capsys):
+    assert command_line("show", finished("soft"), "--images", "[2]", "--html", "--out", tmp_path) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"soft-2-attention.png", "captions.html"}
+    page = (tmp_path / "captions.html").read_text()
+    assert page.count('type="application/json"') == 2
+    assert "image 2" in page
+    assert command_line("show", finished("soft"), "--images", "[99]") == 1
     assert "no test image 99" in capsys.readouterr().err
 
 
@@ -101,21 +100,6 @@ def test_perplexity_is_that_of_the_log_evidence(finished):
         count += int(batch.target_mask.sum())
     found = perplexity(trained, batches(trained, data, references=5))
     assert found == pytest.approx(math.exp(total / count), rel=1e-5)
-
-
-def test_every_image_comes_once_an_epoch_with_a_caption_of_its_own():
-    data = load_images(CaptioningConfig(images=5))["train"]
-    vocabulary = train_tokenizer([caption for texts in data.captions for caption in texts], size=300)
-    pairs = EncodedCaptions(data, vocabulary)
-    sampler = OneCaptionSampler(pairs, sentences=5, seed=3)
-    ((first,), (second,)) = sampler.batches(0), sampler.batches(1)
-    assert sorted(first) != sorted(second)
-    batch = pairs[first]
-    for row, pair in enumerate(first):
-        image = pairs.image[pair]
-        assert vocabulary.decode(batch.target_out[row].tolist()) == data.captions[image][pair - pairs.firsts[image]]
-        assert torch.equal(batch.source[row], data.regions[image])
-    assert sorted(pairs.image[pair] for pair in first) == list(range(5))
 
 
 # where attention is
@@ -184,7 +168,7 @@ def test_mass_on_the_class_of_a_noun(tmp_path):
 # pictures
 
 
-def test_pictures_and_pages_show_the_weights(finished, tmp_path):
+def test_pictures_show_the_weights(finished):
     trained, data = trained_and_data(finished("weibull"))
     view = view_caption(trained, data, 1, CAPTION, num_samples=20)
     assert view.words == [*CAPTION.split(), "(end)"]
@@ -199,13 +183,8 @@ def test_pictures_and_pages_show_the_weights(finished, tmp_path):
     assert not torch.allclose(view.prior, other.prior, atol=1e-5)
     titles = [axis.get_title() for axis in attention_figure(view).axes]
     assert [title for title in titles if title] == ["image", *view.words]
-    heights = [bar.get_height() for bar in uncertainty_figure(view).axes[0].patches]
-    assert heights == pytest.approx([*view.word.tolist(), *view.attention.tolist()], abs=1e-6)
     # paper is white and ink is black
     assert region_view(view, "").picture.equal((255 * (1 - data.pictures[1])).round().byte())
-    page = write_page(trained, data, [CAPTION] * len(data), [0, 2], tmp_path / "captions.html").read_text()
-    assert page.count('type="application/json"') == 3
-    assert "image 2" in page
 
 
 def test_uncertainty_splits(finished):
@@ -265,7 +244,6 @@ def test_a_pretrained_encoder_with_maps(described):
         assert 0 <= metrics[f"test_{name}"] <= 1
     assert all(math.isfinite(value) for value in metrics.values())
     assert "test_pointing" not in metrics
-    assert metrics["skipped"] == 0
 
 
 def test_a_photograph_of_ones_own(described, tmp_path, capsys, monkeypatch):
@@ -277,30 +255,25 @@ def test_a_photograph_of_ones_own(described, tmp_path, capsys, monkeypatch):
     assert command_line("show", described, "--photo", photo, "--out", tmp_path / "own") == 0
     said, *files = capsys.readouterr().out.splitlines()
     assert said == (described / "captions.txt").read_text().splitlines()[1]
-    names = [f"weibull-photo-0-{kind}.png" for kind in ("attention", "uncertainty")]
-    assert [path.rpartition("/")[2] for path in files] == names
+    assert files == [str(tmp_path / "own" / "weibull-photo-0-attention.png")]
     assert sorted(cache.iterdir()) == made
     test = load_images(read_config(described))["test"]
     assert test.shown(0).shape == (3, 40, 32)  # the shape of the photograph
     own = own_photograph(Image.new("RGB", (1280, 320)), test)
     assert own.shown(0).shape == (3, 160, 640)
     torch.testing.assert_close(own.regions, encode(colour_encoder(None), torch.zeros(1, 3, 64, 64)))
-    (tmp_path / "a.jpg").write_bytes(b"text")
-    assert command_line("show", described, "--photo", tmp_path / "a.jpg") == 1
-    assert "a.jpg cannot be read" in capsys.readouterr().err
 
 
-def test_an_own_encoder_and_bad_images(tmp_path, capsys):
+def test_an_own_encoder_and_a_bad_image(tmp_path, capsys):
     folder = write_flickr8k(tmp_path)
     path = folder / "Flicker8k_Dataset" / "test1.jpg"
-    path.write_bytes(path.read_bytes()[:300])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:300])
     options = photograph_options(tmp_path, "--encoder-epochs", "1", "--guide", "soft")
     assert command_line("train", *options) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "test1.jpg" in line
-    assert "--skip-bad" in line
     assert not (tmp_path / "run").exists()
-    assert command_line("train", *options, "--skip-bad") == 0
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["skipped"] == 1
-    assert len((tmp_path / "run" / "captions.txt").read_text().splitlines()) == 2
+    path.write_bytes(whole)
+    assert command_line("train", *options) == 0
     assert any(path.name.startswith("content-encoder-seed0") for path in (folder / "cache").iterdir())

@@ -15,7 +15,7 @@ from experiments.datasets.images.digit_scenes import digit_scenes
 from experiments.datasets.images.image_features import GridEncoder, Scale
 from experiments.harness.cli import run_commands
 
-TINY = {"vocabulary": 300, "embedding": 8, "hidden": 8, "batch_size": 8, "beam": 2, "max_epochs": 2, "num_samples": 3}
+TINY = {"vocabulary": 300, "embedding": 8, "hidden": 8, "batch_size": 8, "beam": 2, "max_epochs": 1, "num_samples": 3}
 TINY |= {"progress": False}
 SIZES = {"train": 24, "val": 6, "test": 6}
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}

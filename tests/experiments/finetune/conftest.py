@@ -11,7 +11,7 @@ from experiments.run import run
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 
-TINY = {"length": 20, "batch_size": 8, "max_epochs": 2, "num_samples": 3, "progress": False}
+TINY = {"length": 20, "batch_size": 8, "max_epochs": 1, "num_samples": 3, "progress": False}
 RUNS = {
     "rte": {"guide": "weibull", "concentration": 1.0},
     "stsb": {"guide": "lognormal", "prior": "fixed", "kl_warmup": 0.0, "label_noise": 0.25, "pooling": "pair"},

@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn import metrics
 
 from experiments.datasets.text.squad import Answer, Question
-from experiments.finetune.glue import METRICS, glue_scores, noisy_labels, weighted_score
+from experiments.finetune.glue import METRICS, glue_scores, noisy_labels
 from experiments.finetune.model import share_of
 from experiments.finetune.questions import (
     BestSpans,
@@ -18,7 +18,6 @@ from experiments.finetune.questions import (
     best_answers,
     best_spans,
     best_threshold,
-    bootstrap_interval,
     question_scores,
 )
 
@@ -43,17 +42,9 @@ def test_scores(task):
         assert value == pytest.approx(EXPECTED[name](predicted, labels), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "f1", "matthews", "pearson"])
-def test_scores_of_resampled_items(name):
-    predicted, labels = GRADES if name == "pearson" else CLASSES
-    counts = GENERATOR.multinomial(50, np.full(50, 1 / 50), size=3)
-    expected = [EXPECTED[name](np.repeat(predicted, count), np.repeat(labels, count)) for count in counts]
-    np.testing.assert_allclose(weighted_score(name, predicted, labels, counts), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["f1", "spearman"])
-def test_a_score_that_does_not_exist_is_zero(name):
-    assert weighted_score(name, np.zeros(4), np.array([0.0, 1, 0, 1]), np.ones((1, 4)))[0] == 0
+@pytest.mark.parametrize("task", ["mrpc", "cola", "stsb"])
+def test_a_score_that_does_not_exist_is_zero(task):
+    assert glue_scores(task, np.zeros(4), np.array([0.0, 1, 0, 1]))[METRICS[task][0]] == 0
 
 
 @pytest.mark.parametrize("classes", [3, 0])
@@ -116,16 +107,6 @@ def test_the_threshold_is_the_best_of_all(seed):
     assert score == pytest.approx(max(mean(other) for other in [-9, *no_answer]))
 
 
-def test_the_bootstrap_interval_is_that_of_the_standard_error():
-    values = np.random.default_rng(1).random(400)
-    low, high = bootstrap_interval(values)
-    error = values.std() / 20
-    # quantiles of 2000 resamples have a standard error of about .06 standard errors
-    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.25 * error)
-    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.25 * error)
-    assert bootstrap_interval(values) == (low, high)
-
-
 def test_the_best_span_is_the_best_of_all_that_are_allowed():
     torch.manual_seed(0)
     logits, longest = 3 * torch.randn(4, 3, 2, 9), 3
@@ -136,15 +117,14 @@ def test_the_best_span_is_the_best_of_all_that_are_allowed():
     logits = logits.masked_fill(~allowed[:, None], -1e4)
     zeros = torch.zeros(3, dtype=torch.int64)
     batch = WindowBatch({}, allowed, zeros, zeros, nothing, torch.arange(3))
-    found = best_spans(logits, batch, longest=longest, count=4)
+    found = best_spans(logits, batch, longest=longest)
     mean = logits.softmax(-1).mean(0)
     for row in range(3):
         context = [place for place in range(9) if allowed[row, place] and place != nothing[row]]
         spans = {(i, j): mean[row, 0, i] * mean[row, 1, j] for i in context for j in context if 0 <= j - i < longest}
-        best = sorted(spans, key=spans.get, reverse=True)[:4]
-        scores = torch.stack([spans[span] for span in best] + [torch.zeros(())] * (4 - len(best)))
-        torch.testing.assert_close(found.score[row].exp(), scores)
-        assert list(zip(found.first[row].tolist(), found.last[row].tolist(), strict=True))[: len(best)] == best
+        best = max(spans, key=spans.get)
+        assert (found.first[row], found.last[row]) == best
+        torch.testing.assert_close(found.score[row].exp(), spans[best])
         torch.testing.assert_close(found.nothing[row].exp(), mean[row, :, nothing[row]].prod())
         entropy = sum(torch.distributions.Categorical(side).entropy() for side in mean[row])
         torch.testing.assert_close(found.entropy[row], entropy)
@@ -157,8 +137,8 @@ def test_the_best_answer_is_that_of_all_windows_and_no_answer_the_least_of_them(
     windows = [Window(question, {}, spans, 0, 0, 0) for question in (0, 0, 1)]
     data = Windows.__new__(Windows)
     data.windows, data.rows, data.questions = windows, windows, [Question("q", "t", "a b", "?", ())] * 2
-    first, none = torch.tensor([[1], [2], [2]]), torch.zeros(3)
-    found = BestSpans(torch.tensor([0, 1, 2]), torch.tensor([[-2.0], [-1.0], [-3.0]]), first, first,
+    first, none = torch.tensor([1, 2, 2]), torch.zeros(3)
+    found = BestSpans(torch.tensor([0, 1, 2]), torch.tensor([-2.0, -1.0, -3.0]), first, first,
                       torch.tensor([-0.5, -4.0, -1.0]), torch.tensor([1.0, 2.0, 3.0]), none)  # fmt: skip
     answered = best_answers(data, [found])
     assert answered.texts == ["b", "b"]

@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-import torch
 
 from experiments.datasets.text.squad import load_squad
 from experiments.files import UserError
@@ -58,39 +57,24 @@ def test_answers_are_those_of_the_evaluation(name, finished, tmp_path, capsys):
     entries = [json.loads(one) for one in out.read_text().splitlines()]
     trained, kind = load_trained(task, config), kinds(config.guide)[1]
     found = answers_of(trained, Windows(questions, trained.tokenizer, config), kind)
-    assert [entry["best"][0]["answer"] for entry in entries] == found.texts
-    best = torch.tensor([entry["best"][0]["probability"] for entry in entries]).log()
-    torch.testing.assert_close(best, found.nothing - found.no_answer, rtol=1e-4, atol=1e-4)
+    silent = [False] * len(questions)
     if name == "v2":
         silent = (found.no_answer.double() > metrics[f"{kind}_threshold"]).tolist()
-        assert [not entry["answer"] for entry in entries] == silent
         assert [entry["no_answer"] for entry in entries] == pytest.approx(found.nothing.exp().tolist(), rel=1e-4)
-    text.write_text(f"{CONTEXT}\t\x1b[31mword3  word4 ?\n")
+    for entry, no, answer, score, nothing in zip(entries, silent, *found[:3], strict=True):
+        assert entry["answer"] == ("" if no else answer)
+        assert entry["probability"] == pytest.approx((nothing if no else score).exp().item(), rel=1e-4)
+    text.write_text(f"{CONTEXT}\tword3  word4 ?\n")
     (entry,) = map(json.loads, predict_file(PredictConfig(run=config.out, file=text)).read_text().splitlines())
-    assert "\x1b" not in capsys.readouterr().out
-    texts, probabilities = zip(*(one.values() for one in entry["best"]), strict=True)
-    assert len(texts) == len(set(texts)) == 3
-    assert all(text in CONTEXT for text in texts)
-    assert list(probabilities) == sorted(probabilities, reverse=True)
+    assert entry["answer"] in CONTEXT
     assert 0 <= entry["mutual_information"] < entry["entropy"] < 2 * math.log(20)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("rte", "one sentence\n", r"line 1 has the cells \['one sentence'\], expected a sentence and a sentence with"),
-        ("rte", "", "line 1 has the cells"),
-        ("v1", "word1 word2\tword3 ?\nword1\t \n", "line 2 has .* expected a context and a question with a tab"),
-    ],
-)
-def test_bad_files(name, content, message, finished, tmp_path):
+def test_bad_files_and_runs(finished, tmp_path):
     file = tmp_path / "mine.txt"
-    file.write_text(content)
-    with pytest.raises(UserError, match=message):
-        predict_file(PredictConfig(run=finished(name)[1].out, file=file))
-
-
-def test_a_run_of_another_script(tmp_path):
+    file.write_text("word1 word2\tword3 ?\nword1\t \n")
+    with pytest.raises(UserError, match=r"line 2 has .* expected a context and a question with a tab"):
+        predict_file(PredictConfig(run=finished("v1")[1].out, file=file))
     (tmp_path / "config.yaml").write_text("task: translation")
     with pytest.raises(UserError, match="task is 'translation', expected the folder of a run"):
-        predict_file(PredictConfig(run=tmp_path, file=tmp_path / "mine.txt"))
+        predict_file(PredictConfig(run=tmp_path, file=file))

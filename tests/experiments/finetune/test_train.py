@@ -11,11 +11,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from experiments.datasets.text.glue import load_glue
 from experiments.datasets.text.squad import Answer, Question, load_squad
 from experiments.files import UserError
-from experiments.finetune.glue import EncodedPairs, GlueTask, PairBatch, PairModel, load_texts, outputs_of
-from experiments.finetune.model import attention_weights
+from experiments.finetune.glue import GlueTask, PairBatch, PairModel, load_texts
 from experiments.finetune.questions import QaTask, Windows, answers_of
 from experiments.run import load_trained, run
 from pyro_attention.analysis import fit_temperature
@@ -42,7 +40,6 @@ def test_scores_are_those_of_the_predictions(name, finished):
         val, test = (torch.from_numpy(arrays[f"{kind}_{part}"]) for part in ("val", "test"))
         val_labels, labels = (torch.from_numpy(arrays[f"labels_{part}"]) for part in ("val", "test"))
         others = {other: torch.from_numpy(arrays[f"{kind}_{other}"]) for other in config.out_of_domain}
-    assert metrics["noisy_labels"] == round(config.label_noise * metrics["train_examples"])
     assert test.std(0).max() > 0
     if name == "stsb":
         assert metrics["test_attention_mse"] == pytest.approx((test[..., 0].mean(0) - labels).square().mean().item())
@@ -64,7 +61,6 @@ def test_scores_are_those_of_the_predictions(name, finished):
 def test_answers_are_those_of_the_predictions(name, finished):
     _, config, metrics = finished(name)
     kind, shown = ("mc_dropout", "mean") if config.guide == "soft" else ("attention",) * 2
-    assert metrics[f"test_{kind}_exact_low"] <= metrics[f"test_{kind}_exact"] <= metrics[f"test_{kind}_exact_high"]
     questions = load_squad(name, data_root=config.data_root)["test"]
     answers = json.loads((config.out / "answers.json").read_text())
     assert list(answers) == [question.id for question in questions]
@@ -110,19 +106,8 @@ def test_the_kl_of_long_texts_does_not_drown_their_labels(finished):
         module.objective(*module.arguments(PairBatch(inputs, torch.tensor([0, 1, 1, 0]))))
         kl = sum(module.objective.elbo.kl_record.values())
         parts.append(float(module.objective.elbo.current_kl_weight() * kl / 4))
-        weights = 4 * attention_weights(module.objective.model.network.config, [length])
-        assert weights == 4 * 2 * 2 * length**2  # two layers of two heads
-        assert parts[-1] == pytest.approx(0.01 * float(kl) / weights)
+        assert parts[-1] == pytest.approx(0.01 * float(kl) / (4 * 2 * 2 * length**2))  # two layers of two heads
     assert 1 < parts[1] / parts[0] < 3
-
-
-def test_padding_and_the_order_of_examples_do_not_matter(finished):
-    task, config, _ = finished("rte")
-    trained, text = load_trained(task, config), load_glue("rte", data_root=config.data_root)["test"]
-    together = outputs_of(trained, EncodedPairs(text, trained.tokenizer, length=20), "mean", num_samples=1)[0]
-    one = EncodedPairs(text.select(torch.tensor([5, 5])), trained.tokenizer, length=20)
-    alone = outputs_of(trained, one, "mean", num_samples=1)[0, 0]
-    torch.testing.assert_close(alone, together[5], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "pair"])
@@ -184,7 +169,6 @@ def test_training_leaves_out_an_answer_that_is_in_no_window(tiny_config):
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("rte", {"model": ""}, "model is missing, expected --model FOLDER"),
         ("rte", {"length": 500}, "length is 500, and model .* has 40 positions; pass --length 40"),
         ("stsb", {"out_of_domain": ("cola",)}, "out_of_domain is cola for stsb, expected other tasks"),
         ("v1", {"stride": 11}, "length is 20 and stride 11, expected a length of 20 at least and a stride of half"),
@@ -195,21 +179,15 @@ def test_bad_options(task, options, message, tiny_config, tmp_path):
         run(QaTask() if task == "v1" else GlueTask(), tiny_config(task, tmp_path / "run", **options))
 
 
-def one_layer_more(folder):
+def test_a_model_of_which_weights_are_missing(tiny_config, tmp_path):
+    folder = write_bert(tmp_path / "bert")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(UserError, match=r"16 weights of .* are missing, such as bert\.encoder\.layer\.2"):
+        run(GlueTask(), tiny_config("rte", tmp_path / "run", model=str(folder)))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda folder: write_bert(folder, safe=False), "pickled weights are not read: save them again"),
-        (one_layer_more, r"16 weights of .* are missing, such as bert\.encoder\.layer\.2"),
-    ],
-    ids=["pickled", "layers"],
-)
-def test_bad_models(change, message, tiny_config, tmp_path):
-    folder = write_bert(tmp_path / "bert")
-    change(folder)
-    with pytest.raises(UserError, match=message):
+def test_pickled_weights_are_not_read(tiny_config, tmp_path):
+    folder = write_bert(tmp_path / "bert", safe=False)
+    with pytest.raises(UserError, match="pickled weights are not read: save them again"):
         run(GlueTask(), tiny_config("rte", tmp_path / "run", model=str(folder)))

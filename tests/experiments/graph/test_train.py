@@ -13,7 +13,7 @@ import torch
 
 from experiments.datasets.graphs.load import GraphData, read_own_graph
 from experiments.files import UserError
-from experiments.graph import figures
+from experiments.graph import train
 from experiments.graph.config import GraphConfig
 from experiments.graph.evaluation import (
     edges_to_other_classes,
@@ -22,9 +22,8 @@ from experiments.graph.evaluation import (
     relative_entropies,
     uniform_guide,
 )
-from experiments.graph.figures import attention_figure, neighbourhood
-from experiments.graph.model import build, build_model, chosen_graph, kl_factor, kl_schedule, perturbed
-from experiments.graph.train import GraphTask
+from experiments.graph.model import build, build_model, chosen_graph, kl_factor, perturbed
+from experiments.graph.train import GraphTask, attention_figure
 from experiments.run import load_trained, run
 from guides.schemes import build_scheme
 from pyro_attention import AttentionELBO, EdgeList, predict, sample_posterior
@@ -62,7 +61,7 @@ def numbers(metrics: dict[str, float]) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     ("guide", "prior", "precision"),
-    [("soft", "fixed", "32"), ("weibull", "contextual", "bf16-mixed"), ("gamma", "fixed", "32")],
+    [("soft", "fixed", "32"), ("weibull", "contextual", "bf16-mixed")],
 )
 def test_every_kind_of_guide(guide: Any, prior: Any, precision: Any, data: Path, tmp_path: Path) -> None:
     """On a graph with sparse features; of soft attention there is nothing to sample."""
@@ -72,7 +71,7 @@ def test_every_kind_of_guide(guide: Any, prior: Any, precision: Any, data: Path,
     sampled = [name for name in metrics if re.search("test_attention|test_both|^attention_t|^both|share", name)]
     assert len(sampled) == (0 if guide == "soft" else 2 * (4 + 3 + 1 + 1 + 4) + 3 - 0)
     assert 0 < metrics["attention_entropy"] <= 1
-    assert (metrics["kl"] > 0) == (metrics["kl_gradient_norm"] > 0) == (guide != "soft")
+    assert (metrics["kl"] > 0) == (guide != "soft")
     saved = json.loads((tmp_path / "metrics.json").read_text())
     assert saved.pop("definitions").keys() == metrics.keys()
     assert saved == metrics
@@ -105,24 +104,20 @@ def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData) ->
     graph = replace(graph, features=graph.features.to_sparse())
     run(GraphTask(graph), config(tmp_path, guide="soft"))
     (tmp_path / "metrics.json").unlink()
-    others = {
-        "features": replace(graph, features=2 * graph.features),
-        "labels": replace(graph, labels=1 - graph.labels),
-        "metric": replace(graph, metric="roc_auc"),
-    }
-    for fields, other in others.items():
-        with pytest.raises(UserError, match=rf"run on another graph \({fields} differ\).*--overwrite"):
+    for other in (
+        replace(graph, features=2 * graph.features),
+        replace(graph, labels=1 - graph.labels),
+        replace(graph, metric="roc_auc"),
+    ):
+        with pytest.raises(UserError, match=r"run on another graph.*--overwrite"):
             run(GraphTask(other), config(tmp_path, guide="soft", resume=True))
     run(GraphTask(replace(graph, name="another name")), config(tmp_path, guide="soft", resume=True))
 
 
-@pytest.mark.parametrize(("architecture", "normalizer"), [("residual_gat", "softmax"), ("gat_sep", "hybrid")])
-def test_two_classes_are_judged_by_roc_auc(
-    tmp_path: Path, graph: GraphData, architecture: str, normalizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch) -> None:
     task = GraphTask(replace(graph, metric="roc_auc"))
-    options = {"architecture": architecture, "normalizer": normalizer, "scores": "gatv2", "objective": "evidence"}
-    monkeypatch.setattr(figures, "_SAMPLES", 5)
+    options = {"architecture": "gat_sep", "normalizer": "hybrid", "scores": "gatv2", "objective": "evidence"}
+    monkeypatch.setattr(train, "_SAMPLES", 5)
     chosen = config(tmp_path, monitor="metric", guide="lognormal", **options)
     found, trained = run(task, chosen), load_trained(task, chosen)
     logits = torch.from_numpy(np.load(tmp_path / "predictions.npz")["logits"])
@@ -131,9 +126,9 @@ def test_two_classes_are_judged_by_roc_auc(
     expected = (second[:, None] > first).double().mean() + (second[:, None] == first).double().mean() / 2
     assert found["test_mean_roc_auc"] == pytest.approx(expected.item())
     assert {"val_roc_auc", "test_attention_roc_auc", "uniform_roc_auc", "other_class_attention"} <= found.keys()
-    assert sum(name.startswith("hybrid_") for name in found) == (2 if normalizer == "hybrid" else 0)
+    assert sum(name.startswith("hybrid_") for name in found) == 2
     assert "roc_auc" in prediction_table(found)
-    assert attention_figure(trained)[1].startswith("Test node")
+    assert attention_figure(trained).axes
 
 
 def test_noise_reaches_the_graph_and_is_measured(data: Path, tmp_path: Path) -> None:
@@ -160,20 +155,6 @@ def test_the_seed_alone_decides_on_the_shared_weights(guide: Any, prior: Any, gr
     assert all(weights[name].equal(value) for name, value in reference.named_parameters())
     if guide == "weibull":
         assert model.layers[0].attention.prior.log_rate.exp().item() == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "weights"),
-    [
-        ("constant", [0.5, 0.5, 0.5]),
-        ("linear", [0.0, 0.25, 0.5]),
-        ("sigmoid", [0.25, 0.5 / (1 + math.exp(-0.2 * 5)), 0.5 / (1 + math.exp(-0.2 * 10))]),
-        ("cyclical", [0.0, 0.5, 0.0]),
-    ],
-)
-def test_kl_schedules(name: Any, weights: list[float]) -> None:
-    schedule = kl_schedule(GraphConfig(kl_weight=0.5, kl_schedule=name, kl_steps=10, kl_rate=0.2))
-    assert [schedule(step) for step in (0, 5, 10)] == pytest.approx(weights)
 
 
 def twice(graph: GraphData) -> GraphData:
@@ -250,25 +231,14 @@ def test_attention_on_some_edges_is_relative_to_uniform(graph: GraphData) -> Non
     assert relative_attention({"layer": weights}, star(), edges) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("normalizer", "architecture"), [("softmax", "gat"), ("hybrid", "gat_sep")])
-def test_uniform_attention_is_uniform(graph: GraphData, normalizer: str, architecture: str) -> None:
+def test_uniform_attention_is_uniform(graph: GraphData) -> None:
     # a node in the middle of all others: over queries its weights are not those of the others
     middle = torch.stack([torch.zeros(39, dtype=torch.int64), torch.arange(1, 40)])
     edges = torch.cat([graph.edge_index, middle, middle.flip(0)], 1).unique(dim=1)
-    options = {"normalizer": normalizer, "architecture": architecture, "scores": "gatv2"}
+    options = {"normalizer": "hybrid", "architecture": "gat_sep", "scores": "gatv2"}
     trained = build(config(Path("x"), **options), replace(graph, edge_index=edges))
     before = predict(trained.guide, *trained.inputs, num_samples=1, noise="none").mean
     expected = (1 / trained.graph.targets.index.bincount())[trained.graph.targets.index]
     for weights in sample_posterior(uniform_guide(trained), *trained.inputs, num_samples=1, noise="none").values():
         torch.testing.assert_close(weights, expected[None, :, None].expand(weights.shape))
     assert predict(trained.guide, *trained.inputs, num_samples=1, noise="none").mean.equal(before)
-
-
-def test_neighbourhood_shows_mean_and_interval() -> None:
-    samples = torch.tensor([[0.1, 0.6, 0.3], [0.3, 0.4, 0.3]])
-    figure = neighbourhood(
-        samples, node=2, neighbours=[0, 1, 2], images=torch.rand(3, 8, 8), labels=torch.tensor([0, 1, 1])
-    )
-    bars = figure.axes[1]
-    assert [bar.get_width() for bar in bars.patches[:3]] == pytest.approx([0.5, 0.3, 0.2])
-    assert [label.get_text() for label in bars.get_yticklabels()] == ["1", "itself", "0"]

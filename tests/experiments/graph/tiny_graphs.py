@@ -19,10 +19,7 @@ def write_citations(folder: Path, *, name: str = "cora", classes: int = 7, **cha
         "x_indptr": 9 * np.arange(nodes + 1),
         "x_shape": np.array([nodes, 20]),  # columns that noise can move features to
         "y": labels,
-        "y_known": np.ones(nodes, dtype=bool),
         "edge_index": np.concatenate([ring, ring[::-1]], axis=1),
-        "train_idx": np.arange(14),
-        "val_idx": np.arange(14, 28),
-        "test_idx": np.arange(28, 42),
     }
+    arrays |= {f"{split}_mask": np.arange(nodes) // 14 == place for place, split in enumerate(("train", "val", "test"))}
     np.savez(folder / f"{name}.npz", **arrays | changes)

@@ -1,10 +1,8 @@
 """The folder of a run and its files: one process at a time, whole files, a configuration that stays, --overwrite."""
 
-import errno
 import json
 import math
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,20 +14,17 @@ from typing import Any, get_args
 import pytest
 import torch
 import yaml
-from matplotlib.figure import Figure
 
-from experiments import files
 from experiments.captioning.config import CaptioningConfig
 from experiments.files import UserError, locked, write_atomic
 from experiments.graph.config import GraphConfig
 from experiments.harness import folder as folder_module
 from experiments.harness.cli import run_script
-from experiments.harness.folder import exclusive, open_results, open_run, saved_config, saved_options
+from experiments.harness.folder import exclusive, open_run, saved_config, saved_options
 from experiments.harness.options import OptionError, RunOptions, configuration
-from experiments.harness.results import read_metrics, write_environment, write_metrics
+from experiments.harness.results import read_metrics, write_metrics
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import PretrainConfig
-from experiments.report.figures import save
 from guides.names import AblationSchemeName, SchemeName
 from guides.options import POSITIVE, AlignmentSchemeOptions
 
@@ -43,20 +38,15 @@ open_run(Path(sys.argv[1]), RunOptions(resume=True))
 print("holds", flush=True)
 sys.stdin.readline()
 """
-WAITS = """
+MAKES = """
 import sys
 from pathlib import Path
 from experiments.files import locked, write_atomic
 
-def write(file):
-    file.write(b"theirs, ")
-    file.flush()
-    print("half", flush=True)
-    sys.stdin.readline()
-    file.write(b"whole")
-
 with locked(Path(sys.argv[1])):
-    write_atomic(Path(sys.argv[1]), write)
+    print("holds", flush=True)
+    sys.stdin.readline()
+    write_atomic(Path(sys.argv[1]), lambda file: file.write(b"whole"))
 """
 
 
@@ -95,11 +85,9 @@ def finished(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     exclusive(open_run)(folder, Options())
     write_metrics(folder, {"a": 1.0}, {"a": "one"})
-    names = ("history.csv", "report.html", "checkpoints/last.ckpt", "tensorboard/events.out.tfevents.1.host.2.0")
-    for name in (*names, "checkpoints/best.safetensors"):
+    for name in ("history.csv", "report.html", "checkpoints/last.ckpt", "figures/ours.png"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("ours")
-    save(Figure((1, 1)), folder / "figures" / "ours.png")
     return folder
 
 
@@ -107,16 +95,10 @@ def finished(tmp_path: Path) -> Path:
 
 
 def test_overwrite_removes_what_the_run_has_written_and_nothing_else(finished: Path, tmp_path: Path) -> None:
-    mine = {
-        "notes.txt",
-        "tensorboard/notes.txt",
-        "figures/notes.png",
-        "figures/more/picture.png",
-        "checkpoints/mine.ckpt",
-    }
+    mine = {"notes.txt", "more/picture.png"}
     for name in mine:
         (finished / name).parent.mkdir(exist_ok=True)
-        (finished / name).write_bytes((finished / "figures" / "ours.png").read_bytes())  # a copy of ours, too
+        (finished / name).touch()
     (finished / "metrics.json").rename(tmp_path / "target")
     (finished / "metrics.json").symlink_to(tmp_path / "target")
     open_run(finished, Options(weight=2.0, overwrite=True))
@@ -134,123 +116,56 @@ def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path,
     with pytest.raises(UserError, match="choose another"):
         open_run(tmp_path, Options(overwrite=True))
     assert names(tmp_path) == before
-    if config is None:
-        with pytest.raises(UserError, match=r"no config\.yaml; choose another --out"):
-            open_run(tmp_path, Options(resume=True))
-
-
-def test_pictures_of_somebody_else_s_are_not_written_over(tmp_path: Path) -> None:
-    ours = save(Figure((1, 1)), tmp_path / "ours.png")
-    save(Figure((1, 1)), ours)
-    (tmp_path / "copy.png").write_bytes(ours.read_bytes())
-    Figure((1, 1)).savefig(tmp_path / "matplotlib.png")
-    (tmp_path / "text.png").write_text("mine")
-    for name in ("copy", "matplotlib", "text"):
-        with pytest.raises(UserError, match=f"{name}.png exists and was not drawn by these scripts"):
-            save(Figure((1, 1)), tmp_path / f"{name}.png")
 
 
 # one process at a time, and whole files
 
 
-def test_a_second_process_waits_or_leaves_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+def test_a_second_process_leaves_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
     with second_process(OPENS, tmp_path) as other:
         with pytest.raises(UserError, match=f"^{tmp_path} is in use by another process; wait for it, or choose"):
             open_run(tmp_path, RunOptions(resume=True))
         other.kill()
         other.wait()
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / ".last.ckpt.0123456789abcdef.partial").touch()
     open_run(tmp_path, RunOptions(resume=True))
-    assert names(tmp_path) == {"config.yaml"}
 
 
 def test_a_folder_is_let_go_when_the_run_ends(tmp_path: Path) -> None:
     @exclusive
-    def run(error: type[BaseException]) -> None:
+    def run() -> None:
         open_run(tmp_path / "inner", Options(resume=True))
-        raise error
+        raise KeyboardInterrupt
 
-    for error in (ZeroDivisionError, KeyboardInterrupt):
-        with pytest.raises(error):
-            run(error)
-        assert (tmp_path / "inner").resolve() not in folder_module._held
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert (tmp_path / "inner").resolve() not in folder_module._held
 
 
-def test_a_file_is_waited_for_and_two_processes_never_write_the_same_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, told = tmp_path / "folder" / "file", []
-    with second_process(WAITS, path) as other:
-        write_atomic(path, lambda file: file.write(b"ours, whole"))
-        assert path.read_bytes() == b"ours, whole"
-
-        def let_it_go_on(text: str, **_: object) -> None:
-            told.append(text)
-            other.communicate("go on\n")
-
-        monkeypatch.setattr(files, "print", let_it_go_on, raising=False)
-        monkeypatch.setattr(files, "_PATIENCE", 0)
+def test_a_file_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "file"
+    with second_process(MAKES, path) as other:
+        assert other.stdin is not None
+        other.stdin.write("go on\n")
+        other.stdin.close()
         with locked(path):
-            assert path.read_bytes() == b"theirs, whole"
-    assert told == [f"waiting for another process, which is writing {path}"]
-    assert {one.name for one in path.parent.iterdir()} == {"file", ".file.lock"}
+            assert path.read_bytes() == b"whole"
+        other.wait()
 
 
-@pytest.mark.parametrize(("name", "number"), [("file", errno.ENOSPC), ("file/below", None), ("x" * 300, None)])
+@pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_file_that_cannot_be_written_is_named_and_the_last_good_one_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("old")
 
     def write(file: Any) -> None:
-        if number is not None:
-            raise OSError(number, os.strerror(number))
+        raise OSError(28, os.strerror(28))
 
     with pytest.raises(UserError, match=rf"^{name} cannot be written: .*; make room for it, or choose another place"):
         write_atomic(Path(name), write)
     assert Path("file").read_text() == "old"
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-    with pytest.raises(FileNotFoundError):  # what concerns something else stays as it is
-        write_atomic(Path("file"), lambda _: Path("elsewhere").read_text())
-
-
-def test_a_checkpoint_that_does_not_fit_on_the_disk(tmp_path: Path) -> None:
-    """Torch makes an error of its own of what the operating system says."""
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
-    try:
-        with pytest.raises(UserError, match=r"last\.ckpt cannot be written: File too large; make room"):
-            write_atomic(tmp_path / "last.ckpt", lambda file: torch.save(torch.zeros(2**20), file))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_can_be_read_where_nothing_can_be_written(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied", ".lock")
-
-    monkeypatch.setattr(folder_module.FileLock, "acquire", refuse)
-    monkeypatch.setattr(folder_module, "write_text", pytest.fail)
-    open_run(finished, Options(resume=True))
-    open_run(finished, Options(resume=True), free=("weight",))
-    assert read_metrics(finished) == {"a": 1.0}
-
-
-def test_results_of_the_same_script_only(tmp_path: Path, finished: Path) -> None:
-    folder = tmp_path / "bench"
-    for _ in range(2):
-        open_results(folder, "experiments.benchmarks.a")
-        found = write_environment(folder, torch.device("cpu"), script="experiments.benchmarks.a")
-        write_metrics(folder, {}, {})
-    # which build it is, such as +cpu, stands in only one of the two where torch comes from a package index
-    assert found["packages"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
-    for place, script in ((folder, "experiments.benchmarks.b"), (finished, "experiments.benchmarks.a")):
-        with pytest.raises(UserError, match=rf"holds \w+\.\w+, which {script} has not written"):
-            open_results(place, script)
 
 
 # what a run is
@@ -282,7 +197,6 @@ def test_a_saved_configuration_is_read_again(tmp_path: Path) -> None:
     open_run(tmp_path, options)
     assert run_script(Options, seen.append, name="s", arguments=["--config", str(tmp_path / "config.yaml")]) == 0
     assert seen == [replace(options, overwrite=False)]
-    open_run(tmp_path, replace(options, overwrite=False, resume=True))
 
 
 TASKS: dict[str, Any] = {
@@ -296,9 +210,7 @@ def test_a_saved_run_has_the_configuration_that_it_had(task: str, tmp_path: Path
     open_run(tmp_path, config)
     path = tmp_path / "config.yaml"
     path.write_text(path.read_text() + "of_a_later_release: 1\n")
-    found = saved_config(tmp_path, type(config), script="script")
-    assert found == replace(config, out=tmp_path)
-    assert pickle.loads(pickle.dumps(found)) == found
+    assert saved_config(tmp_path, type(config), script="script") == replace(config, out=tmp_path)
     path.write_text(path.read_text() + "dropout: 7\n")
     with pytest.raises(UserError, match=rf"^{path}: .*\bdropout\b.*; put the value of the training back"):
         saved_config(tmp_path, type(config), script="script")
@@ -306,15 +218,14 @@ def test_a_saved_run_has_the_configuration_that_it_had(task: str, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("learning_rate", 0), ("learning_rate", math.nan), ("kl_weight", math.inf), ("max_epochs", 1.5), ("seed", -1),
-     ("device", "abacus"), ("guide", "nosuch"), ("dropout", 1.0), ("hidden", None)],
+    [("learning_rate", 0), ("learning_rate", math.nan), ("kl_weight", math.inf), ("max_epochs", 1.5),
+     ("guide", "nosuch"), ("hidden", None)],
 )  # fmt: skip
 def test_values_out_of_range(name: str, value: Any) -> None:
     """ValueError for Python, UserError for a script: one line that names the option."""
     with pytest.raises(ValueError, match=rf"\b{name}\b") as error:
         replace(TASKS["nmt"], **{name: value})
     assert isinstance(error.value, UserError)
-    assert "\n" not in str(error.value)
     with pytest.raises(OptionError, match=rf"\b{name}\b"):
         configuration(TranslationConfig, asdict(TASKS["nmt"]) | {name: value})
 
@@ -325,9 +236,6 @@ def test_metrics_are_flat_and_valid_json(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
     assert content == {"a": 0.5, "b": None, "definitions": {"a": "one", "b": "two"}}
     assert read_metrics(tmp_path) == pytest.approx({"a": 0.5, "b": math.nan}, nan_ok=True)
-    (tmp_path / "metrics.json").write_text('{"a": 1}')
-    with pytest.raises(UserError, match=rf"^{tmp_path / 'metrics.json'} .*; remove it, and the same command"):
-        read_metrics(tmp_path)
 
 
 # schemes out of options

@@ -11,7 +11,6 @@ from tests.experiments.headlines.tiny_headlines import TINY, write_texts
 
 RUNS = {
     "softmax": {},
-    "doubly": {"normalizer": "doubly_normalized", "guide": "weibull"},
     "hybrid": {"normalizer": "hybrid", "guide": "weibull", "decoder": "latent"},
     "fixed": {"guide": "lognormal", "decoder": "latent", "prior": "fixed", "length": 5, "headline_length": 3},
 }

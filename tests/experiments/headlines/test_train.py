@@ -1,6 +1,5 @@
 """Headlines end to end: ROUGE, every attention, the first words at first, what is written, the table, bad input."""
 
-import csv
 import json
 import math
 from dataclasses import replace
@@ -10,10 +9,10 @@ import pytest
 import torch
 
 from experiments.datasets.text.headlines import HeadlineText
-from experiments.files import UserError
+from experiments.datasets.text.word_rules import join_words
+from experiments.harness.cli import run_commands
 from experiments.harness.options import StudyOptions
-from experiments.headlines import train as writing
-from experiments.headlines.config import HeadlineConfig
+from experiments.headlines.config import COMMANDS, HeadlineConfig
 from experiments.headlines.model import (
     LeadSampler,
     TrainingPairs,
@@ -26,7 +25,8 @@ from experiments.headlines.studies import table
 from experiments.headlines.train import HeadlineTask, lead_baseline, perplexity, rouge, summaries, write_headlines
 from experiments.report.results import read_results
 from experiments.report.statistics import paired_difference
-from experiments.run import load_trained, run
+from experiments.run import load_trained
+from experiments.sequence import evaluation
 from tests.experiments.headlines.conftest import RUNS
 from tests.experiments.headlines.tiny_headlines import SIZES, TINY
 
@@ -75,21 +75,9 @@ def test_every_attention_trains_and_evaluates(name, finished):
     # the prior trains where the attention is random
     before = dict(build(config, trained.vocabulary).model.named_parameters())
     after = {name: value for name, value in trained.model.named_parameters() if ".prior." in name}
-    assert bool(after) == (name in ("doubly", "hybrid"))
+    assert bool(after) == (name == "hybrid")
     assert any(site.startswith(("decoder", "layers.")) for site in after) == (name == "hybrid")
     assert not any(value.equal(before[site]) for site, value in after.items())
-    with (config.out / "history.csv").open() as file:
-        kls = [column for column in next(csv.DictReader(file)) if column.startswith("kl_") and column != "kl_weight"]
-    assert len(kls) == {"softmax": 0, "doubly": 2, "hybrid": 6, "fixed": 6}[name]
-
-
-def test_initial_weights_depend_on_the_seed_alone(tiny_config, tmp_path):
-    config = tiny_config()
-    vocabulary = load_vocabulary(config, tmp_path, load_texts(config)["train"])
-    options = ({}, {"normalizer": "hybrid", "guide": "weibull", "decoder": "latent"}, {"seed": 1})
-    first, second, other = (dict(build(replace(config, **one), vocabulary).model.named_parameters()) for one in options)
-    assert all(second[name].equal(value) for name, value in first.items())
-    assert not other["encoder.tokens.weight"].equal(first["encoder.tokens.weight"])
 
 
 def test_the_first_epochs_have_the_first_words(tiny_config, tmp_path):
@@ -135,24 +123,49 @@ def test_neither_padding_nor_the_order_changes_headlines(tiny_config, tmp_path, 
     texts = [*data["train"].texts[:12], f"{data['test'].texts[0]} more words", "two words"]
     expected = write_headlines(trained, texts)
     assert len({one.text for one in expected}) > 2
-    monkeypatch.setattr(writing, "BATCH", 3)
+    monkeypatch.setattr(evaluation, "BATCH", 3)
     assert write_headlines(trained, texts[::-1]) == expected[::-1]
     trained.model.bias.data[2] = -100.0  # the end
-    assert all(one.cut for one in write_headlines(trained, texts, max_length=4))
+    assert all(one.cut for one in write_headlines(trained, texts))
     trained.model.bias.data[2] = 100.0
     assert write_headlines(trained, texts) == [("", False)] * len(texts)
 
 
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [({"heads": 3}, "num_heads 3"), ({"data_root": Path("nowhere")}, "gigaword.*is missing; expected")],
-)
-def test_bad_options(options, part, tiny_config):
-    with pytest.raises(UserError, match=part):
-        run(TASK, tiny_config(**options))
+# the commands
+
+TEXTS = ["Police met officials in Rome, they said.", 'The president left town on June 12 ("today").']
+AS_IN_TRAINING = [
+    "police met officials in rome , they said .",
+    "the president left town on june ## ( `` today '' ) .",
+]
 
 
-# the table
+def test_headlines_of_a_file(finished, tmp_path, capsys):
+    """Bad lines become empty ones; the files that are there stay."""
+
+    def command_line(*arguments):
+        words = ["summarize", str(finished("softmax")[0].out), *map(str, arguments)]
+        return run_commands(COMMANDS, name="experiments.headlines", arguments=words)
+
+    file, out = tmp_path / "news.txt", tmp_path / "news.headlines"
+    lines = [TEXTS[0].encode(), b"", b"word " * 1001, b"gr\xfcn", TEXTS[1].encode()]
+    file.write_bytes(b"\n".join(lines) + b"\n")
+    assert command_line(file) == 0
+    shown = capsys.readouterr()
+    assert f"2 headlines, in small letters, with # for digits: {out}" in shown.out
+    for part in ("line 2 is empty", "line 3 has 1001 words; expected 1000 at most", "line 4 is not UTF-8"):
+        assert f"news.txt: {part}" in shown.err
+    trained = load_trained(HeadlineTask(), finished("softmax")[0])
+    first, last = (join_words(one.text, "nltk") for one in write_headlines(trained, AS_IN_TRAINING))
+    assert out.read_text() == f"{first}\n\n\n\n{last}\n"
+    out.write_text("my own\n")
+    assert command_line(file) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert out.read_text() == "my own\n"
+    assert command_line(file, "--overwrite", "--tokenize", "none") == 0
+    assert out.read_text() != f"{first}\n\n\n\n{last}\n"
+    assert command_line(file, "--out", file) == 1
+    assert "would replace" in capsys.readouterr().err
 
 
 def test_table(texts: Path, tmp_path: Path) -> None:
@@ -176,11 +189,8 @@ def test_table(texts: Path, tmp_path: Path) -> None:
         means["hybrid, soft/test_ppl"] - means["softmax, soft/test_ppl"]
     )
     # the first words, text by text
-    beyond, hybrid = report.parts[1:]
+    beyond = report.parts[1]
     baseline = lead_baseline(test, 3)["rouge_1"]
     assert beyond.rows[0]["ROUGE-1"].mean == pytest.approx(sum(baseline) / len(baseline))
     found, expected = beyond.rows[-1]["ROUGE-1"], paired_difference([50.0] * len(test), baseline)
     assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
-    # all heads of hybrid attention
-    assert [row["attention"] for row in hybrid.rows] == ["hybrid, soft"]
-    assert hybrid.rows[0]["layer 1, head 1"].mean == pytest.approx(means["hybrid, soft/hybrid_layers.1_1"])

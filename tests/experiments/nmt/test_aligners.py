@@ -110,14 +110,16 @@ HALF_RIGHT = [GoldAlignment(frozenset({(0, 0)}), frozenset({(0, 1)}))]
 def test_probabilities_of_written_links():
     found = {name: values.tolist() for name, values in linked_words(aligned(), DIAGONAL, HALF_RIGHT).items()}
     expected = {
-        "right": [1, 0], "mean": [0.8, 0.7], "product": [0.63, 0.48], "forward": [0.9, 0.6], "sentence": [0, 0],
-        "target": [0, 1], "entropy": [0.3251, 0.6730],
+        "right": [1, 0], "mean": [0.8, 0.7], "product": [0.63, 0.48], "forward": [0.9, 0.6],
+        "entropy": [0.3251, 0.6730],
     }  # fmt: skip
     assert found.keys() == expected.keys()  # a single posterior has no width
     for name, values in expected.items():
         assert found[name] == pytest.approx(values, abs=1e-4), name
     possible = [GoldAlignment(frozenset(), frozenset({(1, 1)}))]
-    assert linked_words(aligned(), DIAGONAL, possible)["right"].tolist() == [0, 1]
+    found = linked_words(aligned(), DIAGONAL, possible, [torch.tensor([0.1, 0.2])])
+    assert found["right"].tolist() == [0, 1]
+    assert found["soft_entropy"].tolist() == pytest.approx([0.1, 0.2])
 
 
 def test_widths_of_credible_intervals():
@@ -130,8 +132,7 @@ def test_widths_of_credible_intervals():
 
 def links(mean, right, **changes):
     mean, right = torch.tensor(mean, dtype=torch.float64), torch.tensor(right).double()
-    where = {"sentence": torch.zeros(len(mean)), "target": torch.arange(len(mean))}
-    return {"right": right, "mean": mean, "product": mean, "forward": mean, "entropy": 1 - mean} | where | changes
+    return {"right": right, "mean": mean, "product": mean, "forward": mean, "entropy": 1 - mean} | changes
 
 
 @pytest.mark.parametrize(
@@ -142,19 +143,20 @@ def links(mean, right, **changes):
     ],
 )
 def test_calibration_error(mean, right, expected):
-    found = certainty(links(mean, right), None)
+    found = certainty(links(mean, right))
     assert found["ece_mean"] == found["ece_forward"] == pytest.approx(expected, abs=1e-6)
     assert ("auroc_probability" in found) == (not all(right))  # no area without a wrong link
-    assert certainty({}, None) == {}
+    assert certainty(links([], [])) == {}
 
 
 def test_areas():
     """Wrong links at .2 and .6, right ones at .4 and .8: of the four pairs three are in order."""
     width = torch.tensor([0.9, 0.8, 0.1, 0.2], dtype=torch.float64)
-    found = certainty(links([0.2, 0.6, 0.4, 0.8], [False, False, True, True], width=width), [torch.full((4,), 3.0)])
+    alike = {"soft_entropy": torch.full((4,), 3.0)}
+    found = certainty(links([0.2, 0.6, 0.4, 0.8], [False, False, True, True], width=width, **alike))
     assert found["auroc_probability"] == found["auroc_entropy"] == pytest.approx(0.75)
     assert found["auroc_width"] == pytest.approx(1.0)
-    assert found["auroc_soft_entropy"] == pytest.approx(0.5)  # all alike
+    assert found["auroc_soft_entropy"] == pytest.approx(0.5)
 
 
 def test_words_left_out_do_not_count():

@@ -1,11 +1,10 @@
-"""Alignments of a trained network, links out of both directions, and pictures of them."""
+"""Alignments of a trained network, links out of both directions."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from matplotlib.patches import Rectangle
 
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.nmt.alignments import (
@@ -17,14 +16,11 @@ from experiments.nmt.alignments import (
 )
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.evaluation import perplexity
-from experiments.nmt.figures import pair_figure
 from experiments.nmt.model import batches, build, load_trained
-from experiments.report.figures import save
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from models.score_terms import PROBABILITY
-from pyro_attention.analysis import GoldAlignment
-from tests.analysis.random_inputs import aligned, weights_of
+from tests.analysis.random_inputs import aligned
 
 
 @pytest.fixture(scope="module")
@@ -109,20 +105,19 @@ BACKWARD = torch.tensor([[0.8, 0.2], [0.1, 0.9], [0.6, 0.4]])
     [
         ("intersection", {}, "0-0 1-1"),
         ("grow-diag-final-and", {}, "0-0 1-1 2-0"),
-        ("intersection", {"method": "threshold", "threshold": 0.25}, "0-0 1-1 2-1"),
-        ("mean", {"method": "threshold", "threshold": 0.6}, "0-0 1-1"),
-        ("geometric", {"method": "threshold", "threshold": 0.1**0.5}, "0-0 1-1 2-1"),
-        ("product", {"method": "mbr"}, "0-0 1-1"),  # 2 (.72 + .45) / (2 + 1.34), and with .12: less
+        ("intersection", {"threshold": 0.25}, "0-0 1-1 2-1"),
+        ("mean", {"threshold": 0.6}, "0-0 1-1"),
+        ("geometric", {"threshold": 0.1**0.5}, "0-0 1-1 2-1"),
+        ("product", {}, "0-0 1-1"),  # 2 (.72 + .45) / (2 + 1.34), and with .12: less
     ],
 )
 def test_links_of_both_directions(combine, options, links):
     assert str(link_both(FORWARD, BACKWARD, combine=combine, **options)) == links
 
 
-def pair(samples, num_source, num_target, *, prior=True):
+def pair(samples, num_source, num_target):
     weights = torch.rand(samples, num_target, num_source).softmax(-1)
-    words = [["w"] * num_source, ["w"] * num_target]
-    return PairAlignment(*words, weights.mean(0) if prior else None, weights)
+    return PairAlignment(["w"] * num_source, ["w"] * num_target, None, weights)
 
 
 @pytest.mark.parametrize(("counts", "samples"), [((1, 1), 1), ((1, 3), 3), ((5, 2), 2)], ids=str)
@@ -133,27 +128,3 @@ def test_samples_of_both_directions_meet(counts, samples):
     for number in range(samples):
         first, second = (part.posterior[min(number, len(part.posterior) - 1)] for part in (forward, backward))
         torch.testing.assert_close(found.posterior[number], first * second.mT)
-    torch.testing.assert_close(found.prior, forward.prior * backward.prior.mT)
-    assert combine_pairs(forward, pair(1, 2, 3, prior=False), combine="mean").prior is None
-
-
-# pictures; how they look was judged by eye
-
-
-def test_weights_gold_links_and_intervals_are_drawn(tmp_path):
-    words = ["Über", "Donaudampfschifffahrtsgesellschaften", "$5"], ["On", "_that^"]
-    gold = GoldAlignment(frozenset({(0, 0), (2, 1)}), frozenset({(1, 1)}))
-    prior, samples = weights_of(2, 3), weights_of(50, 2, 3)
-    width = samples.quantile(0.95, dim=0) - samples.quantile(0.05, dim=0)
-    cases = [(prior, samples[:1], [prior, samples[0]]), (None, samples, [samples.mean(0), width])]
-    for given, posterior, shown in cases:
-        figure = pair_figure(PairAlignment(*words, given, posterior), gold=gold, title="Title", languages=("de", "en"))
-        assert save(figure, tmp_path / "figure.png").stat().st_size > 10_000
-        title = figure._suptitle.get_window_extent()
-        for axis, weights in zip(figure.axes, shown, strict=False):
-            torch.testing.assert_close(torch.tensor(axis.images[0].get_array()), weights.float())
-            assert [text.get_text() for text in axis.get_xticklabels()] == ["Über", "Donaudampfschifff…", r"\$5"]
-            boxes = [patch for patch in axis.patches if isinstance(patch, Rectangle)]
-            places = {(round(box.get_x()), round(box.get_y()), box.get_linestyle()) for box in boxes}
-            assert places == {(0, 0, "-"), (2, 1, "-"), (1, 1, ":")}
-            assert axis.get_tightbbox().y1 <= title.y0  # the title stands above the words

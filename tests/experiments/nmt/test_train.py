@@ -9,17 +9,32 @@ import pytest
 import torch
 
 import experiments.sequence.train
+from experiments.datasets.text.batches import EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.word_rules import divide_words
 from experiments.files import UserError
+from experiments.nmt import evaluation
 from experiments.nmt.alignments import aligned_pairs
-from experiments.nmt.config import EvaluateConfig, TranslationConfig
+from experiments.nmt.config import EvaluateConfig, SearchOptions, TranslationConfig
 from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import DEFINITIONS, Translated, bleu, chrf, evaluate_run, perplexity
+from experiments.nmt.evaluation import (
+    DEFINITIONS,
+    MEASURES,
+    Translated,
+    bleu,
+    chrf,
+    definition,
+    evaluate_run,
+    foreign_texts,
+    measured,
+    perplexity,
+    translate,
+    translation_uncertainty,
+)
 from experiments.nmt.model import batches, load_trained
-from experiments.sequence import evaluation as sequence_evaluation
-from experiments.sequence.model import model_arguments
+from experiments.sequence.model import SequenceTraining, model_arguments
 from guides.schemes import build_scheme
+from models.decoding.next_word import next_word_log_probs
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 from tests.experiments.nmt.tiny_text import SIZES, TINY, command_line, run, tiny_options, write_text
 
@@ -41,10 +56,8 @@ PLACES = {"prior_from": "place", "words_from": "context", "encoder": "words", "d
         ("lognormal", {"objective": "evidence", "draws": 3, "learned_width": True}),
         ("marginal", PLACES | {"jumps": True}),  # as the table of aligners trains it
         ("dirichlet", PLACES | {"warm_start": 1}),
-        ("hard_sample", {"input_feed": "sampled"}),
         ("categorical_sample", {"normalizer": "hybrid"}),
         ("sparse_enum", {"top_k": 2, "max_epochs": 2}),
-        ("iwae", {"particles": 2}),
     ],
 )
 def test_schemes_train_and_evaluate(guide, options, tmp_path):
@@ -63,10 +76,6 @@ def test_schemes_train_and_evaluate(guide, options, tmp_path):
     assert perplexity(trained, text) == pytest.approx(metrics["test_ppl"], rel=1e-6)
     for pair in aligned_pairs(trained, text, num_samples=2):
         assert pair.posterior.sum(-1).max() <= 1 + 1e-5
-    if guide == "lognormal":  # posterior samples while translating
-        test = config.text / "test.de"
-        assert command_line("translate", config.out, test, "--samples", "4", "--out", tmp_path / "new.en") == 0
-        assert len((tmp_path / "new.en").read_text().splitlines()) == SIZES["test"]
     if guide == "sparse_enum":
         assert 1 <= metrics["test_support"] <= 2
         with (config.out / "history.csv").open() as file:
@@ -79,8 +88,6 @@ def test_schemes_train_and_evaluate(guide, options, tmp_path):
     ("options", "message"),
     [
         ({"guide": "soft", "prior_from": "place"}, "guide soft does not go with prior_from place"),
-        ({"guide": "weibull", "jumps": True, "words_from": "context"}, "guide weibull does not go with jumps"),
-        ({"input_feed": "sampled"}, "input_feed expected"),
         ({"hidden": 10, "init_from": True}, "give both runs the same sizes"),
         ({"dataset": "toy", "tokenize": "nltk"}, "toy is tokenised already; leave out --tokenize nltk"),
     ],
@@ -121,7 +128,7 @@ def test_going_on_from_another_run_starts_with_its_network(tmp_path, translation
     assert run(replace(config, resume=True)) == metrics
 
 
-def test_the_command_says_what_became_of_the_text_and_draws_the_first_sentences(tmp_path, capsys):
+def test_the_command_says_what_became_of_the_text_and_shows_the_first_sentences(tmp_path, capsys):
     text = write_text(tmp_path / "text")
     train = text / "train.de"
     train.write_text("zu viele Wörter " * 30 + "\n \n" + "".join(train.read_text().splitlines(keepends=True)[2:]))
@@ -132,7 +139,38 @@ def test_the_command_says_what_became_of_the_text_and_draws_the_first_sentences(
         assert name in out
     assert "training text: 22 pairs; left out in reading: 1 long, 1 empty\n" in err
     assert "warning: the network predicts words hardly better than their frequencies do" in err  # three updates
-    assert len(list((tmp_path / "run" / "figures").glob("pair-*.png"))) == 3
+    assert (tmp_path / "run" / "figures" / "alignments.html").is_file()
+
+
+# the learning rate
+
+PLAIN = {"guide": "soft", "learning_rate": 0.002, "resume": True, "k_max": None, "beam": 1}
+
+
+@pytest.fixture
+def rates(monkeypatch):
+    """Learning rate of every training step."""
+    found, step = [], SequenceTraining.training_step
+
+    def recorded(self, batch, batch_idx):
+        found.append(self.optimizers().param_groups[0]["lr"])
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(SequenceTraining, "training_step", recorded)
+    return found
+
+
+def test_one_cycle_is_planned_over_all_epochs(tmp_path, rates):
+    """It rises for a tenth of the steps and falls to nothing."""
+    config = tiny_config(tmp_path, **PLAIN, schedule="one-cycle", max_epochs=4)
+    run(config)
+    assert len(rates) == 12
+    peak = rates.index(max(rates))
+    assert peak == 1
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert rates[-1] < max(rates) / 100 < 0.002 / 100 + 1e-9
+    with pytest.raises(UserError, match="max_epochs"):
+        run(replace(config, max_epochs=5))
 
 
 # files of one's own
@@ -151,34 +189,11 @@ def test_translations_stand_in_the_order_of_the_lines_and_bad_lines_become_empty
     assert empty == [""] * 3
     assert command_line("translate", translation_run, turned) == 0
     assert (tmp_path / "turned.en").read_text().splitlines() == [second, first]
-    capsys.readouterr()
+    assert command_line("translate", translation_run, turned, "--max-length", 1, "--overwrite") == 0
+    assert "turned.de: line 2 was cut at the largest length" in capsys.readouterr().err
     for options, part in (([], "--overwrite"), (["--out", file, "--overwrite"], "name another file by --out")):
         assert command_line("translate", translation_run, file, *options) == 1
         assert part in capsys.readouterr().err
-    turned.write_text("\n\n")
-    assert command_line("translate", translation_run, turned, "--overwrite") == 1
-    assert "turned.de has no sentence to translate" in capsys.readouterr().err
-    assert (tmp_path / "turned.en").read_text().splitlines() == [second, first]
-
-
-def test_the_search_gets_its_options_and_cuts_are_said(translation_run, tmp_path, capsys, monkeypatch):
-    asked, search, out = [], sequence_evaluation.beam_search, tmp_path / "new" / "scores.json"
-
-    def recorded(*arguments, **options):
-        asked.append((options["max_length"], options["no_repeat"]))
-        return search(*arguments, **options)
-
-    monkeypatch.setattr(sequence_evaluation, "beam_search", recorded)
-    (tmp_path / "new.de").write_text("die Frau lacht .\n")
-    assert command_line("translate", translation_run, tmp_path / "new.de", "--max-length", 1, "--no-repeat", 2) == 0
-    assert "new.de: the translation of line 1 was cut at 1 word pieces; --max-length" in capsys.readouterr().err
-    assert command_line("evaluate", translation_run, "--max-length", "1", "--out", out) == 0
-    assert "6 of 6 translations were cut at 1 word pieces" in capsys.readouterr().out
-    assert asked == [(1, 2), (1, None)]
-    written = json.loads(out.read_text())
-    definitions = written.pop("definitions")
-    assert written.keys() == definitions.keys() == {"perplexity", "BLEU", "chrF", "sentences", "cut"}
-    assert (written["sentences"], written["cut"]) == (6, 6)
 
 
 def test_evaluation_on_files_is_that_of_the_same_text(translation_run, capsys):
@@ -191,13 +206,8 @@ def test_evaluation_on_files_is_that_of_the_same_text(translation_run, capsys):
     assert "--sum-over" not in capsys.readouterr().out
     assert command_line("evaluate", translation_run, "--sum-over", "3", "--k-max", "1") == 0
     assert "sums over the 3 most probable alignments" in capsys.readouterr().out
-    for options, part in (
-        (["--samples", "3"], "both take samples=0"),  # sums over alignments are exact
-        (["--source-file", text / "test.de"], "--target-file"),
-        (["--source-file", text / "test.de", "--target-file", text / "train.en"], "has no partner"),
-    ):
-        assert command_line("evaluate", translation_run, *options) == 1
-        assert part in capsys.readouterr().err
+    assert command_line("evaluate", translation_run, "--source-file", text / "test.de") == 1
+    assert "--target-file" in capsys.readouterr().err
 
 
 RAW = {"de": "Er kam, sah (z.B.) Rom.", "en": 'He didn\'t go, "today".'}
@@ -220,3 +230,61 @@ def test_own_text_is_divided_into_words_and_scored_as_it_is_written(tmp_path, op
         assert score([Translated(RAW["en"], cut=False)], text, config).score == pytest.approx(100)
         same = score([Translated(RAW["en"].upper(), cut=False)], text, config).score == pytest.approx(100)
         assert same == config.lowercase
+
+
+# what uncertainty is worth
+
+
+@pytest.fixture(scope="module")
+def trained(translation_run):
+    return load_trained(translation_run, device="cpu")
+
+
+def test_uncertainty_of_a_translation_by_its_words(trained):
+    text = load_text(trained.config, "test")
+    translations = translate(trained, text)
+    found = translation_uncertainty(trained, text, translations)
+    assert list(found) == [*MEASURES]
+    data = EncodedText(text, trained.vocabulary)
+    data.targets = [torch.tensor(one.tokens, dtype=torch.int64) for one in translations]
+    for place in range(len(text)):
+        batch, parts = data[[place]], []
+        source, mask, target_in, target_out, _ = model_arguments(batch)
+        state = trained.model.start(trained.model.encode(source, mask), mask)
+        for step, wanted in zip(trained.model.steps(state, target_in), target_out[0].tolist(), strict=True):
+            log_probs = next_word_log_probs(trained.model, step)[0].double()
+            parts.append((-log_probs[wanted], torch.special.entr(log_probs.exp()).sum()))
+        expected = torch.tensor(parts).mean(0).tolist()
+        measured = [found["log probability"][place].item(), found["entropy"][place].item()]
+        assert measured == pytest.approx(expected, rel=1e-4)
+    assert found["length"].tolist() == [len(ids) for ids in EncodedText(text, trained.vocabulary).sources]
+    assert (found["attention"] >= 0).all()
+    assert (found["attention"] <= found["entropy"] + 1e-6).all()
+
+
+def test_scores_at_coverage_and_text_from_elsewhere(trained):
+    text = load_text(trained.config, "test").first(4)
+    numbers = measured(trained, text, foreign_texts(trained.config, ("toy",)), 4)
+    translations = translate(trained, text, SearchOptions())
+    certain = translation_uncertainty(trained, text, translations)["entropy"].argsort()[:2].tolist()
+    half = bleu([translations[place] for place in certain], text.chosen(certain), trained.config).score
+    assert numbers["BLEU at 50% by entropy"] == pytest.approx(half)
+    whole = bleu(translations, text, trained.config).score
+    assert [numbers[f"BLEU at 100% by {measure}"] for measure in MEASURES] == pytest.approx([whole] * 4)
+    assert 0 <= numbers["auroc of toy by entropy"] <= 1
+    assert all(map(math.isfinite, numbers.values()))
+    assert all(map(definition, numbers))
+
+
+def test_rank_correlation_is_1_where_certainty_and_score_agree(trained, monkeypatch):
+    text = load_text(trained.config, "test").first(3)
+    right = [Translated(sentence, cut=False, tokens=(5,)) for sentence in text.target]
+    worse = right[1]._replace(text=right[1].text[: len(right[1].text) // 2])
+    monkeypatch.setattr(evaluation, "translate", lambda *args, **options: [right[0], worse, worse._replace(text="#")])
+    doubts = {"entropy": torch.tensor([0.0, 1.0, 5.0]), "length": torch.tensor([3.0, 2.0, 1.0])}
+    monkeypatch.setattr(evaluation, "translation_uncertainty", lambda *_: doubts | {"attention": torch.zeros(3)})
+    numbers = measured(trained, text, {}, 3)
+    assert numbers["rank correlation by entropy"] == pytest.approx(1)
+    assert numbers["rank correlation by length"] == pytest.approx(-1)
+    assert "rank correlation by attention" not in numbers  # it is the same everywhere
+    assert numbers["chrF at 25% by entropy"] == pytest.approx(100)

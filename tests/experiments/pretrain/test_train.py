@@ -2,22 +2,19 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 from torch.nn.functional import nll_loss
 
 from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
-from experiments.harness.cli import run_commands
 from experiments.harness.options import StudyOptions
 from experiments.harness.results import read_metrics
 from experiments.pretrain import model as text_model
-from experiments.pretrain.config import COMMANDS, FinetuneConfig, PretrainConfig
+from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.pretrain.finetune import SST2Task
 from experiments.pretrain.model import definitions, key_masses, token_scores
 from experiments.pretrain.studies import table
@@ -28,7 +25,7 @@ from pyro_attention import predict
 from tests.experiments.pretrain.tiny_reviews import write_reviews
 
 TASK = PretrainTask()
-TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8, "max_epochs": 2, "num_samples": 2}
+TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8, "max_epochs": 1, "num_samples": 2}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -45,7 +42,7 @@ def tiny_config(out, **options):
     return PretrainConfig(**(TINY | {"progress": False, "out": out} | options))
 
 
-@pytest.fixture(scope="module", params=[("softmax", "soft"), ("doubly_normalized", "soft"), ("hybrid", "weibull")])
+@pytest.fixture(scope="module", params=[("doubly_normalized", "soft"), ("hybrid", "weibull")])
 def pretrained(request, tmp_path_factory):
     """Configuration and metrics of a finished run."""
     normalizer, guide = request.param
@@ -56,7 +53,7 @@ def pretrained(request, tmp_path_factory):
 def test_pretraining(pretrained):
     config, metrics = pretrained
     assert all(math.isfinite(value) for value in metrics.values())
-    assert metrics["updates"] == 2 * 3
+    assert metrics["updates"] == 3
     saved = json.loads((config.out / "metrics.json").read_text())
     assert saved["definitions"] == definitions(metrics)
     assert sum(name.startswith("hybrid_layers.") for name in metrics) == (4 if config.normalizer == "hybrid" else 0)
@@ -89,47 +86,28 @@ def test_key_masses(pretrained):
     assert smallest <= metrics["key_mass_1_percent"] < 1
 
 
-def test_initial_weights_depend_on_the_seed_alone(tmp_path):
-    vocabulary = text_model.load_vocabulary(tiny_config(tmp_path), tmp_path)
-    options = ({}, {"normalizer": "hybrid", "guide": "weibull"}, {"seed": 1})
-    models = [text_model.build(tiny_config(tmp_path, **one), vocabulary).model for one in options]
-    first, second, other = (dict(model.named_parameters()) for model in models)
-    assert all(second[name].equal(value) for name, value in first.items() if ".prior." not in name)
-    assert not other["encoder.tokens.weight"].equal(first["encoder.tokens.weight"])
-
-
 @pytest.mark.parametrize("pretrained", [("hybrid", "weibull")], indirect=True)
-def test_finetuning_begins_with_the_pretrained_encoder(pretrained, tmp_path, capsys):
+def test_finetuning_begins_with_the_pretrained_encoder(pretrained, tmp_path):
     start, data = pretrained[0].out, write_reviews(tmp_path / "data")
     expected, changes = load_trained(TASK, pretrained[0]).model.encoder.state_dict(), {}
-    for scratch in ("no-scratch", "scratch"):
-        out = tmp_path / scratch
-        options = f"--data-root={data} --no-progress --max-epochs=1 --learning-rate=1e-12 --out={out} --{scratch}"
-        line = ["sst2", str(start), *options.split()]
-        assert run_commands(COMMANDS, name="experiments.pretrain", arguments=line) == 0
-        assert "test accuracy before fine-tuning" in capsys.readouterr().out
-        state = load_file(out / "checkpoints" / "best.safetensors")
-        changes[scratch] = max(
-            (state[f"objective.model.encoder.{name}"] - value).abs().max().item() for name, value in expected.items()
-        )
-    assert changes["no-scratch"] < 1e-6
-    assert changes["scratch"] > 1e-3  # the seed is the same, so this is what pretraining has changed
+    for scratch in (False, True):
+        config = FinetuneConfig(run=start, data_root=data, scratch=scratch, out=tmp_path / str(scratch))
+        task = SST2Task()
+        state = task.build(config, task.load(config), config.out).model.encoder.state_dict()
+        changes[scratch] = max((state[name] - value).abs().max().item() for name, value in expected.items())
+    assert changes[False] == 0
+    assert changes[True] > 1e-3  # the seed is the same, so this is what pretraining has changed
 
 
 def test_bad_input(tmp_path):
-    with pytest.raises(UserError, match="num_heads 3"):
-        run(TASK, tiny_config(tmp_path / "run", heads=3))
     with pytest.raises(UserError, match="SST-2"):  # found before the pretraining
         run(TASK, tiny_config(tmp_path / "sst2", finetune_epochs=1, data_root=tmp_path))
     assert not (tmp_path / "sst2").exists()
-    with pytest.raises(UserError, match=r"config\.yaml is missing.*python -m experiments\.pretrain train"):
-        run(SST2Task(), FinetuneConfig(run=tmp_path / "nowhere", data_root=write_reviews(tmp_path)))
 
 
 def test_table(tmp_path: Path) -> None:
     data, results = write_reviews(tmp_path / "data"), tmp_path / "results"
-    tiny = {name: TINY[name] for name in ("vocabulary", "width", "num_samples")}
-    changes: dict[str, Any] = tiny | {"dataset": "toy", "max_epochs": 1, "finetune_epochs": 1}
+    changes: dict[str, Any] = TINY | {"dataset": "toy", "finetune_epochs": 1}
     options = StudyOptions(
         name="pretraining-english", rows=("softmax, soft", "hybrid, soft"), seeds=1, workers=1, progress=False,
         changes=changes, out=tmp_path / "out", data_root=data, results=results,
@@ -151,7 +129,6 @@ def test_table(tmp_path: Path) -> None:
     )
     found = run(SST2Task(), config)
     assert found["test_accuracy"] == pytest.approx((read_metrics(start) or {})["scratch_accuracy"])
-    assert run(SST2Task(), replace(config, resume=True)) == pytest.approx(found)
     hybrid = [row["attention"] for part in report.parts if part.title == "Hybrid attention" for row in part.rows]
     assert hybrid == ["hybrid, soft"]
     pictures = [part.picture for part in report.parts if part.picture is not None]

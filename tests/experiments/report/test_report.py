@@ -11,13 +11,12 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from experiments.report.classification import score
-from experiments.report.columns import Column, best_cells, best_row, columns_of, summary_rows
+from experiments.report.columns import Column, best_row, columns_of, summary_rows
 from experiments.report.figures import save
 from experiments.report.pages import PAGE, Finding, findings, page_of
 from experiments.report.report import Part, Report, Source
 from experiments.report.results import read_results, results_in, write_results
 from experiments.report.statistics import Difference, Estimate, paired_difference, summarize
-from experiments.report.study_figures import column_plots
 from experiments.report.tables import as_table, markdown_table
 from pyro_attention.viewer import AlignmentView
 
@@ -120,7 +119,7 @@ def test_tables_and_the_best_of_their_columns():
     assert markdown_table([{"b": 1, "a": "x"}, {"a": "y", "b": 2}]).splitlines()[2:] == ["| 1 | x |", "| 2 | y |"]
     runs = {"a": [{"x": 1.0}], "b": [{"x": 2.0}], "c": [{"x": 2.0}], "d": [{}]}
     columns = [Column("low", "x", better="lower"), Column("high", "x", better="higher"), Column("either", "x")]
-    assert best_cells(runs, columns) == {(0, "low"), (1, "high")}
+    assert [best_row(runs, column) for column in columns] == ["a", "b", None]
     assert best_row({"d": [{}]}, columns[0]) is None
 
 
@@ -139,11 +138,11 @@ def test_one_report_in_three_places(tmp_path, capsys):
     loss = Column("loss", "loss", 2, better="lower")
     view = AlignmentView(source=["das"], target=["<b>"], posterior=torch.ones(1, 1))
     parts = [
-        Part(text="First.\n\nThen & there.", rows=summary_rows("row", runs, [loss]), best=best_cells(runs, [loss])),
+        Part(text="First.\n\nThen & there.", rows=summary_rows("row", runs, [loss])),
         Part(picture=shown, caption="what is shown"),
         Part("Kept", "about it", picture=kept, published=False),
         Part("Claims", lines="holds: 1 < 2"),
-        Part("Plots", plots=column_plots(runs, [loss]), views=[view], published=False),
+        Part("Looks", views=[view], published=False),
         Part("Details", rows=[{"b": "x", "c": "y"}], terminal=False),
     ]
     report = Report("A < B", "a-b", parts, summary="<hard> is best.")
@@ -162,26 +161,13 @@ def test_one_report_in_three_places(tmp_path, capsys):
         "| b | c |\n|---|---|\n| x | y |",
     ]  # fmt: skip
     assert '<p class="lead">&lt;hard&gt; is best.</p>' in html
-    assert '<th scope="row">&lt;hard&gt;</th><td><strong>1.25 ± 0.35</strong></td>' in html
+    assert '<th scope="row">&lt;hard&gt;</th><td>1.25 ± 0.35</td>' in html
     # how it was made stands at the end, and the table ahead of its legend
     assert html.index("<table") < html.index("Then &amp; there") < html.index("How this was made")
-    assert html.count("<strong>") == 1
-    assert html.count("data:image/png;base64,") == 3
+    assert html.count("data:image/png;base64,") == 2
     assert "<pre>seed: 1 &lt; 2</pre>" in html
     assert 'id="viewer-0"' in html
     assert "<b>" not in html
-
-
-def test_plots_show_means_and_intervals_of_the_rows_that_have_them():
-    runs = {"a": [{"accuracy": 0.5}, {"accuracy": 0.75}], "none": [{}], "b": [{"accuracy": 0.25}] * 2}
-    (figure,) = column_plots(runs, [replace(ACCURACY, better="higher"), Column("size", "size")])
-    (axis,) = figure.axes
-    assert axis.get_title() == "accuracy %, higher is better"
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["a", "b"]
-    lines = [bar.lines[0].get_xdata()[0] for bar in axis.containers]
-    assert lines == [62.5, 25]
-    (segment,) = axis.containers[0].lines[2][0].get_segments()
-    assert segment[:, 0] == pytest.approx(stats.t(1, 62.5, 12.5).interval(0.95))
 
 
 def test_numbers_are_the_same_after_they_were_published(tmp_path):

@@ -8,7 +8,7 @@ import torch
 
 from experiments.datasets.text.batches import Batch, padded, teacher_forced
 from experiments.sequence.alignments import BatchAlignment, EntropySums
-from experiments.sequence.learned import most_frequent, print_verdict, unigram_perplexity, warnings_of
+from experiments.sequence.evaluation import most_frequent, print_verdict, unigram_perplexity, warnings_of
 
 GOOD = {
     "val_ppl": 10.0,
@@ -55,23 +55,17 @@ def test_what_shows_that_nothing_was_learned_is_said_in_a_sentence(metric, value
     assert capsys.readouterr() == ("", f"warning: {text}\n")
 
 
-@pytest.mark.parametrize(
-    "metrics", [GOOD | {"val_ppl": 89.9, "test_relative_entropy": 0.95}, {"val_ppl": 10.0, "val_ppl_unigram": 100.0}]
-)
-def test_a_network_that_has_learned_something_is_not_warned_of(metrics, capsys):
+def test_a_network_that_has_learned_something_is_not_warned_of(capsys):
+    metrics = GOOD | {"val_ppl": 89.9, "test_relative_entropy": 0.95}
     assert warnings_of(metrics) == []
     print_verdict(metrics)
     out, err = capsys.readouterr()
-    assert f"perplexity is {metrics['val_ppl']:.4g}, that of a unigram model of the training words 100" in out
+    assert "perplexity is 89.9, that of a unigram model of the training words 100" in out
     assert err == ""
     # uniform attention is not said twice
     texts = warnings_of(metrics | {"test_relative_entropy": 1.0, "test_attention_change": 0.0})
     assert ["uniform" in text for text in texts] == [True]
-
-
-def test_the_most_frequent_sentence():
     assert most_frequent(["a", "b", "a", "a"]) == {"test_most_frequent": 0.75}
-    assert most_frequent(["a"]) == {}
 
 
 def spread(weights):

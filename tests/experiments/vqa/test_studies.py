@@ -13,7 +13,6 @@ from experiments.report.results import read_results
 from experiments.study import Finished
 from experiments.vqa import studies
 from experiments.vqa.accuracy import vqa_accuracy
-from experiments.vqa.config import VQAConfig
 from experiments.vqa.model import load_words
 from experiments.vqa.studies import NOISE, STUDIES, bootstrap
 from tests.experiments.vqa.tiny_questions import TINY, few_digits
@@ -28,16 +27,6 @@ def table(folder, name, **given):
     means = studies.table(StudyOptions(name=name, **how | given))
     (path,) = (folder / "results").glob("*.json")
     return means, *read_results(path)
-
-
-def test_every_study_declares_options_that_there_are():
-    for study in STUDIES.values():
-        for row in study.rows.values():
-            VQAConfig(**{**study.options, **row})
-        assert {*study.against, *study.against.values(), *study.paper} <= study.rows.keys()
-        # what a search chose is one of the settings that it tried
-        for row, tried in study.grid.items():
-            assert any(setting.items() <= study.rows[row].items() for setting in tried)
 
 
 def test_the_table_of_mcan(tmp_path):
@@ -87,7 +76,7 @@ def bam(noisy, certain):
     ]
 
 
-@pytest.mark.parametrize(("shift", "verdict"), [(0.1, "holds"), (-0.1, "does not hold"), (0.0, "cannot be told")])
+@pytest.mark.parametrize(("shift", "verdict"), [(0.1, "holds"), (-0.1, "does not hold")])
 def test_claims(shift, verdict):
     spread = (-0.01, 0.0, 0.012)
     moved = [0.5 + one + shift for one in spread]

@@ -11,12 +11,12 @@ from experiments.vqa import model as vqa_data
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.train import VQATask
 
-TINY = {"hidden": 8, "layers": 1, "heads": 2, "batch_size": 32, "max_epochs": 1, "num_samples": 3, "progress": False}
+TINY = {"hidden": 8, "layers": 1, "heads": 2, "batch_size": 32, "max_epochs": 1, "num_samples": 2, "progress": False}
 
 
 @cache
 def few_digits(views):
-    return digit_questions(train=20, val=6, test=6, views=views)
+    return digit_questions(train=10, val=4, test=4, views=views)
 
 
 def small_scenes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import pickle
 import re
 import struct
 from collections import defaultdict
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-from experiments.datasets.graphs.load import GraphData, load_graph, read_own_graph
+from experiments.datasets.graphs.load import load_graph, read_own_graph
 
 NODES, SPLITS = 8, 10
 
@@ -83,9 +82,6 @@ def arrays(classes=2):
 
 DENSE = {"x": np.eye(NODES), "x_data": None, "x_indices": None, "x_indptr": None, "x_shape": None}
 NO_MASKS = {"train_mask": None, "val_mask": None, "test_mask": None}
-PUBLIC = NO_MASKS | {
-    "y_known": np.arange(NODES) < 7, "train_idx": np.array([0, 1]), "val_idx": np.array([2]), "test_idx": np.array([4])
-}  # fmt: skip
 
 
 def write(path, classes=2, **changes):
@@ -94,31 +90,27 @@ def write(path, classes=2, **changes):
     return path
 
 
-@pytest.mark.parametrize("place", ["heterophilous", "."])
 @pytest.mark.parametrize(("name", "classes", "metric"), [("minesweeper", 2, "roc_auc"), ("actor", 5, "accuracy")])
-def test_ten_splits(tmp_path, place, name, classes, metric):
-    write(tmp_path / place / f"{name}.npz", classes)
+def test_ten_splits(tmp_path, name, classes, metric):
+    write(tmp_path / "heterophilous" / f"{name}.npz", classes)
     first, other = (load_graph(name, data_root=tmp_path, split_seed=seed) for seed in (0, 1))
     assert nodes(first) == [[0, 1, 2, 3], [4, 5], [6, 7]]
     assert nodes(other) == [[2, 3, 4, 5], [6, 7], [0, 1]]
     assert (first.num_classes, first.metric, first.name) == (classes, metric, name)
     assert first.features.to_dense().unique().tolist() == [0, 3]  # not normalised
     assert edge_set(first) == both({(node, node + 1) for node in range(NODES - 1)})
-    with pytest.raises(ValueError, match="10, but the graph has 10 fixed splits; expected 0 to 9"):
+    with pytest.raises(ValueError, match="10; expected 0 to 9, the graph has 10 fixed splits"):
         load_graph(name, data_root=tmp_path, split_seed=10)
 
 
-@pytest.mark.parametrize("place", [".", "planetoid"])
-def test_public_split(tmp_path, monkeypatch, place):
+def test_rows_of_citation_graphs_are_normalised(tmp_path, monkeypatch):
     changes = {"x_indices": np.array([0, 1, 0, 1, 2, 3, 4, 0]), "x_indptr": np.array([0, 2, 2, 4, 5, 6, 7, 8, 8])}
-    write(tmp_path / place / "cora.npz", 7, **PUBLIC, **changes)
+    write(tmp_path / "cora.npz", 7, **changes)
     monkeypatch.setenv("PYRO_ATTENTION_DATA", str(tmp_path))
     graph = load_graph("cora")
-    assert nodes(graph) == [[0, 1], [2], [4]]
+    assert nodes(graph) == [[0, 1, 2, 3], [4, 5], [6, 7]]
     assert graph.features.to_dense()[:3].tolist() == [[0.5, 0.5, 0, 0, 0], [0] * 5, [0.5, 0.5, 0, 0, 0]]
     assert graph.num_classes == 7
-    with pytest.raises(ValueError, match="1, but the graph has 1 fixed splits; expected 0"):
-        load_graph("cora", split_seed=1)
 
 
 def test_dblp_draws_its_split(tmp_path):
@@ -136,7 +128,7 @@ def test_dblp_draws_its_split(tmp_path):
     assert first.features.values().unique().tolist() == [1]
 
 
-@pytest.mark.parametrize("changes", [{}, DENSE, DENSE | {"x": np.eye(NODES, dtype=bool)}])
+@pytest.mark.parametrize("changes", [{}, DENSE])
 def test_own_graph(tmp_path, changes):
     one = {key: arrays()[key][3] for key in NO_MASKS}
     graph = read_own_graph(write(tmp_path / "people.npz", 2, **one, **changes, metric="roc_auc"))
@@ -155,44 +147,24 @@ def test_a_split_is_drawn_of_the_known_nodes(tmp_path):
     assert first == again != other
 
 
-BAD = {
-    "no features": ({key: None for key in DENSE}, "KeyError: 'x_data'"),
-    "infinite": (DENSE | {"x": np.full((NODES, 2), np.inf)}, "features: NaN or infinite values"),
-    "class of -2": ({"y": np.array([0, 1, 0, 1, 0, 1, 0, -2])}, "y: the class -2; expected classes from 0, and -1"),
-    "column": ({"x_indices": np.full(NODES, 5)}, "expected a graph with"),
-    "metric of three": ({"metric": "roc_auc", "y": np.arange(NODES) % 3}, "; expected both of 2, for roc_auc"),
-    "overlap": ({"val_mask": arrays()["train_mask"]}, "val_mask: nodes of an earlier split"),
-    "unknown in training": ({"y": np.array([-1, 1, 0, 1, 0, 1, 0, 1])}, "train_mask: nodes of unknown class"),
-    "negative node": (PUBLIC | {"test_idx": np.array([-1])}, "test nodes: [-1]; expected values from 0 to 7"),
-}
-
-
-@pytest.mark.parametrize(("changes", "message"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({key: None for key in DENSE}, "KeyError: 'x_data'"),
+        (DENSE | {"x": np.full((NODES, 2), np.inf)}, "features: NaN or infinite values"),
+        ({"y": np.array([0, 1, 0, 1, 0, 1, 0, -2])}, "y: the class -2; expected classes from 0, and -1"),
+        ({"y": np.full(NODES, 0.5)}, "Cannot cast array"),
+        ({"edge_index": np.array([[0], [8]])}, "edge_index: [8]; expected values from 0 to 7"),
+        ({"metric": "roc_auc", "y": np.arange(NODES) % 3}, "; expected both of 2, for roc_auc"),
+        ({"val_mask": arrays()["train_mask"]}, "val_mask: no nodes, or nodes of an earlier split"),
+        ({"y": np.array([-1, 1, 0, 1, 0, 1, 0, 1])}, "train_mask: nodes of unknown class"),
+    ],
+)
 def test_bad_archive(tmp_path, changes, message):
     path = write(tmp_path / "people.npz", **changes)
     with pytest.raises(ValueError, match=re.escape(str(path))) as info:
         read_own_graph(path)
     assert message in str(info.value)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("labels", torch.tensor([0, 1, 2, 1]), "[2]; expected values from 0 to 1"),
-        ("edge_index", torch.tensor([[0], [4]]), "[4]; expected values from 0 to 3"),
-        ("edge_index", torch.tensor([[2], [2]]), "self loops; expected none"),
-        ("edge_index", torch.tensor([[0, 0, 1], [1, 1, 0]]), "duplicate edges"),
-        ("edge_index", torch.tensor([[0], [1]]), "expected both directions"),
-        ("train_mask", torch.zeros(4).bool(), "an empty split"),
-    ],
-)
-def test_bad_field(field, value, message):
-    one = torch.eye(4).bool()
-    graph = GraphData(
-        "small", torch.eye(4), torch.tensor([0, 1, 0, 1]), torch.tensor([[0, 1], [1, 0]]), one[0], one[1], one[2], 2
-    )
-    with pytest.raises(ValueError, match=f"^{field}: .*{re.escape(message)}"):
-        replace(graph, **{field: value})
 
 
 # Planetoid's original files
@@ -243,10 +215,9 @@ def write_planetoid(folder, dump=python2, **changes):
         path.write_bytes(value if isinstance(value, bytes) else dump(value))
 
 
-@pytest.mark.parametrize("place", ["planetoid/raw", "planetoid", "raw", "."])
 @pytest.mark.parametrize("dump", [python2, pickle.dumps])
-def test_planetoid(tmp_path, place, dump):
-    write_planetoid(tmp_path / "data" / place, dump)
+def test_planetoid(tmp_path, dump):
+    write_planetoid(tmp_path / "data" / "planetoid" / "raw", dump)
     graph = load_graph("pubmed", data_root=tmp_path / "data")
     expected = [[0.5, 0.5, 0, 0], [0, 0, 1, 0], [0] * 4, [0.75, 0.25, 0, 0], [0, 0, 0, 1], [0.5, 0, 0, 0.5]]
     expected += [[0, 1, 0, 0], [0, 0, 0.25, 0.75], [0] * 4, [0, 1, 0, 0]]
@@ -256,24 +227,15 @@ def test_planetoid(tmp_path, place, dump):
     assert edge_set(graph) == both({(0, 1), (0, 3), (1, 7), (4, 9), (2, 5)})
 
 
-def column_out_of_range():
-    matrix = content()["allx"]
-    matrix.indices[0] = 10**6
-    return matrix
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"graph": defaultdict(list, {0: [print]})}, "graph cannot be read .*asks for __builtin__.print, which is"),
-        ({"allx": column_out_of_range()}, "expected the files of one graph"),
-        ({"test_index": b"6\n9\n"}, "2 others from 7 to 9"),
-        ({"test_index": b"9\n9\n"}, "2 others from 7 to 9"),
-        ({"graph": {0: [10]} | {node: [] for node in range(1, 10)}}, r"edge_index: \[10\]; expected values from 0 to"),
+        ({"test_index": b"9\n12\n"}, "expected the files of one graph"),
     ],
 )
 def test_bad_planetoid(tmp_path, changes, message):
     changes = {part.replace("_", "."): value for part, value in changes.items()}
-    write_planetoid(tmp_path / "data", **changes)
+    write_planetoid(tmp_path / "data" / "planetoid" / "raw", **changes)
     with pytest.raises(ValueError, match=message):
         load_graph("pubmed", data_root=tmp_path / "data")

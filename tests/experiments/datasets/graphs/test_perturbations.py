@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from experiments.datasets.graphs.load import GraphData
+from experiments.datasets.graphs.load import GraphData, both_directions
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
 
 PERTURBATIONS = {
@@ -84,7 +84,7 @@ def test_bad_amounts(perturb, changes, amount, message):
         perturb(replace(make_graph(), **changes), amount)
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("fraction", [0.1, 1.0])
 def test_features_move_within_their_rows(fraction):
     graph = make_graph()
     old, new = graph.features, add_feature_noise(graph, fraction, seed=2).features
@@ -107,8 +107,10 @@ def test_columns_are_uniform():
 
 @pytest.mark.parametrize("fraction", [0.1, 1.0, 5.0, (30 * 29 / 2 - 30) / 30], ids=["few", "as many", "many", "all"])
 def test_edges_are_added(fraction):
-    graph = make_graph()  # GraphData itself refuses loops, duplicates and single directions
+    graph = make_graph()
     noisy = add_edge_noise(graph, fraction, seed=2)
+    # neither loops, nor duplicates, nor single directions
+    assert both_directions(noisy.edge_index, 30).shape == noisy.edge_index.shape
     assert torch.equal(noisy.edge_index[:, :60], graph.edge_index)
     assert noisy.edge_index.shape[1] == 60 + 2 * round(30 * fraction)
 
@@ -116,11 +118,11 @@ def test_edges_are_added(fraction):
 def test_new_edges_are_uniform():
     graph = make_graph(pairs=[(0, 1), (2, 4), (28, 29), (5, 6)])
     counts = torch.zeros(30, 30)
-    for seed in range(400):
+    for seed in range(200):
         source, target = add_edge_noise(graph, 2, seed=seed).edge_index[:, 8:16]
         counts[source, target] += 1
     free = torch.ones(30, 30).triu(1).bool()
     free[graph.edge_index[0], graph.edge_index[1]] = False
-    expected = 400 * 8 / int(free.sum())
-    assert counts.triu(1)[free].sum() == 400 * 8
+    expected = 200 * 8 / int(free.sum())
+    assert counts.triu(1)[free].sum() == 200 * 8
     assert ((counts[free] - expected) ** 2 / expected).mean() == pytest.approx(1, abs=0.35)

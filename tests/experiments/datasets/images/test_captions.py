@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.datasets.images.captions import CaptionedImages, ImageFile, caption_words, load_captions
+from experiments.datasets.images.captions import ImageFile, caption_words, load_captions
 from tests.experiments.datasets.tiny_files import packed_photographs, photograph, write
 
 NAMES = ["b.jpg", "a.jpg", "c.jpg"]
@@ -24,18 +24,12 @@ def flickr8k(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("place", ["text", "Flickr8k_text", "."])
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_flickr8k(flickr8k, place, split):
+def test_flickr8k(flickr8k, split):
     write(flickr8k / "text" / "Flickr_8k.devImages.txt", "c.jpg\r\n")
-    for path in list((flickr8k / "text").iterdir()):
-        content = path.read_bytes()
-        path.unlink()
-        write(flickr8k / place / path.name, content)
     data = load_captions("flickr8k", split, data_root=flickr8k.parent)
     assert [image.name for image in data.images] == (NAMES if split == "train" else ["c.jpg"])
     assert data.captions[-1] == ["A dog 0 in c.jpg .", "A dog 1 in c.jpg ."]
-    assert (data.name, data.split, data.skipped) == ("flickr8k", split, {})
 
 
 def test_images_in_an_archive(flickr8k):
@@ -48,31 +42,17 @@ def test_images_in_an_archive(flickr8k):
         load_captions("flickr8k", "train", data_root=flickr8k.parent)
 
 
-BAD = {
-    "no caption": (
-        lambda folder: write(folder / "text" / "Flickr8k.token.txt", TOKENS.replace("a.jpg#", "e.jpg#")),
-        r"Images\.txt: line 2: a\.jpg has no caption; expected .*--skip-bad",
-    ),
-    "no image": (
-        lambda folder: (folder / "Flicker8k_Dataset" / "a.jpg").unlink(),
-        r"Images\.txt: line 2: a\.jpg is missing; expected .*--skip-bad",
-    ),
-    "bad line": (
-        lambda folder: write(folder / "text" / "Flickr8k.token.txt", TOKENS.encode() + b"a.jpg#0\tein H\xfcndchen\n"),
-        r"token\.txt: line 7 is .*; expected IMAGE#NUMBER, a tab and .*--skip-bad",
-    ),
-}
-
-
-@pytest.mark.parametrize("reason", BAD)
-def test_bad_images_and_captions_are_told_or_counted(flickr8k, reason):
-    change, message = BAD[reason]
-    change(flickr8k)
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("text/Flickr8k.token.txt", TOKENS.replace("a.jpg#", "e.jpg#"), "a.jpg has no photograph or no caption"),
+        ("text/Flickr8k.token.txt", TOKENS + "a.jpg#0 no tab\n", r"token\.txt: line 7 .*expected IMAGE#NUMBER, a tab"),
+    ],
+)
+def test_bad_images_and_captions_are_told(flickr8k, file, content, message):
+    write(flickr8k / file, content)
+    with pytest.raises(ValueError, match=message):
         load_captions("flickr8k", "train", data_root=flickr8k.parent)
-    data = load_captions("flickr8k", "train", data_root=flickr8k.parent, skip=True)
-    assert data.skipped == {reason: 1}
-    assert len(data) == (3 if reason == "bad line" else 2)
 
 
 @pytest.fixture
@@ -105,24 +85,17 @@ def test_coco(coco, split, names):
     assert data.images[0].open().size == (12, 10)
 
 
-@pytest.mark.parametrize("names", [{"filepath": ".."}, {"filename": "../0.jpg"}, {"filename": "/dev/zero"}])
+@pytest.mark.parametrize("names", [{"filepath": ".."}, {"filename": "/dev/zero"}])
 def test_names_stay_in_the_folder(coco, names):
     with pytest.raises(ValueError, match=r"dataset_coco\.json: image 1 cannot be read \(.* is no plain name"):
         coco("val", **names)("val")
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("CMYK", "JPEG"), ("P", "PNG"), ("RGBA", "PNG"), ("1", "PNG")])
+@pytest.mark.parametrize(("mode", "kind"), [("CMYK", "JPEG"), ("P", "PNG")])
 def test_colours(tmp_path, mode, kind):
     image = ImageFile(write(tmp_path / "a.jpg", photograph((255, 255, 255), mode, kind))).open()
     assert (image.mode, image.size) == ("RGB", (12, 10))
     assert np.asarray(image).min() > 240
-
-
-def test_without(tmp_path):
-    images = [ImageFile(tmp_path / name) for name in NAMES]
-    less = CaptionedImages(images, [["b"], ["a"], ["c"]], "mine", "val", {"no image": 2}).without([1], "bad image")
-    assert (less.images, less.captions) == ([images[0], images[2]], [["b"], ["c"]])
-    assert less.skipped == {"no image": 2, "bad image": 1}
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,9 @@ def test_easy_vqa(tmp_path, encoders):
     assert sorted(path.name for path in (folder / "cache").iterdir()) == made
 
 
-@pytest.mark.parametrize("form", [{}, {"original": True}, {"archive": True}], ids=["table", "original", "archive"])
-def test_daquar(tmp_path, form):
-    write_daquar(tmp_path, **form)
+@pytest.mark.parametrize("archive", [False, True])
+def test_daquar(tmp_path, archive):
+    write_daquar(tmp_path, archive=archive)
     data = load("daquar", tmp_path, size=32)
     assert [len(data[part]) for part in ("train", "val", "test")] == [6, 2, 4]
     test = data["test"]
@@ -76,54 +76,19 @@ def test_daquar(tmp_path, form):
     assert test.regions.features.shape == (2, 4, 256 + 4)
 
 
-def easy(edit):
-    def spoil(folder):
-        path = folder / "train_questions.json"
-        rows = json.loads(path.read_text())
-        path.write_text(json.dumps(edit(rows)))
-
-    return spoil
-
-
-def daquar(old, new):
-    def spoil(folder):
-        path = folder / "text" / "data.csv"
-        path.write_text(path.read_text().replace(old, new, 1))
-
-    return spoil
-
-
-def unreadable(folder):
-    (folder / "images" / "image2.png").write_bytes(b"none")
-
-
-def gone(folder):
-    (folder / "images" / "image2.png").unlink()
-
-
 @pytest.mark.parametrize(
-    ("name", "write", "spoil", "message"),
+    ("name", "write", "file", "old", "new", "message"),
     [
-        ("easy_vqa", write_easy_vqa, easy(lambda rows: [["what?", "violet", 0]]), "question 1 .*answer not in answers"),
-        ("easy_vqa", write_easy_vqa, easy(lambda rows: [["?", "red", 0]]), r"question 1 .*the question is '\?'"),
-        ("daquar", write_daquar, daquar("image3", "image99"), r"data\.csv .*each image in one of the lists"),
-        ("daquar", write_daquar, daquar(",2,", ", ,"), "line 3 .*the question has no answer.*mend or remove"),
-        ("daquar", write_daquar, unreadable, r"image2\.png cannot be read .* --skip-bad"),
-        ("daquar", write_daquar, gone, r"data\.csv: line 4: image2 is missing; .* --skip-bad"),
+        ("easy_vqa", write_easy_vqa, "train_questions.json", '"red"', '"violet"', "question 1 .*answer not in answers"),
+        ("daquar", write_daquar, "text/data.csv", "image3", "image99", r"data\.csv: question 5 .*of a listed image"),
+        ("daquar", write_daquar, "text/data.csv", ",2,", ", ,", "question 2 .*the question has no answer.*mend it"),
     ],
 )
-def test_bad_input_is_told(tmp_path, name, write, spoil, message):
-    spoil(write(tmp_path))
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+def test_bad_input_is_told(tmp_path, name, write, file, old, new, message):
+    path = write(tmp_path) / file
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(ValueError, match=message):
         load(name, tmp_path, size=32)
-
-
-@pytest.mark.parametrize("spoil", [unreadable, gone])
-def test_bad_photographs_are_left_out_with_their_questions(tmp_path, spoil):
-    spoil(write_daquar(tmp_path))
-    data = load("daquar", tmp_path, size=32, skip=True)
-    assert len(data["train"]) + len(data["val"]) == 6
-    assert len(data["train"].regions) == 3
 
 
 def plain(photographs):
@@ -131,7 +96,7 @@ def plain(photographs):
     return as_questions("mine", entries, Regions(torch.zeros(max(photographs) + 1, 1), torch.zeros(0)))
 
 
-@pytest.mark.parametrize(("count", "share", "held"), [(2, 0.1, 1), (40, 0.1, 4), (40, 0.5, 20)])
+@pytest.mark.parametrize(("count", "share", "held"), [(2, 0.1, 1), (40, 0.5, 20)])
 def test_photographs_are_held_out_whole(count, share, held):
     data = plain([place for place in range(count) for _ in range(2)])
     kept, other = data.held_out(share, "other")
@@ -145,7 +110,7 @@ def test_photographs_are_held_out_whole(count, share, held):
 QUESTIONS, ANNOTATIONS = "v2_OpenEnded_mscoco_train2014_questions.json", "v2_mscoco_train2014_annotations.json"
 
 
-@pytest.mark.parametrize("form", ["npy", "npz", "mcan", "whole npz", "whole npy"])
+@pytest.mark.parametrize("form", ["npy", "npz", "mcan"])
 def test_features_of_every_form(tmp_path, form):
     write_vqa_v2(tmp_path, form, packed=form == "mcan")
     data = load("vqa_v2", tmp_path)
@@ -194,8 +159,8 @@ def features(array):
             change(ANNOTATIONS, "annotations", lambda rows: rows[1].update(image_id=7)),
             "question 9001 .*another",
         ),
-        (features(np.ones((2, 5), np.float32)), r"25\.npy: photograph 25 cannot be read"),
-        (features(np.full((2, 4), np.nan)), r"25\.npy: photograph 25 .*NaN or above 65504"),
+        (features(np.ones((2, 5), np.float32)), r"25\.npy cannot be read .*widths"),
+        (features(np.full((2, 4), np.nan)), r"25\.npy cannot be read .*NaN or above 65504"),
         (lambda folder: (folder / "features" / "train2014" / "25.npy").unlink(), "no features of photograph 25"),
     ],
 )

@@ -39,7 +39,7 @@ def write_easy_vqa(root: Path, pictures: int = 6) -> Path:
 DAQUAR = {"train": ["image1", "image2", "image3", "image4"], "test": ["image5", "image6"]}
 
 
-def write_daquar(root: Path, *, original: bool = False, archive: bool = False) -> Path:
+def write_daquar(root: Path, *, archive: bool = False) -> Path:
     """Photographs of one colour, with two questions about each; image7 is listed and has none."""
     folder = root / "daquar"
     (folder / "text").mkdir(parents=True)
@@ -60,22 +60,10 @@ def write_daquar(root: Path, *, original: bool = False, archive: bool = False) -
             (folder / "images" / name).write_bytes(content)
     rows = ["question,answer,image_id"]
     for split, names in DAQUAR.items():
-        pairs = []
-        for name in names:
-            rows += [f'what is on the desk,"lamp, table",{name}', f"how many chairs are there,2,{name}"]
-            pairs += [
-                f"what is on the desk in the {name} ?",
-                "lamp, table",
-                f"how many chairs are there in {name} ?",
-                "2",
-            ]
-        if original:
-            (folder / "text" / f"qa.894.raw.{split}.txt").write_text("\n".join(pairs) + "\n")
-        else:
-            listed = [*names, "image7"] if split == "train" else names
-            (folder / "text" / f"{split}_images_list.txt").write_text("\n".join(listed))
-    if not original:
-        (folder / "text" / "data.csv").write_text("\n".join(rows) + "\n")
+        rows += [f'what is on the desk,"lamp, table",{name}\nhow many chairs are there,2,{name}' for name in names]
+        listed = [*names, "image7"] if split == "train" else names
+        (folder / "text" / f"{split}_images_list.txt").write_text("\n".join(listed))
+    (folder / "text" / "data.csv").write_text("\n".join(rows) + "\n")
     return folder
 
 
@@ -120,21 +108,9 @@ def write_vqa_v2(root: Path, form: str = "npy", *, packed: bool = False) -> Path
 
 
 def write_features(folder: Path, split: str, photographs: tuple[int, ...], form: str) -> None:
-    """Features in a file of every photograph (npy, npz, mcan), or in one (whole npz, whole npy)."""
-    if form.startswith("whole"):
-        ids = np.array([*photographs, 999])  # nobody asks about the last
-        sizes = np.array([2 + number % 2 for number in ids])
-        features = np.zeros((len(ids), 3, WIDTH), np.float32)
-        for place, number in enumerate(ids):
-            features[place, : sizes[place]] = rows_of(number)
-        if form == "whole npz":
-            np.savez(folder / f"{split}.npz", features=features, image_ids=ids, num_regions=sizes)
-        else:
-            for name, array in (("", features), ("_image_ids", ids), ("_num_regions", sizes)):
-                np.save(folder / f"{split}{name}.npy", array)
-        return
+    """Features in a file of every photograph (npy, npz, mcan)."""
     (folder / split).mkdir()
-    for number in (*photographs, 999):
+    for number in (*photographs, 999):  # nobody asks about the last
         rows = rows_of(number)
         if form == "npy":
             np.save(folder / split / f"{number}.npy", rows)

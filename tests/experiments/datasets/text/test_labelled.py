@@ -29,7 +29,7 @@ def test_parts_of_glue(glue, name):
     held_out = "val" not in task.files
     assert [len(text) for text in texts.values()] == ([36, 4, 16] if held_out else [40, 16, 16])
     for text in texts.values():
-        assert (text.second is None) == (task.layout.second is None)
+        assert (text.second is None) == (task.second is None)
         # the label is told by the first word
         places = torch.tensor([int(sentence.split()[0].removeprefix("word")) % 2 for sentence in text.first])
         assert task.regression or text.labels.tolist() == places.tolist()
@@ -47,7 +47,6 @@ def test_the_examples_held_out_are_always_the_same_and_no_others_are_lost(glue):
     ("name", "file", "line", "expected"),
     [
         ("rte", "RTE/dev.tsv", b"1\tone\ttwo\tneutral", "the label: entailment or not_entailment"),
-        ("mrpc", "MRPC/msr_paraphrase_train.txt", b"1\t2\t3\tone\t", "another sentence in column 5"),
         ("stsb", "STS-B/sts-train.csv", b"a\tb\tc\td\t5.5\tone\ttwo", "a grade from 0 to 5"),
     ],
 )
@@ -65,10 +64,10 @@ def test_reviews(tmp_path):
     texts = load_sst2(data_root=root)
     assert {split: len(text) for split, text in texts.items()} == {"train": 24, "val": 6, "test": 6}
     for text in texts.values():
-        assert text.labels.tolist() == [int(sentence.endswith("?")) for sentence in text.sentences]
-        assert all(sentence == sentence.lower() for sentence in text.sentences)
-    assert not {*texts["val"].sentences} & {*texts["test"].sentences}
-    assert load_sst2(train=5, data_root=root)["train"].sentences == texts["train"].sentences[:5]
+        assert text.labels.tolist() == [int(sentence.endswith("?")) for sentence in text.first]
+        assert all(sentence == sentence.lower() for sentence in text.first)
+    assert not {*texts["val"].first} & {*texts["test"].first}
+    assert load_sst2(train=5, data_root=root)["train"].first == texts["train"].first[:5]
 
 
 # SQuAD
@@ -127,9 +126,6 @@ def test_files_of_squad(tmp_path):
     # the official name comes first
     written(root / "squad", entry(), name="dev-v1.1.json")
     assert [question.id for question in load_squad("v1", data_root=root)["test"]] == ["q"]
-    written(root / "squad", entry(), name="train-v1.1-more.json")
-    with pytest.raises(ValueError, match=r"has 2 files named train-v1\.1-\.\.\.; name one by --train-file"):
-        load_squad("v1", data_root=root)
     path = root / "squad" / "train-v1.1-tiny.json"
     with pytest.raises(ValueError, match=r"question 'train0-0' is in .* too"):
         load_squad("v1", data_root=root, train_file=path, test_file=path)
@@ -138,9 +134,7 @@ def test_files_of_squad(tmp_path):
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        ([], "it has no questions"),
         ([entry(answers=[{"text": "Ada", "answer_start": 4}])], "question q .*at character 4, but 'da '"),
-        ([entry(answers=[{"text": "e", "answer_start": -13}])], "question q .*'e' is not at character -13"),
         ([entry(answers=[])], "question q .*0 answers, and is_impossible is None"),
         ([entry(), entry()], "two of the same id"),
     ],
@@ -175,7 +169,7 @@ def test_held_out_texts_are_not_trained_on(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    ["", {"summaries": ["a"]}, GOOD | {"text": " \n"}, GOOD | {"summaries": []}, GOOD | {"summaries": ["a", ""]}],
+    [{"summaries": ["a"]}, GOOD | {"text": " \n"}, GOOD | {"summaries": []}],
 )
 def test_bad_lines_of_headlines(tmp_path, line):
     path = write_entries(tmp_path / "bad.jsonl", [GOOD, line, GOOD])

@@ -1,0 +1,80 @@
+"""All benchmarks: their tables, and what takes longer than when it was published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from experiments.benchmarks import alignments, blocked_attention, graph_attention, networks, self_attention
+from experiments.benchmarks.config import BenchmarkConfig, Name
+from experiments.benchmarks.measuring import Benchmark
+from experiments.files import UserError
+from experiments.harness.cli import command_line
+from experiments.harness.results import write_environment
+from experiments.report.columns import Row
+from experiments.report.report import Part, Report
+from experiments.report.results import RESULTS, read_results, source_of, write_results
+
+BENCHMARKS: dict[Name, Benchmark] = {
+    "graph_attention": graph_attention.LAYERS,
+    "self_attention": self_attention.CLASSIFIERS,
+    "normalizers": self_attention.NORMALIZERS,
+    "enumeration": alignments.ENUMERATION,
+    "alignment_schemes": alignments.SCHEMES,
+    "posterior_samples": alignments.SAMPLING,
+    "blocked_attention": blocked_attention.BLOCKED,
+    "fused_attention": blocked_attention.FUSED,
+    "mcan": networks.MCAN_STEPS,
+    "transformer": networks.TRANSFORMER_STEPS,
+}
+WORSE = 1.2  # a ratio that has grown by more than this factor is reported
+
+
+def run(config: BenchmarkConfig) -> None:
+    """Run the benchmarks, print their tables and what got worse, and write the numbers.
+
+    Raises:
+        UserError: A benchmark of a GPU is asked for where there is none.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    for name, benchmark in BENCHMARKS.items():
+        if config.name not in (None, name):
+            continue
+        if benchmark.device == "cuda" and not torch.cuda.is_available():
+            if config.name is None:
+                continue
+            raise UserError(f"{name} needs a GPU, and there is none here; blocked_attention is the same on a CPU")
+        _run(name, benchmark, config)
+
+
+def _run(name: Name, benchmark: Benchmark, config: BenchmarkConfig) -> None:
+    rounds = config.rounds or benchmark.rounds
+    text = f"{benchmark.text} Medians of {rounds} interleaved rounds, ratios to {benchmark.contestants[0]} in each."
+    if benchmark.memory:
+        text += " MB: memory at the peak beyond that before the first step."
+    rows = benchmark.measure(rounds)
+    report = Report(benchmark.title, f"speed-{name}", [Part(text=text, rows=rows, labels=2)])
+    write_environment(config.out, torch.device(benchmark.device))
+    count = torch.get_num_threads()
+    threads = "" if benchmark.device == "cuda" else f"{count} thread{'s' if count > 1 else ''}"
+    asked = BenchmarkConfig(name=name, rounds=config.rounds, threads=config.threads)
+    source = source_of([config.out], command_line("experiments.benchmarks", asked), threads)
+    print(report.terminal(), write_results(config.results or config.out, report, source), sep="\n")
+    published = RESULTS / f"{report.name}.json"
+    if published.is_file():
+        before, made = read_results(published)
+        found = worse(before.parts[0].rows, rows) or [f"no ratio is more than {WORSE - 1:.0%} worse"]
+        print(*found, f"than as published, by {made}", sep="\n")
+
+
+def worse(before: Sequence[Row], now: Sequence[Row]) -> list[str]:
+    """What has a ratio that is worse by more than 20 %, a line each."""
+    ratios = {(row["size"], row["contestant"]): row["ratio"].mean for row in before}
+    lines = []
+    for row in now:
+        was, ratio = ratios.get((row["size"], row["contestant"])), row["ratio"].mean
+        if was is not None and ratio > WORSE * was:
+            lines.append(f"{row['size']}, {row['contestant']}: {ratio:.2f} times the reference, was {was:.2f}")
+    return lines

@@ -1,0 +1,36 @@
+"""Options of how photographs become regions, which captions and questions share; annotations are types and no text."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from jsonargparse.typing import PositiveInt
+
+_PHOTOGRAPHS = ("flickr8k", "coco", "easy_vqa", "daquar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionOptions:
+    """How photographs become regions, by an ``encoder`` that a subclass chooses.
+
+    Args:
+        encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
+            torchvision's own when omitted.
+        encoder_epochs: Epochs of the own encoder.
+        size: Side in pixels that photographs are brought to; each data set and encoder has its own when omitted. own
+            makes a region of 16 x 16 pixels, mobilenet_v2 of 32 x 32.
+        cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
+    """
+
+    encoder_weights: Path | None = None
+    encoder_epochs: PositiveInt = 15
+    size: PositiveInt | None = None
+    cache: Path | None = None
+
+    USED_BY: ClassVar[Mapping[str, Mapping[str, Sequence[str]]]] = {
+        "encoder": {"dataset": _PHOTOGRAPHS},
+        "size": {"dataset": _PHOTOGRAPHS},
+        "encoder_weights": {"dataset": _PHOTOGRAPHS, "encoder": ("mobilenet_v2",)},
+        "encoder_epochs": {"dataset": _PHOTOGRAPHS, "encoder": ("own",)},
+    }
