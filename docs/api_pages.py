@@ -66,8 +66,8 @@ TOPICS = {
     "guide": Topic("Guide", "The guide replaces the prior of every attention site by a posterior.", ("guide",)),
     "objectives": Topic(
         "Objectives",
-        "What training minimises, schedules of the KL weight, and the likelihood for large vocabularies.",
-        ("objectives.elbo", "objectives", "schedules", "likelihoods"),
+        "What training minimises, schedules of the KL weight, and likelihoods of large vocabularies and of nodes.",
+        ("objectives.elbo", "objectives", "schedules", "likelihoods", "node_likelihood"),
     ),
     "layouts": Topic(
         "Layouts and normalizers",

@@ -23,6 +23,7 @@ from pyro_attention.layers.multihead import MultiheadAttention
 from pyro_attention.layers.scores import Additive, Bilinear, ScaledDotProduct
 from pyro_attention.layout import Dense
 from pyro_attention.likelihoods import TokenLikelihood
+from pyro_attention.node_likelihood import NodeLikelihood
 from pyro_attention.normalizers import Softmax
 from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import AttentionELBO
@@ -71,6 +72,7 @@ __all__ = [
     "LogNormal",
     "Marginal",
     "MultiheadAttention",
+    "NodeLikelihood",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
     "ScorePosterior",

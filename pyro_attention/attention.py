@@ -23,6 +23,7 @@ from pyro_attention.families.distribution import AttentionDistribution, enter
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.noise import Dropout
+from pyro_attention.ops.segment import Segments
 
 __all__ = ["AttentionOutput", "LatentAttention", "name_model_sites", "name_sites", "pyro_runs_the_model"]
 
@@ -131,7 +132,7 @@ class LatentAttention(nn.Module):
             value = self.sample(prior)
             weights = self.dropout(prior.weights(value))
         context = prior.context(value, weights.to(values.dtype), values)
-        return AttentionOutput(context=context, weights=weights)
+        return AttentionOutput(context=context, weights=weights, rows=prior.rows(value, site=self.name))
 
     def propose(
         self, scores: Tensor, keys: Tensor | None, layout: Layout, queries: Tensor | None = None
@@ -163,11 +164,18 @@ class AttentionOutput:
         context: Weighted sum of the values; of other layers their output.
         weights: Weights that produced it, after dropout; None when not asked for.
         self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
+        rows: Of an alignment over edges the name of its site, and the node of each row of the context where rows are
+            edges that are summed over (and one for a node without edges); None elsewhere.
     """
 
     context: Tensor
     weights: Tensor | None
     self_loop_weights: Tensor | None = None
+    rows: tuple[str, Segments | None] | None = None
+
+    def at_rows(self, nodes: Tensor) -> Tensor:
+        """What nodes have, ``[..., N, D]``, beside the context: as it is, or at the edges that are summed over."""
+        return nodes if self.rows is None or self.rows[1] is None else self.rows[1].spread(nodes)
 
 
 def name_sites(model: nn.Module) -> list[str]:

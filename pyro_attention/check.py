@@ -13,6 +13,7 @@ from pyro import poutine
 from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
 
+from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, is_attention_site, keeps_prior
 from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import CHECKS, AttentionELBO, Check, check_model_of_guide, is_point_mass
@@ -183,9 +184,11 @@ class _Recorder(poutine.messenger.Messenger):
         return {site["name"]: (site["infer"]["prior"], site["fn"]) for site in attention}
 
     def _pyro_post_sample(self, msg: Any) -> None:
-        if not msg["is_observed"]:
+        # alignments over edges that are summed out are observed, too, as any of the edges
+        attention = isinstance(msg["fn"], AttentionDistribution)
+        if attention or not msg["is_observed"]:
             self.latent[msg["name"]] = msg
-        self.observed |= msg["is_observed"] and msg["infer"].get("_deterministic") is None
+        self.observed |= msg["is_observed"] and not attention and msg["infer"].get("_deterministic") is None
 
 
 def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -110,6 +111,13 @@ class EdgeList(Layout):
 
     def num_keys(self, scores: Tensor) -> int:  # noqa: ARG002
         return self.sources.count
+
+    @cached_property
+    def candidates(self) -> Segments:
+        """The target of each edge, and behind them the targets without any that is unmasked."""
+        index = self.targets.index if self.mask is None else self.targets.index[self.mask.squeeze(-1)]
+        without = (torch.bincount(index, minlength=self.targets.count) == 0).nonzero().squeeze(-1)
+        return Segments(torch.cat([self.targets.index, without]), self.targets.count) if len(without) else self.targets
 
     def spread_keys(self, values: Tensor) -> Tensor:
         return self.sources.spread(values.transpose(-1, -2))

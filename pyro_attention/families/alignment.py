@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import singledispatch
 from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions import Distribution
 from torch import Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import constraints, kl_divergence, register_kl
 
 from pyro_attention._checks import as_float, check_positive
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
@@ -26,6 +27,7 @@ __all__ = [
     "GumbelSoftmax",
     "Marginal",
     "RelaxedAlignment",
+    "alignment_over",
 ]
 
 
@@ -110,6 +112,15 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     def over_weights(self) -> AlignmentWeights:
         return AlignmentWeights(self)
 
+    @property
+    def log_weights(self) -> Tensor:
+        """Log probability of every key, ``[..., 1, N]``."""
+        return self.logits.unsqueeze(-2)
+
+    def row_sums(self, weights: Tensor) -> Tensor:
+        """Sums of weights ``[..., 1, N]`` over the keys, ``[..., 1]``."""
+        return weights.sum(-1)
+
     def is_possible(self, value: Tensor) -> Tensor:
         """True where an index ``[...]`` is a key that the layout has; without any key all are alike."""
         if self.layout.mask is None:
@@ -140,18 +151,22 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
 
 
 class _WeightRows(constraints.Constraint):
-    """Weights ``[1, N]``: a point on the simplex, or zeros for a query without keys."""
+    """Weights of an alignment: a point on the simplex for every query, or zeros for one without keys."""
 
     event_dim = 2
 
+    def __init__(self, alignment: Any) -> None:
+        self.alignment = alignment
+        super().__init__()
+
     def check(self, value: Tensor) -> Tensor:
-        sums = value.sum(-1)
+        sums: Tensor = self.alignment.row_sums(value)
         rows = ((sums - 1).abs() < 1e-4) | (sums == 0)
-        return ((value >= 0).all(-1) & rows).all(-1)
+        return (value >= 0).flatten(-2).all(-1) & rows.all(-1)
 
 
 class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
-    """An alignment whose value is a row of weights instead of the index of a key; its event is (1, N).
+    """An alignment whose value is weights instead of indices of keys; its event is (1, N), or (E, 1) on a graph.
 
     Log probability (in expectation under the weights), entropy and KL are those of the categorical distribution. As a
     prior it stands beside a posterior that draws weights; only such a posterior has draws.
@@ -167,12 +182,16 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
 
     kind: ClassVar[str] = CategoricalAlignment.kind
     arg_constraints: ClassVar[dict[str, Any]] = {}
-    support = _WeightRows()
 
-    def __init__(self, alignment: CategoricalAlignment) -> None:
+    def __init__(self, alignment: Any) -> None:
         self.alignment, self.layout, self._scores = alignment, alignment.layout, alignment._scores
         shape = alignment.full_shape
         super().__init__(shape[:-2], shape[-2:], validate_args=alignment._validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Weights that sum to one."""
+        return _WeightRows(self.alignment)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         new = expand_shared(self, batch_shape)
@@ -182,7 +201,7 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        return self.alignment.log_prob(value)
+        return self.alignment.log_prob(value)  # type: ignore[no-any-return]
 
     def entropy(self) -> Tensor:
         return self.alignment.entropy()  # type: ignore[no-any-return]
@@ -192,13 +211,16 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
 
     @property
     def mean_value(self) -> Tensor:
-        return self.alignment.mean_value
+        return self.alignment.mean_value  # type: ignore[no-any-return]
+
+
+@register_kl(AlignmentWeights, AlignmentWeights)
+def _kl_weights(q: AlignmentWeights, p: AlignmentWeights) -> Tensor:
+    return kl_divergence(q.alignment, p.alignment)
 
 
 @register_kl(CategoricalAlignment, CategoricalAlignment)
-@register_kl(AlignmentWeights, AlignmentWeights)
-def _kl_alignment(q: Any, p: Any) -> Tensor:
-    q, p = getattr(q, "alignment", q), getattr(p, "alignment", p)
+def _kl_alignment(q: CategoricalAlignment, p: CategoricalAlignment) -> Tensor:
     # torch's own is infinite where a probability of p underflows, though its logarithm is known
     return torch.as_tensor((q.probs * (q.logits - p.logits)).sum(-1))
 
@@ -219,9 +241,17 @@ class EnumeratedAlignment(NamedTuple):
     evidence: bool
 
 
+@singledispatch
+def alignment_over(layout: Layout, scores: Tensor) -> Any:
+    """The categorical distribution over the keys of a layout; a layout of another kind registers its own."""
+    return CategoricalAlignment(scores, layout=layout)
+
+
 @PRIORS.register("alignment")
 class AlignmentPrior(Prior):
     r"""The attention scores are the prior: :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
+
+    On a graph it is that of an :class:`EdgeAlignment`: which in-edge a node attends to.
 
     Example:
         >>> AlignmentPrior()(torch.zeros(2, 1, 3), None, Dense(event_dim=2)).probs.shape
@@ -232,8 +262,8 @@ class AlignmentPrior(Prior):
 
     kind = CategoricalAlignment.kind
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> CategoricalAlignment:  # noqa: ARG002
-        return CategoricalAlignment(scores, layout=layout)
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> Any:  # noqa: ARG002
+        return alignment_over(layout, scores)
 
 
 @FAMILIES.register("marginal")
@@ -295,7 +325,7 @@ class RelaxedAlignment(AlignmentWeights):
     expectation under the weights), entropy and KL are those of that distribution.
 
     Args:
-        alignment: The categorical distribution.
+        alignment: The categorical distribution, over keys or edges.
         temperature: ``tau > 0``.
 
     Example:
@@ -309,13 +339,13 @@ class RelaxedAlignment(AlignmentWeights):
 
     has_rsample = True
 
-    def __init__(self, alignment: CategoricalAlignment, *, temperature: float) -> None:
+    def __init__(self, alignment: Any, *, temperature: float) -> None:
         super().__init__(alignment)
         self.temperature = temperature
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Weights ``[..., 1, N]``."""
-        logits = self.alignment.logits.unsqueeze(-2)
+        """Weights ``[..., 1, N]``, or ``[..., E, 1]`` on a graph."""
+        logits = self.alignment.log_weights
         shape = torch.Size(sample_shape) + logits.shape
         gumbel = -log_exponential(shape, dtype=logits.dtype, device=logits.device)
         return self.layout.softmax((logits + gumbel) / self.temperature)

@@ -44,11 +44,11 @@ class DirichletWeights(ContinuousWeights):
 
     Args:
         log_concentration: ``log a``, ``[..., heads, queries, keys]``, or without queries when these lie in a plate.
-        layout: Dense; without a mask by default.
+        layout: Dense without a mask by default; on a graph each node's in-edges are a row.
         options: ``shape`` and ``validate_args`` of :class:`ContinuousWeights`.
 
     Raises:
-        ValueError: The layout is no :class:`Dense`, or as there.
+        ValueError: As there.
 
     Example:
         >>> p = DirichletWeights(torch.tensor([1.0, 3.0]).log().expand(1, 1, 2))
@@ -63,8 +63,6 @@ class DirichletWeights(ContinuousWeights):
 
     def __init__(self, log_concentration: Tensor, *, layout: Layout | None = None, **options: Any) -> None:
         layout = Dense() if layout is None else layout
-        if not isinstance(layout, Dense):
-            raise ValueError(f"layout is a {type(layout).__name__}, expected Dense: a row of keys is a simplex")
         if layout.mask is not None:
             # a number that makes every moment one; it is never counted
             log_concentration = log_concentration.masked_fill(~layout.mask, 0)

@@ -86,6 +86,10 @@ class AttentionDistribution:
         """Weighted sum of the values for every query, by the weights of a value of the site, dropout included."""
         return self.layout.aggregate(weights, values)
 
+    def rows(self, value: Tensor, *, site: str) -> Any:  # noqa: ARG002
+        """What the rows of the context are, where they may be others than queries; None elsewhere."""
+        return None
+
     @property
     def mean_value(self) -> Tensor:
         """The value of the site without any noise."""

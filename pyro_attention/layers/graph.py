@@ -58,7 +58,7 @@ class GraphAttention(nn.Module):
     ``return_attention_weights``                  the same, edges in PyG's order
     ``add_self_loops`` on a bipartite graph       only with as many sources as targets
     ``to_hetero``                                 of a ``MessagePassing`` that calls the layer; or a ``HeteroConv``
-    ``torch_geometric.explain``                   not supported; :func:`edge_intervals` of posterior samples
+    ``torch_geometric.explain``                   :func:`exact_alignments` as edge mask; no masks of messages
     ============================================  ==================================================================
 
     Args:
@@ -219,9 +219,13 @@ class GraphAttention(nn.Module):
 
         Raises:
             TypeError: An input is of another type.
-            ValueError: Shapes do not fit, an edge index is out of range, or edge features are missing or unexpected.
+            ValueError: Shapes do not fit, an edge index is out of range, edge features are missing or unexpected, or
+                the edges of an alignment are summed over, which needs :meth:`attend`.
         """
         output, graph = self._attend(x, edge_index, edge_attr, size)
+        if output.rows is not None and output.rows[1] is not None:
+            remedy = "call attend(x, edge_index), and observe the nodes by NodeLikelihood(distribution, output)"
+            raise ValueError(f"site '{output.rows[0]}': its edges are summed over, so its rows are edges; {remedy}")
         if not return_attention_weights or output.weights is None:
             return output.context
         edge_index = torch.stack([graph.sources.index, graph.targets.index])
@@ -269,7 +273,7 @@ class GraphAttention(nn.Module):
         output = self.attention(scores, self.value_dropout(keys), keys=keys, queries=queries, layout=graph)
         context = output.context.flatten(-2) if self.concat else output.context.mean(-2)
         if self.res is not None:
-            context = context + self.res(targets)
+            context = context + output.at_rows(self.res(targets))
         if self.bias is not None:
             context = context + self.bias
         return replace(output, context=context), graph

@@ -15,8 +15,10 @@ from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
+from pyro_attention.families.edge_alignment import EdgeAlignment, EdgeSum
 from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site
+from pyro_attention.node_likelihood import NodeLikelihood
 from pyro_attention.objectives.elbo import CHECKS, DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
@@ -38,6 +40,10 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A likelihood
     may know better how it is summed, by a method ``below_alignments``: a :class:`TokenLikelihood` is computed at
     possible keys, and for what counts, alone, so that padding costs it nothing.
+
+    Alignments over the edges of a graph need no plate: a :class:`NodeLikelihood` is computed at each edge, and sums
+    over those of every node, however many they are. Such a site is observed in the traces: that some edge is attended
+    to is certain, and its log probability 0, or, below a posterior, the bound -KL.
 
     Args:
         args: Those of Pyro's ``TraceEnum_ELBO``.
@@ -149,6 +155,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
                 traces = self._get_trace(model, enumeration(guide), args, kwargs)
             finally:
                 forget_run(messenger)
+            enumeration.check_edges()
             _check_posteriors(*traces)
             for check in CHECKS.values():
                 check.run(self, guide, *traces)
@@ -187,10 +194,14 @@ class _Enumeration(EnumMessenger):
         super().__init__(first_available_dim)
         self.roulette = roulette
         self.alignments: dict[int, EnumeratedAlignment] = {}
+        self.edges: dict[str, EdgeSum] = {}
         self.sizes: dict[str, Tensor] = {}
         self.cuts: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
+        if isinstance(msg["fn"], EdgeAlignment) and msg["infer"].get("enumerate") and not msg["is_observed"]:
+            self._sum_over_edges(msg)
+            return
         super()._pyro_sample(msg)
         fn, mask, dim = msg["fn"], msg["mask"], msg["infer"].get("_enumerate_dim")
         self.alignments.pop(dim, None)  # steps of a Markov chain take turns in using a dimension
@@ -205,5 +216,28 @@ class _Enumeration(EnumMessenger):
             total = counted.sum().clamp(min=1)
             self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
             self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total
+        elif isinstance(fn, NodeLikelihood) and fn.site in self.edges:
+            msg["fn"] = fn.summed_by(self.edges[fn.site])
         elif msg["is_observed"] and self.alignments and hasattr(fn, "below_alignments"):
             msg["fn"] = fn.below_alignments(list(self.alignments.values()), mask, roulette=self.roulette)
+
+    def _sum_over_edges(self, msg: Any) -> None:
+        """Let the value be all edges, for a likelihood below, and the log probability that of any of them."""
+        prior, posterior = msg["infer"]["prior"], msg["fn"]
+        evidence = msg["infer"]["family"].is_marginal
+        self.edges[msg["name"]] = EdgeSum(prior if evidence else posterior, evidence=evidence)
+        if not evidence:
+            msg["infer"]["prior"] = prior.bounded_by(posterior)
+        msg["value"] = torch.ones(prior.full_shape, dtype=torch.bool, device=prior.scores.device)
+        if prior.layout.mask is not None:
+            msg["value"] = msg["value"] & prior.layout.mask
+        msg["is_observed"] = True
+
+    def check_edges(self) -> None:
+        """Raise ValueError where nothing was observed at the edges that are summed over."""
+        for name, edges in self.edges.items():
+            if not edges.is_used:
+                raise ValueError(
+                    f"site '{name}': its edges are summed over, but nothing is observed of them; observe the nodes by "
+                    f"NodeLikelihood(distribution, output) with the output of this attention, not of another below it"
+                )

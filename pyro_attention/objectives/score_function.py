@@ -13,7 +13,9 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
+from pyro_attention.families.edge_alignment import EdgeAlignment
 from pyro_attention.guide import check_guide
+from pyro_attention.node_likelihood import NodeLikelihood
 from pyro_attention.objectives.elbo import AttentionELBO
 
 __all__ = ["ScoreFunctionELBO"]
@@ -27,8 +29,8 @@ class ScoreFunctionELBO(AttentionELBO):
 
     The baseline B costs a second run of the model, without gradient, at the prior's expected alignment (on the same
     minibatch, and with the same values of what was drawn before). The reward of an alignment is what was observed in
-    its own plates, so queries must be conditionally independent given the input; where other latent sites come after
-    it, their KL is part of the reward too.
+    its own plates, or of its own node by a :class:`NodeLikelihood`, so queries must be conditionally independent given
+    the input; where other latent sites come after it, their KL is part of the reward too.
     Its value is that of the plain ELBO. For :class:`Categorical(enumerate=False) <Categorical>`.
 
     Args:
@@ -58,11 +60,11 @@ class ScoreFunctionELBO(AttentionELBO):
         if self.baseline == "soft":
             with torch.no_grad(), _AtPriorMean(drawn.trace):
                 soft, _ = super()._get_trace(model, guide, args, kwargs)
-            self._soft = {name: soft.nodes[name]["log_prob"] for name in soft.observation_nodes}
+            self._soft = {name: _log_likelihood(soft.nodes[name]) for name in soft.observation_nodes}
         return traces
 
     def _check_pathwise(self, name: str, site: Any) -> None:
-        if not isinstance(site["fn"], CategoricalAlignment):
+        if not isinstance(site["fn"], CategoricalAlignment | EdgeAlignment):
             super()._check_pathwise(name, site)
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
@@ -70,16 +72,18 @@ class ScoreFunctionELBO(AttentionELBO):
         rewards = self._rewards(model_trace, guide_trace)
         sites = list(model_trace.nodes)
         for name, site in guide_trace.nodes.items():
-            if site["type"] == "sample" and isinstance(site["fn"], CategoricalAlignment):
+            if site["type"] == "sample" and isinstance(site["fn"], CategoricalAlignment | EdgeAlignment):
                 # what came before the draw does not depend on it
-                after = sites[sites.index(name) + 1 :]
-                elbo = elbo + _surrogate(site, [rewards[other] for other in after if other in rewards])
+                after = [other for other in sites[sites.index(name) + 1 :] if other in rewards]
+                nodes = [_site_above(model_trace.nodes.get(other)) for other in after]
+                found = [_reward_of(site, rewards[other], of) for other, of in zip(after, nodes, strict=True)]
+                elbo = elbo + _surrogate(site, found)
         self._soft = {}
         return elbo
 
     def _rewards(self, model_trace: Any, guide_trace: Any) -> dict[str, Tensor]:
         """Terms of the ELBO that may depend on drawn alignments, less their baselines."""
-        rewards = {name: model_trace.nodes[name]["log_prob"].detach() for name in model_trace.observation_nodes}
+        rewards = {name: _log_likelihood(model_trace.nodes[name]).detach() for name in model_trace.observation_nodes}
         for name, soft in self._soft.items():
             rewards[name] = rewards[name] - soft
         for name, site in guide_trace.nodes.items():
@@ -88,11 +92,36 @@ class ScoreFunctionELBO(AttentionELBO):
         return rewards
 
 
+def _site_above(site: Any) -> str | None:
+    """Name of the alignment over edges that the nodes of an observation read; None where it is no such observation."""
+    return site["fn"].site if site is not None and isinstance(site["fn"], NodeLikelihood) else None
+
+
+def _log_likelihood(site: Any) -> Tensor:
+    """Log likelihood of an observed site: of every node, behind the plates, below an alignment over edges."""
+    if _site_above(site) is None:
+        return torch.as_tensor(site["log_prob"])
+    scale, mask = (each.unsqueeze(-1) if isinstance(each, Tensor) else each for each in (site["scale"], site["mask"]))
+    return torch.as_tensor(scale_and_mask(site["fn"].log_prob_nodes(site["value"]), scale=scale, mask=mask))
+
+
+def _reward_of(site: Any, reward: Tensor, above: str | None) -> Tensor:
+    """A reward as it counts for a drawn alignment: that of each node for its own edge, of all of them for others."""
+    if above == site["name"]:
+        return reward
+    reward = reward if above is None else reward.sum(-1)
+    return reward.unsqueeze(-1) if isinstance(site["fn"], EdgeAlignment) else reward
+
+
 def _surrogate(site: Any, rewards: list[Tensor]) -> Tensor:
     """Zero, with the score function's gradient."""
-    log_q = site["fn"].log_prob(site["value"])
+    fn, mask = site["fn"], site["mask"]
+    if isinstance(fn, EdgeAlignment):
+        log_q, mask = fn.log_prob_nodes(site["value"]), mask.unsqueeze(-1) if isinstance(mask, Tensor) else mask
+    else:
+        log_q = fn.log_prob(site["value"])
     reward = sum((value.sum_to_size(_reduced(value.shape, log_q.shape)) for value in rewards), torch.zeros(()))
-    return torch.as_tensor((reward * scale_and_mask(log_q - log_q.detach(), mask=site["mask"])).sum())
+    return torch.as_tensor((reward * scale_and_mask(log_q - log_q.detach(), mask=mask)).sum())
 
 
 def _reduced(shape: torch.Size, plates: torch.Size) -> list[int]:
@@ -124,4 +153,4 @@ class _AtPriorMean(Messenger):
 
 def _is_alignment(site: Any) -> bool:
     prior = site["infer"].get("prior")
-    return not site["is_observed"] and isinstance(prior, CategoricalAlignment | AlignmentWeights)
+    return not site["is_observed"] and isinstance(prior, CategoricalAlignment | EdgeAlignment | AlignmentWeights)

@@ -11,8 +11,10 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import CategoricalAlignment, Marginal
 from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.edge_alignment import EdgeAlignment
 from pyro_attention.guide import AttentionGuide, is_attention_site
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.enumeration import AlignmentELBO
@@ -35,14 +37,15 @@ def exact_alignments(
 
     Args:
         model: A Pyro model whose attention sites all have an alignment prior (:class:`AlignmentPrior` or
-            :class:`SparseAlignmentPrior`), with the queries in plates.
+            :class:`SparseAlignmentPrior`), with the queries in plates, or on a graph, below :class:`NodeLikelihood`.
         args: Arguments of the model, with the observations.
         max_plate_nesting: Number of nested plates; guessed by one more run of the model when omitted.
         kwargs: Keyword arguments of the model.
 
     Returns:
-        For every attention site its posterior probabilities, as rows of attention weights ``[..., 1, N]``. A query that
-        is masked out by ``poutine.mask`` has seen nothing, and keeps its prior.
+        For every attention site its posterior probabilities, as rows of attention weights ``[..., 1, N]``, or of the
+        edges of a graph, ``[..., E, 1]``, added self loops last. A query that is masked out by ``poutine.mask``, or a
+        node by that of its likelihood, has seen nothing, and keeps its prior.
 
     Raises:
         ValueError: An attention site has another prior, there is none, or, while Pyro validates, the evidence is not
@@ -70,8 +73,10 @@ def exact_alignments(
     slopes = torch.autograd.grad(evidence, list(tilted.tilts.values()))
     found = {}
     for name, weights in zip(tilted.tilts, slopes, strict=True):
+        graph = tilted.graphs.get(name)
+        total = weights.sum(-1, keepdim=True) if graph is None else graph.targets.gather(graph.targets.sum(weights))
         # the evidence of a minibatch counts each of its items several times, and a query may be without keys
-        found[name] = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+        found[name] = weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
     return found
 
 
@@ -177,15 +182,24 @@ class _Tilted(Messenger):
 
     Attributes:
         tilts: The tilt of every site, which is zero.
+        graphs: The layout of the sites on graphs.
     """
 
     def __init__(self, elbo: AlignmentELBO) -> None:
         super().__init__()
         self.elbo = elbo
         self.tilts: dict[str, Tensor] = {}
+        self.graphs: dict[str, EdgeList] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if isinstance(msg["fn"], EdgeAlignment) and not msg["is_observed"]:
+            name, prior = msg["name"], msg["infer"]["prior"]
+            self.graphs[name] = prior.layout
+            self.tilts[name] = torch.zeros(prior.full_shape, dtype=prior.scores.dtype, device=prior.scores.device)
+            msg["infer"]["prior"] = prior.tilted(self.tilts[name].requires_grad_())
 
     def _pyro_post_sample(self, msg: Any) -> None:
-        if not is_attention_site(msg) or "_enumerate_dim" not in msg["infer"]:
+        if not is_attention_site(msg) or "_enumerate_dim" not in msg["infer"]:  # edges, too, are no dimension
             return
         prior: CategoricalAlignment = copy.copy(msg["infer"]["prior"])
         shape = prior.full_shape[-2 - int(self.elbo.max_plate_nesting) :]

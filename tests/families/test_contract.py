@@ -288,8 +288,10 @@ def build(family, k=3.0):
 
 
 class KindContract:
-    """Subclasses name their own pairs of a family and a prior."""
+    """Subclasses name their own pairs of a family and a prior, and another model of the same problem."""
 
+    model = Model
+    network = SameScores
     pairs = (*(pair for pair in ALL_PAIRS if pair not in PAIRS), *dict(PAIRS).items())
 
     def pytest_generate_tests(self, metafunc):
@@ -298,17 +300,17 @@ class KindContract:
     @pytest.mark.parametrize("normalize_scores", [True, False])
     def test_an_inference_network(self, family, prior, normalize_scores):
         """One that returns the layer's scores gives the family's own posterior; one that returns NaN is refused."""
-        problem, model = Queries.random(), Model(prior, normalize_scores=normalize_scores)
+        problem, model = Queries.random(), self.model(prior, normalize_scores=normalize_scores)
         plain = evaluate(model, build(family), problem)
-        torch.testing.assert_close(evaluate(model, Amortised(SameScores(), build(family)), problem), plain)
-        shifted = Amortised(SameScores(0.0), build(family), from_prior=True)
+        torch.testing.assert_close(evaluate(model, Amortised(self.network(), build(family)), problem), plain)
+        shifted = Amortised(self.network(0.0), build(family), from_prior=True)
         torch.testing.assert_close(evaluate(model, shifted, problem)[0], plain[0])
-        guide = AttentionGuide(model, Amortised(SameScores(float("nan")), build(family)))
+        guide = AttentionGuide(model, Amortised(self.network(float("nan")), build(family)))
         with pytest.raises(ValueError, match="the inference network's output: 12 of 24 entries are NaN or infinite"):
             guide.run(problem)
 
     def test_rows_are_simplices(self, family, prior):
-        problem, model = Queries.random(), Model(prior)
+        problem, model = Queries.random(), self.model(prior)
         weights = AttentionGuide(model, build(family)).run(problem).output
         assert weights.shape == problem.scores.shape
         assert (weights[:, ~problem.mask] == 0).all()
@@ -321,7 +323,7 @@ class KindContract:
             torch.testing.assert_close(narrow, soft, atol=1e-3, rtol=0)
 
     def test_masked_entries_do_not_matter(self, family, prior):
-        problem, model = Queries.random(), Model(prior)
+        problem, model = Queries.random(), self.model(prior)
         scores = problem.scores.detach().masked_fill(~problem.mask, 1e4).requires_grad_()
         values = problem.values.clone()
         values[..., 2, :] = -50  # the key that no query sees
@@ -333,17 +335,17 @@ class KindContract:
 
     def test_a_query_without_keys_is_inert(self, family, prior):
         """Its observation meets a context of zero; there is no KL."""
-        problem, model = Queries.random(), Model(prior)
+        problem, model = Queries.random(), self.model(prior)
         problem = replace(problem, mask=torch.zeros_like(problem.mask))
         loss, gradient = evaluate(model, build(family), problem)
         torch.testing.assert_close(loss, -Normal(torch.zeros(()).double(), 1.0).log_prob(problem.targets).sum())
         assert (gradient == 0).all()
 
     def test_copies_work_like_the_original(self, family, prior):
-        problem, model, posterior = Queries.random(), Model(prior), build(family)
+        problem, model, posterior = Queries.random(), self.model(prior), build(family)
         expected = evaluate(model, posterior, problem)
         copied = pickle.loads(pickle.dumps((model, posterior)))
-        other = Model(prior), build(family, k=7.0)
+        other = self.model(prior), build(family, k=7.0)
         for new, old in zip(other, (model, posterior), strict=True):
             new.load_state_dict(old.state_dict())
         for each in (copied, other):

@@ -483,9 +483,3 @@ def test_scores_of_a_prior(normalize):
     q = FAMILIES["weibull"](3.0).posterior(replaced)
     free = WeibullWeights(q.log_scale, q.concentration, layout=Dense(mask))
     torch.testing.assert_close(kl_divergence(q, replaced), kl_divergence(free, replaced))
-
-
-def test_dirichlet_weights_want_a_dense_layout():
-    graph = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 1]]), num_nodes=2)
-    with pytest.raises(ValueError, match="layout is a EdgeList, expected Dense"):
-        DirichletWeights(torch.zeros(2, 1), layout=graph)

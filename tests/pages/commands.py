@@ -201,6 +201,13 @@ CHAINS: dict[str, list[Step]] = {
         Step("python -m experiments.mode_collapse", "--seeds 1 --steps 1 --results results",
              ("results/mode-collapse.json", "results/pictures/mode_collapse.png", "runs/**/metrics.json")),
     ],
+    "known reasons": [
+        Step("python -m experiments.reasons edges",
+             "--seeds 1 --steps 25 --nodes 60 --explainer-epochs 2 --results results",
+             ("results/causal-edges.json", "results/pictures/causal_edges.png", "runs/**/metrics.json")),
+        Step("python -m experiments.reasons bags", "--seeds 2 --steps 2 --bags [10] --results results",
+             ("results/bags.json",)),
+    ],
     "pretraining": [
         Step("python -m experiments.pretrain train --dataset english --normalizer hybrid --data-root DIR "
              "--out PRETRAINED",

@@ -1,0 +1,1 @@
+"""Which neighbour, which instance is the reason: attention tested where the reason is known."""

@@ -1,0 +1,52 @@
+"""Reasons that are known: what the data say of them, and what is said of answers."""
+
+import pytest
+import torch
+from torch.nn.functional import one_hot
+
+from experiments.reasons import edges
+from experiments.reasons.bags import SIZES, Linear, make_bags
+from experiments.reasons.report import reason_scores
+from pyro_attention import AlignmentPrior
+
+
+def test_a_node_has_the_class_of_its_one_neighbour_of_the_kind_that_it_asks_for(monkeypatch):
+    monkeypatch.setattr(edges, "NOISE", {"kind": 0.0, "class": 0.0})
+    data = edges.make_graph(100, flipped=0.0, seed=0)
+    kinds, classes = data.x[:, : edges.WIDTH].argmax(-1), data.x[:, edges.WIDTH : 2 * edges.WIDTH].argmax(-1)
+    asked, sources = data.x[:, 2 * edges.WIDTH :].argmax(-1), data.edges[0].view(100, edges.NEIGHBOURS)
+    assert torch.equal(kinds[sources] == asked.unsqueeze(-1), one_hot(data.cause, edges.NEIGHBOURS).bool())
+    cause = sources.gather(-1, data.cause.unsqueeze(-1)).squeeze(-1)
+    assert torch.equal(data.y, classes[cause])
+    assert all(len(set(row)) == edges.NEIGHBOURS for row in sources.tolist())
+    flipped = edges.make_graph(1000, flipped=0.5, seed=0).y != edges.make_graph(1000, flipped=0.0, seed=0).y
+    assert flipped.float().mean() == pytest.approx(0.5 * 0.8, abs=0.06)  # a class that is drawn anew may be the same
+
+
+def test_pygs_network_is_ours():
+    from torch_geometric.explain import AttentionExplainer
+
+    torch.manual_seed(0)
+    data, model = edges.make_graph(40, flipped=0.0, seed=1), edges.Reader(AlignmentPrior())
+    found = edges.explain_by_pyg(model, data, AttentionExplainer(), "model")
+    torch.testing.assert_close(found, edges.predicted(model, data)[1].squeeze(-1))
+
+
+def test_scores_of_answers():
+    answers = torch.tensor([[0.9, 0.1, torch.nan], [0.6, 0.3, 0.1]])
+    found = reason_scores(answers, torch.tensor([0, 1]))
+    assert found["top_1"] == 0.5
+    assert found["auroc"] == pytest.approx(5 / 6)  # 0.9 is above all three others, 0.3 above two
+    assert found["ece"] == pytest.approx((0.1 + 0.6 + 0.7 + 0.2) / 5)
+
+
+def test_bags():
+    bags, test = (make_bags(20, test=of, seeds=2) for of in (False, True))
+    assert bags.images.shape == (2, 20, SIZES[1], 64)
+    assert set(bags.there.sum(-1).flatten().tolist()) <= set(range(SIZES[0], SIZES[1] + 1))
+    assert bags.there.gather(-1, bags.nine.unsqueeze(-1)).all()
+    assert bags.y.mean() == 0.5
+    known = {tuple(image) for image in bags.images[0].flatten(0, 1).tolist()}
+    assert not known & {tuple(image) for image in test.images[0].flatten(0, 1).tolist()}
+    layer, x = Linear(2, 3, 4), torch.randn(2, 5, 6, 3)
+    torch.testing.assert_close(layer(x)[1], x[1] @ layer.weight[1, 0] + layer.bias[1, 0, 0])
