@@ -53,7 +53,7 @@ ALLOWED = LIBRARY | {
     "benchmarks": TASK,
     "commands": {"files", "harness", "report", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 105, 9  # of experiments
+MOST_ARROWS, MOST_LEVELS = 107, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
 
 
