@@ -33,7 +33,9 @@ from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.over_queries import DoublyNormalized, Hybrid, Sinkhorn
 from pyro_attention.posterior.exact import exact_alignments, posterior_attention
-from pyro_attention.posterior.predictive import predict, sample_posterior, weighted_posterior
+from pyro_attention.posterior.given import weighted_posterior
+from pyro_attention.posterior.predictive import predict, sample_posterior
+from pyro_attention.posterior.score_posterior import ScorePosterior
 
 __version__ = "0.2.0"
 
@@ -73,6 +75,7 @@ __all__ = [
     "NodeLikelihood",
     "ScaledDotProduct",
     "ScoreFunctionELBO",
+    "ScorePosterior",
     "ScorePrior",
     "Sinkhorn",
     "Soft",

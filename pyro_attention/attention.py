@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
@@ -23,7 +23,9 @@ from pyro_attention.families.distribution import AttentionDistribution, enter
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.noise import Dropout
-from pyro_attention.ops.segment import Segments
+
+if TYPE_CHECKING:
+    from pyro_attention.ops.segment import Segments
 
 __all__ = ["AttentionOutput", "LatentAttention", "name_model_sites", "name_sites", "pyro_runs_the_model"]
 

@@ -19,7 +19,18 @@ LONGEST_LAUNCHER = 40  # of a command beside the packages of experiments
 # A box is one of these packages, a package inside experiments, one of its modules files, run and study, or "commands":
 # the other modules beside those packages.
 LIBRARY = {"pyro_attention": set(), "models": {"pyro_attention"}, "guides": {"pyro_attention"}}
-TASKS = {"graph", "nmt", "captioning", "pretrain", "finetune", "mode_collapse", "vqa", "headlines", "reasons"}
+TASKS = {
+    "graph",
+    "nmt",
+    "captioning",
+    "pretrain",
+    "finetune",
+    "mode_collapse",
+    "vqa",
+    "headlines",
+    "coverage",
+    "reasons",
+}
 TASK = {*LIBRARY, "files", "harness", "report", "datasets", "run", "study"}
 ALLOWED = LIBRARY | {
     "files": {*LIBRARY},
@@ -35,13 +46,14 @@ ALLOWED = LIBRARY | {
     "pretrain": TASK | {"sequence"},
     "finetune": TASK,
     "mode_collapse": TASK,
+    "coverage": TASK,
     "reasons": TASK,
     "vqa": TASK,
     "headlines": TASK | {"sequence"},
     "benchmarks": TASK,
     "commands": {"files", "harness", "report", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 105, 9  # of experiments
+MOST_ARROWS, MOST_LEVELS = 107, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
 
 

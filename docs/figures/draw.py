@@ -1,5 +1,6 @@
 """Draw the figures of the README and of the concept pages, all from the library itself: ``make figures``."""
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -214,8 +215,17 @@ def alignment() -> None:
     save(figure, "alignment.png")
 
 
+def ranks() -> None:
+    """What the page on checking an interval draws."""
+    page: dict[str, object] = {"__name__": "page"}
+    text = (HERE.parent / "how_to" / "check_an_interval.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.S | re.M))
+    exec(code.replace('figure.savefig("ranks.png")', ""), page)
+    save(page["figure"], "ranks.png")
+
+
 if __name__ == "__main__":
-    for draw in (weights, normalizers, priors, guides, objectives, alignment):
+    for draw in (weights, normalizers, priors, guides, objectives, alignment, ranks):
         pyro.clear_param_store()
         pyro.set_rng_seed(0)
         draw()

@@ -1,7 +1,8 @@
 """Uncertainty of class predictions (scores, calibration, PAvPU, sources, selective prediction), and word alignments.
 
-Everything takes plain tensors, so it serves any model; ``import pyro_attention`` does not load it. The expected
-calibration error and PAvPU need ``pip install 'pyro-attention[analysis]'``.
+Everything takes plain tensors, so it serves any model, but for :func:`check_coverage`, which runs a Pyro model;
+``import pyro_attention`` does not load it. The expected calibration error and PAvPU need
+``pip install 'pyro-attention[analysis]'``.
 """
 
 from pyro_attention.analysis.alignments.links import (
@@ -49,6 +50,7 @@ from pyro_attention.analysis.classification import (
     split_variance,
     top_two_p_values,
 )
+from pyro_attention.analysis.coverage import Coverage, check_coverage
 from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
 from pyro_attention.analysis.explained_away import ExplainedAway, explained_away, hybrid_weights
 
@@ -58,6 +60,7 @@ __all__ = [
     "AlignmentUncertainty",
     "AlignmentUpdate",
     "ClassificationScores",
+    "Coverage",
     "CredibleIntervals",
     "EdgeIntervals",
     "ExplainedAway",
@@ -71,6 +74,7 @@ __all__ = [
     "alignment_error_rate",
     "alignment_uncertainty",
     "brier_score",
+    "check_coverage",
     "classification_scores",
     "credible_intervals",
     "decompose_uncertainty",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -13,9 +14,70 @@ import torch
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.evidence import ItemWeights, item_weights, plates_of
+from pyro_attention.posterior.sampling import CONDITIONS, Noise, Run, passes
 
-__all__ = ["UnreliableWeights", "WeightedPosterior"]
+__all__ = ["UnreliableWeights", "WeightedPosterior", "weighted_posterior"]
+
+
+def weighted_posterior(
+    guide: AttentionGuide,
+    *args: Any,
+    num_samples: int = 100,
+    noise: Noise = "attention",
+    chunk_size: int | None = None,
+    memory_budget: float | None = None,
+    seed: int | None = None,
+    **kwargs: Any,
+) -> WeightedPosterior:
+    r"""Draw attention weights from the guide, with their weights given the observations.
+
+    .. math:: p(W \mid x, y) \propto f(y \mid W)\, p(W \mid x) = w(W)\, q(W)
+
+    For every guide whose posterior has a density, and for one that keeps the prior; it need not have seen y.
+
+    Args:
+        guide: The guide, with or without handlers around it.
+        args: Arguments of the model, with the observations; options are those of :func:`sample_posterior`.
+        num_samples: Number of draws S.
+        noise: "attention", or "both", where dropout masks are weighted with the rest.
+        chunk_size: Draws in one pass.
+        memory_budget: Bytes that the draws of one pass may take.
+        seed: Seed of this call alone.
+        kwargs: Keyword arguments of the model.
+
+    Raises:
+        TypeError: As there.
+        ValueError: As there, or as at a call of :class:`EvidenceELBO`; another ``noise``; weights that all vanish.
+
+    Example:
+        >>> import pyro
+        >>> from pyro_attention import Dense, FromPrior, LatentAttention, LogNormal, ScorePrior
+        >>> attention = LatentAttention("attention", ScorePrior(LogNormal(scale=1.0)))
+        >>> def model(scores, values, y):
+        ...     with pyro.plate("data", len(y)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+        ...         pyro.sample("y", pyro.distributions.Normal(mean, 0.5), obs=y)
+        >>> data = torch.zeros(2, 1, 3), torch.ones(1, 3, 1), torch.ones(2)
+        >>> found = weighted_posterior(AttentionGuide(model, FromPrior()), *data, num_samples=50)
+        >>> found.samples["attention"].shape, found.log_weights.shape, found.effective_sample_size.round().tolist()
+        (torch.Size([50, 2, 1, 3]), torch.Size([50, 2]), [50.0, 50.0])
+
+    Source: Vehtari et al. (2024), Pareto Smoothed Importance Sampling, for the diagnostic.
+    """
+    if noise not in ("attention", "both"):
+        raise ValueError(f"noise is '{noise}', but draws without noise have no weights; use 'attention' or 'both'")
+    run = Run(guide, args, kwargs, whole=True)
+    with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
+        return WeightedPosterior.of(draws)
+
+
+@CONDITIONS.register("observations")
+def _given_observations(guide: AttentionGuide, *args: Any, **options: Any) -> dict[str, Tensor]:
+    weighted = weighted_posterior(guide, *args, **options)
+    weighted.warn()
+    return weighted.resample()
 
 
 class UnreliableWeights(UserWarning):
@@ -98,7 +160,7 @@ class WeightedPosterior:
                 f"effective sample size {least:.1f} of {len(self.log_weights)}, largest Pareto k {worst:.2f}); take "
                 f"more draws, or a guide that sees the observations (Amortised); weighted_posterior tells which items",
                 UnreliableWeights,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def resample(self) -> dict[str, Tensor]:

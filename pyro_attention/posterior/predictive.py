@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_attention._checks import as_float
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.posterior.chunks import outputs
-from pyro_attention.posterior.sampling import Noise, Run, passes, sample_posterior, seeded, weighted_posterior
+from pyro_attention.posterior.sampling import Noise, Run, passes, sample_posterior, seeded
 
 __all__ = [
     "Moments",
@@ -24,7 +24,6 @@ __all__ = [
     "predict",
     "sample_posterior",
     "seeded",
-    "weighted_posterior",
 ]
 
 

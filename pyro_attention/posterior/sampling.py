@@ -16,10 +16,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, run_guide
-from pyro_attention.posterior.given import WeightedPosterior
 from pyro_attention.registry import Registry
 
 __all__ = [
+    "CONDITIONS",
     "SAMPLERS",
     "AtMean",
     "Noise",
@@ -29,7 +29,6 @@ __all__ = [
     "passes",
     "sample_posterior",
     "seeded",
-    "weighted_posterior",
 ]
 
 # Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
@@ -83,13 +82,11 @@ def sample_posterior(
         torch.Size([5, 1, 2, 3])
     """
     if given is not None:
-        if given != "observations" or log_weights:
-            raise ValueError(f"given is '{given}', expected 'observations', without log_weights=True")
+        if log_weights:
+            raise ValueError(f"log_weights is set with given='{given}', expected one of them; leave it out")
         options = {"noise": noise, "chunk_size": chunk_size, "memory_budget": memory_budget}
         with seeded(seed):
-            weighted = weighted_posterior(guide, *args, num_samples=num_samples, **options, **kwargs)
-            weighted.warn()
-            return weighted.resample()
+            return CONDITIONS[given](guide, *args, num_samples=num_samples, **options, **kwargs)
     samples: dict[str, list[Tensor]] = {}
     run = Run(guide, args, kwargs, whole=False)
     with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
@@ -103,58 +100,6 @@ def sample_posterior(
             seen = f"site '{name}' was reached by {len(values)} of {num_samples} samples"
             raise ValueError(f"{seen}, expected all: attention sites may not change from pass to pass")
     return joined
-
-
-def weighted_posterior(
-    guide: AttentionGuide,
-    *args: Any,
-    num_samples: int = 100,
-    noise: Noise = "attention",
-    chunk_size: int | None = None,
-    memory_budget: float | None = None,
-    seed: int | None = None,
-    **kwargs: Any,
-) -> WeightedPosterior:
-    r"""Draw attention weights from the guide, with their weights given the observations.
-
-    .. math:: p(W \mid x, y) \propto f(y \mid W)\, p(W \mid x) = w(W)\, q(W)
-
-    For every guide whose posterior has a density, and for one that keeps the prior; it need not have seen y.
-
-    Args:
-        guide: The guide, with or without handlers around it.
-        args: Arguments of the model, with the observations; options are those of :func:`sample_posterior`.
-        num_samples: Number of draws S.
-        noise: "attention", or "both", where dropout masks are weighted with the rest.
-        chunk_size: Draws in one pass.
-        memory_budget: Bytes that the draws of one pass may take.
-        seed: Seed of this call alone.
-        kwargs: Keyword arguments of the model.
-
-    Raises:
-        TypeError: As there.
-        ValueError: As there, or as at a call of :class:`EvidenceELBO`; another ``noise``; weights that all vanish.
-
-    Example:
-        >>> import pyro
-        >>> from pyro_attention import Dense, FromPrior, LatentAttention, LogNormal, ScorePrior
-        >>> attention = LatentAttention("attention", ScorePrior(LogNormal(scale=1.0)))
-        >>> def model(scores, values, y):
-        ...     with pyro.plate("data", len(y)):
-        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
-        ...         pyro.sample("y", pyro.distributions.Normal(mean, 0.5), obs=y)
-        >>> data = torch.zeros(2, 1, 3), torch.ones(1, 3, 1), torch.ones(2)
-        >>> found = weighted_posterior(AttentionGuide(model, FromPrior()), *data, num_samples=50)
-        >>> found.samples["attention"].shape, found.log_weights.shape, found.effective_sample_size.round().tolist()
-        (torch.Size([50, 2, 1, 3]), torch.Size([50, 2]), [50.0, 50.0])
-
-    Source: Vehtari et al. (2024), Pareto Smoothed Importance Sampling, for the diagnostic.
-    """
-    if noise not in ("attention", "both"):
-        raise ValueError(f"noise is '{noise}', but draws without noise have no weights; use 'attention' or 'both'")
-    run = Run(guide, args, kwargs, whole=True)
-    with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
-        return WeightedPosterior.of(draws)
 
 
 @dataclass(frozen=True)
@@ -208,6 +153,9 @@ class Run:
             self.sites = [name for name, site in tracer.trace.nodes.items() if is_attention_site(site)]
         return tracer.trace, output
 
+
+# Draws given more than the guide has seen, by what is given.
+CONDITIONS: Registry[Callable[..., dict[str, Tensor]]] = Registry("condition")
 
 # Ways to draw samples; the first pass is one sample, and shows the model's sites.
 SAMPLERS: Registry[Callable[[Run, int, int | None, float | None], Iterator[Pass]]] = Registry("sampler")

@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from experiments.captioning.studies import STUDIES as CAPTIONING_STUDIES
+from experiments.coverage.studies import STUDIES as COVERAGE_STUDIES
 from experiments.finetune.studies import QA_STUDIES
 from experiments.finetune.studies import STUDIES as GLUE_STUDIES
 from experiments.graph.studies import STUDIES as GRAPH_STUDIES
@@ -14,7 +15,15 @@ from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
 from experiments.study import Study
 from experiments.vqa.studies import STUDIES as VQA_STUDIES
 
-OTHERS = {**GLUE_STUDIES, **QA_STUDIES, **GRAPH_STUDIES, **HEADLINE_STUDIES, **PRETRAIN_STUDIES, **VQA_STUDIES}
+OTHERS = {
+    **COVERAGE_STUDIES,
+    **GLUE_STUDIES,
+    **QA_STUDIES,
+    **GRAPH_STUDIES,
+    **HEADLINE_STUDIES,
+    **PRETRAIN_STUDIES,
+    **VQA_STUDIES,
+}
 ALL = {
     **OTHERS,
     **{study.name: study for studies in (CAPTIONING_STUDIES, TRANSLATION_STUDIES) for study in studies.values()},

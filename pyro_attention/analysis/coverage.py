@@ -1,0 +1,217 @@
+"""Simulation-based calibration: whether intervals of attention weights hold the weights as often as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_attention.attention import name_model_sites
+from pyro_attention.families.distribution import AttentionDistribution
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.posterior.sampling import sample_posterior, seeded
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Coverage", "check_coverage"]
+
+Infer = Callable[..., Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How often intervals of attention weights hold the true weight, at one site.
+
+    Attributes:
+        coverage: Share of weights inside their equal-tailed interval, by its level.
+        errors: Standard errors of these shares; the weights of an item count as one.
+        ranks: Of one weight an item, drawn at random: the number of draws below the truth, int64 ``[items]``. Uniform
+            on 0 to ``num_draws`` where the posterior is exact.
+        num_draws: Posterior draws an item.
+        chi_square: Pearson's statistic of the ranks in ``bins`` bins.
+        p_value: Probability of one as large under an exact posterior.
+        bins: Bins of equal width.
+    """
+
+    coverage: dict[float, float]
+    errors: dict[float, float]
+    ranks: Tensor
+    num_draws: int
+    chi_square: float
+    p_value: float
+    bins: int
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Histogram of the ranks, with the band that 99 % of the bins of an exact posterior lie in; needs matplotlib.
+
+        Too many ranks at both ends: the posterior is too narrow. Too many in the middle: too wide. A slope: it is
+        shifted.
+        """
+        if ax is None:
+            from matplotlib.figure import Figure
+
+            ax = Figure(figsize=(5, 3), layout="constrained").subplots()
+        counts, share = _counts(self.ranks, self.num_draws, self.bins), 1 / self.bins
+        error = 2.58 * (share * (1 - share) / len(self.ranks)) ** 0.5
+        ax.axhspan(share - error, share + error, color="0.85", label="99 % of an exact posterior")
+        edges, heights = (torch.arange(self.bins) / self.bins).tolist(), (counts / len(self.ranks)).tolist()
+        ax.bar(edges, heights, 1 / self.bins, align="edge", color="#1b6ca8", edgecolor="white")
+        stated = ", ".join(f"{level:.0%}: {found:.3f}" for level, found in self.coverage.items())
+        ax.set(xlabel="rank of the true weight among draws", ylabel="share", xlim=(0, 1), title=f"coverage {stated}")
+        ax.set_ylim(0, 1.3 * ax.get_ylim()[1])  # leaves room for the legend
+        ax.legend(frameon=False, loc="upper center")
+        return ax
+
+
+def check_coverage(
+    model: Callable[..., Any] | AttentionGuide,
+    *args: Any,
+    infer: Infer | None = None,
+    num_simulations: int = 1,
+    num_draws: int = 99,
+    levels: Sequence[float] = (0.5, 0.8, 0.9),
+    bins: int = 20,
+    seed: int | None = None,
+    **kwargs: Any,
+) -> dict[str, Coverage]:
+    r"""Draw weights and observations from the model, infer the weights again, and count how often intervals hold them.
+
+    .. math:: W, y \sim p(W)\,p(y \mid W), \quad W^{(1)}, \dots, W^{(S)} \sim q(W \mid y) \quad\Rightarrow\quad
+              \#\{s : W^{(s)} < W\} \text{ is uniform on } 0, \dots, S \text{ if } q \text{ is the posterior}
+
+    Every entry of the site's plates is an item of its own. The test asks for honest widths, not for narrow ones: the
+    prior passes, too. It says nothing about data that the model does not describe; for these compare with weights that
+    are known.
+
+    Args:
+        model: A Pyro model with attention sites, whose guide is in ``infer``; or a guide, whose model is taken.
+        args: Arguments of the model, with observations of the right shape, which are replaced.
+        infer: Called with the drawn observations by the names of their sites, and the arguments, gives draws
+            ``[S, ...]`` of weights by the names of attention sites, S being ``num_draws``. By default
+            :func:`sample_posterior` of the guide, conditioned on the observations.
+        num_simulations: Runs of the model; of one run all items in plates count.
+        num_draws: Posterior draws of an item, one less than a multiple of ``bins``.
+        levels: Levels of the intervals.
+        bins: Of the ranks.
+        seed: Seed of this call alone.
+        kwargs: Keyword arguments of the model.
+
+    Returns:
+        What was found at every attention site.
+
+    Raises:
+        TypeError: There is neither a guide nor ``infer``.
+        ValueError: A model without attention sites or observations, numbers of draws and bins that do not fit, too few
+            items, a level outside (0, 1), or draws that are missing or have another shape.
+
+    Example:
+        >>> import pyro
+        >>> from pyro.distributions import Normal
+        >>> from pyro_attention import AttentionGuide, Dense, FixedLogNormalPrior, LatentAttention, LogNormal
+        >>> attention = LatentAttention("attention", FixedLogNormalPrior())
+        >>> def model(scores, values, y):
+        ...     with pyro.plate("items", len(scores)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context[..., 0, 0]
+        ...         pyro.sample("y", Normal(mean, 1.0), obs=y)
+        >>> inputs = torch.zeros(400, 1, 2), torch.randn(400, 1, 2, 1), torch.zeros(400)
+        >>> found = check_coverage(AttentionGuide(model, LogNormal(scale=0.1)), *inputs, seed=0)["attention"]
+        >>> found.coverage[0.9] < 0.5, found.p_value < 1e-6  # the prior, and so the truth, is ten times as wide
+        (True, True)
+
+    Source: Talts et al. (2018), Validating Bayesian Inference Algorithms with Simulation-Based Calibration.
+    """
+    guide: Any = poutine.unwrap(model)
+    has_guide = isinstance(guide, AttentionGuide)
+    if infer is None:
+        if not has_guide:
+            raise TypeError(
+                f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model"
+            )
+        infer = _by_guide(model, num_draws)
+    if num_draws < 2 or (num_draws + 1) % bins:
+        raise ValueError(f"num_draws is {num_draws} and bins is {bins}, expected one less than a multiple of bins: 99")
+    for level in levels:
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level}, expected a probability in (0, 1)")
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    with seeded(seed), torch.no_grad():
+        for _ in range(num_simulations):
+            truth, observations = _simulate(guide.model if has_guide else model, args, kwargs)
+            draws = infer(observations, *args, **kwargs)
+            for name, (weights, kept) in truth.items():
+                ranks = _ranks(name, weights, draws, num_draws).view_as(kept)
+                found.setdefault(name, []).append((ranks, kept))
+        return {name: _coverage(runs, num_draws, levels, bins, name) for name, runs in found.items()}
+
+
+def _by_guide(guide: Any, num_draws: int) -> Infer:
+    def infer(observations: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        conditioned: Any = poutine.condition(guide, data=observations)
+        return sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
+
+    return infer
+
+
+def _simulate(model: Any, args: Any, kwargs: Any) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+    """A draw of the model: weights of every attention site and which of them count ``[items, weights]``, and data."""
+    name_model_sites(model)
+    trace = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
+    truth, observations = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
+    for name, site in trace.nodes.items():
+        if site["type"] == "sample" and isinstance(site["fn"], AttentionDistribution):
+            weights, kept = site["fn"].weights(site["value"]), site["fn"].layout.kept
+            kept = torch.ones_like(weights, dtype=torch.bool) if kept is None else kept.expand(weights.shape)
+            truth[name] = weights, kept.reshape(site["fn"].batch_shape.numel(), -1)
+        elif site["type"] == "sample" and site["infer"].get("was_observed"):
+            observations[name] = site["value"]
+    if not truth or not observations:
+        seen = "attention site" if not truth else "observed site"
+        raise ValueError(f"the model has no {seen}; pass the arguments with which it has one, such as y= of any values")
+    return truth, observations
+
+
+def _ranks(name: str, truth: Tensor, draws: Mapping[str, Tensor], num_draws: int) -> Tensor:
+    """Number of draws below each weight; of equal ones, as of alignments, a number at random."""
+    shape = tuple(draws[name].shape) if name in draws else None
+    if shape != (num_draws, *truth.shape):
+        seen = "no draws" if shape is None else f"draws of shape {shape}"
+        raise ValueError(f"site '{name}': infer gave {seen}, expected {(num_draws, *truth.shape)}")
+    below, equal = (draws[name] < truth).sum(0), (draws[name] == truth).sum(0)
+    return below + (torch.rand(truth.shape, device=truth.device) * (equal + 1)).long()
+
+
+def _coverage(
+    runs: list[tuple[Tensor, Tensor]], num_draws: int, levels: Sequence[float], bins: int, name: str
+) -> Coverage:
+    """What ranks ``[items, weights]`` of all runs, and which of them count, say of a site."""
+    ranks, kept = (torch.cat(parts) for parts in zip(*runs, strict=True))
+    ranks, kept = ranks[kept.any(1)], kept[kept.any(1)]
+    if len(ranks) < 5 * bins:
+        raise ValueError(
+            f"site '{name}': {len(ranks)} items for {bins} bins, expected at least {5 * bins}; raise num_simulations, "
+            f"or give the model more data (only what lies in plates are several items)"
+        )
+    # 0 in the middle, nearly 1 at either end
+    distance = ((2 * ranks + 1) / (num_draws + 1) - 1).abs()
+    shares = {level: ((distance < level) & kept).sum(1) / kept.sum(1) for level in levels}
+    chosen = ranks.gather(1, kept.float().multinomial(1)).squeeze(1).cpu()
+    expected = len(chosen) / bins
+    chi_square = ((_counts(chosen, num_draws, bins) - expected).square() / expected).sum()
+    return Coverage(
+        coverage={level: share.mean().item() for level, share in shares.items()},
+        errors={level: share.std().item() / len(share) ** 0.5 for level, share in shares.items()},
+        ranks=chosen,
+        num_draws=num_draws,
+        chi_square=chi_square.item(),
+        p_value=torch.special.gammaincc(torch.tensor((bins - 1) / 2).double(), chi_square.double() / 2).item(),
+        bins=bins,
+    )
+
+
+def _counts(ranks: Tensor, num_draws: int, bins: int) -> Tensor:
+    return torch.bincount(ranks * bins // (num_draws + 1), minlength=bins)

@@ -1,0 +1,217 @@
+"""Uncertainty of the network that makes the scores: a Laplace approximation of some of its parameters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pyro_attention._checks import check_kind, check_positive
+from pyro_attention.posterior.sampling import seeded
+
+__all__ = ["ScorePosterior"]
+
+_MOST = {"hessian": 2_000**2, "fisher": 10_000**2}  # entries of the matrix that is held, in float64
+
+
+class ScorePosterior:
+    r"""Gaussian posterior of parameters around their trained values: what data have left open about the scores.
+
+    .. math:: \theta \sim \mathrm{Normal}\bigl(\hat\theta,\; (H + \sigma^{-2} I)^{-1}\bigr), \qquad
+              H = \nabla^2 \sum_i \ell_i(\hat\theta)
+
+    Random attention has the noise of the weights; this is the error of scores that were learned, which shrinks as data
+    come in. ``posterior(guide)`` is the guide with another draw of the parameters in every run, and goes wherever a
+    guide does, such as :func:`sample_posterior` and :func:`predict`, which then draw from both. ``posterior(model)`` is
+    a model of torch.nn or Hugging Face with another draw in every call; ``with posterior:`` has one draw until its
+    end. Samples of one chunk share their parameters: leave ``chunk_size`` out.
+
+    ============= ============================================================= ==========================
+    ``curvature`` H                                                             numbers held
+    ============= ============================================================= ==========================
+    "hessian"     exact, of a loss that can be differentiated twice             parameters times parameters
+    "fisher"      :math:`\sum_i \nabla\ell_i \nabla\ell_i^\top`, a batch an item parameters times batches
+    ============= ============================================================= ==========================
+
+    A loss that draws, as most ELBOs do, has the draws of one seed. A Hessian that is not positive definite is not that
+    of a minimum: directions of negative curvature keep the width of the prior, and a warning counts them. A product of
+    matrices, as of queries and keys, does not change along some directions, where a draw of both would leave it: choose
+    the parameters of one of them.
+
+    Args:
+        module: Holds the parameters: the network, a layer, or the loss where that is a module.
+        parameters: Patterns of names in ``module.named_parameters()``, as in ``fnmatch``.
+        loss: Negative log likelihood or negative ELBO of a batch, summed over its items, such as
+            ``AttentionELBO()(model, guide)``; its gradient has to be its derivative, which doubly reparameterised or
+            score-function gradients are not.
+        batches: Arguments of the loss in every batch; together they are the training data.
+        prior_scale: Standard deviation :math:`\sigma` of every parameter's prior, which is centred at zero.
+        curvature: What H is.
+        most: Numbers that may be held, 8 bytes each; 2 000 parameters squared, or 10 000 squared for "fisher".
+
+    Raises:
+        TypeError: The module is no module, or the loss is no scalar tensor.
+        ValueError: A pattern that matches nothing, too many numbers, no batches, or a loss that is not finite or does
+            not depend on one of the parameters.
+
+    Example:
+        >>> net, x, y = nn.Linear(2, 1), torch.randn(50, 2), torch.randn(50)
+        >>> posterior = ScorePosterior(net, "weight", lambda x, y: (net(x)[:, 0] - y).square().sum() / 2, [(x, y)])
+        >>> posterior.covariance.shape
+        torch.Size([2, 2])
+        >>> before = net(x)
+        >>> with posterior:
+        ...     drawn = net(x)
+        >>> bool((drawn != before).any()), bool((net(x) == before).all())
+        (True, True)
+
+    Source: MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
+    Bayesian Deep Learning via Subnetwork Inference.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: str | Sequence[str],
+        loss: Callable[..., Tensor],
+        batches: Iterable[Sequence[Any]],
+        *,
+        prior_scale: float = 1.0,
+        curvature: Literal["hessian", "fisher"] = "hessian",
+        most: int | None = None,
+    ) -> None:
+        check_kind("module", module, nn.Module, "the network")
+        check_positive("prior_scale", prior_scale)
+        if curvature not in _MOST:
+            raise ValueError(f"curvature is '{curvature}', expected 'hessian' or 'fisher'")
+        self.prior_scale, self._before = float(prior_scale), list[list[Tensor]]()
+        self._chosen = _matching(module, [parameters] if isinstance(parameters, str) else parameters)
+        self.mean = _flat([value.detach() for value in self._chosen.values()])
+        most, size, found = _MOST[curvature] if most is None else most, len(self.mean), list[Tensor]()
+        with seeded(0), torch.enable_grad():
+            for batch in batches:
+                _check_size(size * (size if curvature == "hessian" else 1 + len(found)), size, curvature, most)
+                slope = _slope(loss, batch, self._chosen, twice=curvature == "hessian")
+                if curvature == "fisher":
+                    found.append(slope)
+                else:
+                    second = _jacobian(slope, list(self._chosen.values()))
+                    found = [second + found[0] if found else second]
+        if not found:
+            raise ValueError("batches are empty, expected the arguments of the loss for the training data")
+        if curvature == "fisher":
+            _, singular, rows = torch.linalg.svd(torch.stack(found), full_matrices=False)
+            self._curvatures, self._directions = singular.square(), rows.T
+        else:
+            curvatures, self._directions = torch.linalg.eigh((found[0] + found[0].T) / 2)
+            self._curvatures = _without_negative(curvatures, self.prior_scale)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance of the parameters ``[P, P]``, one behind the other as ``module.named_parameters()`` has them."""
+        narrower = self._deviations.square() - self.prior_scale**2
+        prior = self.prior_scale**2 * torch.eye(len(self.mean)).to(self.mean)
+        return torch.as_tensor(prior + self._directions * narrower @ self._directions.T)
+
+    def sample(self) -> dict[str, Tensor]:
+        """One draw of the parameters, by their names."""
+        noise = torch.randn(self.mean.shape, dtype=self.mean.dtype).to(self.mean.device)
+        along = self._directions @ ((self._deviations - self.prior_scale) * (self._directions.T @ noise))
+        parts = (self.mean + self.prior_scale * noise + along).split([each.numel() for each in self._chosen.values()])
+        return {
+            name: part.view(each.shape).to(each) for (name, each), part in zip(self._chosen.items(), parts, strict=True)
+        }
+
+    def __enter__(self) -> ScorePosterior:
+        self._before.append([each.data for each in self._chosen.values()])
+        for name, value in self.sample().items():
+            self._chosen[name].data = value
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, value in zip(self._chosen.values(), self._before.pop(), strict=True):
+            each.data = value
+
+    def __call__(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """A guide, or a model, that has another draw of the parameters in every run."""
+        return partial(_with_a_draw, self, run)
+
+    @property
+    def _deviations(self) -> Tensor:
+        return torch.as_tensor((self._curvatures + self.prior_scale**-2).rsqrt())
+
+
+def _with_a_draw(posterior: ScorePosterior, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What ``poutine.unwrap`` takes for a handler around its second argument."""
+    with posterior:
+        return run(*args, **kwargs)
+
+
+def _matching(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Parameter]:
+    """Parameters whose names match a pattern; ValueError where one matches none, or they take no gradient."""
+    known = dict(module.named_parameters())
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            names = ", ".join(map(repr, list(known)[:20])) or "none"
+            raise ValueError(f"parameters: no name matches '{pattern}'; the names in the module are {names}")
+    chosen = {name: value for name, value in known.items() if any(fnmatchcase(name, one) for one in patterns)}
+    frozen = [name for name, value in chosen.items() if not value.requires_grad]
+    if frozen or not chosen:
+        seen = f"'{frozen[0]}' is frozen" if frozen else "no pattern is given"
+        raise ValueError(f"parameters: {seen}, expected trained ones; call requires_grad_(True), or name others")
+    return chosen
+
+
+def _check_size(held: int, size: int, curvature: str, most: int) -> None:
+    """Raise ValueError before more numbers are held than may be."""
+    if held > most:
+        other = "curvature='fisher', " if curvature == "hessian" else "fewer batches, "
+        raise ValueError(
+            f"the patterns choose {size} parameters, whose curvature takes {held} numbers ({8 * held / 1e9:.3g} GB), "
+            f"expected at most {most}; choose fewer, such as W_q of the last layer or LoRA's, {other}or raise most="
+        )
+
+
+def _slope(loss: Callable[..., Tensor], batch: Sequence[Any], chosen: Mapping[str, Tensor], *, twice: bool) -> Tensor:
+    """Gradient of a batch's loss ``[P]``, which has a graph itself if it is needed ``twice``."""
+    value = loss(*batch)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        seen = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"the loss gave {seen}, expected one number, the sum over the items of a batch")
+    if not value.isfinite():
+        raise ValueError(f"the loss is {value.item()} at the trained parameters; look for NaN in the data")
+    slopes = torch.autograd.grad(value, list(chosen.values()), create_graph=twice, allow_unused=True)
+    for name, slope in zip(chosen, slopes, strict=True):
+        if slope is None:
+            raise ValueError(f"the loss does not depend on '{name}'; leave it out of the patterns")
+    return _flat(slopes)
+
+
+def _jacobian(slope: Tensor, values: Sequence[Tensor]) -> Tensor:
+    """Second derivatives ``[P, P]``, a row each."""
+    if not slope.requires_grad:
+        return torch.zeros(len(slope), len(slope)).to(slope)
+    options: dict[str, Any] = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    return torch.stack([_flat(torch.autograd.grad(each, values, **options)) for each in slope])
+
+
+def _without_negative(curvatures: Tensor, prior_scale: float) -> Tensor:
+    """Curvatures with zeros for negative ones; a warning where that changes a width by more than rounding does."""
+    negative = curvatures < -0.01 * prior_scale**-2 - 1e-6 * curvatures.max()
+    if negative.any():
+        warnings.warn(
+            f"the Hessian is not positive definite: {int(negative.sum())} of {len(curvatures)} directions curve "
+            f"downwards, the most by {curvatures.min():.3g}, the steepest upwards by {curvatures.max():.3g}; they have "
+            f"the width of the prior now; train for longer, draw more particles, or take curvature='fisher'",
+            stacklevel=3,
+        )
+    return curvatures.clamp(min=0)
+
+
+def _flat(values: Iterable[Tensor]) -> Tensor:
+    return torch.cat([value.flatten() for value in values]).double()

@@ -1,0 +1,157 @@
+"""check_coverage: ranks of exact posteriors are uniform, those of others are not; masks, ties, runs, statistics."""
+
+import pyro
+import pytest
+import torch
+from pyro.distributions import Categorical as Labels
+from pyro.distributions import Normal
+from scipy.stats import chisquare, kstest
+
+from pyro_attention import (
+    AlignmentPrior,
+    AttentionGuide,
+    Dense,
+    FixedLogNormalPrior,
+    LatentAttention,
+    LogNormal,
+    Weibull,
+    exact_alignments,
+)
+from pyro_attention.analysis import check_coverage
+
+NOISE = 0.7
+
+
+class Ratio(torch.nn.Module):
+    """Two keys, whose log ratio of weights is Normal(0, sqrt 2) and observed with noise."""
+
+    def __init__(self, prior=None, mask=None):
+        super().__init__()
+        self.attention = LatentAttention("attention", prior or FixedLogNormalPrior())
+        self.layout = Dense(mask, event_dim=2)
+
+    def forward(self, scores, y):
+        with pyro.plate("items", len(y)):
+            values = torch.eye(scores.size(-1)).unsqueeze(0)
+            weights = self.attention(scores, values, layout=self.layout).weights.squeeze(-2)
+            pyro.sample("y", Normal(weights[..., 0].log() - weights[..., 1].log(), NOISE), obs=y)
+
+
+def inputs(items=3000, keys=2):
+    return torch.zeros(items, 1, keys), torch.zeros(items)
+
+
+def exact(observations, scores, y, *, draws=99, factor=1.0):
+    """Draws of the closed-form posterior of the log ratio, with their deviation multiplied by a factor."""
+    share = 2 / (2 + NOISE**2)
+    ratio = share * observations["y"] + factor * (share * NOISE**2) ** 0.5 * torch.randn(draws, len(scores))
+    return {"attention": torch.stack([ratio.sigmoid(), (-ratio).sigmoid()], -1).unsqueeze(-2)}
+
+
+def test_ranks_of_the_exact_posterior_are_uniform():
+    found = check_coverage(Ratio(), *inputs(20_000), infer=exact, levels=(0.5, 0.9), seed=0)["attention"]
+    assert found.p_value > 1e-3
+    assert kstest((found.ranks + torch.rand(len(found.ranks))) / 100, "uniform").pvalue > 1e-3
+    for level, share in found.coverage.items():
+        assert abs(share - level) < 3 * found.errors[level]
+        # a weight and one minus it are one piece of news
+        assert found.errors[level] == pytest.approx((level * (1 - level) / 20_000) ** 0.5, rel=0.05)
+    statistic, p_value = chisquare(torch.bincount(found.ranks // 5, minlength=20))
+    assert (found.chi_square, found.p_value) == pytest.approx((statistic, p_value), rel=1e-4)
+
+
+@pytest.mark.parametrize(("factor", "sign"), [(0.5, -1), (2.0, 1)])
+def test_widths_that_are_wrong(factor, sign):
+    def infer(*args):
+        return exact(*args, factor=factor)
+
+    found = check_coverage(Ratio(), *inputs(), infer=infer, seed=0)["attention"]
+    assert found.p_value < 1e-6
+    assert sign * (found.coverage[0.8] - 0.8) > 10 * found.errors[0.8]
+    ends = (found.ranks < 10).sum() + (found.ranks >= 90).sum()
+    assert sign * (0.2 * len(found.ranks) - ends) > 0
+
+
+def test_a_width_that_was_chosen_fails_and_the_prior_passes():
+    model = Ratio()
+    chosen = check_coverage(AttentionGuide(model, Weibull(10.0)), *inputs(), seed=0)["attention"]
+    assert chosen.p_value < 1e-6
+    assert chosen.coverage[0.9] < 0.3
+    # E[S] = exp(score) moves both keys alike
+    prior = check_coverage(AttentionGuide(model, LogNormal(scale=1.0)), *inputs(), seed=0)["attention"]
+    assert prior.p_value > 1e-3
+
+
+def test_masked_weights_do_not_count():
+    mask = torch.tensor([[True, True, False]])
+    guide = AttentionGuide(Ratio(mask=mask), LogNormal(scale=1.0))
+    found = check_coverage(guide, *inputs(keys=3), seed=1)["attention"]
+    assert found.p_value > 1e-3
+    assert abs(found.coverage[0.5] - 0.5) < 4 * found.errors[0.5]
+
+
+def test_alignments_have_ties():
+    attention, values = LatentAttention("attention", AlignmentPrior()), torch.eye(3).unsqueeze(0)
+
+    def model(scores, y):
+        with pyro.plate("items", len(y)):
+            context = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-2)
+            pyro.sample("y", Labels(logits=2 * context), obs=y)
+
+    def infer(observations, scores, y):
+        posterior = exact_alignments(model, scores, observations["y"])["attention"]
+        keys = posterior.flatten(0, -2).multinomial(19, replacement=True).T.view(19, *posterior.shape[:-1])
+        return {"attention": torch.nn.functional.one_hot(keys, 3).float()}
+
+    scores, y = torch.randn(3000, 1, 3), torch.zeros(3000, dtype=torch.long)
+    found = check_coverage(model, scores, y, infer=infer, num_draws=19, seed=1)["attention"]
+    assert found.p_value > 1e-3
+
+
+def test_runs_of_a_model_without_plates():
+    attention = LatentAttention("attention", FixedLogNormalPrior())
+
+    def model(scores, y):
+        weights = attention(scores, torch.eye(2).unsqueeze(0)).weights
+        pyro.sample("y", Normal(weights[0, 0, 0], 1.0), obs=y)
+
+    guide = AttentionGuide(model, LogNormal(scale=1.0))
+    options = {"num_simulations": 60, "num_draws": 9, "bins": 5, "levels": (0.8,), "seed": 0}
+    found = check_coverage(guide, torch.zeros(1, 1, 2), torch.zeros(()), **options)["attention"]
+    assert len(found.ranks) == 60
+    assert found.p_value > 1e-3
+
+
+def test_the_picture_shows_the_ranks():
+    pytest.importorskip("matplotlib")
+    found = check_coverage(Ratio(), *inputs(400), infer=exact, seed=0)["attention"]
+    ax = found.plot()
+    heights = [bar.get_height() for bar in ax.patches if bar.get_width() == pytest.approx(0.05)]
+    assert heights == pytest.approx((torch.bincount(found.ranks // 5, minlength=20) / 400).tolist())
+    assert found.plot(ax) is ax
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_draws": 100}, "expected one less than a multiple of bins"),
+        ({"num_draws": 1, "bins": 2}, "expected one less than a multiple of bins"),
+        ({"levels": (90,)}, "level is 90"),
+        ({"bins": 100}, r"site 'attention': 400 items for 100 bins, expected at least 500; raise num_simulations"),
+        ({"infer": lambda *_: {}}, r"infer gave no draws, expected \(99, 400, 1, 2\)"),
+        ({"infer": lambda *_: {"attention": torch.zeros(9)}}, r"infer gave draws of shape \(9,\)"),
+    ],
+)
+def test_bad_input(options, message):
+    with pytest.raises(ValueError, match=message):
+        check_coverage(Ratio(), *inputs(400), **{"infer": exact, **options})
+
+
+def test_models_that_cannot_be_checked():
+    attention = LatentAttention("attention", FixedLogNormalPrior())
+    with pytest.raises(TypeError, match="model is a Ratio, expected an AttentionGuide, or infer="):
+        check_coverage(Ratio(), *inputs(400))
+    with pytest.raises(ValueError, match="the model has no observed site"):
+        check_coverage(lambda scores: attention(scores, torch.eye(2)[None]), torch.zeros(1, 1, 2), infer=exact)
+    with pytest.raises(ValueError, match="the model has no attention site"):
+        check_coverage(lambda: pyro.sample("y", Normal(0.0, 1.0), obs=torch.zeros(())), infer=exact)

@@ -1,0 +1,53 @@
+"""Problems whose weights are known: the truth covers, an ensemble and a Laplace approximation widen, runs resume."""
+
+import math
+
+import pytest
+
+from experiments.coverage.config import CoverageConfig
+from experiments.coverage.model import NOISE, build, generate
+from experiments.coverage.train import CoverageTask, draws, scores, true_draws
+from experiments.run import run
+
+TINY = {"items": 200, "max_epochs": 1, "num_samples": 200, "draws": 4, "progress": False}
+
+
+@pytest.mark.parametrize("toy", ["noise", "ignorance"])
+def test_who_knows_the_truth_covers(toy):
+    test = generate(CoverageConfig(toy=toy, items=10))["test"]
+    weights, log_likelihood = true_draws(test, NOISE[toy], 400)
+    found = scores("truth", test, weights, log_likelihood)
+    if toy == "noise":
+        assert all(0.86 < found[f"truth_coverage_{part}"] < 0.92 for part in ("low", "middle", "high"))
+        assert found["truth_error_given"] < 0.5 * found["truth_error"]
+    else:  # the entropy of the noise
+        assert found["truth_nll"] == pytest.approx(1.5 * (1 + math.log(2 * math.pi * 0.25)), abs=0.1)
+
+
+@pytest.mark.parametrize("family", ["weibull", "lognormal"])
+def test_the_spread_is_that_of_log_weights(family):
+    config = CoverageConfig(objective="evidence", family=family, width="fixed", spread=0.3, items=10)
+    weights, log_likelihood = draws(build(config), generate(config)["val"], 500)
+    assert weights.shape == (500, 2000, 6)
+    assert log_likelihood.shape == (500, 2000)
+    # of a difference of two
+    assert (weights[..., 0] / weights[..., 1]).log().std(0).mean().item() == pytest.approx(0.3 * 2**0.5, rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:the KL outweighs", "ignore:the Hessian")  # hardly anything is trained
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"objective": "soft", "laplace": True}, "laplace"),
+        ({"objective": "soft", "dropout": 0.1}, "dropout"),
+        ({"objective": "soft", "members": 2}, "mean"),
+        ({"objective": "evidence", "family": "weibull", "laplace": True}, "laplace"),
+        ({"objective": "elbo", "kl_weight": 0.1}, "mean"),
+    ],
+)
+def test_a_training_has_intervals_and_is_read_again(options, kind, tmp_path):
+    config = CoverageConfig(out=tmp_path, **TINY, **options)
+    metrics = run(CoverageTask(), config)
+    assert metrics[f"{kind}_width"] > 0
+    assert metrics.keys() <= CoverageTask().definitions(metrics).keys()
+    assert run(CoverageTask(), CoverageConfig(out=tmp_path, resume=True, **TINY, **options)) == pytest.approx(metrics)

@@ -1,0 +1,235 @@
+"""ScorePosterior: closed-form Bayesian linear regression, sums by hand, draws of guides and models, coverage."""
+
+import warnings
+
+import pytest
+import torch
+from pyro import poutine
+from torch import nn
+
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    ScorePosterior,
+    Soft,
+    Weibull,
+    predict,
+    sample_posterior,
+)
+from tests.helpers import assert_mean
+from tests.toy_models import SelfAttention, Sequences
+
+NOISE, PRIOR = 0.5, 2.0
+
+
+def regression(items=40, width=3):
+    x = torch.randn(items, width, dtype=torch.float64)
+    return x, x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)[:width] + NOISE * torch.randn(items).double()
+
+
+def linear(x, y):
+    """The posterior mode of a linear regression, its loss, and the precision of the closed form."""
+    precision = x.T @ x / NOISE**2 + torch.eye(x.size(1)) / PRIOR**2
+    net = nn.Linear(x.size(1), 1, bias=False).double()
+    net.weight.data = torch.linalg.solve(precision, x.T @ y / NOISE**2).unsqueeze(0)
+    return net, lambda x, y: (net(x).squeeze(-1) - y).square().sum() / (2 * NOISE**2), precision
+
+
+def test_linear_regression_is_exact():
+    x, y = regression()
+    net, loss, precision = linear(x, y)
+    batches = list(zip(x.split(15), y.split(15), strict=True))
+    posterior = ScorePosterior(net, "weight", loss, batches, prior_scale=PRIOR)
+    expected = torch.linalg.inv(precision)
+    torch.testing.assert_close(posterior.covariance, expected)
+    assert torch.equal(posterior.mean, net.weight.detach().flatten())
+    draws = torch.stack([posterior.sample()["weight"].flatten() for _ in range(4000)])
+    assert_mean(draws, posterior.mean)
+    centred = draws - posterior.mean
+    assert_mean(centred.unsqueeze(-1) * centred.unsqueeze(-2), expected)
+
+
+@pytest.mark.parametrize("items", [2, 40])
+def test_fisher_is_the_sum_of_squared_gradients(items):
+    x, y = regression(items)
+    net, loss, _ = linear(x, y)
+    batches = list(zip(x.split(1), y.split(1), strict=True))
+    posterior = ScorePosterior(net, ["w*"], loss, batches, prior_scale=PRIOR, curvature="fisher")
+    slopes = (net(x) - y.unsqueeze(1)).detach() * x / NOISE**2
+    expected = torch.linalg.inv(slopes.T @ slopes + torch.eye(3) / PRIOR**2)
+    torch.testing.assert_close(posterior.covariance, expected)
+    draws = torch.stack([posterior.sample()["weight"].flatten() for _ in range(4000)]) - posterior.mean
+    assert_mean(draws.unsqueeze(-1) * draws.unsqueeze(-2), expected)
+
+
+def test_curvature_of_several_parameters_is_torchs():
+    net, x = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double(), torch.randn(30, 2).double()
+    y = net(x).squeeze(-1).detach()  # a minimum
+
+    def of(first, last):
+        values = {"0.weight": first, "2.weight": last}
+        return (torch.func.functional_call(net, values, x).squeeze(-1) - y).square().sum()
+
+    posterior = ScorePosterior(
+        net, ["0.weight", "2.w*"], lambda x, y: (net(x).squeeze(-1) - y).square().sum(), [(x, y)], prior_scale=0.05
+    )
+    blocks = torch.func.hessian(of, argnums=(0, 1))(net[0].weight.detach(), net[2].weight.detach())
+    rows = [torch.cat([block.flatten(2).flatten(0, 1) for block in row], 1) for row in blocks]
+    expected = torch.linalg.inv(torch.cat(rows) + torch.eye(9) / 0.05**2)
+    torch.testing.assert_close(posterior.covariance, expected)
+
+
+def query_posterior(family=None, **options):
+    """The posterior of the matrices of the queries in a model of two layers."""
+    data, model = Sequences.random(), SelfAttention(dropout=0.0)
+    guide = AttentionGuide(model, family or Soft())
+    names = [name for name, value in model.named_parameters() if "layers.0" in name and "prior" not in name]
+    loss = AttentionELBO(kl_weight=0.0)(model, guide)
+    posterior = ScorePosterior(model, names[:1], loss, [(data.x, data.y)], prior_scale=0.3, **options)
+    return posterior, guide, (data.x,), model
+
+
+@pytest.fixture(scope="module")
+def queries():
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing is trained here
+        return query_posterior()
+
+
+def test_every_run_of_a_guide_has_a_draw_of_its_own(queries):
+    posterior, guide, args, _ = queries
+    assert sample_posterior(guide, *args, num_samples=20, seed=0)["layers.0"].std(0).max() < 1e-6
+    options = {"num_samples": 20, "seed": 0}
+    samples = sample_posterior(posterior(guide), *args, **options)["layers.0"]
+    assert (samples.std(0) > 0).all()
+    assert samples[1:].ne(samples[:-1]).flatten(1).any(1).all()
+    assert torch.equal(samples, sample_posterior(posterior(guide), *args, **options)["layers.0"])
+    around = poutine.condition(posterior(guide), data={})
+    assert torch.equal(samples, sample_posterior(around, *args, **options)["layers.0"])
+    assert (predict(posterior(guide), *args, num_samples=20).variance > 0).any()
+
+
+def test_draws_of_parameters_and_of_weights_add_up(queries):
+    posterior, soft, args, model = queries
+    random = AttentionGuide(model, Weibull(10.0))
+    variance = {
+        name: sample_posterior(guide, *args, num_samples=400, seed=1)["layers.0"].var(0).mean()
+        for name, guide in {"both": posterior(random), "noise": random, "scores": posterior(soft)}.items()
+    }
+    assert variance["both"] > max(variance["noise"], variance["scores"])
+
+
+def test_parameters_come_back(queries):
+    posterior, _, _, model = queries
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(KeyError), posterior, posterior:
+        raise KeyError
+    chosen = posterior.sample().keys()
+    with posterior:
+        changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == chosen
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_model_of_torch_nn():
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).eval()
+    x, y = torch.randn(5, 3, 4), torch.randn(5, 3, 4)
+    posterior = ScorePosterior(
+        layer, "self_attn.in_proj_weight", lambda x, y: (layer(x) - y).square().sum(), zip(x, y, strict=True),
+        curvature="fisher",
+    )  # fmt: skip
+    drawn = posterior(layer)
+    assert not torch.equal(drawn(x), drawn(x))
+    assert torch.equal(layer(x), layer(x))
+
+
+def test_negative_curvature_has_the_width_of_the_prior():
+    net = nn.Linear(2, 1, bias=False)
+    loss = lambda: (torch.tensor([8.0, -3.0]) * net.weight.square()).sum() / 2  # noqa: E731
+    with pytest.warns(UserWarning, match="1 of 2 directions curve downwards"):
+        posterior = ScorePosterior(net, "weight", loss, [()])
+    torch.testing.assert_close(posterior.covariance, torch.diag(torch.tensor([1 / 9, 1.0]).double()))
+
+
+def test_a_linear_loss_leaves_the_prior():
+    net = nn.Linear(2, 1)
+    posterior = ScorePosterior(net, "*", lambda: net.weight.sum() + net.bias.sum(), [()], prior_scale=3.0)
+    torch.testing.assert_close(posterior.covariance, 9 * torch.eye(3).double())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parameters": "query.*"}, r"no name matches 'query\.\*'; the names in the module are '0.weight', '0.bias'"),
+        ({"parameters": []}, "no pattern is given"),
+        ({"parameters": ["0.*", "1.*"]}, "'1.weight' is frozen"),
+        ({"most": 3}, r"choose 3 parameters, whose curvature takes 9 numbers .* curvature='fisher'"),
+        ({"most": 3, "curvature": "fisher", "batches": [(), ()]}, r"takes 6 numbers .* fewer batches"),
+        ({"batches": []}, "batches are empty"),
+        ({"scale": float("nan")}, "the loss is nan"),
+        ({"parameters": ["0.*", "2.*"]}, "does not depend on '2.weight'"),
+        ({"prior_scale": 0.0}, "prior_scale"),
+        ({"curvature": "diagonal"}, "expected 'hessian' or 'fisher'"),
+    ],
+)
+def test_bad_input(change, message):
+    net = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1).requires_grad_(False), nn.Linear(1, 1))
+    options = {"parameters": "0.*", "batches": [()]} | change
+    scale = options.pop("scale", 1.0)
+    loss = lambda: scale * (net[0].weight.square().sum() + net[0].bias.square().sum())  # noqa: E731
+    with pytest.raises(ValueError, match=message):
+        ScorePosterior(net, loss=loss, **options)
+
+
+def test_a_loss_that_is_no_number():
+    net = nn.Linear(2, 1)
+    with pytest.raises(TypeError, match=r"the loss gave shape \(5, 1\), expected one number"):
+        ScorePosterior(net, "*", net, [(torch.ones(5, 2),)])
+
+
+def coverage(items, seed):
+    """Share of true weights in 90 % intervals where scores q'Mk are learned from items, as in experiments.coverage."""
+    generator = torch.Generator().manual_seed(seed)
+    form, queries, keys, values, noise = (
+        torch.randn(*shape, generator=generator).double()
+        for shape in ((4, 4), (items + 500, 4), (items + 500, 6, 4), (items, 6, 3), (items, 3))
+    )
+    net = nn.Linear(4, 4, bias=False).double()
+    nn.init.zeros_(net.weight)
+
+    def weights(queries, keys, form=net):
+        return (keys @ form(queries).unsqueeze(-1)).squeeze(-1).softmax(-1)
+
+    def loss(queries, keys, values, y):
+        return ((weights(queries, keys).unsqueeze(1) @ values).squeeze(1) - y).square().sum() / (2 * 0.5**2)
+
+    true = weights(queries, keys, lambda queries: queries @ (0.5 * form))
+    y = (true[:items].unsqueeze(1) @ values).squeeze(1) + 0.5 * noise
+    data = queries[:items], keys[:items], values, y
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+    def step():
+        optimizer.zero_grad()
+        total = loss(*data) + net.weight.square().sum() / 2  # with the prior
+        total.backward()
+        return total
+
+    optimizer.step(step)
+    posterior = ScorePosterior(net, "weight", loss, [data])
+    with torch.no_grad():
+        draws = torch.stack([posterior(weights)(queries[items:], keys[items:]) for _ in range(300)])
+    low, high = draws.quantile(torch.tensor([0.05, 0.95]).double(), 0)
+    return ((true[items:] >= low) & (true[items:] <= high)).double().mean()
+
+
+@pytest.mark.filterwarnings("ignore:the Hessian is not positive definite")  # of few items, without the prior
+@pytest.mark.parametrize(
+    ("items", "problems"),
+    [(100, 4), *(pytest.param(items, 24, marks=pytest.mark.slow) for items in (30, 100, 300, 1000, 5000))],
+)
+def test_intervals_hold_the_true_weights(items, problems):
+    shares = torch.stack([coverage(items, seed) for seed in range(problems)])
+    print(f"{items} items: {shares.mean():.3f} +- {shares.std() / problems**0.5:.3f}")
+    slack = 0.0 if problems > 4 else 0.08  # about twice the standard error of four
+    assert 0.85 - slack < shares.mean() < 0.94 + slack
