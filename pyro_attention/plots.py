@@ -1,6 +1,6 @@
 """Pictures of attention with uncertainty, on matplotlib: every function draws into one Axes and returns it.
 
-Install ``pyro_attention[plots]``. Without ``axes`` a picture is drawn into :func:`matplotlib.pyplot.gca`.
+Install ``pyro_attention[plots]``. Without ``axes`` a picture gets a figure of its own.
 """
 
 from __future__ import annotations
@@ -188,4 +188,4 @@ def _axes(axes: Axes | None) -> Axes:
         return axes
     from matplotlib import pyplot
 
-    return pyplot.gca()
+    return pyplot.subplots(layout="constrained")[1]

@@ -55,19 +55,17 @@ def test_the_snippets_of_a_page_run(name, tmp_path, monkeypatch):
 
 def test_the_readme_is_short_and_runs_and_its_predictions_are_uncertain(tmp_path, monkeypatch):
     readme = PAGES["README.md"]
-    assert len(readme.splitlines()) <= 160
-    model = [line for line in blocks(readme, "python")[0].splitlines() if line.strip() and "import" not in line]
-    assert len(model) <= 10
+    assert len(readme.splitlines()) <= 131
     monkeypatch.chdir(tmp_path)
     names = run_snippets("README.md")
     prediction, weights = names["prediction"], names["weights"]
-    assert prediction.mean.shape == (3, 2)
+    assert prediction.mean.shape == (3,)
     assert (prediction.quantiles[0.95] > prediction.quantiles[0.05]).all()
     assert weights.shape == (100, 3, 2, 5, 5)
     assert torch.allclose(weights.sum(-1), torch.ones(100, 3, 2, 5))
 
 
-@pytest.mark.parametrize(("name", "made_by", "width"), [("README.md", 1, 8), ("docs/concepts/guides.md", -2, 4)])
+@pytest.mark.parametrize(("name", "made_by", "width"), [("docs/concepts/guides.md", -2, 4)])
 def test_what_a_page_saves_is_there_in_a_new_process(name, made_by, width, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = blocks(PAGES[name], "python")

@@ -1,6 +1,7 @@
 """Draw the figures of the README and of the concept pages, all from the library itself: ``make figures``."""
 
 import re
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -191,8 +192,70 @@ def objectives() -> None:
     save(figure, "objectives.svg")
 
 
+def numbers(study: str, column: str) -> dict[str, float]:
+    """Published numbers of a study, by row."""
+    found = json.loads((HERE.parents[1] / "experiments" / "results" / f"{study}.json").read_text())
+    return {
+        next(iter(row["labels"].values())): float(row.get("mean", row.get("text", "nan")))
+        for row in found["rows"]
+        if row["column"] == column
+    }
+
+
+def believed() -> None:
+    """The picture of the README: what can be had of the surest links, and whether intervals hold the true weights."""
+    figure = Figure(figsize=(9.2, 3.7), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    names = {
+        "Model 2 with a diagonal prior (as fast_align)": "fast_align's model", "eflomal": "eflomal",
+        "eflomal, votes of 6 runs": "eflomal, six votes", "pyro-align": "pyro-align",
+        "pyro-align + encoder": "and an encoder",
+    }  # fmt: skip
+    studies = ("aligners-europarl_de_en-19263", "aligners-europarl_de_en-19263-selected")
+    for column, color, shift in (("AER", GREY, -0.19), ("surest half", BLUE, 0.19)):
+        values = {name: value for study in studies for name, value in numbers(study, column).items()}
+        places = [place + shift for place in range(len(names))]
+        drawn = left.barh(places, [values[name] for name in names], height=0.36, color=color, label=column)
+        left.bar_label(drawn, fmt="%.1f", padding=2, fontsize=8)
+    left.set_yticks(range(len(names)), names.values())
+    left.invert_yaxis()
+    left.set(xlabel="%", title="Errors of word alignments (Europarl)", xlim=(0, 26))
+    left.legend(
+        ["all words (AER)", "the surest half of the words"],
+        frameon=False,
+        fontsize=8,
+        ncols=2,
+        loc="upper center",
+        bbox_to_anchor=(0.4, -0.16),
+    )
+    rows = {
+        "ensemble of five": "ensemble of five", "MC dropout": "MC dropout",
+        "ELBO, Weibull k = 10, KL .001": "ELBO, fixed width", "ELBO, learned width": "ELBO, learned width",
+        "evidence": "evidence, learned width",
+    }  # fmt: skip
+    thirds = {"low spread": "#93b4f5", "middle spread": BLUE, "high spread": "#1e3a8a"}
+    for number, (column, color) in enumerate(thirds.items()):
+        values = numbers("coverage-noise", column)
+        places = [place + 0.26 * (number - 1) for place in range(len(rows))]
+        right.barh(places, [100 * values[name] for name in rows], height=0.25, color=color, label=column)
+    right.axvline(90, color=ORANGE, linestyle="--", linewidth=1.2, label="as they should")
+    right.set_yticks(range(len(rows)), rows.values())
+    right.invert_yaxis()
+    right.set(xlabel="%", title="90 % intervals that hold the truth", xlim=(0, 101))
+    right.legend(
+        frameon=False,
+        fontsize=8,
+        ncols=4,
+        columnspacing=1,
+        handlelength=1.2,
+        loc="upper center",
+        bbox_to_anchor=(0.35, -0.16),
+    )
+    save(figure, "believed.png")
+
+
 def alignment() -> None:
-    """The picture of the README: what the tutorial on aligning text finds, with credible intervals."""
+    """What the tutorial on aligning text finds, with credible intervals."""
     told = runpy.run_path(str(HERE.parent / "tutorials" / "2_align_text.py"))
     found, source, target = told["found"], told["source_words"], told["target_words"]
     count = len(source)

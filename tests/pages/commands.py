@@ -111,6 +111,8 @@ STUDIES = (
     (f"{GRAPH} table uniformity", CORA),
     ("python -m experiments.coverage table coverage-noise",
      "--items 300 --max-epochs 1 --num-samples 200 --draws 4 --rows '[\"soft, one noise\", \"evidence\"]'"),
+    ("python -m experiments.coverage train --noise one --draws 32",
+     "--items 300 --max-epochs 1 --num-samples 200 --draws 4"),
     ("python -m experiments.coverage table coverage-ignorance",
      "--repeats 5 --num-samples 200 --levels '[\"30\"]'"),
     ("python -m experiments.headlines table headlines", f"{HEADLINES} --precision 32 {SOFT_ROWS}"),
