@@ -1,7 +1,7 @@
 """Draw the figures of the README and of the concept pages, all from the library itself: ``make figures``."""
 
-import re
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
