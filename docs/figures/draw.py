@@ -230,7 +230,8 @@ def believed() -> None:
     )
     rows = {
         "ensemble of five": "ensemble of five", "MC dropout": "MC dropout",
-        "ELBO, Weibull k = 10, KL .001": "ELBO, fixed width", "ELBO, learned width": "ELBO, learned width",
+        "ELBO, Weibull k = 10, KL .001": "ELBO, Weibull 10", "ELBO, LogNormal 1, KL .001": "ELBO, LogNormal 1",
+        "ELBO, learned width": "ELBO, learned width",
         "evidence": "evidence, learned width",
     }  # fmt: skip
     thirds = {"low spread": "#93b4f5", "middle spread": BLUE, "high spread": "#1e3a8a"}
