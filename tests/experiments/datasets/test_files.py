@@ -80,7 +80,7 @@ def test_missing_files_are_fetched(fetch, tmp_path, there):
     assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == {"a": b"a", "b": b"b"}
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"other"), b"<html>"])
+@pytest.mark.parametrize("content", [gzip.compress(b"other"), b"<html>"], ids=["other", "page"])
 def test_nothing_is_kept_of_a_damaged_download(fetch, tmp_path, content):
     (tmp_path / "server" / "a.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.gz cannot be read .*intact copy"):

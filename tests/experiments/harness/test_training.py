@@ -2,10 +2,12 @@
 
 import csv
 import gc
+import json
 import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -413,3 +415,14 @@ def test_a_run_that_stopped_early_has_all_epochs_that_it_takes(tmp_path, monkeyp
     assert run(task, config)["epochs"] == 3
     monkeypatch.setattr(task, "fit", None)
     assert run(task, replace(config, max_epochs=9, resume=True))["epochs"] == 3
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_network(tmp_path):
+    sizes = "--train-pairs 40 --test-pairs 8 --layers 1 --beam 1 --hidden 8 --embedding 8 --max-epochs 1"
+    where = f"--devices 2 --device cpu --no-progress --out {tmp_path}"
+    command = f"-m experiments.nmt train --dataset toy --guide marginal {sizes} {where}"
+    subprocess.run([sys.executable, *command.split()], check=True, capture_output=True)
+    (row,) = csv.DictReader((tmp_path / "history.csv").read_text().splitlines())
+    assert 0 < float(row["loss"]) < 10
+    assert json.loads((tmp_path / "metrics.json").read_text())["updates"] == 1  # 40 pairs are one batch of two devices
