@@ -81,8 +81,8 @@ def check_coverage(
 ) -> dict[str, Coverage]:
     r"""Draw weights and observations from the model, infer the weights again, and count how often intervals hold them.
 
-    .. math:: W, y \sim p(W)\,p(y \mid W), \quad W^{(1)}, \dots, W^{(S)} \sim q(W \mid y) \quad\Rightarrow\quad
-              \#\{s : W^{(s)} < W\} \text{ is uniform on } 0, \dots, S \text{ if } q \text{ is the posterior}
+    .. math:: W, y \sim p(W)\,p(y \mid W), \quad W^{(1)}, \ldots, W^{(S)} \sim q(W \mid y) \quad\Rightarrow\quad
+              \#\{s : W^{(s)} < W\} \text{ is uniform on } 0, \ldots, S \text{ if } q \text{ is the posterior}
 
     Every entry of the site's plates is an item of its own. The test asks for honest widths, not for narrow ones: the
     prior passes, too. It says nothing about data that the model does not describe; for these compare with weights that
