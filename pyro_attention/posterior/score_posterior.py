@@ -31,12 +31,12 @@ class ScorePosterior:
     a model of torch.nn or Hugging Face with another draw in every call; ``with posterior:`` has one draw until its
     end. Samples of one chunk share their parameters: leave ``chunk_size`` out.
 
-    ============= ============================================================= ==========================
-    ``curvature`` H                                                             numbers held
-    ============= ============================================================= ==========================
-    "hessian"     exact, of a loss that can be differentiated twice             parameters times parameters
-    "fisher"      :math:`\sum_i \nabla\ell_i \nabla\ell_i^\top`, a batch an item parameters times batches
-    ============= ============================================================= ==========================
+    ============= ============================================================== ===========================
+    ``curvature`` H                                                              numbers held
+    ============= ============================================================== ===========================
+    "hessian"     exact, of a loss that can be differentiated twice              parameters times parameters
+    "fisher"      :math:`\sum_i \nabla\ell_i \nabla\ell_i^\top`, a batch an item  parameters times batches
+    ============= ============================================================== ===========================
 
     A loss that draws, as most ELBOs do, has the draws of one seed. A Hessian that is not positive definite is not that
     of a minimum: directions of negative curvature keep the width of the prior, and a warning counts them. A product of
