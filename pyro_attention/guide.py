@@ -23,14 +23,18 @@ from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
 
 __all__ = [
+    "DRAWS",
     "AttentionGuide",
     "GuideRun",
     "check_guide",
     "forget_run",
     "is_attention_site",
     "keeps_prior",
+    "plates_of",
     "run_guide",
 ]
+
+DRAWS = "_samples"  # the plate of many draws in one pass, at the left of those of the model
 
 
 @dataclass(frozen=True)
@@ -242,6 +246,11 @@ def check_guide(guide: Any) -> AttentionGuide:
 def is_attention_site(site: Any) -> bool:
     """Whether a node of a guide's trace, or a message that has passed it, is an attention site, observed or not."""
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
+
+
+def plates_of(site: Any) -> dict[str, Any]:
+    """Plates of the model that a site lies in, by name."""
+    return {frame.name: frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.name != DRAWS}
 
 
 def keeps_prior(site: Any) -> bool:

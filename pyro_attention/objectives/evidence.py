@@ -16,12 +16,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
-from pyro_attention.guide import check_guide, is_attention_site, keeps_prior
+from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
 from pyro_attention.objectives.elbo import AttentionELBO, is_point_mass
 
-__all__ = ["DRAWS", "EvidenceELBO", "ItemWeights", "item_weights", "plates_of", "sum_to_items"]
-
-DRAWS = "_samples"  # the plate of the draws, at the left of those of the model
+__all__ = ["EvidenceELBO", "ItemWeights", "item_weights", "sum_to_items"]
 
 
 class EvidenceELBO(AttentionELBO):
@@ -214,11 +212,6 @@ def sum_to_items(log_prob: Tensor, site: Any, dims: Collection[int]) -> Tensor:
     kept = {*dims, *(frame.dim for frame in site["cond_indep_stack"] if frame.name == DRAWS)}
     others = [dim for dim in range(-log_prob.dim(), 0) if dim not in kept]
     return log_prob.sum(others, keepdim=True) if others else log_prob
-
-
-def plates_of(site: Any) -> dict[str, Any]:
-    """Plates of the model that a site lies in, by name."""
-    return {frame.name: frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.name != DRAWS}
 
 
 def _item_dims(sites: list[Any]) -> tuple[int, ...]:

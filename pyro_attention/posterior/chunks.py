@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pyro_attention.guide import is_attention_site
+from pyro_attention.guide import DRAWS, is_attention_site
 from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, depth
 
 __all__ = ["draw_chunks", "outputs"]
@@ -55,7 +55,7 @@ def draw_chunks(run: Run, num_samples: int, chunk_size: int | None, memory_budge
             yield Pass(*run())
         else:
             count = min(chunk_size, num_samples - start)
-            yield Pass(*run(pyro.plate("_samples", count, dim=-1 - nesting)), nesting, count)
+            yield Pass(*run(pyro.plate(DRAWS, count, dim=-1 - nesting)), nesting, count)
 
 
 def outputs(drawn: Pass) -> Tensor:
@@ -100,7 +100,7 @@ def _check_broadcasts(run: Run, first: Pass, nesting: int) -> None:
     two = {site["name"]: site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape) for site in rest}
     alone = Pass(*run(_AtValues(one)))
     try:
-        pair = Pass(*run(_AtValues(two), pyro.plate("_samples", 2, dim=-1 - nesting)), nesting, 2)
+        pair = Pass(*run(_AtValues(two), pyro.plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
         by_output = not run.sites and isinstance(alone.output, Tensor)
         found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, alone))
         for name, expected in wanted.items():

@@ -15,10 +15,10 @@ from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import CategoricalAlignment, Marginal
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.edge_alignment import EdgeAlignment
-from pyro_attention.guide import AttentionGuide, is_attention_site
+from pyro_attention.guide import AttentionGuide, is_attention_site, plates_of
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.enumeration import AlignmentELBO
-from pyro_attention.objectives.evidence import plates_of, sum_to_items
+from pyro_attention.objectives.evidence import sum_to_items
 from pyro_attention.posterior.sampling import Run, passes, sample_posterior
 
 __all__ = ["exact_alignments", "posterior_attention"]

@@ -15,8 +15,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide
-from pyro_attention.objectives.evidence import ItemWeights, item_weights, plates_of
-from pyro_attention.posterior.sampling import CONDITIONS, Noise, Run, passes
+from pyro_attention.objectives.evidence import ItemWeights, item_weights
+from pyro_attention.posterior.sampling import CONDITIONS, Noise, Run, depth, passes
 
 __all__ = ["UnreliableWeights", "WeightedPosterior", "weighted_posterior"]
 
@@ -114,8 +114,7 @@ class WeightedPosterior:
             rows = items.log_weights.unsqueeze(0) if drawn.nesting is None else items.log_weights
             # plates within an item have size one
             log_weights.append(rows.squeeze([dim for dim in range(1 - rows.dim(), 0) if dim not in items.dims]))
-            sites = {name: plates_of(drawn.trace.nodes[name]).values() for name in samples}
-            plates = {name: max((-frame.dim for frame in frames), default=0) for name, frames in sites.items()}
+            plates = {name: depth(drawn.trace.nodes[name]) for name in samples}
             del drawn, value  # the next pass needs the memory
         joined = torch.cat(log_weights)
         lost = (~(joined.amax(0) > -math.inf)).sum().item()

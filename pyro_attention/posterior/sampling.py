@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, run_guide
+from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, plates_of, run_guide
 from pyro_attention.registry import Registry
 
 __all__ = [
@@ -124,8 +124,7 @@ class Pass:
 
 def depth(site: Any) -> int:
     """Number of plate dimensions of a site, without that of the samples."""
-    frames = site["cond_indep_stack"]
-    return max((-frame.dim for frame in frames if frame.vectorized and frame.name != "_samples"), default=0)
+    return max((-frame.dim for frame in plates_of(site).values()), default=0)
 
 
 @dataclass
