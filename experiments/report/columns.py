@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 from experiments.report.statistics import Better, Difference, Estimate, paired_difference, summarize
@@ -59,11 +58,3 @@ def summary_rows(head: str, runs: Mapping[str, Runs], columns: Sequence[Column])
     """A table with one row for each entry of ``runs``, named in the column ``head``; empty columns are left out."""
     shown = columns_of(runs, columns)
     return [{head: row} | {column.name: column.cell(found) for column in shown} for row, found in runs.items()]
-
-
-def best_row(runs: Mapping[str, Runs], column: Column) -> str | None:
-    """The row whose mean is best, the first of equals; None where nothing is better or there is no number."""
-    means = {row: fmean(values) for row, found in runs.items() if (values := column.values(found))}
-    if column.better is None or not means:
-        return None
-    return (min if column.better == "lower" else max)(means, key=lambda row: means[row])

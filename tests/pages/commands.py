@@ -132,9 +132,12 @@ STUDIES = (
 
 CHAINS: dict[str, list[Step]] = {
     "make demo": [
-        Step(f"{NMT} table compare --resume", f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("categorical_enum",)),
+        Step(f"""{NMT} table compare --rows '["soft", "weibull", "marginal", "categorical_enum"]' --resume""",
+             f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("categorical_enum", "pyro-align")),
+        Step("python -m experiments.coverage table coverage-ignorance --levels '[\"30\", \"300\"]' --num-samples 200 "
+             "--seeds 3 --resume", f"{COMPARISON} --repeats 3", ("runs/table/coverage*/figures/*.png",)),
     ],
-    "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft]", DEMO_FILES)],
+    "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft,dirichlet]", DEMO_FILES)],
     "aligners without a network": [
         Step(f"{NMT} classics --dataset europarl_de_en --pairs 20000 --data-root DIR", "", (), ("pyro-align",)),
         Step(f"{NMT} classics --dataset hansards_fr_en --pairs 20000 --data-root DIR", "--dataset toy --pairs 50", (),

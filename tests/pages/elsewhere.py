@@ -8,7 +8,7 @@ DASK = "a test starts a cluster from Python and trains on it"
 CI = ".github/workflows/ci.yml::make "
 
 ELSEWHERE: dict[str, str] = {
-    "make demo": "Makefile::$(BIN)/python -m experiments.nmt table compare --resume",  # which stands above
+    "make demo": "tests/pages/commands.py::make demo",
     "make test": f"{CI}lint test",
     "make install": f"{CI}lint test",  # which begin with it
     "make lint": f"{CI}lint test",

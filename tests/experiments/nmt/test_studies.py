@@ -36,8 +36,8 @@ def test_the_comparison(study, tmp_path, capsys):
     printed, warned = capsys.readouterr()
     assert "warning: soft, 0: the network predicts words hardly better than their frequencies do" in warned
     assert "IBM Model 1" in printed
-    assert re.search(r"Of 2 rows, \w+ predicts translations best", printed)
-    assert report.summary in " ".join(printed.split())
+    assert "pyro-align" in printed
+    assert report.summary == ""  # of one seed nothing can be told
     heads = {"perplexity", "K-max BLEU", "AER prior %", "AER posterior %", "entropy"}
     assert heads <= {*report.parts[0].rows[0]}
     (ranks,) = (part for part in report.parts if part.text.startswith("Rank correlation (Spearman's)"))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from experiments.report.classification import score
-from experiments.report.columns import Column, best_row, columns_of, summary_rows
+from experiments.report.columns import Column, columns_of, summary_rows
 from experiments.report.figures import save
 from experiments.report.pages import PAGE, Finding, findings, page_of
 from experiments.report.report import Part, Report, Source
@@ -109,7 +109,7 @@ def test_cells_with_errors_and_differences():
         ACCURACY.difference(SEEDS, [{"loss": 1.0}] * 2, "soft")
 
 
-def test_tables_and_the_best_of_their_columns():
+def test_tables():
     columns = [ACCURACY, Column("loss", "loss")]
     assert columns_of({"a": SEEDS}, columns) == [ACCURACY]
     rows = summary_rows("row", {"a": SEEDS, "b": [{"loss": 1.0}]}, columns)
@@ -117,10 +117,6 @@ def test_tables_and_the_best_of_their_columns():
         "row   accuracy %   loss", "a    62.5 ± 17.7      -", "b              -  1.000",
     ]  # fmt: skip
     assert markdown_table([{"b": 1, "a": "x"}, {"a": "y", "b": 2}]).splitlines()[2:] == ["| 1 | x |", "| 2 | y |"]
-    runs = {"a": [{"x": 1.0}], "b": [{"x": 2.0}], "c": [{"x": 2.0}], "d": [{}]}
-    columns = [Column("low", "x", better="lower"), Column("high", "x", better="higher"), Column("either", "x")]
-    assert [best_row(runs, column) for column in columns] == ["a", "b", None]
-    assert best_row({"d": [{}]}, columns[0]) is None
 
 
 # reports
