@@ -61,16 +61,17 @@ const linksSentence = (panels, names, shown, level) =>
   }).join(" ") + (panels.some((panel) => panel.count > 1) ? ` In brackets the ${level} credible interval.` : "");
 
 const linksTable = (panels, names, { shown, left }, { caption, level, active, gold, end }) => {
-  const heads = ["weights", `0 to ${end / 10} %`, "mean", `${level} interval`];
+  const drawn = panels.some((panel) => panel.count > 1); // exact weights have no interval
+  const heads = ["weights", `0 to ${end / 10} %`, ...(drawn ? ["mean", `${level} interval`] : ["weight"])];
   const head = make("tr", {}, ...heads.map((one) => make("th", { scope: "col" }, one)));
   const table = make("table", { class: "linktable" }, make("caption", {}, caption), make("thead", {}, head));
   for (const one of shown) {
     const mark = gold(one.place) ? make("span", { class: "gold" }, " gold link") : "";
-    const word = make("tr", {}, make("th", { scope: "rowgroup", colspan: 4, dir: "auto" }, one.word, mark));
+    const word = make("tr", {}, make("th", { scope: "rowgroup", colspan: heads.length, dir: "auto" }, one.word, mark));
     const rows = panels.map((panel, number) => {
       const link = one.links[number];
       return make("tr", {}, make("td", { class: "name" }, names[number]), make("td", {}, strip(link, end)),
-        make("td", {}, percent(link.mean)), make("td", {}, intervalText(link)));
+        make("td", {}, percent(link.mean)), ...(drawn ? [make("td", {}, intervalText(link))] : []));
     });
     table.append(make("tbody", { class: one.place === active.other ? "current" : "" }, word, ...rows));
   }

@@ -31,7 +31,7 @@ _DIGITS = (string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/
 _LONGEST = 160  # letters of a sentence in the list
 _WHAT = (
     "For every word the page shows where the model looked when it read or wrote this word, and how sure it was. Point "
-    "at a word, or move to it with the Tab and arrow keys: the stronger the colour of another word or of a cell of the "
+    "at a word, or move to it with the Tab and arrow keys: the stronger the color of another word or of a cell of the "
     "matrix, the larger the attention weight between both."
 )
 

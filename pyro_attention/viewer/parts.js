@@ -22,14 +22,11 @@ const percent = (weight) => {
   return weight > 990 && weight < 1000 ? ">99 %" : `${Math.round(weight / 10)} %`;
 };
 
-// The end of the scale of colours for values up to a largest one: weights over many regions are all small.
+// The end of the scale of colors for values up to a largest one: weights over many regions are all small.
 const scaleEnd = (largest) => [50, 100, 200, 500].find((end) => largest <= end) ?? 1000;
 
-// Place on the scale, 0 to 1: a square root, so that the small weights of long sentences can be told apart.
-const shade = (weight, end) => Math.sqrt(Math.min(1, weight / end));
-
 const paint = (node, weight, end) => {
-  const place = shade(weight, end);
+  const place = Math.min(1, weight / end); // linear: half the weight is half as strong
   node.style.setProperty("--w", place.toFixed(3));
   node.classList.toggle("strong", place > 0.62); // where black and white are as easy to read
 };

@@ -4,7 +4,7 @@
   const part = (name) => root.querySelector(`[data-part="${name}"]`);
   const index = parsed("viewer-index");
   const level = percent(1000 * index.level);
-  const state = { view: null, number: -1, chosen: new Set(), active: null, least: 0, colours: "mean", end: 1000 };
+  const state = { view: null, number: -1, chosen: new Set(), active: null, least: 0, colors: "mean", end: 1000 };
   let lines = []; // {side, panel, buttons}
   let matrices = []; // {panel, rows, cells, heads}
 
@@ -70,7 +70,7 @@
   const shownPanels = () => state.view.panels.filter((panel) => state.chosen.has(panelKey(panel)));
   const mainPanel = () => shownPanels().find((panel) => panel.name !== "prior") ?? shownPanels()[0];
   const valueOf = (panel, row, column) =>
-    state.colours === "mean" ? panel.mean[row][column] : widthOf(panel, row, column);
+    state.colors === "mean" ? panel.mean[row][column] : widthOf(panel, row, column);
 
   const firstPanels = (panels) => {
     const posteriors = panels.filter((panel) => panel.name === "posterior");
@@ -105,7 +105,7 @@
       return row;
     });
     part("panels").replaceChildren(part("panels").querySelector("legend"), ...rows);
-    part("colours").disabled = !state.view.panels.some((panel) => panel.count > 1);
+    part("colors").disabled = !state.view.panels.some((panel) => panel.count > 1);
   };
 
   const toggle = (button) => {
@@ -185,14 +185,14 @@
     showActive();
   };
 
-  // All panels of a view have one scale, also those that are not shown: showing more changes no colour.
+  // All panels of a view have one scale, also those that are not shown: showing more changes no color.
   const showScale = () => {
     const { panels, source, target } = state.view;
     const values = panels.flatMap((panel) => target.flatMap((_, row) => source.map((_, column) => valueOf(panel, row, column))));
     state.end = scaleEnd(values.reduce((a, b) => Math.max(a, b), 0));
-    part("ticks").replaceChildren(...[0, 0.1, 0.25, 0.5, 1].map((share) => {
+    part("ticks").replaceChildren(...[0, 0.25, 0.5, 0.75, 1].map((share) => {
       const mark = make("span", {}, `${share * state.end / 10} %`);
-      mark.style.insetInlineStart = `${100 * Math.sqrt(share)}%`;
+      mark.style.insetInlineStart = `${100 * share}%`;
       return mark;
     }));
   };
@@ -293,8 +293,8 @@
     const button = event.target.closest("button");
     if (button) toggle(button);
   });
-  part("colours").addEventListener("change", () => {
-    state.colours = part("colours").value;
+  part("colors").addEventListener("change", () => {
+    state.colors = part("colors").value;
     paintMatrices();
     showActive();
   });

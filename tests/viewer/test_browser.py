@@ -56,8 +56,8 @@ def said(page):
     return page.locator("[data-part=sentence]").text_content()
 
 
-def colours(page, line):
-    """Place on the scale of colours, 0 to 1, of each word of the source in a line."""
+def colors(page, line):
+    """Place on the scale of colors, 0 to 1, of each word of the source in a line."""
     return [
         float(one) for one in line.locator(".word").evaluate_all("all => all.map(e => e.style.getPropertyValue('--w'))")
     ]
@@ -75,7 +75,7 @@ def test_pointing_at_a_word_shows_its_links(opened):
     assert table.locator("th[scope=rowgroup]").first.text_content() == "Haus gold link"
     assert table.locator("svg").first.locator(".sample").count() == 30
     first, _ = page.locator(".line.source").all()
-    assert colours(page, first) == pytest.approx(mean.sqrt().tolist(), abs=0.02)
+    assert colors(page, first) == pytest.approx(mean.tolist(), abs=0.02)
     assert page.locator(".matrix tr.current th").first.text_content() == "house"
     # from the other side, and from a cell
     word(page, "klein", line=".line.source").hover()
@@ -106,7 +106,7 @@ def test_prior_posterior_and_schemes_side_by_side(opened):
 @pytest.mark.slow
 def test_by_keyboard_alone(opened):
     page = opened(pair(), pair(1))
-    page.locator("[data-part=colours]").focus()
+    page.locator("[data-part=colors]").focus()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "the"
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
@@ -142,7 +142,7 @@ def test_sorting_and_filtering_by_uncertainty(opened):
     assert scores() == []
     assert page.locator("[data-part=count]").text_content() == "0 of 4 have such words"
     assert page.locator(".line.target .word:not(.dim)").count() == 0
-    page.locator("[data-part=colours]").select_option("width")
+    page.locator("[data-part=colors]").select_option("width")
     assert page.locator(".matrix tbody td").first.text_content() != ""
 
 
