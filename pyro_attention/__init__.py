@@ -34,7 +34,8 @@ from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.over_queries import DoublyNormalized, Hybrid, Sinkhorn
 from pyro_attention.posterior.exact import exact_alignments, posterior_attention
 from pyro_attention.posterior.given import weighted_posterior
-from pyro_attention.posterior.predictive import predict, sample_posterior
+from pyro_attention.posterior.predictive import predict
+from pyro_attention.posterior.sampling import sample_posterior
 from pyro_attention.posterior.score_posterior import ScorePosterior
 
 __version__ = "0.2.0"

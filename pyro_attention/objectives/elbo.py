@@ -11,6 +11,7 @@ from pyro.distributions import Delta, TransformedDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.elbo import ELBO, ELBOModule
+from pyro.infer.trace_mean_field_elbo import _check_mean_field_requirement
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.util import prune_subsample_sites
@@ -19,22 +20,14 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
-from pyro_attention.registry import Registry
 
-__all__ = ["CHECKS", "AttentionELBO", "Check", "DifferentiableELBO", "check_model_of_guide", "is_point_mass"]
-
-
-class Check:
-    """What looks for mistakes while an objective trains."""
-
-    def run(self, elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
-        """Look at the traces of one run."""
-
-    def step(self, elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
-        """Look at the loss of a training step, and at the modules, or the trace of param sites, that it trains."""
+__all__ = ["RUN_CHECKS", "STEP_CHECKS", "AttentionELBO", "DifferentiableELBO", "check_model_of_guide", "is_point_mass"]
 
 
-CHECKS: Registry[Check] = Registry("check")  # those of the library are in pyro_attention.check
+# What looks for mistakes while an objective trains (those of the library are in pyro_attention.check): of a run, called
+# with the guide and its trace; of a step, with the objective, the loss, and the modules or the param sites it trains.
+RUN_CHECKS: list[Callable[[Any, Any], None]] = []
+STEP_CHECKS: list[Callable[[Any, Tensor, Sequence[Any], Any], None]] = []
 
 
 class DifferentiableELBO(ELBO):
@@ -52,8 +45,8 @@ class DifferentiableELBO(ELBO):
             loss: Tensor = self.differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[attr-defined]
         if not loss.requires_grad:
             raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
-        for check in CHECKS.values():
-            check.step(self, loss, (), tracer.trace)
+        for check in STEP_CHECKS:
+            check(self, loss, (), tracer.trace)
         loss.backward(retain_graph=self.retain_graph)
         return loss.item()
 
@@ -70,8 +63,8 @@ class _CheckedModule(ELBOModule):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().forward(*args, **kwargs)
         if loss.requires_grad:
-            for check in CHECKS.values():
-                check.step(self.elbo, loss, (self,), None)
+            for check in STEP_CHECKS:
+                check(self.elbo, loss, (self,), None)
         return loss
 
 
@@ -184,6 +177,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
             model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+            if is_validation_enabled() and self.kl == "closed_form":
+                _check_mean_field_requirement(model_trace, guide_trace)
         if is_validation_enabled():
             check_model_guide_match(model_trace, guide_trace, self.max_plate_nesting)
         # not before the replay: model and guide share their minibatch
@@ -194,8 +189,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         if is_validation_enabled():
             for name in model_trace.observation_nodes:
                 check_site_shape(model_trace.nodes[name], self.max_plate_nesting)
-        for check in CHECKS.values():
-            check.run(self, guide, model_trace, guide_trace)
+        for check in RUN_CHECKS:
+            check(guide, guide_trace)
         return model_trace, guide_trace
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:

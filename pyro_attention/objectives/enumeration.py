@@ -19,7 +19,7 @@ from pyro_attention.families.edge_alignment import EdgeAlignment, EdgeSum
 from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site
 from pyro_attention.node_likelihood import NodeLikelihood
-from pyro_attention.objectives.elbo import CHECKS, DifferentiableELBO
+from pyro_attention.objectives.elbo import RUN_CHECKS, DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
 
@@ -157,8 +157,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
                 forget_run(messenger)
             enumeration.check_edges()
             _check_posteriors(*traces)
-            for check in CHECKS.values():
-                check.run(self, guide, *traces)
+            for check in RUN_CHECKS:
+                check(guide, traces[1])
             for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles

@@ -43,8 +43,7 @@ def sample_posterior(
     num_samples: int = 100,
     noise: Noise = "attention",
     log_weights: bool = False,
-    chunk_size: int | None = None,
-    memory_budget: float | None = None,
+    chunk_size: int = 1,
     seed: int | None = None,
     given: Literal["observations"] | None = None,
     **kwargs: Any,
@@ -58,7 +57,6 @@ def sample_posterior(
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
         log_weights: Return the site's value ``log S`` instead of the normalised weights.
         chunk_size: Samples drawn in one pass, by a plate at the left (see :mod:`pyro_attention.posterior.chunks`).
-        memory_budget: Bytes that the samples of one pass may take: as many are drawn in it as fit.
         seed: Seed of this call alone.
         given: "observations" gives draws of :math:`p(W \mid x, y)`, whatever the guide has seen: those of
             :func:`weighted_posterior`, drawn again by their weights, each item by itself; it warns where few draws
@@ -84,12 +82,12 @@ def sample_posterior(
     if given is not None:
         if log_weights:
             raise ValueError(f"log_weights is set with given='{given}', expected one of them; leave it out")
-        options = {"noise": noise, "chunk_size": chunk_size, "memory_budget": memory_budget}
+        options = {"num_samples": num_samples, "noise": noise, "chunk_size": chunk_size}
         with seeded(seed):
-            return CONDITIONS[given](guide, *args, num_samples=num_samples, **options, **kwargs)
+            return CONDITIONS[given](guide, *args, **options, **kwargs)
     samples: dict[str, list[Tensor]] = {}
     run = Run(guide, args, kwargs, whole=False)
-    with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
+    with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
         for drawn in draws:
             for name, value in drawn.weights(log_weights=log_weights):
                 samples.setdefault(name, []).append(value)
@@ -157,32 +155,32 @@ class Run:
 CONDITIONS: Registry[Callable[..., dict[str, Tensor]]] = Registry("condition")
 
 # Ways to draw samples; the first pass is one sample, and shows the model's sites.
-SAMPLERS: Registry[Callable[[Run, int, int | None, float | None], Iterator[Pass]]] = Registry("sampler")
+SAMPLERS: Registry[Callable[[Run, int, int], Iterator[Pass]]] = Registry("sampler")
 
 
 @SAMPLERS.register("single")
-def _single(run: Run, num_samples: int, *options: Any) -> Iterator[Pass]:  # noqa: ARG001
+def _single(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:  # noqa: ARG001
     for _ in range(num_samples):
         yield Pass(*run())
 
 
 def passes(
-    run: Run, num_samples: int, noise: Noise, chunk_size: int | None, memory_budget: float | None, seed: int | None
+    run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None
 ) -> Generator[Pass, None, None]:
     """Run the model under the guide until all samples are drawn; arguments are those of :func:`sample_posterior`."""
     check_guide(run.guide)
     if noise not in get_args(Noise):
         raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
-    for name, count in (("num_samples", num_samples), ("chunk_size", 1 if chunk_size is None else chunk_size)):
+    for name, count in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
-    sampler = "single" if chunk_size in (None, 1) and memory_budget is None else "chunks"
+    sampler = "single" if chunk_size == 1 else "chunks"
     if noise in ("dropout", "both") and sampler == "chunks":
         seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
-        raise ValueError(f"{seen}; use chunk_size=1 and no memory_budget")
+        raise ValueError(f"{seen}; use chunk_size=1")
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
     with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
-        yield from SAMPLERS[sampler](run, num_samples, chunk_size, memory_budget)
+        yield from SAMPLERS[sampler](run, num_samples, chunk_size)
 
 
 class AtMean(Messenger):
