@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import pyro
 import torch
 from pyro import poutine
+from pyro.infer.trace_mean_field_elbo import _check_mean_field_requirement
 from pyro.infer.util import is_validation_enabled
+from pyro.poutine.guide import GuideMessenger
+from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor, nn
 
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, is_attention_site, keeps_prior
+from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior, plates_of
 from pyro_attention.objectives.choice import elbo_for
-from pyro_attention.objectives.elbo import RUN_CHECKS, STEP_CHECKS, AttentionELBO, check_model_of_guide
+from pyro_attention.objectives.elbo import EVALUATIONS, RUN_CHECKS, STEP_CHECKS, AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
 __all__ = ["KLWarning", "ModelReport", "PriorWarning", "SiteReport", "check_model"]
@@ -121,10 +125,6 @@ def check_model(
     recorder = _Recorder()
     problems = []
     loss: Tensor | None = None
-    try:
-        check_model_of_guide(model, guide)
-    except ValueError as error:
-        problems.append(str(error))
     try:
         with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
             warnings.simplefilter("ignore", PriorWarning)  # it is among the problems
@@ -255,20 +255,100 @@ def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str
 
 # While an objective trains
 
-
+_FIRST, _EVERY = 10, 100  # values are looked at in the first evaluations of a guide, and then in one of so many
+_EVALUATED: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # how often a guide was evaluated
 _COMPLETE: WeakSet[nn.Module] = WeakSet()  # losses whose first step has shown that nothing is missing
 _WEIGHED: WeakSet[Any] = WeakSet()  # objectives whose KL was compared with the data
 _STEPS: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the step, and its training steps
 
 
-def _warn_of_priors(guide: Any, guide_trace: Any) -> None:
-    message = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
-    if message is not None:
-        warnings.warn(message, PriorWarning, stacklevel=2)
+def _watch(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) -> Tensor:
+    """Evaluate an objective; while Pyro validates, its value has to be finite.
+
+    All other values, such as parameters and observations, are validated in the first evaluations and now and then, as
+    each look at one waits for the device.
+    """
+    _check_model_of_guide(model, guide)
+    bare, validates = poutine.unwrap(guide), is_validation_enabled()
+    count = _EVALUATED[bare] = _EVALUATED.get(bare, 0) + 1
+    with pyro.validation_enabled(validates and (count <= _FIRST or count % _EVERY == 0)):
+        loss = evaluate()
+    if validates and not loss.isfinite():
+        kl = {name: float(kl) for name, kl in getattr(elbo, "kl_record", {}).items()}
+        data = {name: term.item() for name, term in elbo._terms.items()}
+        raise ValueError(
+            f"the ELBO is {-loss.item()} (KL per site: {kl}; log likelihood per site: {data}); look for NaN or "
+            f"impossible values in the observed data, for a learning rate too large, or for raw scores near 89, whose "
+            f"KL overflows (normalize_scores=True)"
+        )
+    return loss
+
+
+def _check_model_of_guide(model: Any, guide: Any) -> None:
+    """Raise ValueError when a guide that is a handler stands over another model."""
+    messenger: Any = poutine.unwrap(guide)
+    if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
+        raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
+
+
+def _check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
+    """Look at the sites of a run, where Pyro validates."""
+    messenger: Any = poutine.unwrap(guide)
+    if not is_validation_enabled():
+        return
+    if isinstance(messenger, AttentionGuide):
+        sites = {**model_trace.nodes, **guide_trace.nodes}
+        _check_patterns(messenger, sites)
+        for site in filter(is_attention_site, sites.values()):
+            _check_plates(site)
+        problem = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
+        if problem is not None:
+            warnings.warn(problem, PriorWarning, stacklevel=2)
+    if isinstance(elbo, AttentionELBO):
+        if elbo.kl == "closed_form" and not isinstance(messenger, GuideMessenger):
+            _check_mean_field_requirement(model_trace, guide_trace)
+        check_model_guide_match(model_trace, guide_trace, elbo.max_plate_nesting)
+        for name in model_trace.observation_nodes:
+            check_site_shape(model_trace.nodes[name], elbo.max_plate_nesting)
+
+
+def _check_patterns(guide: Any, sites: dict[str, Any]) -> None:
+    """Raise ValueError when a pattern matches no site of the model."""
+    known = {name: is_attention_site(site) for name, site in sites.items() if site["type"] == "sample"}
+    matched = {first_match(name, guide.patterns if own else guide.other_patterns) for name, own in known.items()}
+    unused = [repr(pattern) for pattern in guide.patterns + guide.other_patterns if pattern not in matched]
+    if unused:
+        names = ", ".join(repr(name) for name, own in known.items() if own)
+        names = names or "none; route its attention through LatentAttention"
+        raise ValueError(f"no site matches {', '.join(unused)}; the model's attention sites: {names}")
+
+
+def _check_plates(site: Any) -> None:
+    """Raise ValueError where a batch dimension has no plate, or a plate repeats a site because heads were forgotten."""
+    plated = {frame.dim for frame in site["cond_indep_stack"] if frame.vectorized}
+    plated.update(site["infer"].get("_dim_to_id", ()))
+    shape = tuple(site["fn"].batch_shape)
+    missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
+    if missing:
+        raise ValueError(
+            f"site '{site['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
+            f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
+        )
+    prior = site["infer"]["prior"]
+    dims, head_dim = prior.scores.dim() - prior.layout.event_dim, prior.layout.head_dim
+    for name, frame in plates_of(site).items():
+        if frame.size > 1 and -frame.dim > dims and name != "num_particles_vectorized":
+            raise ValueError(
+                f"site '{site['name']}': its scores have no dimension for plate '{name}' of size {frame.size}; add "
+                f"that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate share "
+                f"their scores, one of size 1 at the left (.unsqueeze(0))"
+            )
 
 
 def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
     """Raise ValueError where a parameter would not train; stock Pyro skips the backward pass silently."""
+    if not loss.requires_grad:
+        raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
     if is_validation_enabled() and not any(module in _COMPLETE for module in modules):
         problem = _untrained_parameters(loss, *modules, trace=trace)
         if problem is not None:
@@ -292,5 +372,6 @@ def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
         warnings.warn(problem, KLWarning, stacklevel=2)
 
 
-RUN_CHECKS.append(_warn_of_priors)
+EVALUATIONS.append(_watch)
+RUN_CHECKS.append(_check_run)
 STEP_CHECKS.extend([_check_parameters, _watch_kl])

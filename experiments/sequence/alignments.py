@@ -17,13 +17,12 @@ from pyro_attention import (
     FixedGammaPrior,
     FixedLogNormalPrior,
     Soft,
-    SparseAlignmentPrior,
-    SparseCategorical,
     sample_posterior,
 )
 from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
+from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategorical
 from pyro_attention.posterior.predictive import seeded
 
 _CHUNK = 32  # posterior samples that are drawn in one pass

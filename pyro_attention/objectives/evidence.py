@@ -84,8 +84,7 @@ class EvidenceELBO(AttentionELBO):
         )
         self.chunk_size = chunk_size
 
-    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Estimate of the negative log evidence in nats, a scalar tensor."""
+    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         check_guide(guide)
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
@@ -108,7 +107,7 @@ class EvidenceELBO(AttentionELBO):
         log_weights = torch.cat(chunks)
         normalized.weights = log_weights.detach().softmax(0)
         bounds = log_weights.logsumexp(0) - math.log(self.num_particles)
-        if (count := (~bounds.isfinite()).sum().item()) and torch.distributions.Distribution._validate_args:
+        if torch.distributions.Distribution._validate_args and (count := (~bounds.isfinite()).sum().item()):
             raise ValueError(
                 f"the log evidence of {count} of {bounds.numel()} items is NaN or infinite: all of their "
                 f"{self.num_particles} weights vanish, or an observation is NaN; hide missing observations by "

@@ -82,8 +82,7 @@ class ImportanceELBO(AttentionELBO):
         super().__init__(num_particles=num_particles, vectorize_particles=True, max_plate_nesting=max_plate_nesting)
         self.objective: Literal["iwae", "wake_sleep"] = objective
 
-    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Estimate of the negative bound in nats, a scalar tensor."""
+    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         check_guide(guide)
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)

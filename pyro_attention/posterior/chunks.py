@@ -21,7 +21,7 @@ __all__ = ["draw_chunks", "outputs"]
 
 @SAMPLERS.register("chunks")
 def draw_chunks(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
-    """Passes of as many samples as asked for; the first is one sample. ValueError for a model that does not broadcast."""
+    """Passes of as many samples as asked for, the first of one; ValueError where a model does not broadcast."""
     first = Pass(*run())
     nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
     yield first
@@ -63,21 +63,17 @@ class _AtValues(AtMean):
 
 
 def _check_broadcasts(run: Run, first: Pass, nesting: int) -> None:
-    """Raise unless each of two samples in a pass is what one alone is: attention at its mean, the rest as in the first.
-
-    The output is compared, or the weights of the sites that come last.
-    """
+    """Raise unless two samples of a pass are what one alone is: attention at its mean, the rest as in the first."""
     latent = [first.trace.nodes[name] for name in first.trace.stochastic_nodes]
     rest = [site for site in latent if not is_attention_site(site) and not site_is_subsample(site)]
-    if len(run.sites) == 1 and not rest:  # nothing is drawn ahead of it
-        return
     one = {site["name"]: site["value"] for site in rest}
     two = {site["name"]: site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape) for site in rest}
     alone = Pass(*run(_AtValues(one)))
     try:
         pair = Pass(*run(_AtValues(two), pyro.plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
-        by_output = not run.sites and isinstance(alone.output, Tensor)
-        found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, alone))
+        found, wanted = (dict(each.weights()) for each in (pair, alone))
+        if isinstance(alone.output, Tensor):
+            found["output"], wanted["output"] = outputs(pair), outputs(alone)
         for name, expected in wanted.items():
             atol = 0.01 * expected.nan_to_num(0, 0, 0).abs().max().item()  # as close as results in half precision are
             same = found[name].shape[1:] == expected.shape[1:]

@@ -66,7 +66,7 @@ def weighted_posterior(
     """
     if noise not in ("attention", "both"):
         raise ValueError(f"noise is '{noise}', but draws without noise have no weights; use 'attention' or 'both'")
-    run = Run(guide, args, kwargs, whole=True)
+    run = Run(guide, args, kwargs)
     with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
         return WeightedPosterior.of(draws)
 

@@ -27,9 +27,9 @@ from pyro_attention import (
     Marginal,
     ScoreFunctionELBO,
     Soft,
-    SparseCategorical,
     Weibull,
 )
+from pyro_attention.families.sparse import SparseCategorical
 from tests.helpers import flat
 from tests.toy_alignments import (
     NEVER,
