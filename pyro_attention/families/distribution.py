@@ -16,14 +16,7 @@ from pyro_attention._checks import as_float
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 
-__all__ = [
-    "AttentionDistribution",
-    "ContinuousWeights",
-    "LogWeights",
-    "enter",
-    "expand_shared",
-    "kl_log_weights",
-]
+__all__ = ["AttentionDistribution", "ContinuousWeights", "LogWeights", "enter", "expand_shared", "kl_log_weights"]
 
 Shared = TypeVar("Shared", bound=TorchDistribution)
 
