@@ -19,10 +19,8 @@ def test_sizes_of_passes(draw, chunk_size, expected):
     """What comes ahead of the first site is computed once a pass."""
     model, sizes, ran = SelfAttention(), [], []
     model.layers[0].register_forward_pre_hook(lambda *_: ran.append("first"))
-    # the scores of the last layer have a dimension for the samples, if any
-    model.layers[-1].attention.prior.register_forward_hook(
-        lambda _module, inputs, _output: sizes.append(inputs[0].shape)
-    )
+    prior = model.layers[-1].attention.prior  # whose scores have a dimension for the samples, if any
+    prior.register_forward_hook(lambda _module, inputs, _output: sizes.append(inputs[0].shape))
     guide = AttentionGuide(model, Weibull(2.0))
     draw(guide, Sequences.random().x, num_samples=9, chunk_size=chunk_size)
     assert [shape[0] if len(shape) == 5 else 1 for shape in sizes] == expected
