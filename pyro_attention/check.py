@@ -256,7 +256,7 @@ def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str
 # While an objective trains
 
 _FIRST, _EVERY = 10, 100  # values are looked at in the first evaluations of a guide, and then in one of so many
-_EVALUATED: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # how often a guide was evaluated
+_EVALUATED: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the guide, and how often
 _COMPLETE: WeakSet[nn.Module] = WeakSet()  # losses whose first step has shown that nothing is missing
 _WEIGHED: WeakSet[Any] = WeakSet()  # objectives whose KL was compared with the data
 _STEPS: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the step, and its training steps
@@ -269,8 +269,10 @@ def _watch(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) ->
     each look at one waits for the device.
     """
     _check_model_of_guide(model, guide)
-    bare, validates = poutine.unwrap(guide), is_validation_enabled()
-    count = _EVALUATED[bare] = _EVALUATED.get(bare, 0) + 1
+    key, validates = id(poutine.unwrap(guide)), is_validation_enabled()
+    seen, count = _EVALUATED.get(elbo, (key, 0))
+    count = count + 1 if seen == key else 1
+    _EVALUATED[elbo] = key, count
     with pyro.validation_enabled(validates and (count <= _FIRST or count % _EVERY == 0)):
         loss = evaluate()
     if validates and not loss.isfinite():

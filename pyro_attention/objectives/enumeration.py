@@ -140,9 +140,9 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             finally:
                 forget_run(messenger)
             enumeration.check_edges()
-            _check_posteriors(*traces)
             for check in RUN_CHECKS:
                 check(self, guide, *traces)
+            _check_posteriors(*traces)
             for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles

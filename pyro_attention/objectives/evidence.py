@@ -11,6 +11,7 @@ from typing import Any
 import pyro
 import torch
 from pyro.distributions.util import scale_and_mask
+from pyro.infer.util import is_validation_enabled
 from pyro.poutine.subsample_messenger import SubsampleMessenger
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -93,12 +94,13 @@ class EvidenceELBO(AttentionELBO):
         saves_memory = size < self.num_particles and torch.is_grad_enabled()
         # checkpoint keeps the random state of the devices that it sees among the arguments
         devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
-        chunks, scale = [], None
+        chunks, scale, validates = [], None, is_validation_enabled()
         for start in range(0, self.num_particles, size):
             place = slice(start, min(start + size, self.num_particles))
 
             def draw(*_: Tensor, place: slice = place) -> tuple[Tensor, Any]:
-                items = self._draw(model, guide, args, kwargs, place, normalized)
+                with pyro.validation_enabled(validates):  # as at first, when it is run again
+                    items = self._draw(model, guide, args, kwargs, place, normalized)
                 return items.log_weights, items.scale
 
             run = checkpoint(draw, *devices, use_reentrant=False) if saves_memory else draw()
