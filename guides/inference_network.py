@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from pyro_attention import Bilinear
+from pyro_attention.layers.scores import Bilinear
 from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
 

@@ -52,11 +52,11 @@ from pyro_attention import (
     Marginal,
     ScorePrior,
     Soft,
-    SparseCategorical,
     WidthNetwork,
     elbo_for,
 )
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
+from pyro_attention.families.sparse import SparseCategorical
 from pyro_attention.normalizers import NORMALIZERS, Normalizer
 
 __all__ = ["Scheme", "build_normalizer", "build_scheme"]

@@ -20,10 +20,10 @@ from pyro_attention import (
     MultiheadAttention,
     ScaledDotProduct,
     Softmax,
-    SparseAlignmentPrior,
     TokenLikelihood,
 )
 from pyro_attention.families.base import Prior
+from pyro_attention.families.sparse import SparseAlignmentPrior
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout

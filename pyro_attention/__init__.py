@@ -1,6 +1,7 @@
 """Attention weights as latent variables of Pyro models.
 
-Distributions, registries and bases of parts of your own live in their modules, such as ``families.weibull``.
+Distributions, registries, bases of parts of your own and what is rarely used live in their modules, such as
+``families.gaussian``.
 """
 
 from pyro_attention.attention import AttentionOutput, LatentAttention, name_sites
@@ -10,17 +11,15 @@ from pyro_attention.families.alignment import AlignmentPrior, Categorical, Gumbe
 from pyro_attention.families.amortised import Amortised
 from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma
-from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior, LogNormal
 from pyro_attention.families.score_prior import FromPrior, ScorePrior
 from pyro_attention.families.soft import Soft
-from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.weibull import Weibull
 from pyro_attention.families.width import WidthNetwork
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
-from pyro_attention.layers.scores import Additive, Bilinear, ScaledDotProduct
+from pyro_attention.layers.scores import Additive, ScaledDotProduct
 from pyro_attention.layout import Dense
 from pyro_attention.likelihoods import TokenLikelihood
 from pyro_attention.node_likelihood import NodeLikelihood
@@ -31,10 +30,10 @@ from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
-from pyro_attention.over_queries import DoublyNormalized, Hybrid, Sinkhorn
-from pyro_attention.posterior.exact import exact_alignments, posterior_attention
-from pyro_attention.posterior.given import weighted_posterior
-from pyro_attention.posterior.predictive import predict, sample_posterior
+from pyro_attention.over_queries import DoublyNormalized, Hybrid
+from pyro_attention.posterior.exact import exact_alignments
+from pyro_attention.posterior.predictive import predict
+from pyro_attention.posterior.sampling import sample_posterior
 from pyro_attention.posterior.score_posterior import ScorePosterior
 
 __version__ = "0.2.0"
@@ -47,10 +46,8 @@ __all__ = [
     "AttentionELBO",
     "AttentionGuide",
     "AttentionOutput",
-    "Bilinear",
     "Categorical",
     "ContextualGammaPrior",
-    "ContextualGaussianPrior",
     "ContextualLogNormalPrior",
     "Dense",
     "Dirichlet",
@@ -59,11 +56,9 @@ __all__ = [
     "EdgeList",
     "EvidenceELBO",
     "FixedGammaPrior",
-    "FixedGaussianPrior",
     "FixedLogNormalPrior",
     "FromPrior",
     "Gamma",
-    "Gaussian",
     "GraphAttention",
     "GumbelSoftmax",
     "Hybrid",
@@ -77,11 +72,8 @@ __all__ = [
     "ScoreFunctionELBO",
     "ScorePosterior",
     "ScorePrior",
-    "Sinkhorn",
     "Soft",
     "Softmax",
-    "SparseAlignmentPrior",
-    "SparseCategorical",
     "TokenLikelihood",
     "Weibull",
     "WidthNetwork",
@@ -89,8 +81,6 @@ __all__ = [
     "elbo_for",
     "exact_alignments",
     "name_sites",
-    "posterior_attention",
     "predict",
     "sample_posterior",
-    "weighted_posterior",
 ]

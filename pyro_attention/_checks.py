@@ -27,36 +27,24 @@ def check_positive(name: str, value: Tensor | float) -> None:
     if not isinstance(value, Tensor | Real):
         raise TypeError(f"{name} is {value!r}, expected a positive number, or a tensor where it may be one per head")
     value = torch.as_tensor(value)
-    if in_transform(value):
-        return
     good = (value > 0) & value.isfinite()
     if not good.all():
         raise ValueError(f"{name} has an entry {value[~good][0].item()}, expected positive finite numbers")
 
 
-def check_finite(
-    owner: str, value: Tensor, *, name: str = "entries", remedy: str = "look for NaN in the inputs or the parameters"
-) -> None:
-    """Raise ValueError unless every entry is a finite number."""
-    # one pass; only a sum that is not finite calls for a closer look
-    if not in_transform(value) and not value.sum().isfinite() and not value.isfinite().all():
-        count = f"{(~value.isfinite()).sum().item()} of {value.numel()}"
-        raise ValueError(f"{owner}: {count} {name} are NaN or infinite; {remedy}")
-
-
 def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
-    """Raise unless attention scores are finite floating-point numbers of a forward pass."""
-    if not scores.is_floating_point():
-        raise TypeError(f"site '{site}': {name} have dtype {scores.dtype}, expected floating point")
+    """Raise unless attention scores are finite numbers of a forward pass."""
     # with a handler active, a whole run is repeated, as chunks of EvidenceELBO are
     if not torch.compiler.is_exporting() and torch._C._current_graph_task_id() != -1 and not runtime._PYRO_STACK:
         raise RuntimeError(
             f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
             f"parts around LatentAttention"
         )
-    if torch.distributions.Distribution._validate_args:
-        remedy = "check the features and the learning rate, and forbid positions by a mask instead of -inf scores"
-        check_finite(f"site '{site}'", scores, name=name, remedy=remedy)
+    if torch.distributions.Distribution._validate_args and not in_transform(scores) and not scores.isfinite().all():
+        raise ValueError(
+            f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} {name} are NaN or infinite; check "
+            f"the features and the learning rate, and forbid positions by a mask instead of -inf scores"
+        )
 
 
 def check_boolean_mask(mask: Tensor | None) -> None:
@@ -68,20 +56,9 @@ def check_boolean_mask(mask: Tensor | None) -> None:
         )
 
 
-def check_device(name: str, device: torch.device, scores: Tensor, *, site: str) -> None:
-    """Raise ValueError unless something is on the device of the scores."""
-    if device != scores.device:
-        raise ValueError(
-            f"site '{site}': {name} are on {device}, scores on {scores.device}; move them by .to('{scores.device}')"
-        )
-
-
 def check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
-    """Raise ValueError unless the mask broadcasts to the scores, on their device."""
-    if mask is None:
-        return
-    check_device("masks", mask.device, scores, site=site)
-    if not broadcasts_to(mask.shape, scores.shape):
+    """Raise ValueError unless the mask broadcasts to the scores."""
+    if mask is not None and not broadcasts_to(mask.shape, scores.shape):
         shapes = f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {tuple(scores.shape)}"
         raise ValueError(f"site '{site}': {shapes}; expected [..., heads or 1, queries or 1, keys] if dense")
 

@@ -13,11 +13,10 @@ from pyro.poutine import runtime
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float, check_device, check_kind, check_scores
+from pyro_attention._checks import as_float, check_kind, check_scores
 from pyro_attention.families.base import Prior
 from pyro_attention.families.distribution import AttentionDistribution, enter
 from pyro_attention.layout import Dense, Layout
@@ -27,7 +26,7 @@ from pyro_attention.ops.noise import Dropout
 if TYPE_CHECKING:
     from pyro_attention.ops.segment import Segments
 
-__all__ = ["AttentionOutput", "LatentAttention", "name_model_sites", "name_sites", "pyro_runs_the_model"]
+__all__ = ["AttentionOutput", "LatentAttention", "name_sites", "pyro_runs_the_model"]
 
 # A model enters these by itself, also where somebody calls it like any other module.
 _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
@@ -119,15 +118,13 @@ class LatentAttention(nn.Module):
             lie in plates, ``[..., N, H, D]`` on a graph.
 
         Raises:
-            ValueError: Shapes do not fit, scores are not finite, keys are missing, or a batch dimension has no plate.
+            ValueError: Shapes do not fit, scores are not finite, or keys are missing.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
         """
         layout = Dense() if layout is None else layout
         check_scores(scores, site=self.name)
         layout.check(scores, site=self.name)
         self.normalizer.check(layout, site=self.name)
-        _check_per_key("values", values, scores, layout, site=self.name)
-        _check_per_key("keys", keys, scores, layout, site=self.name)
         # an autocast region would redo the softmax inputs in half precision
         with torch.autocast(scores.device.type, enabled=False):
             prior = self.propose(as_float(scores), keys, layout, queries)
@@ -144,15 +141,13 @@ class LatentAttention(nn.Module):
         scores = enter(scores, layout, self.normalizer if normalizes else None)
         prior: AttentionDistribution = self.prior(scores, keys, layout)
         inputs = {"queries": queries, "keys": keys, "site": self.name}
-        return self.prior.complete(prior.proposing(scores, self.normalizer, normalizes=normalizes, **inputs))
+        return prior.proposing(scores, self.normalizer, normalizes=normalizes, **inputs)
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
         """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""
         if not pyro_runs_the_model():
             return prior.soft_value
-        with _PlateCheck():
-            value: Tensor = pyro.sample(self.name, prior)  # type: ignore[arg-type]
-        return value
+        return torch.as_tensor(pyro.sample(self.name, prior))  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
         return f"'{self.name}', normalize_scores={self.normalize_scores}"
@@ -180,56 +175,22 @@ class AttentionOutput:
         return nodes if self.rows is None or self.rows[1] is None else self.rows[1].spread(nodes)
 
 
-def name_sites(model: nn.Module) -> list[str]:
+def name_sites(model: Callable[..., Any]) -> list[str]:
     """Name the site of every layer without a name of its own after its path; returns the names of all attention sites.
 
-    An :class:`AttentionGuide` does this where its model is a module or a method of one; call it once elsewhere.
+    An :class:`AttentionGuide` does this where its model is a module or a method of one; call it once elsewhere. Of a
+    function nobody knows the modules: it does nothing then.
 
     Example:
         >>> from pyro_attention import MultiheadAttention
         >>> name_sites(nn.Sequential(MultiheadAttention(4, 2), MultiheadAttention(4, 2, name="last")))
         ['0', 'last']
     """
-    layers = [(path, part) for path, part in model.named_modules() if isinstance(part, LatentAttention)]
+    model = poutine.unwrap(model)
+    owner = getattr(model, "__self__", model)
+    parts = owner.named_modules() if isinstance(owner, nn.Module) else ()
+    layers = [(path, part) for path, part in parts if isinstance(part, LatentAttention)]
     for path, layer in layers:
         if layer.default_name is not None:
             layer.name = path.rpartition(".")[0] or layer.default_name
     return [layer.name for _, layer in layers]
-
-
-def name_model_sites(model: Callable[..., Any]) -> None:
-    """:func:`name_sites` for a Pyro model; it does nothing where that is a function, whose modules nobody knows."""
-    model = poutine.unwrap(model)
-    owner = getattr(model, "__self__", model)
-    if isinstance(owner, nn.Module):
-        name_sites(owner)
-
-
-class _PlateCheck(Messenger):
-    """Innermost handler: after all handlers have spoken, every batch dimension must be a plate's or of enumeration."""
-
-    def _pyro_post_sample(self, msg: Any) -> None:
-        plated = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}
-        plated.update(msg["infer"].get("_dim_to_id", ()))
-        shape = tuple(msg["fn"].batch_shape)
-        missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
-        if missing:
-            raise ValueError(
-                f"site '{msg['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
-                f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
-            )
-
-
-def _check_per_key(name: str, tensor: Tensor | None, scores: Tensor, layout: Layout, *, site: str) -> None:
-    """Raise unless values or keys hold one vector per head and key, in floating point, on the scores' device."""
-    if tensor is None:
-        return
-    if not tensor.is_floating_point():
-        raise TypeError(f"site '{site}': {name} have dtype {tensor.dtype}, expected floating point")
-    check_device(name, tensor.device, scores, site=site)
-    heads, keys = scores.size(layout.head_dim), layout.num_keys(scores)
-    if tensor.dim() < 3 or layout.heads_first(tensor).shape[-3:-1] not in ((heads, keys), (1, keys)):
-        raise ValueError(
-            f"site '{site}': {name} have shape {tuple(tensor.shape)}, expected {keys} keys of {heads} heads: "
-            f"[..., heads, keys, width] dense, [..., nodes, heads, width] on a graph"
-        )

@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import pyro
 import torch
 from pyro import poutine
+from pyro.infer.trace_mean_field_elbo import _check_mean_field_requirement
 from pyro.infer.util import is_validation_enabled
+from pyro.poutine.guide import GuideMessenger
+from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor, nn
 
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, is_attention_site, keeps_prior
+from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior, plates_of
 from pyro_attention.objectives.choice import elbo_for
-from pyro_attention.objectives.elbo import CHECKS, AttentionELBO, Check, check_model_of_guide, is_point_mass
+from pyro_attention.objectives.elbo import EVALUATIONS, RUN_CHECKS, STEP_CHECKS, AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
 
 __all__ = ["KLWarning", "ModelReport", "PriorWarning", "SiteReport", "check_model"]
@@ -42,8 +46,6 @@ class SiteReport:
         event_shape: (heads, queries, keys) or (edges, heads).
         masked: Fraction of masked entries.
         kl: KL of the site in nats, None where the site has no prior term.
-        gradient_norm: Euclidean norm of the loss's gradient with respect to the site's scores, None without one, as in
-            blocked attention, which holds no scores.
     """
 
     name: str
@@ -53,7 +55,6 @@ class SiteReport:
     event_shape: tuple[int, ...]
     masked: float
     kl: float | None
-    gradient_norm: float | None
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,11 @@ class ModelReport:
         return not self.problems
 
     def __str__(self) -> str:
-        rows = [("site", "family", "prior", "batch", "event", "masked", "KL", "|gradient|")]
+        rows = [("site", "family", "prior", "batch", "event", "masked", "KL")]
         for site in self.sites:
             kl = "-" if site.kl is None else f"{site.kl:.4g}"
-            gradient = "-" if site.gradient_norm is None else f"{site.gradient_norm:.3g}"
             shapes = str(site.batch_shape), str(site.event_shape)
-            rows.append((site.name, site.family, site.prior, *shapes, f"{site.masked:.1%}", kl, gradient))
+            rows.append((site.name, site.family, site.prior, *shapes, f"{site.masked:.1%}", kl))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         lines.append(f"loss {self.loss:.6g}" if self.loss is not None else "loss could not be computed")
@@ -94,7 +94,6 @@ def check_model(
     guide: AttentionGuide,
     *args: Any,
     elbo: AttentionELBO | AlignmentELBO | None = None,
-    svi: bool = False,
     **kwargs: Any,
 ) -> ModelReport:
     """Run one training step without updating parameters, and report every attention site and every problem found.
@@ -107,7 +106,6 @@ def check_model(
         guide: Its guide.
         args: Arguments of a training step, observations included.
         elbo: Objective; by default that of :func:`elbo_for`.
-        svi: Check as well that Pyro's SVI would train every parameter (all are param sites).
         kwargs: Keyword arguments of a training step.
 
     Returns:
@@ -128,33 +126,22 @@ def check_model(
     problems = []
     loss: Tensor | None = None
     try:
-        check_model_of_guide(model, guide)
-    except ValueError as error:
-        problems.append(str(error))
-    try:
         with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
             warnings.simplefilter("ignore", PriorWarning)  # it is among the problems
             loss = torch.as_tensor(elbo.differentiable_loss(model, guide, *args, **kwargs))
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         problems.append(f"{type(error).__name__}: {error}")
     else:
-        problems += _problems(loss, recorder, tracer.trace, svi)
-        if not svi:
-            problems += filter(None, [_untrained_parameters(loss, model, guide, trace=tracer.trace)])
+        problems += _problems(loss, recorder)
+        problems += filter(None, [_untrained_parameters(loss, model, guide, trace=tracer.trace)])
         if isinstance(elbo, AttentionELBO) and recorder.observed:
             problems += filter(None, [_heavy_kl(elbo, loss.item())])
         problems += filter(None, [_sites_at_prior(guide, recorder.latent.values())])
-    sites = _site_reports(recorder, loss, getattr(elbo, "kl_record", {}))
-    problems += [
-        f"site '{site.name}': the gradient of its scores is {site.gradient_norm}; look for infinite raw scores"
-        for site in sites
-        if site.gradient_norm is not None and not torch.tensor(site.gradient_norm).isfinite()
-    ]
+    sites = _site_reports(recorder, getattr(elbo, "kl_record", {}))
     return ModelReport(sites, None if loss is None else loss.item(), tuple(problems))
 
 
-def _site_reports(recorder: _Recorder, loss: Tensor | None, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
-    gradients = _gradient_norms(loss, {name: prior.scores for name, (prior, _) in recorder.sites.items()})
+def _site_reports(recorder: _Recorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
     return tuple(
         SiteReport(
             name=name,
@@ -164,7 +151,6 @@ def _site_reports(recorder: _Recorder, loss: Tensor | None, kl: dict[str, Tensor
             event_shape=tuple(prior.event_shape),
             masked=_masked_fraction(prior),
             kl=kl[name].item() if name in kl else None,
-            gradient_norm=gradients.get(name),
         )
         for name, (prior, posterior) in recorder.sites.items()
     )
@@ -191,7 +177,7 @@ class _Recorder(poutine.messenger.Messenger):
         self.observed |= msg["is_observed"] and not attention and msg["infer"].get("_deterministic") is None
 
 
-def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[str]:
+def _problems(loss: Tensor, recorder: _Recorder) -> list[str]:
     problems = []
     if not recorder.observed:
         problems.append("the model observes nothing: no sample site has obs=, so the loss holds no likelihood")
@@ -199,8 +185,6 @@ def _problems(loss: Tensor, recorder: _Recorder, trace: Any, svi: bool) -> list[
         problems.append(f"the loss is {loss.item()}; normalise the scores or look for extreme observations")
     if not loss.requires_grad:
         problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
-    elif svi:
-        problems += filter(None, [_untrained_parameters(loss, trace=trace)])
     masked = [name for name, (prior, _) in recorder.sites.items() if _masked_fraction(prior) == 1]
     return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
 
@@ -211,15 +195,6 @@ def _masked_fraction(prior: Any) -> float:
         return float(1 - prior.counts.double().mean() / prior.event_shape.numel())
     mask = prior.layout.kept  # of an alignment, which is one value
     return 0.0 if mask is None else float(1 - mask.double().mean())
-
-
-def _gradient_norms(loss: Tensor | None, scores: dict[str, Any]) -> dict[str, float]:
-    """Norm of the loss's gradient at the scores of each site that has one."""
-    wanted = {name: tensor for name, tensor in scores.items() if isinstance(tensor, Tensor) and tensor.requires_grad}
-    if loss is None or not loss.requires_grad or not wanted:
-        return {}
-    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
-    return {name: each.norm().item() for name, each in zip(wanted, found, strict=True) if each is not None}
 
 
 def _sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
@@ -280,51 +255,102 @@ def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str
 
 # While an objective trains
 
-
+_FIRST, _EVERY = 10, 100  # values are looked at in the first evaluations of a guide, and then in one of so many
+_EVALUATED: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the guide, and how often
 _COMPLETE: WeakSet[nn.Module] = WeakSet()  # losses whose first step has shown that nothing is missing
 _WEIGHED: WeakSet[Any] = WeakSet()  # objectives whose KL was compared with the data
 _STEPS: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the step, and its training steps
 
 
-def _warn_of_priors(guide: Any, guide_trace: Any) -> None:
-    message = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
-    if message is not None:
-        warnings.warn(message, PriorWarning, stacklevel=2)
+def _watch(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) -> Tensor:
+    """Evaluate an objective; while Pyro validates, its value has to be finite.
 
-
-def _check_mean_field(elbo: Any, model_trace: Any, guide_trace: Any) -> None:
-    """Warn when closed-form KL terms may be wrong: Pyro's mean-field condition, by the order of the sites."""
-    if not is_validation_enabled() or getattr(elbo, "kl", None) != "closed_form":
-        return
-    # sites that a messenger took from the model are in its order
-    sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
-    own = {name: site for name, site in sites.items() if "prior" not in site["infer"]}
-    order = [name for name in own if name in model_trace.nodes]
-    expected = [name for name in model_trace.nodes if name in own]
-    if order != expected and not all(is_point_mass(own[name]["fn"]) for name in order):
-        warnings.warn(
-            f"failed to verify the mean field restriction on the guide: its sites come in the order {order}, those of "
-            f"the model in the order {expected}; sample them in the model's order, or pass kl='sampled'",
-            stacklevel=2,
+    All other values, such as parameters and observations, are validated in the first evaluations and now and then, as
+    each look at one waits for the device.
+    """
+    _check_model_of_guide(model, guide)
+    key, validates = id(poutine.unwrap(guide)), is_validation_enabled()
+    seen, count = _EVALUATED.get(elbo, (key, 0))
+    count = count + 1 if seen == key else 1
+    _EVALUATED[elbo] = key, count
+    with pyro.validation_enabled(validates and (count <= _FIRST or count % _EVERY == 0)):
+        loss = evaluate()
+    if validates and not loss.isfinite():
+        kl = {name: float(kl) for name, kl in getattr(elbo, "kl_record", {}).items()}
+        data = {name: term.item() for name, term in elbo._terms.items()}
+        raise ValueError(
+            f"the ELBO is {-loss.item()} (KL per site: {kl}; log likelihood per site: {data}); look for NaN or "
+            f"impossible values in the observed data, for a learning rate too large, or for raw scores near 89, whose "
+            f"KL overflows (normalize_scores=True)"
         )
-    for name, site in own.items():
-        other = model_trace.nodes.get(name, site)
-        differing = [what for what in ("scale", "mask") if not _same(site[what], other[what])]
-        if differing and not is_point_mass(site["fn"]):
+    return loss
+
+
+def _check_model_of_guide(model: Any, guide: Any) -> None:
+    """Raise ValueError when a guide that is a handler stands over another model."""
+    messenger: Any = poutine.unwrap(guide)
+    if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
+        raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
+
+
+def _check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
+    """Look at the sites of a run, where Pyro validates."""
+    messenger: Any = poutine.unwrap(guide)
+    if not is_validation_enabled():
+        return
+    if isinstance(messenger, AttentionGuide):
+        sites = {**model_trace.nodes, **guide_trace.nodes}
+        _check_patterns(messenger, sites)
+        for site in filter(is_attention_site, sites.values()):
+            _check_plates(site)
+        problem = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
+        if problem is not None:
+            warnings.warn(problem, PriorWarning, stacklevel=2)
+    if isinstance(elbo, AttentionELBO):
+        if elbo.kl == "closed_form" and not isinstance(messenger, GuideMessenger):
+            _check_mean_field_requirement(model_trace, guide_trace)
+        check_model_guide_match(model_trace, guide_trace, elbo.max_plate_nesting)
+        for name in model_trace.observation_nodes:
+            check_site_shape(model_trace.nodes[name], elbo.max_plate_nesting)
+
+
+def _check_patterns(guide: Any, sites: dict[str, Any]) -> None:
+    """Raise ValueError when a pattern matches no site of the model."""
+    known = {name: is_attention_site(site) for name, site in sites.items() if site["type"] == "sample"}
+    matched = {first_match(name, guide.patterns if own else guide.other_patterns) for name, own in known.items()}
+    unused = [repr(pattern) for pattern in guide.patterns + guide.other_patterns if pattern not in matched]
+    if unused:
+        names = ", ".join(repr(name) for name, own in known.items() if own)
+        names = names or "none; route its attention through LatentAttention"
+        raise ValueError(f"no site matches {', '.join(unused)}; the model's attention sites: {names}")
+
+
+def _check_plates(site: Any) -> None:
+    """Raise ValueError where a batch dimension has no plate, or a plate repeats a site because heads were forgotten."""
+    plated = {frame.dim for frame in site["cond_indep_stack"] if frame.vectorized}
+    plated.update(site["infer"].get("_dim_to_id", ()))
+    shape = tuple(site["fn"].batch_shape)
+    missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
+    if missing:
+        raise ValueError(
+            f"site '{site['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
+            f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
+        )
+    prior = site["infer"]["prior"]
+    dims, head_dim = prior.scores.dim() - prior.layout.event_dim, prior.layout.head_dim
+    for name, frame in plates_of(site).items():
+        if frame.size > 1 and -frame.dim > dims and name != "num_particles_vectorized":
             raise ValueError(
-                f"site '{name}': its {differing[0]} differs between guide and model; put poutine.{differing[0]} around "
-                f"the site in both, or pass kl='sampled'"
+                f"site '{site['name']}': its scores have no dimension for plate '{name}' of size {frame.size}; add "
+                f"that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate share "
+                f"their scores, one of size 1 at the left (.unsqueeze(0))"
             )
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is None or other is None:  # no mask is a mask of True
-        one, other = (True if value is None else value for value in (one, other))
-    return one is other or bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
-
-
-def _check_parameters(loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
+def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
     """Raise ValueError where a parameter would not train; stock Pyro skips the backward pass silently."""
+    if not loss.requires_grad:
+        raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
     if is_validation_enabled() and not any(module in _COMPLETE for module in modules):
         problem = _untrained_parameters(loss, *modules, trace=trace)
         if problem is not None:
@@ -332,7 +358,7 @@ def _check_parameters(loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
         _COMPLETE.update(modules)
 
 
-def _watch_kl(elbo: Any, loss: Tensor) -> None:
+def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
     """Warn, once each, of a KL that outweighs the data at the start, and of a schedule whose step does not move."""
     problem = None
     if getattr(elbo, "kl_record", None) and elbo not in _WEIGHED:
@@ -348,14 +374,6 @@ def _watch_kl(elbo: Any, loss: Tensor) -> None:
         warnings.warn(problem, KLWarning, stacklevel=2)
 
 
-class _Mistakes(Check):
-    def run(self, elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
-        _warn_of_priors(guide, guide_trace)
-        _check_mean_field(elbo, model_trace, guide_trace)
-
-    def step(self, elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
-        _check_parameters(loss, modules, trace)
-        _watch_kl(elbo, loss)
-
-
-CHECKS.register("mistakes")(_Mistakes())
+EVALUATIONS.append(_watch)
+RUN_CHECKS.append(_check_run)
+STEP_CHECKS.extend([_check_parameters, _watch_kl])

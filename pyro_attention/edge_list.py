@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import check_boolean_mask, check_device, check_mask_fits, in_transform
+from pyro_attention._checks import check_boolean_mask, check_mask_fits, in_transform
 from pyro_attention.layout import Layout
 from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
@@ -103,14 +103,10 @@ class EdgeList(Layout):
         if scores.dim() < 2 or scores.size(-2) != edges.numel():
             seen = f"scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges"
             raise ValueError(f"site '{site}': {seen}; expected [..., edges, heads]")
-        check_device("edges", edges.device, scores, site=site)
         check_mask_fits(self.mask, scores, site=site)
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys.transpose(-3, -2)
-
-    def num_keys(self, scores: Tensor) -> int:  # noqa: ARG002
-        return self.sources.count
 
     @cached_property
     def candidates(self) -> Segments:

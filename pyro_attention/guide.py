@@ -11,14 +11,12 @@ from pyro import poutine
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, PyroModuleList, pyro_method
 from pyro.poutine import runtime
-from pyro.poutine.do_messenger import DoMessenger
-from pyro.poutine.reparam_messenger import ReparamMessenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
 from pyro_attention._checks import check_kind
-from pyro_attention.attention import name_model_sites
+from pyro_attention.attention import name_sites
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
 
@@ -27,6 +25,7 @@ __all__ = [
     "AttentionGuide",
     "GuideRun",
     "check_guide",
+    "first_match",
     "forget_run",
     "is_attention_site",
     "keeps_prior",
@@ -65,9 +64,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             posterior the objectives warn.
 
     Raises:
-        TypeError: A family is no :class:`Family` and no messenger, or ``keep_prior`` is a string.
-        ValueError: At a call: an attention site that no pattern matches, a pattern that matches no site, a family of
-            another kind than the prior, or two calls of attention under one name.
+        TypeError: A family is no :class:`Family` and no messenger.
+        ValueError: At a call: an attention site that no pattern matches, a family of another kind than the prior, or
+            two calls of attention under one name.
 
     Example:
         >>> import pyro, torch
@@ -99,28 +98,22 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             check_kind(f"families['{pattern}']", family, Family, "Weibull(concentration=10.0)")
         for messenger in others.values():
             messenger.trace = Trace()  # without which Pyro's messengers cannot be pickled
-        if isinstance(keep_prior, str):
-            raise TypeError(f"keep_prior is the string '{keep_prior}', expected names in a list: ['{keep_prior}']")
         self.patterns, self.other_patterns = tuple(own), tuple(others)
         # module names may not contain the dots that patterns do
         self.families, self.messengers = nn.ModuleList(own.values()), PyroModuleList(others.values())
         self.keep_prior = tuple(keep_prior)
-        name_model_sites(model)
+        name_sites(model)
 
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
-        if any(isinstance(handler, DoMessenger | ReparamMessenger) for handler in runtime._PYRO_STACK):
-            seen = "poutine.do or reparam stands around the guide, which has no posterior for the sites that it makes"
-            raise ValueError(f"{seen}, expected it inside: AttentionGuide(poutine.do(model, ...), families)")
-        name_model_sites(self.model)
+        name_sites(self.model)
         self.args_kwargs, self._outer_plates = (args, kwargs), tuple(frame.name for frame in runtime.get_plates())
         try:
             with self:
                 self._output = self.model(*args, **kwargs)
         finally:
             del self.args_kwargs, self._outer_plates
-        self._check_patterns()
         nodes = prune_subsample_sites(self.trace).nodes
         return {name: site["value"] for name, site in nodes.items() if site["type"] == "sample"}
 
@@ -130,7 +123,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def family(self, name: str) -> Family:
         """The family of an attention site; ValueError when no pattern matches its name."""
-        pattern = _first_match(name, self.patterns)
+        pattern = first_match(name, self.patterns)
         if pattern is None:
             patterns = ", ".join(map(repr, self.patterns))
             raise ValueError(f"attention site '{name}' matches none of the patterns {patterns}; add one")
@@ -138,7 +131,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def keeps_prior(self, name: str) -> bool:
         """Whether a latent site is meant to be drawn from its prior."""
-        return _first_match(name, self.keep_prior) is not None
+        return first_match(name, self.keep_prior) is not None
 
     def get_posterior(self, name: str, prior: Any) -> Any:
         """Posterior of a site: that of its family or messenger, else the prior itself."""
@@ -147,7 +140,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             family.check_fits(prior, site=name)
             args, kwargs = self.args_kwargs
             return family.posterior(prior, *args, **kwargs)
-        pattern = _first_match(name, self.other_patterns)
+        pattern = first_match(name, self.other_patterns)
         if pattern is None:
             return prior
         # which reads these in its own run, whose place this one takes
@@ -184,7 +177,6 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"attention site '{msg['name']}' is there twice in one run; give each layer its own name=, or call "
                 f"name_sites(net); call a layer that is used again in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
-        _check_repetition(msg)
         family = self.family(msg["name"])
         msg["infer"].update(family.infer, family=family)
 
@@ -202,16 +194,6 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 # a point mass has no density: without this its "KL" would be -log p, MAP instead of soft attention
                 msg["mask"] = False
         super()._pyro_post_sample(msg)
-
-    def _check_patterns(self) -> None:
-        """Raise ValueError when a pattern matches no site of the model."""
-        sites = {name: is_attention_site(site) for name, site in self.trace.nodes.items() if site["type"] == "sample"}
-        matched = {_first_match(name, self.patterns if own else self.other_patterns) for name, own in sites.items()}
-        unused = [repr(pattern) for pattern in self.patterns + self.other_patterns if pattern not in matched]
-        if unused:
-            found = ", ".join(repr(name) for name, own in sites.items() if own)
-            found = found or "none; route its attention through LatentAttention"
-            raise ValueError(f"no site matches {', '.join(unused)}; the model's attention sites: {found}")
 
     def __getstate__(self) -> dict[str, Any]:
         # PyroModule's own leaves out weak references; a trace, of a whole autograd graph, cannot be pickled either
@@ -258,18 +240,6 @@ def keeps_prior(site: Any) -> bool:
     return site["infer"].get("family", site) is None
 
 
-def _first_match(name: str, patterns: tuple[str, ...]) -> str | None:
+def first_match(name: str, patterns: tuple[str, ...]) -> str | None:
+    """The first pattern that matches a name."""
     return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
-
-
-def _check_repetition(msg: Any) -> None:
-    """Raise ValueError when a plate of the model repeats an attention site, as it does where heads were forgotten."""
-    prior = msg["infer"]["prior"]
-    dims, head_dim = prior.scores.dim() - prior.layout.event_dim, prior.layout.head_dim
-    for frame in msg["cond_indep_stack"]:
-        if frame.vectorized and frame.size > 1 and -frame.dim > dims:
-            raise ValueError(
-                f"site '{msg['name']}': its scores have no dimension for plate '{frame.name}' of size {frame.size}; "
-                f"add that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate "
-                f"share their scores, one of size 1 at the left (.unsqueeze(0))"
-            )

@@ -43,10 +43,6 @@ class Layout(ABC):
         """Raise ValueError, naming the site, when the scores do not fit the layout."""
 
     @abstractmethod
-    def num_keys(self, scores: Tensor) -> int:
-        """Number of keys or source nodes."""
-
-    @abstractmethod
     def heads_first(self, keys: Tensor) -> Tensor:
         """Keys of this layout as ``[..., H, N, D]``."""
 
@@ -123,9 +119,6 @@ class Dense(Layout):
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys
-
-    def num_keys(self, scores: Tensor) -> int:
-        return scores.size(-1)
 
     def spread_keys(self, values: Tensor) -> Tensor:
         return values.unsqueeze(-2) if self.event_dim == 3 else values

@@ -40,7 +40,7 @@ class TokenLikelihood(TorchDistribution):
     Equals ``Categorical(logits=features @ weight.T + bias)`` in value and gradients. The logits are computed in chunks
     of rows, and again in the backward pass (not for masked targets), so that memory does not grow with rows times
     vocabulary. For observed sites, also below enumerated alignments, where features alone have one more dimension;
-    there :class:`AlignmentELBO` has the gradient computed with the value (:meth:`summed_over`), and no logits again.
+    there :class:`AlignmentELBO` has the gradient computed with the value, and no logits again.
 
     Under autocast, or for half-precision inputs, the matrix products are in half precision and all else in float32.
 
@@ -109,48 +109,23 @@ class TokenLikelihood(TorchDistribution):
             >>> likelihood.where(torch.tensor([True, False, True])).log_prob(torch.tensor(1)).exp()
             tensor([0.2500, 1.0000, 0.2500])
         """
-        self._check_broadcasts("rows have", rows)
+        if not broadcasts_to(rows.shape, self.batch_shape):
+            seen = f"rows have shape {tuple(rows.shape)}, which does not broadcast to the batch shape"
+            raise ValueError(f"TokenLikelihood: {seen} {tuple(self.batch_shape)}")
         new = copy.copy(self)
         new._rows = rows if self._rows is None else rows & self._rows
-        return new
-
-    def summed_over(self, dim: int, log_weight: Tensor, *, evidence: bool, roulette: float = 0.0) -> TokenLikelihood:
-        r"""Copy whose log probabilities have their gradient computed with them, for a sum over one dimension.
-
-        .. math:: \log \sum_n w_n\, p_n(t) \quad\text{or}\quad \sum_n w_n \log p_n(t)
-
-        is what the log probabilities are expected to be used for, as below alignments that are summed out: then a
-        training step computes the logits once. The results are the same, also where they are used otherwise, which
-        costs time.
-
-        Args:
-            dim: The dimension of n, below 0.
-            log_weight: log w, broadcastable to the batch shape; its gradient is not affected.
-            evidence: The first of the sums, else the second.
-            roulette: Terms whose share of the gradient is below this are left out of it at random, and count for more
-                where they stay (Russian roulette): the gradient is unbiased, and less work. Values are exact.
-
-        Raises:
-            ValueError: An argument is out of range, or the weights do not broadcast to the batch shape.
-
-        Example:
-            >>> likelihood = TokenLikelihood(torch.zeros(3, 2, 8), torch.zeros(4, 8))
-            >>> likelihood.summed_over(-2, torch.zeros(3, 1), evidence=True).log_prob(torch.tensor([1, 0])).exp()[0]
-            tensor([0.2500, 0.2500])
-        """
-        if not -len(self.batch_shape) <= dim < 0:
-            raise ValueError(f"TokenLikelihood: dim is {dim}, expected one of -1 to {-len(self.batch_shape)}")
-        if not 0 <= roulette < 1:
-            raise ValueError(f"TokenLikelihood: roulette is {roulette}, expected a share in [0, 1), such as 0.001")
-        self._check_broadcasts("log_weight has", log_weight)
-        new = copy.copy(self)
-        new._summed = _Summed(dim, log_weight, evidence, roulette)
         return new
 
     def below_alignments(
         self, alignments: Sequence[EnumeratedAlignment], mask: Tensor | bool | None, *, roulette: float = 0.0
     ) -> TokenLikelihood:
-        """Copy for a site with a mask below alignments that are summed out: it leaves out impossible keys, too."""
+        """Copy for a site with a mask below alignments that are summed out: it leaves out impossible keys, too.
+
+        Below one alignment the log probabilities have their gradient computed with them, for the sum they are expected
+        in, so that a training step computes the logits once; used otherwise they are right, too, and cost more time.
+        With ``roulette`` terms whose share of the gradient is below it are left out at random, and count for more where
+        they stay: the gradient is unbiased, and less work.
+        """
         over = [each for each in alignments if broadcasts_to(each.possible.shape, self.batch_shape)]
         if not over:
             return self
@@ -160,12 +135,8 @@ class TokenLikelihood(TorchDistribution):
         new, one = self.where(reduce(torch.logical_and, wanted)), over[0]
         if len(over) > 1 or not broadcasts_to(one.log_prob.shape, self.batch_shape):
             return new
-        return new.summed_over(one.dim, one.log_prob, evidence=one.evidence, roulette=roulette)
-
-    def _check_broadcasts(self, seen: str, tensor: Tensor) -> None:
-        if not broadcasts_to(tensor.shape, self.batch_shape):
-            seen = f"{seen} shape {tuple(tensor.shape)}, which does not broadcast to the batch shape"
-            raise ValueError(f"TokenLikelihood: {seen} {tuple(self.batch_shape)}")
+        new._summed = _Summed(one.dim, one.log_prob, one.evidence, roulette)
+        return new
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log probability of tokens, in the common shape of tokens and batch; once differentiable.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,7 +22,7 @@ class Registry(dict[str, T]):
         ... class Red: ...
         >>> colours["rad"]
         Traceback (most recent call last):
-        ValueError: unknown colour 'rad'; did you mean 'red'? Registered: red
+        ValueError: unknown colour 'rad'; registered: red
     """
 
     def __init__(self, what: str) -> None:
@@ -42,6 +41,4 @@ class Registry(dict[str, T]):
         return add
 
     def __missing__(self, name: str) -> T:
-        close = difflib.get_close_matches(name, self, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else "."
-        raise ValueError(f"unknown {self.what} '{name}'{hint} Registered: {', '.join(self)}")
+        raise ValueError(f"unknown {self.what} '{name}'; registered: {', '.join(self)}")

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import pyro_attention
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("pyro_attention", "models", "guides", "experiments")
 LONGEST = 600  # lines of a file
+MOST_NAMES = 45  # at the top of the library
 LONGEST_LAUNCHER = 40  # of a command beside the packages of experiments
 
 # A box is one of these packages, a package inside experiments, one of its modules files, run and study, or "commands":
@@ -191,6 +194,10 @@ def test_the_core_reads_without_blocked_attention():
         names = [name for name in modules() if inside(name, f"pyro_attention.{core}")]
         assert names
         assert [pair for name in names for pair in imports(name) if inside(pair[0], "pyro_attention.blocked")] == []
+
+
+def test_the_library_has_few_names_at_its_top():
+    assert len(pyro_attention.__all__) <= MOST_NAMES
 
 
 def test_private_names_stay_in_their_package():

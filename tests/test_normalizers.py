@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from pyro_attention import Dense, DoublyNormalized, FixedGammaPrior, Hybrid, LatentAttention, Sinkhorn, Softmax
+from pyro_attention import Dense, DoublyNormalized, FixedGammaPrior, Hybrid, LatentAttention, Softmax
 from pyro_attention.normalizers import NORMALIZERS
+from pyro_attention.over_queries import Sinkhorn
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm, make_normalizer
 
 every_normalizer = pytest.mark.parametrize("name", list(NORMALIZERS))

@@ -67,8 +67,8 @@ elbo = AttentionELBO(kl_weight=0.001)
 print(check_model(guide.model, guide, x, edge_index, y, elbo=elbo))
 
 # %%
-# The report above lists every attention site before you train: its shape, its KL and its gradients. It says what is
-# wrong where something is: with the weight 1, that the KL outweighs the data.
+# The report above lists every attention site before you train: its shape and its KL. It says what is wrong where
+# something is: with the weight 1, that the KL outweighs the data.
 
 loss = elbo(guide.model, guide)
 optimizer = torch.optim.Adam(loss.parameters(), lr=0.02)

@@ -31,7 +31,7 @@ from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
 from pyro_attention.integrations.huggingface.convert import shards
 from pyro_attention.posterior.sampling import Noise
-from pyro_attention.schedules import Constant, Linear
+from pyro_attention.schedules import Linear
 
 Config = TypeVar("Config", bound=GlueConfig | QaConfig)
 Model = TypeVar("Model", bound=nn.Module)
@@ -238,7 +238,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(length**2 for length in lengths)
         warmup, weight = round(config.kl_warmup * steps), config.kl_weight / weights  # of the attention of an example
         pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
-        elbo = AttentionELBO(kl_weight=Linear(warmup, weight) if warmup else Constant(weight))
+        elbo = AttentionELBO(kl_weight=Linear(warmup, weight) if warmup else weight)
         module = self.training(model, guide, elbo, config).to(resolve_device(config.device))
         return Tuned(config, module, tokenizer)
 

@@ -17,16 +17,15 @@ from pyro_attention import (
     FixedGammaPrior,
     FixedLogNormalPrior,
     Soft,
-    SparseAlignmentPrior,
-    SparseCategorical,
     sample_posterior,
 )
 from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
+from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategorical
 from pyro_attention.posterior.predictive import seeded
 
-_MEMORY = 1e9  # bytes that the posterior samples of one pass may take
+_CHUNK = 32  # posterior samples that are drawn in one pass
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, *, exact: 
     if prior.kind != CategoricalAlignment.kind:
         count = 1 if isinstance(family, Soft) else num_samples
         with seeded(trained.config.seed):
-            samples = sample_posterior(trained.guide, *arguments, num_samples=count, memory_budget=_MEMORY)
+            samples = sample_posterior(trained.guide, *arguments, num_samples=count, chunk_size=_CHUNK)
         return BatchAlignment(mean, samples["alignment"].squeeze(-2))
     if not isinstance(family, Amortised):
         return BatchAlignment(mean, _exact_alignment(trained, batch).unsqueeze(0))

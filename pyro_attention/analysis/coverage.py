@@ -10,7 +10,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_attention.attention import name_model_sites
+from pyro_attention.attention import name_sites
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.posterior.sampling import sample_posterior, seeded
@@ -159,7 +159,7 @@ def _by_guide(guide: Any, num_draws: int) -> Infer:
 
 def _simulate(model: Any, args: Any, kwargs: Any) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
     """A draw of the model: weights of every attention site and which of them count ``[items, weights]``, and data."""
-    name_model_sites(model)
+    name_sites(model)
     trace = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
     truth, observations = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
     for name, site in trace.nodes.items():

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from pyro.distributions import Distribution
 from pyro.poutine import runtime
 from torch import nn
 
-from pyro_attention._checks import check_finite, check_kind
+from pyro_attention._checks import check_kind
 from pyro_attention.families.base import Family
 
 __all__ = ["Amortised"]
@@ -31,7 +30,7 @@ class Amortised(Family):
             Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid z)]`. An attribute that the training loop sets to False.
 
     Raises:
-        ValueError: At a call: scores of another shape than the layer's, or that are NaN or infinite where not masked.
+        ValueError: At a call: scores of another shape than the layer's.
 
     Example:
         >>> from pyro_attention import Categorical
@@ -67,7 +66,4 @@ class Amortised(Family):
         scores = scores.expand(own.shape)
         if self.from_prior:
             scores = scores + own.detach()
-        proposed = prior.with_scores(scores)
-        if torch.distributions.Distribution._validate_args:
-            check_finite("the inference network's output", proposed.scores)
-        return self.family.posterior(proposed)
+        return self.family.posterior(prior.with_scores(scores))

@@ -11,12 +11,12 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float, broadcasts_to, check_positive, in_transform
+from pyro_attention._checks import as_float, check_positive
 from pyro_attention.families.distribution import AttentionDistribution, LogWeights
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
 
-__all__ = ["FAMILIES", "PRIORS", "Family", "OneParameterFamily", "Prior", "check_constant", "shown"]
+__all__ = ["FAMILIES", "PRIORS", "Family", "OneParameterFamily", "Prior", "shown"]
 
 PRIORS: Registry[type[Prior]] = Registry("prior")
 
@@ -35,11 +35,6 @@ class Prior(nn.Module):
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
         """Prior over weights, or their logarithms, of the shape of ``scores``; keys are ``[..., H, N, D]`` if dense."""
         raise NotImplementedError
-
-    def complete(self, proposed: Any) -> AttentionDistribution:
-        """The prior of a call, of what :meth:`forward` gave with all that the layer proposes: most are that already."""
-        prior: AttentionDistribution = proposed
-        return prior
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
         """Weights of ordinary attention with these scores, for a model that goes on with them and needs no site."""
@@ -97,8 +92,7 @@ class OneParameterFamily(Family):
 
     Raises:
         TypeError: The value requires a gradient, as an ``nn.Parameter`` does; the family makes its own.
-        ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head; a module
-            gives values of another shape, or that are not positive and finite.
+        ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head.
     """
 
     def __init__(self, name: str, value: float | Tensor | nn.Module, *, of: str, learnable: bool) -> None:
@@ -107,7 +101,8 @@ class OneParameterFamily(Family):
         self.network = value if isinstance(value, nn.Module) else None
         if isinstance(value, nn.Module):
             return
-        check_constant(name, value, "pass its value and learnable=True: its logarithm is the parameter")
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise TypeError(f"{name} requires a gradient, expected a constant; pass learnable=True to train it")
         check_positive(name, value)
         log_value = torch.as_tensor(value, dtype=torch.get_default_dtype()).log()
         if log_value.dim() > 1:
@@ -124,36 +119,17 @@ class OneParameterFamily(Family):
     def value(self, prior: LogWeights) -> Tensor:
         """The parameter in a shape that broadcasts against the prior's scores."""
         if self.network is not None:
-            return self._of_network(self.network, prior)
+            return as_float(self.network(prior))
         value, heads = self.log_value.exp(), prior.full_shape[prior.layout.head_dim]
         if value.numel() not in (1, heads):
             raise ValueError(f"{self._name} has {value.numel()} entries, expected 1 or one for each of {heads} heads")
         return prior.layout.spread_heads(value) if value.dim() else value
-
-    def _of_network(self, network: nn.Module, prior: LogWeights) -> Tensor:
-        value, who = as_float(network(prior)), f"site '{prior.site}': {type(network).__name__}"
-        if not broadcasts_to(value.shape, prior.full_shape):
-            expected = f"what broadcasts to the scores {tuple(prior.full_shape)}, as [..., heads, queries, 1] if dense"
-            raise ValueError(f"{who} gives {self._name} of shape {tuple(value.shape)}, expected {expected}")
-        checked = torch.distributions.Distribution._validate_args and not in_transform(value)
-        if checked and not (good := (value > 0) & value.isfinite()).all():
-            worst, remedy = value[~good][0].item(), "end it in softplus and add a small number, as WidthNetwork"
-            raise ValueError(f"{who} gives {self._name} {worst}, expected positive finite numbers; {remedy}")
-        return value
 
     def extra_repr(self) -> str:
         if self.network is not None:
             return ""
         trained = ", learnable=True" if isinstance(self.log_value, nn.Parameter) else ""
         return f"{self._name}={shown(self.log_value.exp())}{trained}"
-
-
-def check_constant(
-    name: str, value: Any, remedy: str = "a prior with a trained parameter is a subclass of Prior"
-) -> None:
-    """Raise TypeError where a number asks for a gradient, which would not reach it: its logarithm is kept."""
-    if isinstance(value, Tensor) and value.requires_grad:
-        raise TypeError(f"{name} requires a gradient, which would not reach it, expected a constant; {remedy}")
 
 
 def shown(value: Tensor) -> Any:

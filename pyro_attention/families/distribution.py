@@ -12,19 +12,11 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from pyro_attention._checks import as_float, check_finite, check_positive
+from pyro_attention._checks import as_float
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 
-__all__ = [
-    "AttentionDistribution",
-    "ContinuousWeights",
-    "LogWeights",
-    "check_same_event",
-    "enter",
-    "expand_shared",
-    "kl_log_weights",
-]
+__all__ = ["AttentionDistribution", "ContinuousWeights", "LogWeights", "enter", "expand_shared", "kl_log_weights"]
 
 Shared = TypeVar("Shared", bound=TorchDistribution)
 
@@ -138,12 +130,6 @@ def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
     return new
 
 
-def check_same_event(q: AttentionDistribution, p: AttentionDistribution) -> None:
-    """Raise ValueError unless a posterior and its prior have the same event shape."""
-    if q.event_shape != p.event_shape:
-        raise ValueError(f"KL between event shapes {tuple(q.event_shape)} and {tuple(p.event_shape)}")
-
-
 class ContinuousWeights(AttentionDistribution, TorchDistribution):
     """A distribution over the weights of a whole attention call, or over their logarithms, as one value.
 
@@ -158,12 +144,8 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         layout: Where the weights live; dense without a mask by default.
         shape: Full shape, batch + event, when the parameters do not span it.
         validate_args: As everywhere in torch.distributions.
-
-    Raises:
-        ValueError: A parameter that is NaN, infinite or not positive where it must be (``positive``).
     """
 
-    positive: ClassVar[tuple[str, ...]] = ()
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     has_rsample = True
 
@@ -182,10 +164,6 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         full = torch.broadcast_shapes(*(p.shape for p in parameters.values())) if shape is None else shape
         split = len(full) - self.layout.event_dim
         super().__init__(full[:split], full[split:], validate_args=validate_args)
-        if self._validate_args:
-            for name in parameters:
-                check = check_positive if name in self.positive else check_finite
-                check(f"{type(self).__name__}: {name}", getattr(self, name))
 
     @property
     def support(self) -> constraints.Constraint:
@@ -297,5 +275,4 @@ def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
 
     One rule serves every pair, because every prior is linear in a few moments of the posterior.
     """
-    check_same_event(q, p)
     return p.cross_entropy(q) - q.entropy()

@@ -1,4 +1,4 @@
-"""The Gamma family: its distribution over ``log S``, its priors and its posterior; the textbook KL from a Gamma."""
+"""The Gamma family: its distribution over ``log S``, its priors and its posterior."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Gamma as TorchGamma
-from torch.distributions import Weibull as TorchWeibull
-from torch.distributions import register_kl
 
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
-from pyro_attention.families.weibull import EULER_GAMMA
 from pyro_attention.layout import Layout
 from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, log_standard_gamma, trigamma_exp
 
-__all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights", "kl_weibull_gamma"]
+__all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
 
 
 class GammaWeights(LogWeights):
@@ -185,24 +181,3 @@ class Gamma(OneParameterFamily):
     def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> GammaWeights:
         log_concentration = self.value(prior).log()
         return prior.matched(GammaWeights, log_concentration, log_concentration - prior.scores)
-
-
-@register_kl(TorchWeibull, TorchGamma)
-def kl_weibull_gamma(q: TorchWeibull, p: TorchGamma) -> Tensor:
-    r"""KL of torch's Weibull(scale, concentration) from torch's Gamma(concentration, rate), per entry.
-
-    .. math:: \gamma a/k - a\log\lambda + \log k + b\lambda\Gamma(1+1/k) - \gamma - 1 - a\log b + \log\Gamma(a)
-
-    Example:
-        >>> kl = kl_weibull_gamma(TorchWeibull(torch.tensor(1.0), torch.tensor(1.0)), TorchGamma(1.0, 1.0))
-        >>> round(kl.item(), 6)
-        0.0
-
-    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
-    """
-    k, a, b = q.concentration, p.concentration, p.rate
-    expected = (q.scale.log() + torch.lgamma(1 + 1 / k)).exp()
-    return (
-        EULER_GAMMA * a / k - a * q.scale.log() + k.log() + b * expected
-        - EULER_GAMMA - 1 - a * b.log() + torch.lgamma(a)
-    )  # fmt: skip

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence, register_kl
 
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
-from pyro_attention.families.distribution import check_same_event
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.families.lognormal import NormalValue
 from pyro_attention.layout import Layout
@@ -63,7 +62,6 @@ def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
 
     Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models.
     """
-    check_same_event(q, p)
     q_normal, p_normal = (Normal(weights.loc, weights.scale, validate_args=False) for weights in (q, p))
     return q.sum_event(kl_divergence(q_normal, p_normal))
 

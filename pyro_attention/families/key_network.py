@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_positive
 from pyro_attention.edge_list import EdgeList
-from pyro_attention.families.base import Prior, check_constant, shown
+from pyro_attention.families.base import Prior, shown
 from pyro_attention.layout import Layout
 
 __all__ = ["ConstantPrior", "KeyNetwork"]
@@ -81,13 +81,11 @@ class ConstantPrior(Prior):
 
     def add_positive(self, name: str, value: float, *, of: str = "") -> None:
         """Keep a positive constant in a buffer, as its logarithm; ValueError when it is not positive and finite."""
-        check_constant(name, value)
         check_positive(name, value)
         self.register_buffer(f"log_{of}{name}", torch.tensor(math.log(value)))
 
     def add_constant(self, name: str, value: float, *, of: str = "") -> None:
         """Keep a constant in a buffer; ValueError when it is not finite."""
-        check_constant(name, value)
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value}, expected a finite number")
         self.register_buffer(f"{of}{name}", torch.tensor(float(value)))

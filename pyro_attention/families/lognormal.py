@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ class NormalValue(ContinuousWeights):
     Arguments and errors are those of :class:`ContinuousWeights`: ``loc`` and a positive ``scale``.
     """
 
-    positive: ClassVar[tuple[str, ...]] = ("scale",)
     loc: Tensor
     scale: Tensor
 

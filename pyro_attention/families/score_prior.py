@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pyro_attention._checks import check_kind
 from pyro_attention.families.base import Family, OneParameterFamily, Prior
-from pyro_attention.families.distribution import AttentionDistribution, LogWeights
-from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.families.distribution import LogWeights
 from pyro_attention.layout import Layout
 
 __all__ = ["FromPrior", "ScorePrior"]
@@ -49,17 +47,21 @@ class ScorePrior(Prior):
             )
         self.family = family
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:  # noqa: ARG002
-        # not a prior yet: it carries what the layer proposes to where the family takes it
-        return LogNormalWeights(scores, torch.ones_like(scores[..., :1]), layout=layout)
+    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:  # noqa: ARG002
+        return _Proposal(self.family, location=scores, layout=layout)
 
-    def complete(self, proposed: Any) -> AttentionDistribution:
-        inputs = {"queries": proposed.queries, "keys": proposed.keys, "site": proposed.site}
+
+class _Proposal(LogWeights):
+    """What the layer proposes; with all of it, it is the distribution of the family."""
+
+    def __init__(self, family: OneParameterFamily, **options: Any) -> None:
+        super().__init__(**options)
+        self.family = family
+
+    def proposing(self, *args: Any, **options: Any) -> Any:
+        proposed: Any = super().proposing(*args, **options)
         prior: Any = self.family.posterior(proposed)
-        completed: AttentionDistribution = prior.proposing(
-            proposed.scores, proposed.normalizer, normalizes=proposed.normalizes, **inputs
-        )
-        return completed
+        return prior.proposing(*args, **options)
 
 
 class FromPrior(Family):

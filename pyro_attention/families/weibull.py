@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,6 @@ class WeibullWeights(LogWeights):
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
 
-    positive: ClassVar[tuple[str, ...]] = ("concentration",)
     log_scale: Tensor
     concentration: Tensor
 

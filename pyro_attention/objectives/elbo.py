@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -11,49 +12,55 @@ from pyro.distributions import Delta, TransformedDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.elbo import ELBO, ELBOModule
-from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.util import prune_subsample_sites
-from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
-from pyro_attention.registry import Registry
 
-__all__ = ["CHECKS", "AttentionELBO", "Check", "DifferentiableELBO", "check_model_of_guide", "is_point_mass"]
-
-
-class Check:
-    """What looks for mistakes while an objective trains."""
-
-    def run(self, elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
-        """Look at the traces of one run."""
-
-    def step(self, elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
-        """Look at the loss of a training step, and at the modules, or the trace of param sites, that it trains."""
+__all__ = ["EVALUATIONS", "RUN_CHECKS", "STEP_CHECKS", "AttentionELBO", "DifferentiableELBO", "is_point_mass"]
 
 
-CHECKS: Registry[Check] = Registry("check")  # those of the library are in pyro_attention.check
+# What looks for mistakes while an objective trains; pyro_attention.check fills these in. Around an evaluation, called
+# with the objective, the model, the guide, and what evaluates; of a run, with the objective, the guide and both traces;
+# of a step, with the objective, the loss, and the modules, or the trace of param sites, that it trains.
+EVALUATIONS: list[Callable[[Any, Any, Any, Callable[[], Tensor]], Tensor]] = []
+RUN_CHECKS: list[Callable[[Any, Any, Any, Any], None]] = []
+STEP_CHECKS: list[Callable[[Any, Tensor, Sequence[Any], Any], None]] = []
 
 
 class DifferentiableELBO(ELBO):
     """An objective with ``differentiable_loss``, which is all that its training needs."""
 
+    _terms: Mapping[str, Tensor] = {}  # log likelihoods at the observed sites, at the last evaluation
+
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
         """The loss as a module, called with the arguments of the model."""
-        check_model_of_guide(model, guide)
         return _CheckedModule(model, guide, self)
+
+    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
+        """The loss, whatever it is."""
+        raise NotImplementedError
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Estimate of the loss in nats, a scalar tensor."""
+        evaluate: Callable[[], Tensor] = partial(self._evaluate, model, guide, args, kwargs)
+        for around in EVALUATIONS:
+            evaluate = partial(around, self, model, guide, evaluate)
+        return evaluate()
+
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Estimate of the loss in nats, without gradient."""
+        with torch.no_grad():
+            return float(self.differentiable_loss(model, guide, *args, **kwargs))
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Value of the loss; its gradient is added to the parameters of the param store."""
-        check_model_of_guide(model, guide)
         with poutine.trace(param_only=True) as tracer:
-            loss: Tensor = self.differentiable_loss(model, guide, *args, **kwargs)  # type: ignore[attr-defined]
-        if not loss.requires_grad:
-            raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
-        for check in CHECKS.values():
-            check.step(self, loss, (), tracer.trace)
+            loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        for check in STEP_CHECKS:
+            check(self, loss, (), tracer.trace)
         loss.backward(retain_graph=self.retain_graph)
         return loss.item()
 
@@ -70,16 +77,9 @@ class _CheckedModule(ELBOModule):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().forward(*args, **kwargs)
         if loss.requires_grad:
-            for check in CHECKS.values():
-                check.step(self.elbo, loss, (self,), None)
+            for check in STEP_CHECKS:
+                check(self.elbo, loss, (self,), None)
         return loss
-
-
-def check_model_of_guide(model: Any, guide: Any) -> None:
-    """Raise ValueError when a guide that is a handler stands over another model."""
-    messenger: Any = poutine.unwrap(guide)
-    if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
-        raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
 
 
 class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
@@ -109,8 +109,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             the guide alone, or parameters that would not train.
 
     Example:
-        >>> import pyro
-        >>> from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
+        >>>         >>> from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
         >>> attention = LatentAttention("attention", FixedGammaPrior())
         >>> model = lambda scores, values: attention(scores, values).context
         >>> elbo = AttentionELBO()
@@ -149,26 +148,11 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
         return weight
 
-    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Estimate of the negative ELBO in nats, without gradient."""
-        with torch.no_grad():
-            return float(self.differentiable_loss(model, guide, *args, **kwargs))
-
-    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Estimate of the negative ELBO in nats, a scalar tensor."""
+    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         self.kl_record = {}
         loss: Tensor | float = 0.0
         for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):
-            elbo = self._elbo_particle(model_trace, guide_trace)
-            if is_validation_enabled() and not elbo.isfinite():
-                kl = {name: float(kl) for name, kl in self.kl_record.items()}
-                data = {name: model_trace.nodes[name]["log_prob_sum"].item() for name in model_trace.observation_nodes}
-                raise ValueError(
-                    f"the ELBO is {elbo.item()} (KL per site: {kl}; log likelihood per site: {data}); look for NaN or "
-                    f"impossible values in the observed data, for a learning rate too large, or for raw scores near "
-                    f"89, whose KL overflows (normalize_scores=True)"
-                )
-            loss = loss - elbo / self.num_particles
+            loss = loss - self._elbo_particle(model_trace, guide_trace) / self.num_particles
         return torch.as_tensor(loss)
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -184,18 +168,14 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
             model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
-        if is_validation_enabled():
-            check_model_guide_match(model_trace, guide_trace, self.max_plate_nesting)
         # not before the replay: model and guide share their minibatch
         model_trace, guide_trace = prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
         model_trace.compute_log_prob(lambda _, site: site["is_observed"])
         if self.kl_mean:
             _take_means(model_trace, guide_trace)
-        if is_validation_enabled():
-            for name in model_trace.observation_nodes:
-                check_site_shape(model_trace.nodes[name], self.max_plate_nesting)
-        for check in CHECKS.values():
-            check.run(self, guide, model_trace, guide_trace)
+        self._terms = {name: model_trace.nodes[name]["log_prob_sum"].detach() for name in model_trace.observation_nodes}
+        for check in RUN_CHECKS:
+            check(self, guide, model_trace, guide_trace)
         return model_trace, guide_trace
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:

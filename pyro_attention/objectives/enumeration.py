@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from math import isfinite
 from typing import Any
 
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from pyro.infer.util import is_validation_enabled
+from pyro.infer.traceenum_elbo import _compute_dice_elbo
 from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from pyro_attention.families.edge_alignment import EdgeAlignment, EdgeSum
 from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site
 from pyro_attention.node_likelihood import NodeLikelihood
-from pyro_attention.objectives.elbo import CHECKS, DifferentiableELBO
+from pyro_attention.objectives.elbo import RUN_CHECKS, DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
 
@@ -87,19 +86,12 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         self.cut_record: dict[str, Tensor] = {}
         self._autocasts: list[torch.autocast] = []
 
-    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Negative ELBO in nats."""
+    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
+        elbo = torch.zeros(())
         with self._autocast_of_the_model_alone():
-            loss: float = super().loss(model, guide, *args, **kwargs)
-        self._check_finite(loss)
-        return loss
-
-    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Negative ELBO in nats, a scalar tensor."""
-        with self._autocast_of_the_model_alone():
-            loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)
-        self._check_finite(loss.item())
-        return loss
+            for traces in self._get_traces(model, guide, args, kwargs):
+                elbo = elbo + _compute_dice_elbo(*traces) / self.num_particles
+        return -elbo
 
     @contextmanager
     def _autocast_of_the_model_alone(self) -> Iterator[None]:
@@ -124,19 +116,11 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             traces: tuple[Any, Any] = super()._get_trace(model, guide, args, kwargs)
         return traces
 
-    def _check_finite(self, loss: float) -> None:
-        """Raise ValueError when the loss is NaN or infinite, and name the observations whose terms are."""
-        if is_validation_enabled() and not isfinite(loss):
-            raise ValueError(
-                f"the ELBO is {-loss} (observed sites whose log probability is not finite: {self._suspects}); look for "
-                f"impossible values in the observed data, for infinite scores, or for a learning rate too large"
-            )
-
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
         self.support_record, self.cut_record = {}, {}
         for model_trace, guide_trace in self._get_enumerated(model, guide, args, kwargs):
-            nodes, observed = model_trace.nodes, model_trace.observation_nodes
-            self._suspects = [name for name in observed if not nodes[name]["log_prob_sum"].isfinite()]
+            nodes = model_trace.nodes
+            self._terms = {name: nodes[name]["log_prob"].detach().sum() for name in model_trace.observation_nodes}
             yield model_trace, guide_trace
 
     def _get_enumerated(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
@@ -156,9 +140,9 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             finally:
                 forget_run(messenger)
             enumeration.check_edges()
+            for check in RUN_CHECKS:
+                check(self, guide, *traces)
             _check_posteriors(*traces)
-            for check in CHECKS.values():
-                check.run(self, guide, *traces)
             for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles

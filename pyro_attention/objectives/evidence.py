@@ -11,6 +11,7 @@ from typing import Any
 import pyro
 import torch
 from pyro.distributions.util import scale_and_mask
+from pyro.infer.util import is_validation_enabled
 from pyro.poutine.subsample_messenger import SubsampleMessenger
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -84,8 +85,7 @@ class EvidenceELBO(AttentionELBO):
         )
         self.chunk_size = chunk_size
 
-    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Estimate of the negative log evidence in nats, a scalar tensor."""
+    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         check_guide(guide)
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
@@ -94,12 +94,13 @@ class EvidenceELBO(AttentionELBO):
         saves_memory = size < self.num_particles and torch.is_grad_enabled()
         # checkpoint keeps the random state of the devices that it sees among the arguments
         devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
-        chunks, scale = [], None
+        chunks, scale, validates = [], None, is_validation_enabled()
         for start in range(0, self.num_particles, size):
             place = slice(start, min(start + size, self.num_particles))
 
             def draw(*_: Tensor, place: slice = place) -> tuple[Tensor, Any]:
-                items = self._draw(model, guide, args, kwargs, place, normalized)
+                with pyro.validation_enabled(validates):  # as at first, when it is run again
+                    items = self._draw(model, guide, args, kwargs, place, normalized)
                 return items.log_weights, items.scale
 
             run = checkpoint(draw, *devices, use_reentrant=False) if saves_memory else draw()
@@ -108,7 +109,7 @@ class EvidenceELBO(AttentionELBO):
         log_weights = torch.cat(chunks)
         normalized.weights = log_weights.detach().softmax(0)
         bounds = log_weights.logsumexp(0) - math.log(self.num_particles)
-        if (count := (~bounds.isfinite()).sum().item()) and torch.distributions.Distribution._validate_args:
+        if torch.distributions.Distribution._validate_args and (count := (~bounds.isfinite()).sum().item()):
             raise ValueError(
                 f"the log evidence of {count} of {bounds.numel()} items is NaN or infinite: all of their "
                 f"{self.num_particles} weights vanish, or an observation is NaN; hide missing observations by "

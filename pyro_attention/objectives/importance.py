@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, Literal
 
+import pyro
 import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
 from pyro_attention.families.alignment import CategoricalAlignment
-from pyro_attention.guide import check_guide
+from pyro_attention.guide import DRAWS, check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.evidence import item_weights, sum_to_items
 
 __all__ = ["ImportanceELBO"]
 
@@ -24,7 +25,8 @@ class ImportanceELBO(AttentionELBO):
               w_{jk} = \frac{f(y_j \mid z_{jk})\, p(z_{jk})}{q(z_{jk})}, \quad z_{jk} \sim q
 
     It lies between the ELBO and the log evidence. Queries must be conditionally independent given the input and lie in
-    plates, with their observations. Masked queries contribute nothing; the scale of a site multiplies a query's bound.
+    plates, with their observations; queries whose observation is in fewer plates share their weights. Masked queries
+    contribute nothing; the scale of a site multiplies a query's bound.
 
     ============== ==================================================================================================
     objective      gradient, with :math:`\tilde w_{jk} = w_{jk} / \sum_i w_{ji}`
@@ -46,8 +48,8 @@ class ImportanceELBO(AttentionELBO):
         max_plate_nesting: Number of nested plates, without that of the particles; guessed when omitted.
 
     Raises:
-        ValueError: At a call: more latent sites than one, one that is no drawn alignment, or observations outside a
-            plate of the alignment or with another scale.
+        ValueError: At a call: more latent sites than one, one that is no drawn alignment, or as at a call of
+            :class:`EvidenceELBO`.
 
     Example:
         >>> import pyro
@@ -80,35 +82,33 @@ class ImportanceELBO(AttentionELBO):
         super().__init__(num_particles=num_particles, vectorize_particles=True, max_plate_nesting=max_plate_nesting)
         self.objective: Literal["iwae", "wake_sleep"] = objective
 
-    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         check_guide(guide)
-        return super()._get_traces(model, guide, args, kwargs)  # type: ignore[no-any-return]
-
-    def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
+        if self.max_plate_nesting == float("inf"):
+            self._guess_max_plate_nesting(model, guide, args, kwargs)
+        with pyro.plate(DRAWS, self.num_particles, dim=-int(self.max_plate_nesting)):
+            model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
         name = _drawn_alignment(model_trace, guide_trace)
-        prior, posterior = model_trace.nodes[name], guide_trace.nodes[name]
-        log_p, log_q = (
-            scale_and_mask(site["fn"].log_prob(site["value"]), mask=site["mask"]) for site in (prior, posterior)
-        )
-        log_f = _log_likelihood(model_trace, posterior, log_q.shape)
-        bounds = (_vimco if self.objective == "iwae" else _wake_sleep)(log_f, log_p, log_q)
-        # the caller takes a mean over particles
-        return torch.as_tensor(self.num_particles * scale_and_mask(bounds, scale=posterior["scale"]).sum())
+        site = guide_trace.nodes[name]
+        observed = [model_trace.nodes[other] for other in model_trace.observation_nodes]
+        items = item_weights([(site, model_trace.nodes[name]["fn"])], observed)
+        log_q = sum_to_items(site["fn"].log_prob(site["value"]), site, items.dims)
+        bounds = (_vimco if self.objective == "iwae" else _wake_sleep)(items.log_weights, log_q)
+        return -torch.as_tensor(scale_and_mask(bounds, scale=items.scale)).sum()
 
 
-def _vimco(log_f: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Bounds of the queries, of log probabilities ``[K, ...]``, with VIMCO's gradient."""
-    log_weights = log_f + log_p - log_q
+def _vimco(log_weights: Tensor, log_q: Tensor) -> Tensor:
+    """Bounds of the items, of log weights and probabilities ``[K, ...]`` of their draws, with VIMCO's gradient."""
     bounds = _log_mean(log_weights, 0)
     signal = (bounds - _log_mean(_without_own(log_weights), 1)).detach()
     return bounds + (signal * (log_q - log_q.detach())).sum(0)
 
 
-def _wake_sleep(log_f: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Bounds of the queries, of log probabilities ``[K, ...]``, with the gradient of both wake phases."""
-    log_weights = (log_f + log_p - log_q).detach()
-    phases = (log_weights.softmax(0) * (log_f + log_p + log_q)).sum(0)
-    return _log_mean(log_weights, 0) + (phases - phases.detach())
+def _wake_sleep(log_weights: Tensor, log_q: Tensor) -> Tensor:
+    """Bounds of the items, of log weights and probabilities ``[K, ...]``, with the gradient of both wake phases."""
+    fixed = log_weights.detach()
+    phases = (fixed.softmax(0) * (log_weights + 2 * log_q)).sum(0)
+    return _log_mean(fixed, 0) + (phases - phases.detach())
 
 
 def _without_own(log_weights: Tensor) -> Tensor:
@@ -121,23 +121,6 @@ def _without_own(log_weights: Tensor) -> Tensor:
 
 def _log_mean(log_weights: Tensor, dim: int) -> Tensor:
     return log_weights.logsumexp(dim) - math.log(log_weights.size(dim))
-
-
-def _log_likelihood(trace: Any, alignment: Any, shape: torch.Size) -> Tensor:
-    """Log likelihood of every query and particle, in the shape of the alignment's own log probability."""
-    total = torch.zeros((), device=alignment["value"].device)
-    plates = {frame.name for frame in alignment["cond_indep_stack"]}
-    for name in trace.observation_nodes:
-        site = trace.nodes[name]
-        missing = plates - {frame.name for frame in site["cond_indep_stack"]}
-        if missing:
-            seen = f"site '{name}' lies outside the plates {sorted(missing)} of site '{alignment['name']}'"
-            raise ValueError(f"{seen}; observe every query inside those plates, or use ScoreFunctionELBO")
-        if (torch.as_tensor(site["scale"]) != torch.as_tensor(alignment["scale"])).any():
-            seen = f"site '{name}' has scale {site['scale']} and site '{alignment['name']}' {alignment['scale']}"
-            raise ValueError(f"{seen}, expected the same; put poutine.scale around both")
-        total = total + scale_and_mask(site["unscaled_log_prob"], mask=site["mask"]).sum_to_size(shape)
-    return total
 
 
 def _drawn_alignment(model_trace: Any, guide_trace: Any) -> str:

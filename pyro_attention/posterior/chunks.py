@@ -6,17 +6,12 @@ plate, as for vectorised particles; two more passes check this.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyro
-import torch
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from pyro_attention.guide import DRAWS, is_attention_site
 from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, depth
@@ -25,37 +20,17 @@ __all__ = ["draw_chunks", "outputs"]
 
 
 @SAMPLERS.register("chunks")
-def draw_chunks(run: Run, num_samples: int, chunk_size: int | None, memory_budget: float | None) -> Iterator[Pass]:
-    """Passes of as many samples as asked for, or as fit in memory, by what the first pass, of one sample, takes.
-
-    Raises:
-        ValueError: A budget that is not positive, or below one sample; a model that does not broadcast.
-    """
-    if memory_budget is not None and not memory_budget > 0:
-        raise ValueError(f"memory_budget is {memory_budget}, expected a positive number of bytes, as 1e9")
-    size = _SampleSize()
-    measure: list[Any] = [] if memory_budget is None else [size, size.tensors]
-    first = Pass(*run(*measure))
-    if memory_budget is not None:
-        sample_bytes = size.with_copies_of(first.output) if run.whole else size.at_last_site
-        if sample_bytes > memory_budget:
-            raise ValueError(
-                f"memory_budget is {memory_budget:.3g} bytes, expected at least {sample_bytes}, about what one sample "
-                f"takes; raise it, give the model a smaller batch, or omit it for one sample a pass"
-            )
-        chunk_size = int(min(memory_budget / max(1, sample_bytes), chunk_size or num_samples))
-    chunk_size = chunk_size or 1
+def draw_chunks(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
+    """Passes of as many samples as asked for, the first of one; ValueError where a model does not broadcast."""
+    first = Pass(*run())
     nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
     yield first
-    if chunk_size > 1 and num_samples > 1:
+    if num_samples > 1:
         _check_broadcasts(run, first, nesting)
     del first  # the next pass needs the memory
     for start in range(1, num_samples, chunk_size):
-        if chunk_size == 1:
-            yield Pass(*run())
-        else:
-            count = min(chunk_size, num_samples - start)
-            yield Pass(*run(pyro.plate(DRAWS, count, dim=-1 - nesting)), nesting, count)
+        count = min(chunk_size, num_samples - start)
+        yield Pass(*run(pyro.plate(DRAWS, count, dim=-1 - nesting)), nesting, count)
 
 
 def outputs(drawn: Pass) -> Tensor:
@@ -88,21 +63,17 @@ class _AtValues(AtMean):
 
 
 def _check_broadcasts(run: Run, first: Pass, nesting: int) -> None:
-    """Raise unless each of two samples in a pass is what one alone is: attention at its mean, the rest as in the first.
-
-    The output is compared, or the weights of the sites that come last.
-    """
+    """Raise unless two samples of a pass are what one alone is: attention at its mean, the rest as in the first."""
     latent = [first.trace.nodes[name] for name in first.trace.stochastic_nodes]
     rest = [site for site in latent if not is_attention_site(site) and not site_is_subsample(site)]
-    if len(run.sites) == 1 and not rest:  # nothing is drawn ahead of it
-        return
     one = {site["name"]: site["value"] for site in rest}
     two = {site["name"]: site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape) for site in rest}
     alone = Pass(*run(_AtValues(one)))
     try:
         pair = Pass(*run(_AtValues(two), pyro.plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
-        by_output = not run.sites and isinstance(alone.output, Tensor)
-        found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, alone))
+        found, wanted = (dict(each.weights()) for each in (pair, alone))
+        if isinstance(alone.output, Tensor):
+            found["output"], wanted["output"] = outputs(pair), outputs(alone)
         for name, expected in wanted.items():
             atol = 0.01 * expected.nan_to_num(0, 0, 0).abs().max().item()  # as close as results in half precision are
             same = found[name].shape[1:] == expected.shape[1:]
@@ -114,54 +85,3 @@ def _check_broadcasts(run: Run, first: Pass, nesting: int) -> None:
             "count dimensions from the right, as in mean(-2) for mean(1), and draw no noise of its own."
         )
         raise
-
-
-class _SampleSize(Messenger):
-    """Bytes that a pass needs from its first attention site on: what many samples need many times; around a guide."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tensors, self.at_last_site = _NewTensors(), 0
-
-    def with_copies_of(self, value: Any) -> int:
-        """With about three copies of a value, as normalisation takes, or a transform with its statistics."""
-        copies = 3 * value.nbytes if isinstance(value, Tensor) else 0
-        return max(self.tensors.most, self.tensors.now + copies)
-
-    def _pyro_sample(self, msg: Any) -> None:
-        self.tensors.counting |= is_attention_site(msg)
-
-    def _pyro_post_sample(self, msg: Any) -> None:
-        if is_attention_site(msg):
-            self.at_last_site = self.with_copies_of(msg["value"])
-
-
-class _NewTensors(TorchDispatchMode):
-    """Bytes of the tensors that operations make while ``counting``: there now, and the most at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counting, self.now, self.most = False, 0, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        if self.counting:
-            seen = {storage._cdata for storage in _storages((args, kwargs))}
-            for storage in _storages(output):
-                # a view, or an operation in place, makes nothing new
-                if storage._cdata not in seen:
-                    seen.add(storage._cdata)
-                    self._add(storage.nbytes())
-                    weakref.finalize(storage, self._add, -storage.nbytes())
-        return output
-
-    def _add(self, size: int) -> None:
-        self.now += size
-        self.most = max(self.most, self.now)
-
-
-def _storages(tree: Any) -> list[Any]:
-    leaves = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout == torch.strided)
-    # a subclass that answers every operation itself need not have a storage
-    return [leaf.untyped_storage() for leaf in leaves if type(leaf).__torch_dispatch__ is Tensor.__torch_dispatch__]

@@ -129,8 +129,8 @@ def posterior_attention(
         raise ValueError(f"site is {site!r}, expected one of {seen}")
     weights, rows = draws[name].mean(0), []
     for key in range(weights.size(-1)):
-        run = Run(guide, args, kwargs, whole=True)
-        with _AtKey(name, key), closing(passes(run, 1, "none", None, None, None)) as runs:
+        run = Run(guide, args, kwargs)
+        with _AtKey(name, key), closing(passes(run, 1, "none", 1, None)) as runs:
             rows.append(_log_likelihood(next(runs).trace, name))
     log_f = torch.stack(rows, -1).unsqueeze(-2)
     products = weights * (log_f - log_f.amax(-1, keepdim=True)).exp()

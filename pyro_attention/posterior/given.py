@@ -26,8 +26,7 @@ def weighted_posterior(
     *args: Any,
     num_samples: int = 100,
     noise: Noise = "attention",
-    chunk_size: int | None = None,
-    memory_budget: float | None = None,
+    chunk_size: int = 1,
     seed: int | None = None,
     **kwargs: Any,
 ) -> WeightedPosterior:
@@ -43,7 +42,6 @@ def weighted_posterior(
         num_samples: Number of draws S.
         noise: "attention", or "both", where dropout masks are weighted with the rest.
         chunk_size: Draws in one pass.
-        memory_budget: Bytes that the draws of one pass may take.
         seed: Seed of this call alone.
         kwargs: Keyword arguments of the model.
 
@@ -68,8 +66,8 @@ def weighted_posterior(
     """
     if noise not in ("attention", "both"):
         raise ValueError(f"noise is '{noise}', but draws without noise have no weights; use 'attention' or 'both'")
-    run = Run(guide, args, kwargs, whole=True)
-    with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
+    run = Run(guide, args, kwargs)
+    with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
         return WeightedPosterior.of(draws)
 
 

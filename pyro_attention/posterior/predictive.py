@@ -14,17 +14,9 @@ from torch import Tensor
 from pyro_attention._checks import as_float
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.posterior.chunks import outputs
-from pyro_attention.posterior.sampling import Noise, Run, passes, sample_posterior, seeded
+from pyro_attention.posterior.sampling import Noise, Run, passes, seeded
 
-__all__ = [
-    "Moments",
-    "Noise",
-    "OrderStatistics",
-    "Prediction",
-    "predict",
-    "sample_posterior",
-    "seeded",
-]
+__all__ = ["Moments", "Noise", "Prediction", "predict", "seeded"]
 
 
 class Moments:
@@ -45,32 +37,6 @@ class Moments:
     def variance(self) -> Tensor:
         """Unbiased variance; zero for a single sample."""
         return self._squares / max(1, self.count - 1)
-
-
-class OrderStatistics:
-    """Exact quantile ``q`` of a stream of known length: keeps only the samples beyond it, on its shorter side."""
-
-    def __init__(self, q: float, num_samples: int) -> None:
-        if not 0 <= q <= 1:
-            raise ValueError(f"quantile {q} lies outside [0, 1]")
-        self._largest = q > 0.5
-        # position counted from the kept end
-        self._position = (1 - q if self._largest else q) * (num_samples - 1)
-        self._keep = min(num_samples, math.floor(self._position) + 2)
-        self._kept: Tensor | None = None
-
-    def update(self, chunk: Tensor) -> None:
-        """Count samples ``[S, ...]``."""
-        pool = chunk if self._kept is None else torch.cat([self._kept, chunk])
-        self._kept = pool.topk(min(self._keep, len(pool)), dim=0, largest=self._largest).values
-
-    def result(self) -> Tensor:
-        """The quantile, between two samples interpolated linearly; ValueError before the first one."""
-        if self._kept is None:
-            raise ValueError("no samples")
-        low = math.floor(self._position)
-        high = min(low + 1, len(self._kept) - 1)
-        return torch.lerp(self._kept[low], self._kept[high], self._position - low)
 
 
 @dataclass(frozen=True)
@@ -100,16 +66,14 @@ def predict(
     transform: Callable[[Tensor], Tensor] | None = None,
     quantiles: Sequence[float] = (),
     keep_samples: bool = False,
-    chunk_size: int | None = None,
-    memory_budget: float | None = None,
+    chunk_size: int = 1,
     seed: int | None = None,
     **kwargs: Any,
 ) -> Prediction:
     r"""Average a model's output over the posterior, :math:`\frac1S \sum_s f(x, W^{(s)})`, in a stream.
 
-    Mean and variance need no memory for the samples; a quantile ``q`` keeps the ``min(q, 1 - q) * S`` outermost ones
-    and is exact (linear interpolation, as :func:`torch.quantile`). Run it with ``noise`` "attention", "dropout" and
-    "both" to split the predictive variance into its sources.
+    Mean and variance need no memory for the samples; quantiles (linear interpolation, as :func:`torch.quantile`) do.
+    Run it with ``noise`` "attention", "dropout" and "both" to split the predictive variance into its sources.
 
     Args:
         guide: The guide, with or without handlers around it; its model is run and must return a tensor.
@@ -121,7 +85,6 @@ def predict(
         quantiles: Probabilities in [0, 1].
         keep_samples: Return the samples too.
         chunk_size: Samples drawn in one pass.
-        memory_budget: Bytes that the samples of one pass may take; samples that are kept come on top.
         seed: Seed of this call alone.
         kwargs: Keyword arguments of the model.
 
@@ -139,26 +102,34 @@ def predict(
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
     """
-    order = {q: OrderStatistics(q, num_samples) for q in quantiles}
+    if not all(0 <= q <= 1 for q in quantiles):
+        raise ValueError(f"quantiles are {list(quantiles)}, expected probabilities in [0, 1]")
     moments, samples = Moments(), []
-    run = Run(guide, args, kwargs, whole=True)
-    with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
+    run = Run(guide, args, kwargs)
+    with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
         for drawn in draws:
             chunk = outputs(drawn) if transform is None else transform(outputs(drawn))
             _check_averageable(chunk, transformed=transform is not None)
             moments.update(chunk)
-            for statistics in order.values():
-                statistics.update(chunk)
-            if keep_samples:
+            if keep_samples or quantiles:
                 samples.append(chunk)
             del drawn, chunk  # the next pass needs the memory
+    kept = torch.cat(samples) if samples else None
+    ordered = kept.sort(0).values if kept is not None and quantiles else torch.empty(0)
     return Prediction(
         mean=moments.mean,
         variance=moments.variance,
         num_samples=moments.count,
-        quantiles={q: statistics.result() for q, statistics in order.items()},
-        samples=torch.cat(samples) if keep_samples else None,
+        quantiles={q: _quantile(ordered, q) for q in quantiles},
+        samples=kept if keep_samples else None,
     )
+
+
+def _quantile(ordered: Tensor, q: float) -> Tensor:
+    """Quantile of sorted samples, as of :func:`torch.quantile`, which takes no large tensors."""
+    position = q * (len(ordered) - 1)
+    low = math.floor(position)
+    return torch.lerp(ordered[low], ordered[min(low + 1, len(ordered) - 1)], position - low)
 
 
 def _check_averageable(chunk: Any, *, transformed: bool) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Literal, get_args
 
 import torch
-from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -18,18 +17,7 @@ from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, plates_of, run_guide
 from pyro_attention.registry import Registry
 
-__all__ = [
-    "CONDITIONS",
-    "SAMPLERS",
-    "AtMean",
-    "Noise",
-    "Pass",
-    "Run",
-    "depth",
-    "passes",
-    "sample_posterior",
-    "seeded",
-]
+__all__ = ["CONDITIONS", "SAMPLERS", "AtMean", "Noise", "Pass", "Run", "depth", "passes", "sample_posterior", "seeded"]
 
 # Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
 _TURN = RLock()
@@ -43,8 +31,7 @@ def sample_posterior(
     num_samples: int = 100,
     noise: Noise = "attention",
     log_weights: bool = False,
-    chunk_size: int | None = None,
-    memory_budget: float | None = None,
+    chunk_size: int = 1,
     seed: int | None = None,
     given: Literal["observations"] | None = None,
     **kwargs: Any,
@@ -58,7 +45,6 @@ def sample_posterior(
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
         log_weights: Return the site's value ``log S`` instead of the normalised weights.
         chunk_size: Samples drawn in one pass, by a plate at the left (see :mod:`pyro_attention.posterior.chunks`).
-        memory_budget: Bytes that the samples of one pass may take: as many are drawn in it as fit.
         seed: Seed of this call alone.
         given: "observations" gives draws of :math:`p(W \mid x, y)`, whatever the guide has seen: those of
             :func:`weighted_posterior`, drawn again by their weights, each item by itself; it warns where few draws
@@ -84,22 +70,16 @@ def sample_posterior(
     if given is not None:
         if log_weights:
             raise ValueError(f"log_weights is set with given='{given}', expected one of them; leave it out")
-        options = {"noise": noise, "chunk_size": chunk_size, "memory_budget": memory_budget}
+        options = {"num_samples": num_samples, "noise": noise, "chunk_size": chunk_size}
         with seeded(seed):
-            return CONDITIONS[given](guide, *args, num_samples=num_samples, **options, **kwargs)
+            return CONDITIONS[given](guide, *args, **options, **kwargs)
     samples: dict[str, list[Tensor]] = {}
-    run = Run(guide, args, kwargs, whole=False)
-    with closing(passes(run, num_samples, noise, chunk_size, memory_budget, seed)) as draws:
+    with closing(passes(Run(guide, args, kwargs), num_samples, noise, chunk_size, seed)) as draws:
         for drawn in draws:
             for name, value in drawn.weights(log_weights=log_weights):
                 samples.setdefault(name, []).append(value)
             del drawn, value  # the next pass needs the memory
-    joined = {name: torch.cat(samples.pop(name)) for name in list(samples)}  # one at a time, for the memory
-    for name, values in joined.items():
-        if len(values) != num_samples:
-            seen = f"site '{name}' was reached by {len(values)} of {num_samples} samples"
-            raise ValueError(f"{seen}, expected all: attention sites may not change from pass to pass")
-    return joined
+    return {name: torch.cat(samples.pop(name)) for name in list(samples)}  # one at a time, for the memory
 
 
 @dataclass(frozen=True)
@@ -127,62 +107,44 @@ def depth(site: Any) -> int:
     return max((-frame.dim for frame in plates_of(site).values()), default=0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
-    """Runs a model under its guide, with its arguments; called with handlers to stand around, gives trace and output.
-
-    Unless the ``whole`` model is wanted, runs after the first end when the attention sites have their values.
-    """
+    """Runs a model under its guide, with its arguments and handlers to stand around; gives trace and output."""
 
     guide: Any
     args: Any
     kwargs: Any
-    whole: bool
-    sites: Collection[str] = ()
 
     def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
-        output = None
         with ExitStack() as stack:
-            for handler in (_Stop(self.sites), *around) if self.sites else around:
+            for handler in around:
                 stack.enter_context(handler)
-            # a run that is stopped returns no trace of its own
-            tracer = stack.enter_context(poutine.trace())
-            output = run_guide(self.guide, *self.args, **self.kwargs).output
-        if not (self.whole or self.sites):
-            self.sites = [name for name, site in tracer.trace.nodes.items() if is_attention_site(site)]
-        return tracer.trace, output
+            found = run_guide(self.guide, *self.args, **self.kwargs)
+        return found.trace, found.output
 
 
 # Draws given more than the guide has seen, by what is given.
 CONDITIONS: Registry[Callable[..., dict[str, Tensor]]] = Registry("condition")
 
-# Ways to draw samples; the first pass is one sample, and shows the model's sites.
-SAMPLERS: Registry[Callable[[Run, int, int | None, float | None], Iterator[Pass]]] = Registry("sampler")
+# Ways to draw several samples in one pass.
+SAMPLERS: Registry[Callable[[Run, int, int], Iterator[Pass]]] = Registry("sampler")
 
 
-@SAMPLERS.register("single")
-def _single(run: Run, num_samples: int, *options: Any) -> Iterator[Pass]:  # noqa: ARG001
-    for _ in range(num_samples):
-        yield Pass(*run())
-
-
-def passes(
-    run: Run, num_samples: int, noise: Noise, chunk_size: int | None, memory_budget: float | None, seed: int | None
-) -> Generator[Pass, None, None]:
+def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None) -> Generator[Pass, None, None]:
     """Run the model under the guide until all samples are drawn; arguments are those of :func:`sample_posterior`."""
     check_guide(run.guide)
     if noise not in get_args(Noise):
         raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
-    for name, count in (("num_samples", num_samples), ("chunk_size", 1 if chunk_size is None else chunk_size)):
+    for name, count in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
-    sampler = "single" if chunk_size in (None, 1) and memory_budget is None else "chunks"
-    if noise in ("dropout", "both") and sampler == "chunks":
+    if noise in ("dropout", "both") and chunk_size > 1:
         seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
-        raise ValueError(f"{seen}; use chunk_size=1 and no memory_budget")
+        raise ValueError(f"{seen}; use chunk_size=1")
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
     with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
-        yield from SAMPLERS[sampler](run, num_samples, chunk_size, memory_budget)
+        single = (Pass(*run()) for _ in range(num_samples))
+        yield from single if chunk_size == 1 else SAMPLERS["chunks"](run, num_samples, chunk_size)
 
 
 class AtMean(Messenger):
@@ -191,32 +153,6 @@ class AtMean(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
             msg["value"] = msg["fn"].mean_value
-
-
-class _Enough(BaseException):
-    """Ends a pass; no Exception, which a model might catch."""
-
-
-class _Stop(Messenger):
-    """Ends what runs inside as soon as all of some sites have their values."""
-
-    def __init__(self, names: Collection[str]) -> None:
-        super().__init__()
-        self.missing = set(names)
-
-    def __exit__(self, kind: Any, *error: Any) -> bool:  # type: ignore[override]
-        super().__exit__(kind, *error)
-        return kind is _Enough
-
-    def _pyro_sample(self, msg: Any) -> None:
-        self.missing.discard(msg["name"])
-        if not self.missing:
-            # Pyro calls it after all handlers, so the guide's trace has this site, too
-            msg["continuation"] = self._stop
-
-    @staticmethod
-    def _stop(_: Any) -> None:
-        raise _Enough
 
 
 @contextmanager

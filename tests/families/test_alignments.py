@@ -20,13 +20,11 @@ from pyro_attention import (
     Marginal,
     ScoreFunctionELBO,
     Soft,
-    SparseAlignmentPrior,
-    SparseCategorical,
     TokenLikelihood,
     sample_posterior,
 )
 from pyro_attention.families.alignment import CategoricalAlignment
-from pyro_attention.families.sparse import SparseAlignment
+from pyro_attention.families.sparse import SparseAlignment, SparseAlignmentPrior, SparseCategorical
 from pyro_attention.ops.sparsemax import sparsemax
 from tests.helpers import gradients
 from tests.toy_alignments import (

@@ -299,15 +299,12 @@ class KindContract:
 
     @pytest.mark.parametrize("normalize_scores", [True, False])
     def test_an_inference_network(self, family, prior, normalize_scores):
-        """One that returns the layer's scores gives the family's own posterior; one that returns NaN is refused."""
+        """One that returns the layer's scores gives the family's own posterior."""
         problem, model = Queries.random(), self.model(prior, normalize_scores=normalize_scores)
         plain = evaluate(model, build(family), problem)
         torch.testing.assert_close(evaluate(model, Amortised(self.network(), build(family)), problem), plain)
         shifted = Amortised(self.network(0.0), build(family), from_prior=True)
         torch.testing.assert_close(evaluate(model, shifted, problem)[0], plain[0])
-        guide = AttentionGuide(model, Amortised(self.network(float("nan")), build(family)))
-        with pytest.raises(ValueError, match="the inference network's output: 12 of 24 entries are NaN or infinite"):
-            guide.run(problem)
 
     def test_rows_are_simplices(self, family, prior):
         problem, model = Queries.random(), self.model(prior)

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from scipy import stats
-from torch.distributions import Dirichlet, Gamma, Normal, Weibull, kl_divergence
+from torch.distributions import Dirichlet, Normal, kl_divergence
 
 from pyro_attention import Dense, EdgeList, FixedGammaPrior, LatentAttention
 from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment, RelaxedAlignment
@@ -153,16 +153,10 @@ def paper(k, scale, a, b):
 
 
 @pytest.mark.parametrize(("k", "scale", "a", "b"), [(2.0, 0.5, 0.3, 4.0), (10.0, 3.0, 5.0, 0.7)])
-@pytest.mark.parametrize("module", [torch.distributions, dist], ids=["torch", "pyro"])
-def test_textbook_pair(module, k, scale, a, b):
-    """In S-space, for users of plain Pyro, too."""
+def test_textbook_pair(k, scale, a, b):
     expected = paper(k, scale, a, b)
-    q, p = module.Weibull(double(scale), double(k)), module.Gamma(double(a), double(b))
-    assert kl_divergence(q, p).item() == pytest.approx(expected, abs=1e-12)
     log_q = WeibullWeights(double(scale).log().expand(1, 1, 1), double(k))
     assert kl_divergence(log_q, prior("gamma", a, b)).item() == pytest.approx(expected, abs=1e-12)
-    inputs = [value.detach().exp().requires_grad_() for value in (randn(3), randn(3), randn(), randn(3))]
-    assert torch.autograd.gradcheck(lambda s, k, a, b: kl_divergence(Weibull(s, k), Gamma(a, b)), inputs)
 
 
 # sums over the event: masks, and parameters that are not expanded
@@ -231,13 +225,6 @@ def test_kl_on_an_edge_list(q, p):
 def test_kinds_have_no_kl_between_them(q, p):
     made = [BUILD[name](torch.zeros(1, 2, 3), torch.tensor(1.0)) for name in (q, p)]
     with pytest.raises(NotImplementedError, match="Weights and q type"):
-        kl_divergence(*made)
-
-
-@pytest.mark.parametrize("name", ["gamma", "gaussian", "dirichlet"])
-def test_other_events_have_no_kl(name):
-    made = [BUILD[name](torch.zeros(1, 1, keys), torch.tensor(1.0)) for keys in (2, 3)]
-    with pytest.raises(ValueError, match=r"event shapes \(1, 1, 2\) and \(1, 1, 3\)"):
         kl_divergence(*made)
 
 
@@ -420,16 +407,6 @@ def test_shapes(name):
     torch.testing.assert_close(small.entropy(), full.entropy())
     with pytest.raises(ValueError, match="must match event_shape"):
         d.log_prob(torch.zeros(1, 1, 3))
-
-
-@every_distribution
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
-def test_parameters_are_checked(name, bad):
-    location, wrong = torch.zeros(1, 1, 2), torch.tensor([[[1.0, bad]]])
-    for arguments in [(location, wrong)] + [(wrong, torch.tensor(1.0))] * (bad != -1):
-        with pytest.raises(ValueError, match=r"Weights: \w+( has an entry|: 1 of 2)"):
-            BUILD[name](*arguments, validate_args=True)
-        BUILD[name](*arguments, validate_args=False)
 
 
 @every_distribution

@@ -23,13 +23,13 @@ from pyro_attention import (
     NodeLikelihood,
     ScoreFunctionELBO,
     Soft,
-    SparseAlignmentPrior,
     check_model,
     elbo_for,
     exact_alignments,
     sample_posterior,
 )
 from pyro_attention.families.edge_alignment import EdgeAlignment
+from pyro_attention.families.sparse import SparseAlignmentPrior
 from tests.families.test_contract import KindContract, Model, Queries, SameScores, build, evaluate
 from tests.helpers import assert_mean, gradients, make_prior
 

@@ -1,7 +1,5 @@
 """Widths that are networks, and priors around the scores: closed forms, layouts, layers, and bad values."""
 
-import math
-
 import pyro
 import pytest
 import torch
@@ -137,32 +135,6 @@ def test_layers_hand_on_queries_and_keys(kind, of):
 
 
 # Mistakes
-
-
-class Returns(nn.Module):
-    """A network of widths that gives always the same."""
-
-    def __init__(self, value):
-        super().__init__()
-        self.given = value
-
-    def forward(self, prior):
-        return self.given
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (torch.tensor([[[1.0], [0.0]]]), "site 'attention': Returns gives concentration 0.0, expected positive finite"),
-        (torch.tensor(math.inf), "gives concentration inf, expected positive finite numbers; end it in softplus"),
-        (torch.tensor(math.nan), "gives concentration nan"),
-        (torch.ones(1, 3, 1), r"gives concentration of shape \(1, 3, 1\), expected what broadcasts to the scores"),
-    ],
-)
-def test_bad_widths(value, message):
-    attention = LatentAttention("attention", ScorePrior(Weibull(Returns(value))))
-    with pytest.raises(ValueError, match=message):
-        attention(torch.zeros(1, 2, 4), torch.zeros(1, 4, 3))
 
 
 @pytest.mark.parametrize(

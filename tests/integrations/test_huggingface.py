@@ -22,7 +22,6 @@ from pyro_attention import (
     ContextualGammaPrior,
     Dirichlet,
     FixedGammaPrior,
-    Gaussian,
     LogNormal,
     Soft,
     Weibull,
@@ -31,6 +30,7 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.families.distribution import AttentionDistribution
+from pyro_attention.families.gaussian import Gaussian
 from pyro_attention.integrations.huggingface import bayesian, deterministic, from_pretrained
 from pyro_attention.integrations.huggingface.attention import attend
 from pyro_attention.integrations.huggingface.probe import tensors

@@ -18,12 +18,12 @@ from pyro_attention import (
     Hybrid,
     LatentAttention,
     MultiheadAttention,
-    Sinkhorn,
     Soft,
     Softmax,
     Weibull,
 )
 from pyro_attention.analysis import explained_away
+from pyro_attention.over_queries import Sinkhorn
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm
 
 WIDTH, HEADS = 8, 2

@@ -23,9 +23,9 @@ from pyro_attention import (
     LogNormal,
     Marginal,
     Soft,
-    SparseAlignmentPrior,
     Weibull,
 )
+from pyro_attention.families.sparse import SparseAlignmentPrior
 from pyro_attention.ops.sparsemax import sparsemax
 
 SIZES = TranslationSizes(embedding=3, memory=4, decoder=5, attention=4)

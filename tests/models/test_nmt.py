@@ -28,11 +28,11 @@ from pyro_attention import (
     Marginal,
     ScoreFunctionELBO,
     Soft,
-    SparseAlignmentPrior,
     TokenLikelihood,
     Weibull,
     sample_posterior,
 )
+from pyro_attention.families.sparse import SparseAlignmentPrior
 from pyro_attention.ops.sparsemax import sparsemax
 from pyro_attention.ops.token_log_prob import summed_token_log_prob, token_log_prob
 from pyro_attention.posterior.predictive import seeded

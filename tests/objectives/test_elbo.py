@@ -37,7 +37,7 @@ from pyro_attention import (
     elbo_for,
 )
 from pyro_attention.families.weibull import WeibullWeights
-from pyro_attention.schedules import Constant, Cyclical, Linear, Sigmoid
+from pyro_attention.schedules import Linear, Sigmoid
 from tests.helpers import assert_mean, gradients, posterior_and_prior
 from tests.toy_alignments import Network, Toy, make_problem
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
@@ -76,12 +76,9 @@ def test_equals_the_stock_mean_field_elbo(make, family):
 # the weight of the KL
 
 EXAMPLES = [
-    (Constant(0), {0: 0, 7: 0}),
     (Linear(warmup=4, weight=0.1), {0: 0, 3: 0.075, 100: 0.1}),
     (Sigmoid(), {0: 0.5, 1: 1 / (1 + math.exp(-1)), 10**6: 1}),
     (Sigmoid(rate=0.1, midpoint=20, weight=2), {20: 1, 0: 2 / (1 + math.exp(2)), 40: 2 / (1 + math.exp(-2))}),
-    (Cyclical(period=10), {0: 0, 1: 0.2, 5: 1, 9: 1, 10: 0, 11: 0.2, 25: 1}),
-    (Cyclical(period=4, rise=1, weight=3), {0: 0, 2: 1.5, 3: 2.25, 4: 0}),
 ]
 
 
@@ -95,9 +92,8 @@ def test_schedules(schedule, values):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Constant(-1), "weight is -1, expected a finite number >= 0"),
+        (lambda: Linear(4, -1), "weight is -1, expected a finite number >= 0"),
         (lambda: Linear(warmup=0), "warmup is 0, expected a positive number"),
-        (lambda: Cyclical(period=5, rise=0), "rise is 0, expected a positive number"),
         (lambda: AttentionELBO(kl_weight=math.nan), "kl_weight is nan at step 0, expected a finite number >= 0"),
         (lambda: AttentionELBO(kl_weight=lambda step: -1.0), "kl_weight is -1.0 at step 0"),
         (lambda: AttentionELBO(kl="exact"), "kl is 'exact', expected 'closed_form' or 'sampled'"),

@@ -27,9 +27,9 @@ from pyro_attention import (
     Marginal,
     ScoreFunctionELBO,
     Soft,
-    SparseCategorical,
     Weibull,
 )
+from pyro_attention.families.sparse import SparseCategorical
 from tests.helpers import flat
 from tests.toy_alignments import (
     NEVER,
@@ -405,7 +405,7 @@ def outside(mean, y):
     [
         (another_site, r"2 latent sites \('alignment', 'shift'\), expected one alignment"),
         (scaled, r"'y' has scale 2\.0 and site 'alignment' 1\.0, expected the same"),
-        (outside, r"'y' lies outside the plates \['sentences'\] of site 'alignment'"),
+        (outside, r"no plate holds all sites \(plates by site: 'alignment' in \['sentences'\], 'y' in none"),
     ],
 )
 def test_models_without_importance_weights(observe, message):

@@ -13,10 +13,10 @@ from pyro_attention import (
     Dense,
     FixedGammaPrior,
     LatentAttention,
-    SparseAlignmentPrior,
     TokenLikelihood,
     exact_alignments,
 )
+from pyro_attention.families.sparse import SparseAlignmentPrior
 
 KEYS = 4
 PRIORS = {"dense": AlignmentPrior(), "sparse": SparseAlignmentPrior(), "top 2": SparseAlignmentPrior(k=2)}

@@ -26,11 +26,10 @@ from pyro_attention import (
     Soft,
     Weibull,
     exact_alignments,
-    posterior_attention,
     sample_posterior,
-    weighted_posterior,
 )
-from pyro_attention.posterior.given import UnreliableWeights, WeightedPosterior
+from pyro_attention.posterior.exact import posterior_attention
+from pyro_attention.posterior.given import UnreliableWeights, WeightedPosterior, weighted_posterior
 from tests.helpers import assert_mean
 
 SCORES = torch.tensor([[[0.3, -0.2]], [[0.0, 0.5]], [[-0.4, 0.1]]])
