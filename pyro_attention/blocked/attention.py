@@ -65,13 +65,10 @@ def attend_blocked(
     """
     site, prior = attention.name, attention.prior
     obstacle = blocked_obstacle(attention)
+    if obstacle is None and in_transform(queries, keys, values):
+        obstacle = "torch.export or the transforms of torch.func, such as vmap and grad"
     if obstacle is not None:
         raise ValueError(f"site '{site}': blocked attention does not support {obstacle}; use dense attention")
-    if in_transform(queries, keys, values):
-        raise ValueError(
-            f"site '{site}': blocked attention does not support torch.export or the transforms of torch.func, such as "
-            f"vmap and grad; use dense attention"
-        )
     for name, vectors in (("queries", queries), ("keys", keys), ("values", values)):
         check_scores(vectors, site=site, name=name)
     for mask in (key_mask, query_mask):

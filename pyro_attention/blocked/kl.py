@@ -1,12 +1,10 @@
 r"""Closed-form KL of blocked attention from sums that are linear in queries, keys and log-sum-exps of the rows.
 
 With scores :math:`\Phi_{ij} = q_i \cdot k_j - \ell_i`, every term of the KL of one key needs only sums over the queries
-that see it: :math:`\sum_i q_i`, :math:`\sum_i \ell_i`, and for a LogNormal prior their second moments.
+that see it: :math:`\sum_i q_i` and :math:`\sum_i \ell_i`. The KL from other priors takes a second pass over the scores.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
@@ -16,7 +14,6 @@ from pyro_attention._checks import as_float
 from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior
 from pyro_attention.families.distribution import LogWeights, kl_log_weights
 from pyro_attention.families.gamma import GammaWeights
-from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.ops.special import lgamma_exp
 
 __all__ = ["kl_blocked"]
@@ -44,14 +41,9 @@ def kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
     assert relative is not None  # a point mass has no KL
     # an autocast region would redo the products in half precision
     with torch.autocast(q.pairs.queries.device.type, enabled=False):
-        if prior is None or (q.pairs.causal and isinstance(prior, LogNormalWeights)):
+        if not isinstance(prior, GammaWeights) or (prior.log_rate.dim() and prior.log_rate.size(-1) != 1):
             return q.sum_windows(lambda rows: kl_log_weights(q.window(rows), p.window(rows)))
-        if isinstance(prior, GammaWeights):
-            cross = _gamma(q, relative, prior)
-        elif isinstance(prior, LogNormalWeights):
-            cross = _log_normal(q, relative, prior)
-        else:
-            raise NotImplementedError(f"blocked attention has no closed-form KL from {type(prior).__name__}")
+        cross = _gamma(q, relative, prior)
         return cross - _sum(q, q.pairs.counts() * relative.entropy_per_weight)
 
 
@@ -62,8 +54,6 @@ def _sum(q: BlockedPosterior, term: Tensor) -> Tensor:
 
 def _gamma(q: BlockedPosterior, relative: LogWeights, p: GammaWeights) -> Tensor:
     r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
-    if p.log_rate.dim() and p.log_rate.size(-1) != 1:
-        raise NotImplementedError("blocked attention has no closed-form KL from a Gamma prior with a rate per key")
     shift = relative.mean + p.log_rate
     constant = lgamma_exp(p.log_concentration) - p.concentration * shift
     expected = (relative.log_expected_weight + p.log_rate).exp() * _expected_sums(q)
@@ -75,7 +65,7 @@ def _score_sums(q: BlockedPosterior) -> Tensor:
     pairs = q.pairs
     sums = (pairs.sum_over_queries(as_float(pairs.queries)) * as_float(pairs.keys)).sum(-1, keepdim=True)
     if pairs.normalize:
-        sums = sums - pairs.sum_over_queries(q.log_sums().unsqueeze(-1))
+        sums = sums - pairs.sum_over_queries(q.log_sums.unsqueeze(-1))
     return sums.transpose(-1, -2)
 
 
@@ -83,30 +73,6 @@ def _expected_sums(q: BlockedPosterior) -> Tensor:
     """Sum over queries and keys of the exponentials of the scores, ``[..., H or 1, 1, 1]``."""
     seeing = q.pairs.seeing()
     # one for each query that sees a key, if these are normalised
-    total = seeing if q.pairs.normalize else q.log_sums().exp().where(seeing, 0)
+    total = seeing if q.pairs.normalize else q.log_sums.exp().where(seeing, 0)
     queries = q.event_shape[1]
     return as_float(total).expand(*total.shape[:-1], queries).sum(-1)[..., None, None]
-
-
-def _log_normal(q: BlockedPosterior, relative: LogWeights, p: LogNormalWeights) -> Tensor:
-    r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[\log S] + (\mathrm{E}_q[\log S]-m)^2)/2s^2`.
-
-    The squares from mean and covariance of the queries (with their log-sum-exps), all of which see the same keys.
-    """
-    precision = p.scale.square().reciprocal() / 2
-    constant = p.scale.log() + 0.5 * math.log(2 * math.pi) + relative.variance * precision
-    queries, keys = as_float(q.pairs.queries), as_float(q.pairs.keys)
-    if q.pairs.normalize:
-        log_sums = q.log_sums().unsqueeze(-1)
-        queries = torch.cat([queries.expand(*log_sums.shape[:-1], -1), -log_sums], -1)
-        keys = torch.cat([keys, torch.ones_like(keys[..., :1])], -1)
-    counts = q.pairs.counts()
-    valid = queries.new_ones(queries.size(-2), 1)
-    if q.pairs.query_mask is not None:
-        valid = q.pairs.query_mask[..., None, :, None].to(queries.dtype)
-    mean = (queries * valid).sum(-2, keepdim=True) / valid.sum(-2, keepdim=True).clamp(min=1)
-    centred = (queries - mean) * valid
-    spread = ((keys @ (centred.transpose(-1, -2) @ centred)) * keys).sum(-1).unsqueeze(-2)
-    distance = mean @ keys.transpose(-1, -2) + relative.mean - p.loc
-    squares = spread.where(counts > 0, 0) + counts * distance.square()
-    return _sum(q, counts * constant) + _sum(q, squares * precision)
