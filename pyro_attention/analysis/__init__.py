@@ -42,7 +42,7 @@ from pyro_attention.analysis.classification import (
 )
 from pyro_attention.analysis.coverage import Coverage, check_coverage
 from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
-from pyro_attention.analysis.explained_away import ExplainedAway, explained_away, hybrid_weights
+from pyro_attention.analysis.key_mass import hybrid_weights, key_mass
 
 __all__ = [
     "Alignment",
@@ -51,7 +51,6 @@ __all__ = [
     "Coverage",
     "CredibleIntervals",
     "EdgeIntervals",
-    "ExplainedAway",
     "GoldAlignment",
     "PAvPU",
     "SelectiveAccuracy",
@@ -65,11 +64,11 @@ __all__ = [
     "credible_intervals",
     "decompose_uncertainty",
     "edge_intervals",
-    "explained_away",
     "fit_temperature",
     "hard_alignment",
     "hybrid_weights",
     "k_max",
+    "key_mass",
     "mbr_alignment",
     "merge_pieces",
     "pavpu",

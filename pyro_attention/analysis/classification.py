@@ -290,8 +290,8 @@ def decompose_uncertainty(probabilities: Tensor) -> UncertaintyDecomposition:
     r"""Split the predictive entropy, :math:`H[\bar p] = \frac1S \sum_s H[p^{(s)}] + I`.
 
     Args:
-        probabilities: Samples ``[S, items, classes]``, or ``[items, classes]``, whose mutual information is 0; items may
-            be the rows of attention weights, ``[S, queries, keys]``.
+        probabilities: Samples ``[S, items, classes]``, or ``[items, classes]``, whose mutual information is 0. Items
+            may be the rows of attention weights, ``[S, queries, keys]``.
 
     Raises:
         TypeError: Probabilities are no floats.

@@ -58,8 +58,7 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
         >>> found.mean.shape
         torch.Size([5, 2])
     """
-    remedy = "choose one graph of a batch before; [samples, edges, heads]"
-    checked = check_samples("samples", samples, axes="E, H", min_samples=2, remedy=remedy)
+    checked = check_samples("samples", samples, axes="E, H", min_samples=2)
     good = (checked >= 0) & (checked <= 1 + ROUNDING)
     if not good.all():
         raise ValueError(
