@@ -48,8 +48,7 @@ def bayesian(
     Raises:
         TypeError: ``prior`` makes no prior, or a layer is a subclass with a forward of its own.
         ValueError: There is no such layer, a pattern matches none, or a layer cannot be copied: it has
-            ``add_bias_kv`` or ``add_zero_attn``, parametrised or quantised weights, or hooks. The module is then as it
-            was.
+            ``add_bias_kv`` or ``add_zero_attn``, quantised weights, or hooks. The module is then as it was.
 
     Example:
         >>> import torch

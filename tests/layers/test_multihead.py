@@ -228,7 +228,7 @@ def test_half_precision_and_nan_in_masks():
         found = run(mine, *tensors, attn_mask=mask.to(dtype))[0]
         torch.testing.assert_close(found, run(mine, *tensors, attn_mask=mask)[0], rtol=1e-2, atol=1e-2)
     mask[1, 2] = torch.nan
-    with pytest.raises(ValueError, match="attn_mask is NaN or infinite in 1 of 20 entries, expected numbers"):
+    with pytest.raises(ValueError, match="attn_mask is NaN or infinite, expected numbers"):
         mine(*tensors, attn_mask=mask)
     with pyro.validation_enabled(False):  # NaN is not taken for a mask
         assert mine(*tensors, attn_mask=mask)[0].isnan().any()
