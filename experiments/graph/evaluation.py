@@ -144,7 +144,7 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
 
     attention, dropout, both = (moments(samples[kind]) for kind in ("attention", "mc_dropout", "both"))
     split = split_variance(attention=attention, dropout=dropout, both=both)
-    return {f"variance_share_{source}": getattr(split, f"{source}_share") for source in _SOURCES}
+    return {f"variance_share_{source}": split.share(source) for source in _SOURCES}
 
 
 def prediction_table(metrics: Mapping[str, float]) -> str:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from pyro_attention.analysis.inputs import ROUNDING, check_choice, check_floats, check_samples
+from pyro_attention.analysis.inputs import ROUNDING, check_floats, check_samples
 from pyro_attention.posterior.predictive import Prediction
 
 __all__ = [
@@ -30,8 +30,6 @@ __all__ = [
     "selective_accuracy",
     "split_variance",
 ]
-
-Tested = Literal["logits", "probabilities"]
 
 
 @dataclass(frozen=True)
@@ -159,13 +157,12 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
 
 @dataclass(frozen=True)
 class PAvPU:
-    """Items by accuracy and certainty at a threshold; counts of batches may be added, ``first + second``.
+    """Items by accuracy and certainty at a threshold.
 
     Counts are whole numbers unless accuracies are soft: sums of ``a`` where they say accurate, of ``1 - a`` elsewhere.
 
     Attributes:
         threshold: An item is uncertain when its p-value exceeds it.
-        test: What was tested, "logits" or "probabilities".
         num_samples: Number of samples M of the test. Any gap becomes certain as it grows, so only results of one M
             are comparable.
         accurate_certain: Items accurate and certain.
@@ -175,7 +172,6 @@ class PAvPU:
     """
 
     threshold: float
-    test: Tested
     num_samples: int
     accurate_certain: float
     accurate_uncertain: float
@@ -188,30 +184,8 @@ class PAvPU:
         certain, uncertain = self.accurate_certain, self.inaccurate_uncertain
         return (certain + uncertain) / (certain + uncertain + self.accurate_uncertain + self.inaccurate_certain)
 
-    @property
-    def accurate_given_certain(self) -> float:
-        """Fraction of the certain items that are accurate; NaN when none is certain."""
-        return _ratio(self.accurate_certain, self.inaccurate_certain)
 
-    @property
-    def uncertain_given_inaccurate(self) -> float:
-        """Fraction of the inaccurate items that are uncertain; NaN when none is inaccurate."""
-        return _ratio(self.inaccurate_uncertain, self.inaccurate_certain)
-
-    def __add__(self, other: PAvPU) -> PAvPU:
-        mine, others = astuple(self), astuple(other)
-        if mine[:3] != others[:3]:
-            raise ValueError(f"threshold, test and num_samples are {mine[:3]} and {others[:3]}, expected the same")
-        return PAvPU(*mine[:3], *(count + more for count, more in zip(mine[3:], others[3:], strict=True)))
-
-
-def _ratio(part: float, rest: float) -> float:
-    return part / (part + rest) if part + rest else math.nan
-
-
-def pavpu(
-    logits: Tensor, accuracy: Tensor, *, test: Tested, thresholds: Sequence[float] = (0.01, 0.05, 0.1)
-) -> dict[float, PAvPU]:
+def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.01, 0.05, 0.1)) -> dict[float, PAvPU]:
     r"""Patch accuracy versus patch uncertainty, :math:`\frac1N \sum_n a_n c_n + (1 - a_n)(1 - c_n)`.
 
     An item is certain, c = 1, when the p-value of a paired two-sided t-test, that the two classes of largest mean
@@ -221,7 +195,6 @@ def pavpu(
     Args:
         logits: Samples ``[M, items, classes]``, at least two; of any noise. Logs of probabilities serve as well.
         accuracy: Of the deterministic prediction, ``[items]``: boolean, or soft accuracies from 0 to 1 as in VQA.
-        test: Compare "logits", as Bayesian Attention Modules does, or "probabilities".
         thresholds: Levels of the test, each between 0 and 1.
 
     Returns:
@@ -230,18 +203,18 @@ def pavpu(
     Raises:
         ImportError: SciPy is not installed.
         TypeError: Logits are no floats.
-        ValueError: Wrong shapes, fewer than two samples, numbers out of range or not finite, or an unknown test.
+        ValueError: Wrong shapes, fewer than two samples, or numbers out of range or not finite.
 
     Example:
         >>> logits = torch.tensor([[[2.0, 0.0], [1.0, 0.0]], [[2.1, 0.0], [-0.8, 0.0]], [[1.9, 0.0], [0.1, 0.0]]])
-        >>> at = pavpu(logits, torch.tensor([True, True]), test="logits")[0.05]
+        >>> at = pavpu(logits, torch.tensor([True, True]))[0.05]
         >>> at.pavpu, at.accurate_certain, at.accurate_uncertain
         (0.5, 1.0, 1.0)
 
     Source: Mukhoti and Gal (2018), Evaluating Bayesian Deep Learning Methods for Semantic Segmentation; the test is
     that of Fan et al. (2020), Bayesian Attention Modules.
     """
-    p_values = _p_values(logits, test)
+    p_values = _p_values(logits)
     accurate = _check_accuracy("accuracy", accuracy, len(p_values)).to(p_values.device)
     if not thresholds or not all(0 < threshold < 1 for threshold in thresholds):
         raise ValueError(f"thresholds is {tuple(thresholds)}, expected numbers between 0 and 1, such as 0.05")
@@ -249,21 +222,19 @@ def pavpu(
     for threshold in thresholds:
         uncertain = p_values > threshold
         parts = [part[where].sum().item() for part in (accurate, 1 - accurate) for where in (~uncertain, uncertain)]
-        results[threshold] = PAvPU(threshold, test, len(logits), *parts)
+        results[threshold] = PAvPU(threshold, len(logits), *parts)
     return results
 
 
-def _p_values(logits: Tensor, test: Tested) -> Tensor:
+def _p_values(logits: Tensor) -> Tensor:
     """p-values of each item, float64 ``[items]``; 0 where the differences are all the same, or 1 where they are 0."""
     try:
         from scipy.special import stdtr
     except ImportError as error:
         raise ImportError("the t-test of PAvPU needs SciPy: pip install 'pyro-attention[analysis]'") from error
-    check_choice("test", test, Tested)
     samples = _check_logits(logits, min_samples=2)
-    probabilities = samples.softmax(-1)
-    top = probabilities.mean(0).topk(2).indices.expand(len(samples), -1, -1)
-    scores = (samples if test == "logits" else probabilities).gather(-1, top).double()
+    top = samples.softmax(-1).mean(0).topk(2).indices.expand(len(samples), -1, -1)
+    scores = samples.gather(-1, top).double()
     differences = scores[..., 0] - scores[..., 1]
     mean, deviation = differences.mean(0), differences.std(0)
     t = mean.abs() * math.sqrt(len(samples)) / deviation
@@ -331,24 +302,10 @@ class VarianceSplit:
     dropout: Tensor
     interaction: Tensor
 
-    @property
-    def attention_share(self) -> float:
-        """Share of attention noise in the total variance."""
-        return self._share(self.attention)
-
-    @property
-    def dropout_share(self) -> float:
-        """Share of dropout in the total variance."""
-        return self._share(self.dropout)
-
-    @property
-    def interaction_share(self) -> float:
-        """Share of the interaction in the total variance; may be negative."""
-        return self._share(self.interaction)
-
-    def _share(self, part: Tensor) -> float:
-        total = self.total.double().sum().item()
-        return part.double().sum().item() / total if total else math.nan
+    def share(self, source: Literal["attention", "dropout", "interaction"]) -> float:
+        """Share of a source in the total variance; that of the interaction may be negative."""
+        total, part = self.total.double().sum().item(), getattr(self, source).double().sum().item()
+        return part / total if total else math.nan
 
 
 def split_variance(*, attention: Prediction, dropout: Prediction, both: Prediction) -> VarianceSplit:
@@ -363,7 +320,7 @@ def split_variance(*, attention: Prediction, dropout: Prediction, both: Predicti
         >>> ones = torch.ones(3)
         >>> predictions = [Prediction(mean=ones, variance=v * ones, num_samples=100) for v in (3.0, 2.0, 4.0)]
         >>> split = split_variance(attention=predictions[0], dropout=predictions[1], both=predictions[2])
-        >>> split.attention_share, split.dropout_share, split.interaction_share
+        >>> split.share("attention"), split.share("dropout"), split.share("interaction")
         (0.75, 0.5, -0.25)
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.

@@ -8,19 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import register_kl
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float, check_scores
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
-from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.distribution import LogWeights, kl_log_weights
+from pyro_attention.families.gamma import GammaWeights
 from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Softmax
+from pyro_attention.ops.special import lgamma_exp
 
-__all__ = ["NOISE", "BlockedPosterior", "BlockedPrior", "BlockedValue", "Pairs"]
+__all__ = ["NOISE", "BlockedPrior", "BlockedValue", "Pairs"]
 
 _WINDOW_ENTRIES = 2**20
 
@@ -288,23 +291,13 @@ class _BlockedWeights(LogWeights):
 
 
 class BlockedPrior(_BlockedWeights):
-    """Prior of the weights of query-key pairs.
-
-    Args:
-        network: Prior network: a module called with (scores, keys, layout).
-        pairs: Queries, keys and masks.
-        per_query: Whether its parameters differ from query to query, as those of a contextual prior under a causal
-            mask do; then its KL is computed by windows.
-        site: Name of the site, for messages.
-
-    Attributes:
-        parameters: The prior with parameters per key, which all queries share; None when it is one per query.
-    """
+    """Prior of the weights of query-key pairs; per query it has other parameters for each, and its KL takes windows."""
 
     def __init__(self, network: Callable[..., LogWeights], pairs: Pairs, *, per_query: bool, site: str) -> None:
         super().__init__(pairs)
         self.network, self.site = network, site
         shape_only = pairs.queries.new_zeros(()).expand(pairs.shape)
+        # those per key, which all queries share
         self.parameters = None if per_query else network(shape_only, pairs.keys, pairs.layout())
 
     def window(self, rows: slice) -> LogWeights:
@@ -326,11 +319,7 @@ class BlockedPrior(_BlockedWeights):
         raise _not_blocked(self.site)
 
     def matched(self, posterior: type[Any], *parameters: Any) -> Any:
-        """Posterior with these parameters, the first of which are the scores, shifted.
-
-        Raises:
-            ValueError: They are not, or the distribution is not one of :data:`NOISE`.
-        """
+        """Posterior with these parameters, the first of which are the scores, shifted; ValueError otherwise."""
         location, *spread = parameters
         zero = as_float(self.pairs.queries).new_zeros(self.event_shape[0], 1, 1)
         if posterior not in NOISE or not isinstance(location, _Shifted):
@@ -360,10 +349,7 @@ class BlockedPrior(_BlockedWeights):
 class BlockedPosterior(_BlockedWeights):
     r"""Posterior of the weights of query-key pairs: :math:`\log S_{ij} = \Phi_{ij} + \delta + c\,\varepsilon_{ij}`.
 
-    Args:
-        pairs: Queries, keys and masks.
-        relative: Distribution for scores of zero, with one entry or one per head; None adds no noise.
-        site: Name of the site, for messages.
+    ``relative`` is that of scores of zero, with one entry or one per head; None adds no noise.
     """
 
     def __init__(self, pairs: Pairs, relative: LogWeights | None, *, site: str) -> None:
@@ -394,3 +380,51 @@ class BlockedPosterior(_BlockedWeights):
         if "log_sums" not in self.known:
             self.known["log_sums"] = self.pairs.log_sums()
         return self.known["log_sums"]
+
+
+@register_kl(BlockedPosterior, BlockedPrior)
+def _kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
+    r"""KL summed over all pairs that may attend: q's batch shape, in nats.
+
+    With scores :math:`\Phi_{ij} = q_i \cdot k_j - \ell_i`, every term of the KL from a Gamma prior needs only the sums
+    :math:`\sum_i q_i` and :math:`\sum_i \ell_i` over the queries that see a key; other priors need the scores again.
+    """
+    relative, prior = q.relative, p.parameters
+    assert relative is not None  # a point mass has no KL
+    # an autocast region would redo the products in half precision
+    with torch.autocast(q.pairs.queries.device.type, enabled=False):
+        if not isinstance(prior, GammaWeights) or (prior.log_rate.dim() and prior.log_rate.size(-1) != 1):
+            return q.sum_windows(lambda rows: kl_log_weights(q.window(rows), p.window(rows)))
+        cross = _gamma(q, relative, prior)
+        return cross - _sum(q, q.pairs.counts() * relative.entropy_per_weight)
+
+
+def _sum(q: BlockedPosterior, term: Tensor) -> Tensor:
+    """Sum of ``[..., H or 1, 1, N]`` over heads and keys: the batch shape."""
+    return term.expand(*q.batch_shape, q.event_shape[0], 1, -1).sum((-3, -2, -1))
+
+
+def _gamma(q: BlockedPosterior, relative: LogWeights, p: GammaWeights) -> Tensor:
+    r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
+    shift = relative.mean + p.log_rate
+    constant = lgamma_exp(p.log_concentration) - p.concentration * shift
+    expected = (relative.log_expected_weight + p.log_rate).exp() * _expected_sums(q)
+    return _sum(q, q.pairs.counts() * constant - p.concentration * _score_sums(q)) + _sum(q, expected)
+
+
+def _score_sums(q: BlockedPosterior) -> Tensor:
+    """Sum of the scores over the queries that see each key, ``[..., H, 1, N]``."""
+    pairs = q.pairs
+    sums = (pairs.sum_over_queries(as_float(pairs.queries)) * as_float(pairs.keys)).sum(-1, keepdim=True)
+    if pairs.normalize:
+        sums = sums - pairs.sum_over_queries(q.log_sums.unsqueeze(-1))
+    return sums.transpose(-1, -2)
+
+
+def _expected_sums(q: BlockedPosterior) -> Tensor:
+    """Sum over queries and keys of the exponentials of the scores, ``[..., H or 1, 1, 1]``."""
+    seeing = q.pairs.seeing()
+    # one for each query that sees a key, if these are normalised
+    total = seeing if q.pairs.normalize else q.log_sums.exp().where(seeing, 0)
+    queries = q.event_shape[1]
+    return as_float(total).expand(*total.shape[:-1], queries).sum(-1)[..., None, None]

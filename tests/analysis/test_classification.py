@@ -4,7 +4,7 @@ import itertools
 import math
 import subprocess
 import sys
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple
 
 import pytest
 import torch
@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 from sklearn.metrics import brier_score_loss, log_loss
-from torch import nn
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
-from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull, predict
 from pyro_attention.analysis import (
     classification_scores,
     decompose_uncertainty,
@@ -28,7 +26,6 @@ from pyro_attention.analysis import (
 from pyro_attention.posterior.predictive import Prediction
 from tests.analysis.random_inputs import PROPERTY, for_all, sampled, shuffled
 
-TESTS = ["logits", "probabilities"]
 LABELS = torch.tensor([0, 1, 1])
 HALVES = torch.full((2, 3, 2), 0.5)
 
@@ -168,77 +165,60 @@ def test_all_four_counts():
     certain, tie = (2.0, 2.0, 2.0), (0.0, 0.0, 0.0)
     items = [(certain, True)] * 4 + [(tie, True)] * 3 + [(certain, False)] * 1 + [(tie, False)] * 2
     logits = two_classes(*(differences for differences, _ in items))
-    at = pavpu(logits, torch.tensor([correct for _, correct in items]), test="logits")
+    at = pavpu(logits, torch.tensor([correct for _, correct in items]))
     assert list(at) == [0.01, 0.05, 0.1]
     for result in at.values():
         assert (result.accurate_certain, result.accurate_uncertain) == (4, 3)
         assert (result.inaccurate_certain, result.inaccurate_uncertain) == (1, 2)
         assert result.pavpu == pytest.approx(6 / 10)
-        assert result.accurate_given_certain == pytest.approx(4 / 5)
-        assert result.uncertain_given_inaccurate == pytest.approx(2 / 3)
-    everything = pavpu(logits, torch.ones(10), test="logits")[0.05]
-    assert math.isnan(everything.uncertain_given_inaccurate)
+    everything = pavpu(logits, torch.ones(10))[0.05]
     assert everything.pavpu == pytest.approx(5 / 10)
 
 
-def p_below(logits, test, threshold):
+def p_below(logits, threshold):
     """Whether an item alone is certain at a threshold."""
     right = torch.ones(logits.size(1))
-    return pavpu(logits, right, test=test, thresholds=(threshold,))[threshold].accurate_certain == 1
+    return pavpu(logits, right, thresholds=(threshold,))[threshold].accurate_certain == 1
 
 
-@pytest.mark.parametrize("test", TESTS)
 @pytest.mark.parametrize("samples", [2, 20])
-def test_agrees_with_scipy_item_by_item(test, samples):
+def test_agrees_with_scipy_item_by_item(samples):
     problem = sampled(samples=samples, items=50, classes=5)
-    tested = problem.logits if test == "logits" else problem.probabilities
     for item in range(50):
         first, second = problem.probabilities.mean(0)[item].argsort(descending=True)[:2]
-        p, logits = ttest_rel(tested[:, item, first], tested[:, item, second]).pvalue, problem.logits[:, [item]]
-        assert p_below(logits, test, min(p * (1 + 1e-9), (1 + p) / 2))
-        assert not p_below(logits, test, p * (1 - 1e-9))
+        p, logits = (
+            ttest_rel(problem.logits[:, item, first], problem.logits[:, item, second]).pvalue,
+            problem.logits[:, [item]],
+        )
+        assert p_below(logits, min(p * (1 + 1e-9), (1 + p) / 2))
+        assert not p_below(logits, p * (1 - 1e-9))
 
 
 def test_the_top_two_are_those_of_the_mean_probability():
     """Class 2 has the largest mean logit, but classes 0 and 1 the largest mean probabilities."""
     logits = torch.tensor([[[10.0, 0.0, 6.0]], [[0.0, 10.0, 6.0]], [[10.0, 0.0, 6.0]]], dtype=torch.float64)
     p = ttest_rel(logits[:, 0, 0], logits[:, 0, 1]).pvalue
-    assert (p_below(logits, "logits", p + 1e-9), p_below(logits, "logits", p - 1e-9)) == (True, False)
+    assert (p_below(logits, p + 1e-9), p_below(logits, p - 1e-9)) == (True, False)
 
 
-@pytest.mark.parametrize("test", TESTS)
 @for_all(min_samples=2)
-def test_bounds_and_order(test, problem, seed):
+def test_bounds_and_order(problem, seed):
     logits, correct = problem.logits, problem.correct
-    results = pavpu(logits, correct, test=test)
+    results = pavpu(logits, correct)
     for result in results.values():
         assert result.accurate_certain + result.accurate_uncertain == correct.sum()
     order = shuffled(len(correct), seed)
-    assert pavpu(logits[:, order], correct[order], test=test) == results
+    assert pavpu(logits[:, order], correct[order]) == results
 
 
 def test_soft_accuracy():
     """The mean of a c + (1 - a)(1 - c)."""
     problem = sampled(samples=4, items=60)
     accuracy = torch.tensor([0.0, 1 / 3, 2 / 3, 1.0], dtype=torch.float64).repeat(15)
-    certain = torch.tensor([p_below(problem.logits[:, [item]], "logits", 0.05) for item in range(60)]).double()
-    result = pavpu(problem.logits, accuracy, test="logits")[0.05]
+    certain = torch.tensor([p_below(problem.logits[:, [item]], 0.05) for item in range(60)]).double()
+    result = pavpu(problem.logits, accuracy)[0.05]
     assert 0 < certain.sum() < 60
     assert result.pavpu == pytest.approx((accuracy * certain + (1 - accuracy) * (1 - certain)).mean().item())
-    assert result.accurate_given_certain == pytest.approx(((accuracy * certain).sum() / certain.sum()).item())
-
-
-def halves():
-    problem = sampled(samples=5, items=60)
-    parts = slice(0, 60), slice(0, 25), slice(25, None)
-    return [pavpu(problem.logits[:, part], problem.correct[part], test="logits")[0.05] for part in parts]
-
-
-def test_batches_may_be_added():
-    whole, first, second = halves()
-    assert first + second == whole
-    with pytest.raises(ValueError, match=r"threshold, test and num_samples are .* expected the same"):
-        first + replace(second, num_samples=6)
 
 
 def entropy(*probabilities):
@@ -298,30 +278,11 @@ def prediction(*variances, num_samples=100):
 def test_split_by_hand():
     split = split_variance(attention=prediction(1.0, 3.0), dropout=prediction(2.0, 0.0), both=prediction(4.0, 2.0))
     assert split.interaction.tolist() == [1.0, -1.0]
-    assert (split.attention_share, split.dropout_share, split.interaction_share) == pytest.approx((4 / 6, 2 / 6, 0))
-    nothing = split_variance(attention=prediction(0.0), dropout=prediction(0.0), both=prediction(0.0))
-    assert math.isnan(nothing.attention_share)
-
-
-def test_split_of_a_model():
-    """Attention plus an independent dropped constant of variance .7^2 * .3/.7 = .21: hardly an interaction."""
-    attention, dropout = LatentAttention("attention", FixedGammaPrior()), nn.Dropout(0.3)
-
-    def model():
-        context = attention(torch.zeros(1, 300, 4), torch.arange(4.0).reshape(1, 4, 1)).context
-        return context.flatten() + dropout(torch.full((300,), 0.7))
-
-    split = split_variance(
-        **{
-            noise: predict(AttentionGuide(model, Weibull(2.0)), num_samples=60, noise=noise, seed=3)
-            for noise in ("attention", "dropout", "both")
-        }
+    assert (split.share("attention"), split.share("dropout"), split.share("interaction")) == pytest.approx(
+        (4 / 6, 2 / 6, 0)
     )
-    assert split.dropout.mean().item() == pytest.approx(0.21, rel=0.05)
-    assert abs(split.interaction_share) < 0.05
-    assert min(split.attention_share, split.dropout_share) > 0.2
-    total = split.attention_share + split.dropout_share + split.interaction_share
-    assert total == pytest.approx(1.0)
+    nothing = split_variance(attention=prediction(0.0), dropout=prediction(0.0), both=prediction(0.0))
+    assert math.isnan(nothing.share("attention"))
 
 
 ITEMS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.3, 1.0])), min_size=1, max_size=6)
@@ -360,8 +321,8 @@ def test_ties_give_the_mean_over_all_orders(items):
         (lambda: classification_scores(HALVES * math.nan, LABELS), "probabilities go down to nan"),
         (lambda: classification_scores(1.1 * HALVES, LABELS), r"sum to 1.1 over the classes .*apply .softmax"),
         (lambda: decompose_uncertainty(HALVES[0, 0]), r"expected \[items, classes\] or \[S, items, classes\]"),
-        (lambda: pavpu(HALVES[0], torch.ones(3), test="logits"), "with at least 2 samples"),
-        (lambda: pavpu(HALVES, torch.ones(4), test="logits"), r"accuracy has shape \(4,\)"),
+        (lambda: pavpu(HALVES[0], torch.ones(3)), "with at least 2 samples"),
+        (lambda: pavpu(HALVES, torch.ones(4)), r"accuracy has shape \(4,\)"),
         (lambda: selective_accuracy(torch.ones(3), torch.ones(2)), r"correct has shape \(2,\)"),
         (lambda: split_variance(attention=prediction(1.0), dropout=prediction(1.0, 1.0), both=prediction(1.0)),
          r"dropout has shape \(2,\), both \(1,\); expected predictions of the same items"),
@@ -394,7 +355,7 @@ def test_half_precision(dtype):
 def test_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     with pytest.raises(ImportError, match=r"needs SciPy: pip install 'pyro-attention\[analysis\]'"):
-        pavpu(HALVES, torch.ones(3), test="logits")
+        pavpu(HALVES, torch.ones(3))
 
 
 def test_nothing_is_loaded_before_it_is_needed():

@@ -74,7 +74,7 @@ def test_softmax_explains_away_and_doubly_normalised_attention_does_not():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: edge_intervals(ROWS.expand(2, 4, 1).log(), EDGES), "an entry -0.6931, .* leave out log_weights=True"),
+        (lambda: edge_intervals(ROWS.expand(2, 4, 1).log(), EDGES), "leave out log_weights=True"),
         (lambda: edge_intervals(ROWS.expand(2, 4, 1), EDGES.flip(0)), r"in-edges of node 0 sum to 0\.5, expected 1"),
         (lambda: edge_intervals(ROWS.expand(2, 4, 1), EDGES[:, :3]), "samples hold 4 edges, edge_index 3 between 3"),
         (lambda: key_mass(torch.full((1, 2, 3), -1.0)), "expected normalised weights, not log weights"),

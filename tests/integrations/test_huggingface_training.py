@@ -1,6 +1,5 @@
 """Likelihoods of the heads against transformers' own losses, and training by loops, Lightning and Trainer."""
 
-import pyro
 import pytest
 import torch
 from torch.distributions import kl_divergence
@@ -11,7 +10,7 @@ pytest.importorskip("transformers")
 import transformers
 
 from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull, predict
-from pyro_attention.integrations.huggingface import ELBOModel, bayesian, deterministic
+from pyro_attention.integrations.huggingface import ELBOModel, bayesian
 from pyro_attention.posterior.sampling import AtMean
 from tests.integrations.tiny_transformers import SUPPORTED
 
@@ -177,7 +176,6 @@ CASES = [
     ("BertForSequenceClassification", {"num_labels": 1}, NUMBERS, lambda x, target: normal(x[..., 0], target)),
     ("BertForSequenceClassification", {"num_labels": 3, "problem_type": "regression"}, SEVERAL, normal),
     ("BertForSequenceClassification", {"num_labels": 3}, SEVERAL, several),
-    ("BertForTokenClassification", {"num_labels": 3}, MASKED, cross_entropy),
     ("BertForMaskedLM", {}, MASKED, cross_entropy),
 ]
 
@@ -204,14 +202,6 @@ def test_decoders_read_the_labels(name):
     torch.testing.assert_close(loss, model(input_ids=IDS, labels=labels).loss * (labels != -100).sum())
 
 
-def test_choices():
-    model = head("BertForMultipleChoice")
-    ids = IDS.unsqueeze(1).expand(3, 2, 4).contiguous()
-    labels = torch.tensor([0, 1, 1])
-    loss = AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=ids, labels=labels)
-    torch.testing.assert_close(loss, model(input_ids=ids, labels=labels).loss * 3)
-
-
 def test_answers():
     model = head("BertForQuestionAnswering")
     guide = AttentionGuide(model, Soft())
@@ -223,22 +213,6 @@ def test_answers():
     torch.testing.assert_close(loss, expected)
     mean = predict(guide, input_ids=IDS, num_samples=1).mean
     torch.testing.assert_close(mean, torch.stack([output.start_logits, output.end_logits], 1))
-
-
-def test_a_likelihood_of_the_user():
-    made = transformers.BertModel(transformers.BertConfig(**FAMILIES["bert"].options)).eval()
-    guide = AttentionGuide(bayesian(made), Soft())
-    with pytest.raises(ValueError, match=r"the likelihood of BertModel is not known.* likelihood=f"):
-        ELBOModel(made, guide)
-
-    def first_state(output, labels):
-        target = pyro.distributions.Normal(output.last_hidden_state[:, 0, 0], 1.0)
-        pyro.sample("labels", target, obs=labels["labels"])
-
-    deterministic_again = deterministic(made)
-    guide = AttentionGuide(bayesian(deterministic_again, likelihood=first_state), Soft())
-    loss = ELBOModel(made, guide)(input_ids=IDS, labels=NUMBERS)["loss"]
-    torch.testing.assert_close(loss, normal(made(input_ids=IDS).last_hidden_state[:, 0, 0], NUMBERS) / 3)
 
 
 def test_labels_that_do_not_fit():

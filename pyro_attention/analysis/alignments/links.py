@@ -6,10 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
-
-import torch
-from torch import Tensor
+from typing import Literal
 
 from pyro_attention.analysis.alignments.weights import Alignment, Link
 from pyro_attention.analysis.inputs import check_choice
@@ -27,7 +24,6 @@ __all__ = [
     "write_pharaoh",
 ]
 
-T = TypeVar("T", Alignment, "GoldAlignment")
 _Links = tuple[set[Link], set[Link]]  # sure and possible ones
 
 _LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})", re.ASCII)
@@ -155,8 +151,8 @@ def alignment_error_rate(
 
 
 def _pairs(
-    first: Mapping[str, Alignment] | Sequence[Alignment], second: Mapping[str, T] | Sequence[T]
-) -> Iterator[tuple[str, Alignment, T]]:
+    first: Mapping[str, Alignment] | Sequence[Alignment], second: Mapping[str, GoldAlignment] | Sequence[GoldAlignment]
+) -> Iterator[tuple[str, Alignment, GoldAlignment]]:
     """Name, and what both hold for it."""
     by_name = first if isinstance(first, Mapping) else {str(i): alignment for i, alignment in enumerate(first)}
     others = second if isinstance(second, Mapping) else {str(i): alignment for i, alignment in enumerate(second)}
@@ -170,34 +166,24 @@ def _pairs(
         yield name, alignment, others[name]
 
 
-def agreement(alignments: Mapping[str, Sequence[Alignment]]) -> Tensor:
-    r"""F1 between the alignments of every two schemes, :math:`2 |A \cap B| / (|A| + |B|)`.
+def agreement(first: Sequence[Alignment], second: Sequence[Alignment]) -> float:
+    r"""F1 between two alignments of the same sentences, :math:`2 |A \cap B| / (|A| + |B|)`; 1 where neither has links.
 
     Args:
-        alignments: Alignments of the same sentences by scheme.
-
-    Returns:
-        Symmetric float64 ``[schemes, schemes]``, summed over sentences before the division; 1 where neither has links.
+        first: Alignments A; the counts are summed over sentences before the division.
+        second: Alignments B.
 
     Raises:
-        ValueError: Other sentences.
+        ValueError: Other numbers of sentences.
 
     Example:
         >>> one, two = ([Alignment(frozenset(links), 2, 2)] for links in ({(0, 0), (1, 1)}, {(0, 0)}))
-        >>> agreement({"soft": one, "hard": two})
-        tensor([[1.0000, 0.6667],
-                [0.6667, 1.0000]], dtype=torch.float64)
+        >>> agreement(one, two)
+        0.66667
     """
-    names = list(alignments)
-    table = torch.ones(len(names), len(names), dtype=torch.float64)
-    for row, name in enumerate(names):
-        for column, other in enumerate(names[: row + 1]):
-            common = total = 0
-            for _, first, second in _pairs(alignments[name], alignments[other]):
-                common += len(first.links & second.links)
-                total += len(first.links) + len(second.links)
-            table[row, column] = table[column, row] = 2 * common / total if total else 1.0
-    return table
+    pairs = list(zip(first, second, strict=True))
+    total = sum(len(a.links) + len(b.links) for a, b in pairs)
+    return 2 * sum(len(a.links & b.links) for a, b in pairs) / total if total else 1.0
 
 
 def symmetrise(forward: Alignment, backward: Alignment, *, method: SymmetriseMethod) -> Alignment:
@@ -363,15 +349,12 @@ def read_sentences(path: str | Path) -> dict[str, list[str]]:
 def write_pharaoh(
     path: str | Path,
     alignments: Mapping[str, Alignment | GoldAlignment] | Sequence[Alignment | GoldAlignment],
-    *,
-    index: int = 0,
 ) -> None:
     r"""Write one sentence pair a line, links in order, ``i-j`` or ``ipj``; with an id and a tab for a mapping.
 
     Args:
         path: The file.
         alignments: Alignments by sentence id, or in a sequence.
-        index: 0 or 1, what the first word counts as; others read 0.
 
     Example:
         >>> import tempfile
@@ -380,11 +363,10 @@ def write_pharaoh(
         >>> path.read_text()
         '0-2 1-0\n'
     """
-    named = isinstance(alignments, Mapping)
-    lines = []
-    for name, alignment in alignments.items() if isinstance(alignments, Mapping) else enumerate(alignments):
-        text = _LINK.sub(lambda match: f"{int(match[1]) + index}{match[2]}{int(match[3]) + index}", str(alignment))
-        lines.append(f"{name}\t{text}\n" if named else f"{text}\n")
+    if isinstance(alignments, Mapping):
+        lines = [f"{name}\t{alignment}\n" for name, alignment in alignments.items()]
+    else:
+        lines = [f"{alignment}\n" for alignment in alignments]
     Path(path).write_text("".join(lines), encoding="utf-8")
 
 

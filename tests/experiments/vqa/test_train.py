@@ -154,7 +154,7 @@ def test_certainty_and_temperature(weibull_run):
         known = {place: max(votes, key=votes.get) for place, votes in enumerate(data.known) if votes}
         labels[part] = [*known], torch.tensor([*known.values()])
     accurate = torch.from_numpy(np.load(weibull_run / "predictions.npz")["accuracy"])
-    found = pavpu(logits["test"], accurate, test="logits")[0.05]
+    found = pavpu(logits["test"], accurate)[0.05]
     assert metrics["test_pavpu_05/both"] == pytest.approx(found.pavpu)
     scaling = fit_temperature(logits["val"][:, labels["val"][0]], labels["val"][1])
     places, classes = labels["test"]
