@@ -15,7 +15,7 @@ from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior
 from pyro_attention.normalizers import Softmax
 
-__all__ = ["attend_blocked", "blocked_obstacle"]
+__all__ = ["READS", "attend_blocked", "blocked_obstacle"]
 
 # What the parameters of a prior depend on, as scores are never held; add a prior of your own. Subclasses are not meant:
 # they may read more.
@@ -52,7 +52,7 @@ def attend_blocked(
         causal: Query i sees the keys 0 .. i alone.
 
     Raises:
-        ValueError: Something here is not blocked (see :func:`blocked_obstacle`), or as in ``LatentAttention.forward``.
+        ValueError: Something here is not blocked, or as in ``LatentAttention.forward``.
         TypeError: Queries, keys or values are not floating point, or a mask is not boolean.
         RuntimeError: Called from inside a backward pass (gradient checkpointing).
 
@@ -84,17 +84,7 @@ def attend_blocked(
 
 
 def blocked_obstacle(attention: LatentAttention, *, training: bool | None = None) -> str | None:
-    """What keeps a layer from being blocked; None when nothing does.
-
-    Args:
-        attention: The layer.
-        training: The mode of its dropout; the one it is in by default.
-
-    Example:
-        >>> from pyro_attention import DirichletPrior
-        >>> blocked_obstacle(LatentAttention("attention", DirichletPrior()))
-        'the prior DirichletPrior, only Gamma and LogNormal priors that do not read the scores'
-    """
+    """What keeps a layer from being blocked, in its dropout's mode or another; None when nothing does."""
     prior, p = attention.prior, attention.dropout.p
     if type(attention.normalizer) is not Softmax:
         return f"the normalizer {type(attention.normalizer).__name__}, only Softmax"

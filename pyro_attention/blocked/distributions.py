@@ -23,7 +23,7 @@ from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Softmax
 from pyro_attention.ops.special import lgamma_exp
 
-__all__ = ["NOISE", "BlockedPrior", "BlockedValue", "Pairs"]
+__all__ = ["NOISE", "BlockedPosterior", "BlockedPrior", "BlockedValue", "Pairs"]
 
 _WINDOW_ENTRIES = 2**20
 
@@ -32,18 +32,7 @@ _WINDOW_ENTRIES = 2**20
 class Pairs:
     r"""What determines the scores :math:`s_{ij} = q_i \cdot k_j` of an attention call, and who may attend to whom.
 
-    Args:
-        queries: ``[..., H, M, D]``, already scaled.
-        keys: ``[..., H, N, D]``.
-        key_mask: Boolean ``[..., N]``, True = may be attended to.
-        query_mask: Boolean ``[..., M]``, True = may attend.
-        causal: Query i sees the keys 0 .. i alone.
-        normalize: Whether scores enter the site as log-softmax.
-
-    Example:
-        >>> pairs = Pairs(torch.ones(1, 3, 4), torch.ones(1, 5, 4), causal=True)
-        >>> pairs.shape, pairs.counts().tolist()
-        (torch.Size([1, 3, 5]), [[[3.0, 2.0, 1.0, 0.0, 0.0]]])
+    Arguments are those of :func:`attend_blocked`; ``normalize`` says whether scores enter the site as log-softmax.
     """
 
     queries: Tensor
@@ -311,6 +300,7 @@ class BlockedPrior(_BlockedWeights):
 
     @property
     def queries(self) -> Any:
+        """What a network of widths asks for, which gives a width for each weight; ValueError."""
         raise _not_blocked(self.site)
 
     keys = queries

@@ -112,10 +112,8 @@ class LengthFirstAttention(MultiheadAttention):
 
     Example:
         >>> import torch
-        >>> x = torch.randn(5, 3, 8)
-        >>> context, weights = LengthFirstAttention(8, 2)(x, x, x)
-        >>> context.shape, weights.shape
-        (torch.Size([5, 3, 8]), torch.Size([3, 5, 5]))
+        >>> LengthFirstAttention(8, 2)(*3 * [torch.randn(5, 3, 8)])[1].shape
+        torch.Size([3, 5, 5])
     """
 
     batch_first = False

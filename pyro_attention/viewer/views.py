@@ -198,7 +198,9 @@ class RegionView(_SchemesView):
 class HeadsView(View):
     """Attention heads of a transformer: one matrix of queries and keys for each head of each site.
 
-    It is made by :func:`heads_view`.
+    Attributes:
+        queries: Tokens that attend, which are those that are attended to.
+        posterior: Names of the sites to samples ``[S, H, M, M]``, as :func:`heads_view` takes them from a batch.
     """
 
     queries: Sequence[str]

@@ -4,7 +4,7 @@ import itertools
 import math
 import subprocess
 import sys
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -18,7 +18,6 @@ from pyro_attention.analysis import (
     classification_scores,
     decompose_uncertainty,
     fit_temperature,
-    merge_pieces,
     pavpu,
     selective_accuracy,
     split_variance,
@@ -68,16 +67,6 @@ def test_agrees_with_other_libraries(classes):
     assert scores.nll == pytest.approx(log_loss(labels, array, labels=names), rel=1e-5)
     brier = brier_score_loss(labels, array, labels=names, scale_by_half=False)
     assert scores.brier == pytest.approx(brier, rel=1e-5)
-
-
-@for_all()
-def test_samples_are_averaged_in_probability_space(problem, seed):
-    scores = classification_scores(problem.probabilities, problem.labels)
-    assert scores == classification_scores(problem.probabilities.mean(0), problem.labels)
-    # the proper scores are convex
-    each = [classification_scores(sample, problem.labels) for sample in problem.probabilities]
-    assert scores.nll <= sum(score.nll for score in each) / len(each) + 1e-9
-    assert scores.brier <= sum(score.brier for score in each) / len(each) + 1e-9
 
 
 @pytest.mark.parametrize("above", [0.0, 1e-7])
@@ -331,25 +320,6 @@ def test_ties_give_the_mean_over_all_orders(items):
 def test_wrong_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision(dtype):
-    """Numbers of half precision are scored in float32: as the same numbers are there, close to the exact ones."""
-    problem = sampled(samples=3, items=30)
-    half, labels = problem.logits.to(dtype), problem.labels
-    for logits, tolerance in ((half.float(), 1e-6), (problem.logits, 0.03)):
-        found, expected = (fit_temperature(each, labels) for each in (half, logits))
-        assert astuple(found) == pytest.approx(astuple(expected), rel=tolerance)
-    rounded, exact = problem.probabilities.to(dtype), problem.probabilities
-    scores = [astuple(classification_scores(each, labels)) for each in (rounded, rounded.float(), exact)]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
-    assert scores[0] == pytest.approx(scores[2], abs=0.05)
-    parts = [decompose_uncertainty(each) for each in (rounded, exact)]
-    torch.testing.assert_close(parts[0].total, parts[1].total.float(), atol=0.02, rtol=0)
-    weights = problem.logits.softmax(-1)
-    merged = [merge_pieces(each, source=[0, 0, 1, None], target=[0] * 30) for each in (weights.to(dtype), weights)]
-    torch.testing.assert_close(merged[0], merged[1].float(), atol=0.02, rtol=0)
 
 
 def test_missing_extra(monkeypatch):

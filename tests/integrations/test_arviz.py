@@ -112,17 +112,3 @@ def test_every_dimension_has_a_name_of_the_site_or_of_a_plate(drawn):
         assert set(dims[name]) <= own | {"sentences", "words", "batch"}
         for dim, size in zip(dims[name], tensor.shape[1:], strict=True):
             assert sizes.setdefault(dim, size) == size
-
-
-def test_arviz_gets_the_draws(drawn):
-    pytest.importorskip("arviz")
-    samples, dims = drawn
-    posterior = to_arviz(samples, dims=dims).posterior
-    assert set(posterior.data_vars) == samples.keys()
-    for name, tensor in samples.items():
-        found = posterior[name]
-        assert found.dims == ("chain", "draw", *dims[name])
-        assert torch.from_numpy(found.values[0]).equal(tensor.float())
-        if f"{name}_key" in found.dims:  # rows sum to one, those of padding to nothing
-            sums = torch.from_numpy(found.sum(f"{name}_key").values)
-            assert torch.isclose(sums, torch.ones(()), atol=1e-5).logical_or(sums == 0).all()

@@ -70,18 +70,6 @@ def test_it_is_a_pyro_model():
     assert samples[SITES[0]].shape == (3, 4, 2, 7, 7)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision(dtype):
-    """Close to the model in float32, and finite in a training step."""
-    model, half, inputs = bayesian(classifier()), bayesian(classifier().to(dtype)), batch()
-    outputs = [AttentionGuide(each, Soft()).run(**without_labels(inputs)).output.float() for each in (model, half)]
-    torch.testing.assert_close(*outputs, atol=0.05, rtol=0)
-    loss = AttentionELBO()(half, AttentionGuide(half, Weibull(10.0)))(**inputs)
-    loss.backward()
-    assert loss.isfinite()
-    assert all(parameter.grad.isfinite().all() for parameter in half.parameters() if parameter.grad is not None)
-
-
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies(duplicate):
     """A copy is a Bayesian model of its own, with the priors of the original, and can be made deterministic."""

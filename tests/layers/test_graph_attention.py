@@ -1,6 +1,5 @@
 """GraphAttention under Soft() is PyG's GATConv or GATv2Conv, and GAT a network of two; and what it refuses."""
 
-
 import pyro
 import pytest
 import torch

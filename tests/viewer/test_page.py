@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_attention.analysis import GoldAlignment, credible_intervals
+from pyro_attention.analysis import credible_intervals
 from pyro_attention.viewer import MOST_SAMPLES, AlignmentView, RegionView, fragment, heads_view, write_viewer
 from pyro_attention.viewer.page import index_entry, payload
 from tests.viewer.samples import MARKUP, caption, draws, pair
@@ -115,11 +115,6 @@ def test_numbers_of_the_list():
     assert alone["difference"] is None
     against_prior = index_entry(AlignmentView(**words, posterior=sure, prior=unsure))
     assert (against_prior["uncertainty"], against_prior["difference"]) == (0, 0.5)
-
-
-def test_gold_links():
-    found = payload(pair(gold=GoldAlignment(frozenset({(1, 0)}), frozenset({(0, 0)}))))
-    assert found["gold"] == [[0, 0, False], [1, 0, True]]
 
 
 @pytest.mark.parametrize("channels", [(), (3,)], ids=["grey", "colour"])

@@ -26,11 +26,6 @@ def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
     heads of width up to 256, in float32 up to 128: wider ones would not fit into the registers. Everything else,
     float64 first of all, is left to blocks in plain PyTorch, which compute the same function of the same noise.
 
-    Args:
-        queries: ``[..., M, D]``.
-        keys: ``[..., N, D]``.
-        values: ``[..., N, Dv]``.
-
     Example:
         >>> unfused(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
         'the kernels run on a GPU alone'
