@@ -181,7 +181,7 @@ class BlockedValue(Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"BlockedValue(shape={tuple(self.shape)}, seed={self.seed})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -299,7 +299,7 @@ class BlockedPrior(_BlockedWeights):
         return _Shifted(self.site, len(self.pairs.shape))
 
     @property
-    def queries(self) -> Any:
+    def queries(self) -> Any:  # type: ignore[override]
         """What a network of widths asks for, which gives a width for each weight; ValueError."""
         raise _not_blocked(self.site)
 
