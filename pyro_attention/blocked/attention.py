@@ -15,7 +15,7 @@ from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior
 from pyro_attention.normalizers import Softmax
 
-__all__ = ["READS", "attend_blocked", "blocked_obstacle"]
+__all__ = ["attend_blocked", "blocked_obstacle"]
 
 # What the parameters of a prior depend on, as scores are never held; add a prior of your own. Subclasses are not meant:
 # they may read more.

@@ -23,7 +23,7 @@ from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Softmax
 from pyro_attention.ops.special import lgamma_exp
 
-__all__ = ["NOISE", "BlockedPosterior", "BlockedPrior", "BlockedValue", "Pairs"]
+__all__ = ["BlockedPosterior", "BlockedPrior", "BlockedValue", "Pairs"]
 
 _WINDOW_ENTRIES = 2**20
 
