@@ -180,9 +180,9 @@ panel(axes[1], samples.mean(0)[:, : len(source_words)], "posterior: the words, t
 # a link, and values in between mean that it hesitates. The entropy says this for each word in one number, in nats; 0 is
 # sure.
 
-from pyro_attention.analysis import alignment_uncertainty
+from pyro_attention.analysis import decompose_uncertainty
 
-for word, entropy in zip(target_words, alignment_uncertainty(samples.mean(0)).entropy.tolist(), strict=True):
+for word, entropy in zip(target_words, decompose_uncertainty(samples.mean(0)).total.tolist(), strict=True):
     print(f"{word:10s} {entropy:.2f}")
 
 # %%

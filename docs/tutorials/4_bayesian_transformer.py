@@ -117,6 +117,6 @@ for axis, values, title in ((axes[0], found.mean, "mean weight"), (axes[1], foun
 
 # %%
 # ``model.save_pretrained(folder)`` saves parameters and priors as safetensors, and
-# ``pyro_attention.integrations.huggingface.from_pretrained`` loads them. ``deterministic(model)`` gives the original
-# model back. The page :doc:`/how_to/transformer` tells more, and :doc:`/huggingface` lists the families of models that
-# were tried.
+# ``bayesian(AutoModelForSequenceClassification.from_pretrained(folder))`` loads them. ``deterministic(model)`` gives
+# the original model back. The page :doc:`/how_to/transformer` tells more, and :doc:`/huggingface` lists the families
+# of models that were tried.

@@ -27,7 +27,7 @@ from experiments.harness import ranks
 from experiments.harness.training import FITTED
 from experiments.report.classification import KINDS, SCALED_SCORES, SCORES, score, score_scaled
 from experiments.run import run_and_show
-from pyro_attention.analysis import decompose_uncertainty, fit_temperature, max_probability, selective_accuracy
+from pyro_attention.analysis import decompose_uncertainty, fit_temperature, selective_accuracy
 from pyro_attention.posterior.predictive import seeded
 
 Array = NDArray[Any]
@@ -271,7 +271,7 @@ def class_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> t
     uncertainty = decompose_uncertainty(probabilities)
     found = score(probabilities, labels["test"]) | score_scaled(scaling, parts["test"], labels["test"])
     correct = probabilities.mean(0).argmax(-1) == labels["test"]
-    selective = selective_accuracy(max_probability(probabilities), correct)
+    selective = selective_accuracy(probabilities.mean(0).amax(-1), correct)
     found |= {f"risk_{percent}": 1 - selective.accuracy_at(percent / 100) for percent in RISKS}
     found |= {"aurc": selective.area, "entropy": uncertainty.total.mean().item()}
     if len(probabilities) > 1:

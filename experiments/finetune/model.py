@@ -29,7 +29,6 @@ from pyro_attention import AttentionELBO, AttentionGuide, predict
 from pyro_attention.families.base import FAMILIES
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
-from pyro_attention.integrations.huggingface.convert import shards
 from pyro_attention.posterior.sampling import Noise
 from pyro_attention.schedules import Linear
 
@@ -115,7 +114,6 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
         of_model = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
         if of_model._attn_implementation not in (None, "eager", "sdpa"):  # others are code that transformers fetches
             raise ValueError(f"config.json asks for the attention {of_model._attn_implementation!r}")
-        shards(config.model, of_model, {})  # transformers would read any file that an index names
         network, info = head.from_pretrained(
             config.model, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options
         )

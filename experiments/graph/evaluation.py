@@ -37,7 +37,6 @@ from pyro_attention import (
 from pyro_attention.analysis import (
     fit_temperature,
     hybrid_weights,
-    max_probability,
     selective_accuracy,
     split_variance,
 )
@@ -128,7 +127,7 @@ def prediction_scores(kind: str, logits: Tensor, data: GraphData) -> dict[str, f
     scores = score(probabilities, labels) | score_scaled(scaling, tested, labels)
     if _has_roc_auc(data):
         scores["roc_auc"] = roc_auc(tested.double().softmax(-1).mean(0), labels)
-    scores["aurc"] = selective_accuracy(max_probability(probabilities), probabilities.argmax(-1) == labels).area
+    scores["aurc"] = selective_accuracy(probabilities.amax(-1), probabilities.argmax(-1) == labels).area
     return {f"test_{kind}_{name}": value for name, value in scores.items()} | {
         f"{kind}_temperature": scaling.temperature
     }
@@ -145,7 +144,7 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
 
     attention, dropout, both = (moments(samples[kind]) for kind in ("attention", "mc_dropout", "both"))
     split = split_variance(attention=attention, dropout=dropout, both=both)
-    return {f"variance_share_{source}": getattr(split, f"{source}_share") for source in _SOURCES}
+    return {f"variance_share_{source}": split.share(source) for source in _SOURCES}
 
 
 def prediction_table(metrics: Mapping[str, float]) -> str:

@@ -75,7 +75,7 @@ class Aligned:
     def agreement(self) -> float:
         """F1 between the links of one direction and of the other: every word with its most probable one."""
         turned = [pair.links.transposed() for pair in self.backward]
-        return agreement({"forward": [pair.links for pair in self.forward], "backward": turned})[0, 1].item()
+        return agreement([pair.links for pair in self.forward], turned)
 
     @cached_property
     def combined(self) -> list[PairAlignment]:

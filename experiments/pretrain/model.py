@@ -21,7 +21,7 @@ from experiments.sequence.encoder import text_encoder
 from experiments.sequence.model import run_vocabulary
 from models.text import MaskedLanguageModel
 from pyro_attention import Dense, Soft, predict, sample_posterior
-from pyro_attention.analysis import explained_away
+from pyro_attention.analysis import key_mass
 
 EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained away
 
@@ -143,6 +143,6 @@ def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
         weights = sample_posterior(trained.guide, *batch, num_samples=1, noise="none")
         layout = Dense((batch.mask[:, :, None] & batch.mask[:, None])[:, None])
         for site, sample in weights.items():
-            mass = explained_away(sample[0], layout=layout).mass
+            mass = key_mass(sample[0], layout=layout)
             found.setdefault(site, []).append(mass.transpose(0, 1)[:, batch.mask].cpu())
     return {site: torch.cat(masses, 1) for site, masses in found.items()}

@@ -58,14 +58,9 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
         >>> found.mean.shape
         torch.Size([5, 2])
     """
-    remedy = "choose one graph of a batch before; [samples, edges, heads]"
-    checked = check_samples("samples", samples, axes="E, H", min_samples=2, remedy=remedy)
-    good = (checked >= 0) & (checked <= 1 + ROUNDING)
-    if not good.all():
-        raise ValueError(
-            f"samples have an entry {checked[~good][0].item():.4g}, expected weights from 0 to 1; leave out "
-            f"log_weights=True of sample_posterior"
-        )
+    checked = check_samples("samples", samples, axes="E, H", min_samples=2)
+    if not ((checked >= 0) & (checked <= 1 + ROUNDING)).all():
+        raise ValueError("samples have entries outside [0, 1] or NaN; leave out log_weights=True of sample_posterior")
     nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
     check_edge_index(edge_index, num_sources=nodes, num_targets=nodes)
     edges, loops = edge_index.size(1), samples.size(1) - edge_index.size(1)
@@ -75,18 +70,13 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
             f"least {edges + nodes} where the layer added a self loop for every node"
         )
     source, target = torch.cat([edge_index, torch.arange(loops, device=edge_index.device).expand(2, -1)], 1)
-    _check_sums(checked, target.to(checked.device), max(nodes, loops))
+    index, count = target.to(checked.device), max(nodes, loops)
+    sums = checked.new_zeros(len(checked), count, checked.size(2)).index_add_(1, index, checked)
+    wrong = ((sums - 1).abs() > ROUNDING) & (sums > 1e-6)  # or zero where no edge counts
+    if wrong.any():
+        raise ValueError(
+            f"the weights of the in-edges of node {int(wrong.nonzero()[0, 1])} sum to {sums[wrong][0].item():.4g}, "
+            f"expected 1; give the edge_index that the layer was given, in the same order, with sources in row 0"
+        )
     added = torch.arange(edges + loops, device=source.device) >= edges
     return EdgeIntervals(*equal_tailed(checked, level), level, source, target, added)
-
-
-def _check_sums(samples: Tensor, target: Tensor, nodes: int) -> None:
-    """Raise unless the weights of a node's in-edges sum to one, or to zero where none counts."""
-    sums = samples.new_zeros(len(samples), nodes, samples.size(2)).index_add_(1, target, samples)
-    wrong = ((sums - 1).abs() > ROUNDING) & (sums > 1e-6)
-    if wrong.any():
-        node = int(wrong.nonzero()[0, 1])
-        raise ValueError(
-            f"the weights of the in-edges of node {node} sum to {sums[wrong][0].item():.4g}, expected 1; give the "
-            f"edge_index that the layer was given, in the same order, with sources in row 0"
-        )

@@ -3,17 +3,8 @@
 A wing of the library: it builds on the core, and the core does not know of it. Importing it registers its KL.
 """
 
-from pyro_attention.blocked.attention import attend_blocked, blocked_obstacle
-from pyro_attention.blocked.distributions import BlockedPosterior, BlockedPrior, BlockedValue
-from pyro_attention.blocked.kl import kl_blocked
+from pyro_attention.blocked.attention import attend_blocked
+from pyro_attention.blocked.distributions import BlockedValue
 from pyro_attention.blocked.multihead import BlockedMultiheadAttention
 
-__all__ = [
-    "BlockedMultiheadAttention",
-    "BlockedPosterior",
-    "BlockedPrior",
-    "BlockedValue",
-    "attend_blocked",
-    "blocked_obstacle",
-    "kl_blocked",
-]
+__all__ = ["BlockedMultiheadAttention", "BlockedValue", "attend_blocked"]

@@ -52,7 +52,7 @@ def attend_blocked(
         causal: Query i sees the keys 0 .. i alone.
 
     Raises:
-        ValueError: Something here is not blocked (see :func:`blocked_obstacle`), or as in ``LatentAttention.forward``.
+        ValueError: Something here is not blocked, or as in ``LatentAttention.forward``.
         TypeError: Queries, keys or values are not floating point, or a mask is not boolean.
         RuntimeError: Called from inside a backward pass (gradient checkpointing).
 
@@ -65,13 +65,10 @@ def attend_blocked(
     """
     site, prior = attention.name, attention.prior
     obstacle = blocked_obstacle(attention)
+    if obstacle is None and in_transform(queries, keys, values):
+        obstacle = "torch.export or the transforms of torch.func, such as vmap and grad"
     if obstacle is not None:
         raise ValueError(f"site '{site}': blocked attention does not support {obstacle}; use dense attention")
-    if in_transform(queries, keys, values):
-        raise ValueError(
-            f"site '{site}': blocked attention does not support torch.export or the transforms of torch.func, such as "
-            f"vmap and grad; use dense attention"
-        )
     for name, vectors in (("queries", queries), ("keys", keys), ("values", values)):
         check_scores(vectors, site=site, name=name)
     for mask in (key_mask, query_mask):
@@ -87,17 +84,7 @@ def attend_blocked(
 
 
 def blocked_obstacle(attention: LatentAttention, *, training: bool | None = None) -> str | None:
-    """What keeps a layer from being blocked; None when nothing does.
-
-    Args:
-        attention: The layer.
-        training: The mode of its dropout; the one it is in by default.
-
-    Example:
-        >>> from pyro_attention import DirichletPrior
-        >>> blocked_obstacle(LatentAttention("attention", DirichletPrior()))
-        'the prior DirichletPrior, only Gamma and LogNormal priors that do not read the scores'
-    """
+    """What keeps a layer from being blocked, in its dropout's mode or another; None when nothing does."""
     prior, p = attention.prior, attention.dropout.p
     if type(attention.normalizer) is not Softmax:
         return f"the normalizer {type(attention.normalizer).__name__}, only Softmax"

@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import register_kl
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float, check_scores
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
-from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.distribution import LogWeights, kl_log_weights
+from pyro_attention.families.gamma import GammaWeights
 from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Softmax
+from pyro_attention.ops.special import lgamma_exp
 
-__all__ = ["BlockedPosterior", "BlockedPrior", "BlockedValue", "Noise", "Pairs"]
+__all__ = ["BlockedPosterior", "BlockedPrior", "BlockedValue", "Pairs"]
 
 _WINDOW_ENTRIES = 2**20
-_LARGEST = 2**27  # entries that are put together on request: half a gigabyte in float32
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
     r"""What determines the scores :math:`s_{ij} = q_i \cdot k_j` of an attention call, and who may attend to whom.
 
-    Args:
-        queries: ``[..., H, M, D]``, already scaled.
-        keys: ``[..., H, N, D]``.
-        key_mask: Boolean ``[..., N]``, True = may be attended to.
-        query_mask: Boolean ``[..., M]``, True = may attend.
-        causal: Query i sees the keys 0 .. i alone.
-        normalize: Whether scores enter the site as log-softmax.
-
-    Example:
-        >>> pairs = Pairs(torch.ones(1, 3, 4), torch.ones(1, 5, 4), causal=True)
-        >>> pairs.shape, pairs.counts().tolist()
-        (torch.Size([1, 3, 5]), [[[3.0, 2.0, 1.0, 0.0, 0.0]]])
+    Arguments are those of :func:`attend_blocked`; ``normalize`` says whether scores enter the site as log-softmax.
     """
 
     queries: Tensor
@@ -57,10 +47,6 @@ class Pairs:
         """Shape of the scores, ``[..., H, M, N]``."""
         batch = torch.broadcast_shapes(self.queries.shape[:-2], self.keys.shape[:-2])
         return torch.Size((*batch, self.queries.size(-2), self.keys.size(-2)))
-
-    def detach(self) -> Pairs:
-        """The same without gradients."""
-        return replace(self, queries=self.queries.detach(), keys=self.keys.detach())
 
     def windows(self) -> Iterator[slice]:
         """Blocks of queries, each with about as many scores as fit in a few megabytes."""
@@ -92,11 +78,15 @@ class Pairs:
             return Softmax().normalize_scores(scores, layout)
         return scores if layout.mask is None else scores.masked_fill(~layout.mask, 0)
 
+    @property
+    def head_mask(self) -> Tensor | None:
+        """The key mask with a dimension for heads, ``[..., 1, N]``."""
+        return None if self.key_mask is None else self.key_mask.unsqueeze(-2)
+
     def log_sums(self) -> Tensor:
         """Log-sum-exp of the scores of each query, ``[..., H, M]``; zero for one that sees no key."""
-        mask = None if self.key_mask is None else self.key_mask[..., None, :]
         values = self.keys[..., :1]  # the context is not wanted here
-        return blocked_attention(self.queries, self.keys, values, key_mask=mask, causal=self.causal)[1]
+        return blocked_attention(self.queries, self.keys, values, key_mask=self.head_mask, causal=self.causal)[1]
 
     # Sums over pairs that need no scores.
 
@@ -129,21 +119,10 @@ class Pairs:
         return seen if self.query_mask is None else seen & self.query_mask.unsqueeze(-2)
 
 
-# What torch does without asking __torch_dispatch__; "__set__" is that of requires_grad, data and grad.
-_UNDISPATCHED = frozenset(
-    (
-        "__array__", "__bool__", "__complex__", "__dlpack__", "__float__", "__index__", "__int__", "__set__", "apply_",
-        "backward", "data_ptr", "detach_", "is_nonzero", "item", "map_", "numpy", "requires_grad_", "storage", "tolist",
-        "untyped_storage",
-    )
-)  # fmt: skip
-
-
 class BlockedValue(Tensor):
     """``log S`` of a site ``[..., H, M, N]`` as posterior and seed: a tensor without storage.
 
-    It has a shape, a dtype and a device, and can be detached; whatever would need or change its numbers raises.
-    :meth:`window` gives the numbers of some queries, :meth:`to_dense` all of them.
+    It has a shape, a dtype and a device; whatever would need its numbers raises. :meth:`window` gives some of them.
 
     Args:
         posterior: Distribution it is drawn from.
@@ -174,83 +153,56 @@ class BlockedValue(Tensor):
 
     def window(self, rows: slice) -> Tensor:
         """``log S`` of a slice of queries, ``[..., H, R, N]``, with gradients."""
-        posterior = self.posterior
-        shape = posterior.full_shape
-        kind, _ = posterior.noise()
-        if kind is None or self.seed is None:
+        posterior, shape = self.posterior, self.posterior.full_shape
+        if posterior.relative is None or self.seed is None:
             return posterior.pairs.scores(rows).expand(*shape[:-2], -1, -1)
-        table = CounterNoise(kind, self.seed, (shape[:-2].numel(), *shape[-2:]), device=self.device)
-        noise = table.block(slice(None), rows, slice(None), dtype=self.dtype)
         q: Any = posterior.window(rows)
-        return torch.addcmul(getattr(q, q.parameter_names[0]), noise.unflatten(0, shape[:-2]), NOISE[type(q)].scale(q))
-
-    def to_dense(self) -> Tensor:  # type: ignore[override]
-        """``log S`` of all queries.
-
-        Raises:
-            ValueError: It would take too much memory.
-        """
-        if self.numel() > _LARGEST:
-            raise ValueError(
-                f"site '{self.posterior.site}': weights of shape {tuple(self.shape)} would take "
-                f"{4e-9 * self.numel():.1f} GB; read the log weights of some queries by value.window(rows)"
-            )
-        return self.window(slice(None))
+        kind, scale = NOISE[type(q)]
+        table = CounterNoise(kind, self.seed, (shape[:-2].numel(), *shape[-2:]), device=self.device)
+        noise = table.block(slice(None), rows, dtype=self.dtype).unflatten(0, shape[:-2])
+        return torch.addcmul(getattr(q, q.parameter_names[0]), noise, scale(q))
 
     def attend(self, values: Tensor) -> Tensor:
         """Context ``[..., H, M, D]`` of the values ``[..., H, N, D]``."""
-        return self.posterior.attend(self.seed, values)
+        posterior, pairs, slices = self.posterior, self.posterior.pairs, self.posterior.full_shape[:-2]
+        kind, scale = None, None
+        if posterior.relative is not None and self.seed is not None:
+            kind, of = NOISE[type(posterior.relative)]
+            scale = of(posterior.relative).reshape(-1)
+        context, log_sums = blocked_attention(
+            pairs.queries.expand(*slices, *pairs.queries.shape[-2:]), pairs.keys, values, noise=kind, noise_scale=scale,
+            seed=self.seed or 0, key_mask=pairs.head_mask, causal=pairs.causal,
+        )  # fmt: skip
+        # the products of finite queries and keys may overflow; of these only the rows are held
+        check_scores(log_sums.detach(), site=posterior.site, name="rows of scores")
+        posterior.known["log_sums"] = log_sums
+        return context if pairs.query_mask is None else context.where(pairs.query_mask[..., None, :, None], 0)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"BlockedValue(shape={tuple(self.shape)}, seed={self.seed})"
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        if name in _UNDISPATCHED:
-            raise _not_held(name, args, kwargs)
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **kwargs)
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        if func is torch.ops.aten.detach.default:
-            return cls(args[0].posterior.detach(), args[0].seed)
         if all(value.seed is None for value in args if isinstance(value, cls)):  # a point mass, without noise
             if func is torch.ops.aten.expand.default:
                 return cls(args[0].posterior.expand(args[1][:-3]), None)
             if func is torch.ops.aten.eq.Tensor:
                 return torch.ones((), dtype=torch.bool, device=args[0].device).expand(args[0].shape)
-        raise _not_held(func, args, kwargs)
+        value = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
+        raise RuntimeError(
+            f"{func} on the log weights of site '{value.posterior.site}', which blocked attention does not hold: "
+            f"materialise first, some queries by value.window(rows), or draw weights by "
+            f"pyro_attention.sample_posterior (in place of Pyro's Predictive); MultiheadAttention holds them all"
+        )
 
 
-def _not_held(operation: Any, *arguments: Any) -> RuntimeError:
-    """The error of an operation that needs the numbers."""
-    value = next(leaf for leaf in tree_leaves(arguments) if isinstance(leaf, BlockedValue))
-    return RuntimeError(
-        f"{operation} on the log weights of site '{value.posterior.site}', which blocked attention does not hold: "
-        f"materialise first, some queries by value.window(rows), or draw weights by "
-        f"pyro_attention.sample_posterior (in place of Pyro's Predictive); "
-        f"MultiheadAttention holds them all"
-    )
-
-
-class Noise(NamedTuple):
-    """Noise of a distribution of ``log S`` that is its first parameter plus a scale times standard noise.
-
-    Attributes:
-        kind: Of the standard noise.
-        scale: From a distribution to the factor of its noise, a number or one per head.
-    """
-
-    kind: NoiseKind
-    scale: Callable[[Any], Tensor]
-
-
-# The distributions that blocked attention draws from, as it makes their noise again; add one of your own.
-NOISE: dict[type[LogWeights], Noise] = {
-    WeibullWeights: Noise("log_exponential", lambda q: q.concentration.reciprocal()),
-    LogNormalWeights: Noise("normal", lambda q: q.scale),
+# The distributions of ``log S`` that are drawn here, as their noise can be made again: its kind, and the factor of it,
+# a number or one per head; add one of your own, whose first parameter is the location.
+NOISE: dict[type[LogWeights], tuple[NoiseKind, Callable[[Any], Tensor]]] = {
+    WeibullWeights: ("log_exponential", lambda q: q.concentration.reciprocal()),
+    LogNormalWeights: ("normal", lambda q: q.scale),
 }
 
 
@@ -278,18 +230,15 @@ class _Shifted:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        scores = next(each for each in args if isinstance(each, cls))
-        if func.__name__ in ("add", "__add__") and len(args) == 2 and not kwargs:
-            return scores + next(each for each in args if each is not scores)
-        raise _not_blocked(scores.site)
+        raise _not_blocked(next(each for each in args if isinstance(each, cls)).site)
 
 
 def _not_blocked(site: str) -> ValueError:
-    """The error of a family that does something with scores that are never held."""
+    """The error of a family that does something with scores, queries or keys."""
     return ValueError(
         f"site '{site}': blocked attention draws Weibull and LogNormal weights around its scores, expected a family "
-        f"that adds noise to them, the same whatever they are: Weibull, LogNormal or Soft; for other families use "
-        f"MultiheadAttention, which holds the scores"
+        f"that adds noise to them, of one width a head: Weibull, LogNormal or Soft, without a network of widths; for "
+        f"other families use MultiheadAttention, which holds the scores"
     )
 
 
@@ -314,8 +263,9 @@ class _BlockedWeights(LogWeights):
         return self.sum_windows(some_rows)
 
     def weights(self, value: Tensor) -> Tensor:
-        """Normalised weights of a value, all of them; ValueError when they would take too much memory."""
-        return self.pairs.layout(slice(None)).softmax(value.to_dense())
+        """Normalised weights of a value, all of them."""
+        everything = value.window(slice(None)) if isinstance(value, BlockedValue) else value
+        return self.pairs.layout(slice(None)).softmax(everything)
 
     def sum_windows(self, term: Callable[[slice], Tensor]) -> Tensor:
         """Sum of a function of some queries over all of them; backward computes each window again."""
@@ -330,23 +280,13 @@ class _BlockedWeights(LogWeights):
 
 
 class BlockedPrior(_BlockedWeights):
-    """Prior of the weights of query-key pairs.
-
-    Args:
-        network: Prior network: a module called with (scores, keys, layout).
-        pairs: Queries, keys and masks.
-        per_query: Whether its parameters differ from query to query, as those of a contextual prior under a causal
-            mask do; then its KL is computed by windows.
-        site: Name of the site, for messages.
-
-    Attributes:
-        parameters: The prior with parameters per key, which all queries share; None when it is one per query.
-    """
+    """Prior of the weights of query-key pairs; per query it has other parameters for each, and its KL takes windows."""
 
     def __init__(self, network: Callable[..., LogWeights], pairs: Pairs, *, per_query: bool, site: str) -> None:
         super().__init__(pairs)
         self.network, self.site = network, site
         shape_only = pairs.queries.new_zeros(()).expand(pairs.shape)
+        # those per key, which all queries share
         self.parameters = None if per_query else network(shape_only, pairs.keys, pairs.layout())
 
     def window(self, rows: slice) -> LogWeights:
@@ -358,15 +298,18 @@ class BlockedPrior(_BlockedWeights):
         """A stand-in for the scores, which are never held; a family may add a shift to them."""
         return _Shifted(self.site, len(self.pairs.shape))
 
+    @property
+    def queries(self) -> Any:  # type: ignore[override]
+        """What a network of widths asks for, which gives a width for each weight; ValueError."""
+        raise _not_blocked(self.site)
+
+    keys = queries
+
     def with_scores(self, scores: Tensor) -> BlockedPrior:  # noqa: ARG002
         raise _not_blocked(self.site)
 
     def matched(self, posterior: type[Any], *parameters: Any) -> Any:
-        """Posterior with these parameters, the first of which are the scores, shifted.
-
-        Raises:
-            ValueError: They are not, or the distribution is not one of :data:`NOISE`.
-        """
+        """Posterior with these parameters, the first of which are the scores, shifted; ValueError otherwise."""
         location, *spread = parameters
         zero = as_float(self.pairs.queries).new_zeros(self.event_shape[0], 1, 1)
         if posterior not in NOISE or not isinstance(location, _Shifted):
@@ -396,16 +339,13 @@ class BlockedPrior(_BlockedWeights):
 class BlockedPosterior(_BlockedWeights):
     r"""Posterior of the weights of query-key pairs: :math:`\log S_{ij} = \Phi_{ij} + \delta + c\,\varepsilon_{ij}`.
 
-    Args:
-        pairs: Queries, keys and masks.
-        relative: Distribution for scores of zero, with one entry or one per head; None adds no noise.
-        site: Name of the site, for messages.
+    ``relative`` is that of scores of zero, with one entry or one per head; None adds no noise.
     """
 
     def __init__(self, pairs: Pairs, relative: LogWeights | None, *, site: str) -> None:
         super().__init__(pairs)
         self.relative, self.site = relative, site
-        self._log_sums: dict[str, Tensor] = {}  # shared by copies
+        self.known: dict[str, Tensor] = {}  # shared by copies
 
     def rsample(self, sample_shape: Any = ()) -> BlockedValue:
         """A value that holds a seed from torch's global generator instead of numbers."""
@@ -424,37 +364,57 @@ class BlockedPosterior(_BlockedWeights):
         parameters: Any = scores + location, *spread
         return type(relative)(*parameters, layout=self.pairs.layout(rows), shape=scores.shape)
 
-    def noise(self) -> tuple[NoiseKind | None, Tensor | None]:
-        """Distribution of the noise and its factor, one number or one per head."""
-        if self.relative is None:
-            return None, None
-        kind, scale = NOISE[type(self.relative)]
-        return kind, scale(self.relative).reshape(-1)
-
-    def attend(self, seed: int | None, values: Tensor) -> Tensor:
-        """Context ``[..., H, M, D]`` of the values under the weights of a seed; None for the posterior mean."""
-        kind, scale = self.noise() if seed is not None else (None, None)
-        pairs, slices = self.pairs, self.full_shape[:-2]
-        mask = None if pairs.key_mask is None else pairs.key_mask[..., None, :]
-        context, log_sums = blocked_attention(
-            pairs.queries.expand(*slices, *pairs.queries.shape[-2:]), pairs.keys, values,
-            noise=kind, noise_scale=scale, seed=seed or 0, key_mask=mask, causal=pairs.causal,
-        )  # fmt: skip
-        # the products of finite queries and keys may overflow; of these only the rows are held
-        check_scores(log_sums.detach(), site=self.site, name="rows of scores")
-        self._log_sums["rows"] = log_sums
-        return context if pairs.query_mask is None else context.where(pairs.query_mask[..., None, :, None], 0)
-
+    @property
     def log_sums(self) -> Tensor:
         """Log-sum-exp of the scores of each query, ``[..., H, M]``, known already once the weights have been used."""
-        if "rows" not in self._log_sums:
-            self._log_sums["rows"] = self.pairs.log_sums()
-        return self._log_sums["rows"]
+        if "log_sums" not in self.known:
+            self.known["log_sums"] = self.pairs.log_sums()
+        return self.known["log_sums"]
 
-    def detach(self) -> BlockedPosterior:
-        """The same without gradients."""
-        relative = copy.copy(self.relative)
-        for name, item in vars(relative).items():
-            if isinstance(item, Tensor):
-                setattr(relative, name, item.detach())
-        return BlockedPosterior(self.pairs.detach(), relative, site=self.site).expand(self.batch_shape)
+
+@register_kl(BlockedPosterior, BlockedPrior)
+def _kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
+    r"""KL summed over all pairs that may attend: q's batch shape, in nats.
+
+    With scores :math:`\Phi_{ij} = q_i \cdot k_j - \ell_i`, every term of the KL from a Gamma prior needs only the sums
+    :math:`\sum_i q_i` and :math:`\sum_i \ell_i` over the queries that see a key; other priors need the scores again.
+    """
+    relative, prior = q.relative, p.parameters
+    assert relative is not None  # a point mass has no KL
+    # an autocast region would redo the products in half precision
+    with torch.autocast(q.pairs.queries.device.type, enabled=False):
+        if not isinstance(prior, GammaWeights) or (prior.log_rate.dim() and prior.log_rate.size(-1) != 1):
+            return q.sum_windows(lambda rows: kl_log_weights(q.window(rows), p.window(rows)))
+        cross = _gamma(q, relative, prior)
+        return cross - _sum(q, q.pairs.counts() * relative.entropy_per_weight)
+
+
+def _sum(q: BlockedPosterior, term: Tensor) -> Tensor:
+    """Sum of ``[..., H or 1, 1, N]`` over heads and keys: the batch shape."""
+    return term.expand(*q.batch_shape, q.event_shape[0], 1, -1).sum((-3, -2, -1))
+
+
+def _gamma(q: BlockedPosterior, relative: LogWeights, p: GammaWeights) -> Tensor:
+    r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
+    shift = relative.mean + p.log_rate
+    constant = lgamma_exp(p.log_concentration) - p.concentration * shift
+    expected = (relative.log_expected_weight + p.log_rate).exp() * _expected_sums(q)
+    return _sum(q, q.pairs.counts() * constant - p.concentration * _score_sums(q)) + _sum(q, expected)
+
+
+def _score_sums(q: BlockedPosterior) -> Tensor:
+    """Sum of the scores over the queries that see each key, ``[..., H, 1, N]``."""
+    pairs = q.pairs
+    sums = (pairs.sum_over_queries(as_float(pairs.queries)) * as_float(pairs.keys)).sum(-1, keepdim=True)
+    if pairs.normalize:
+        sums = sums - pairs.sum_over_queries(q.log_sums.unsqueeze(-1))
+    return sums.transpose(-1, -2)
+
+
+def _expected_sums(q: BlockedPosterior) -> Tensor:
+    """Sum over queries and keys of the exponentials of the scores, ``[..., H or 1, 1, 1]``."""
+    seeing = q.pairs.seeing()
+    # one for each query that sees a key, if these are normalised
+    total = seeing if q.pairs.normalize else q.log_sums.exp().where(seeing, 0)
+    queries = q.event_shape[1]
+    return as_float(total).expand(*total.shape[:-1], queries).sum(-1)[..., None, None]

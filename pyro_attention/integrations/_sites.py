@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from inspect import signature
 from typing import TypeAlias
@@ -16,21 +15,13 @@ from pyro_attention.attention import LatentAttention
 from pyro_attention.families.base import PRIORS, Prior
 from pyro_attention.families.distribution import AttentionDistribution
 
-__all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "fresh_site", "make_prior", "read_sites"]
+__all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "make_prior", "read_sites"]
 
 PriorFactory: TypeAlias = str | Callable[..., Prior]
 
 
 def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
-    """The prior of one site; one that reads the keys is made for their width, and shared by the heads.
-
-    Example:
-        >>> make_prior("gamma_contextual", 64, site="layers.0")
-        ContextualGammaPrior(
-          rate=1.0
-          (network): KeyNetwork(64, heads=1, hidden_dim=10)
-        )
-    """
+    """The prior of one site; one that reads the keys is made for their width, and shared by the heads."""
     made = PRIORS[factory] if isinstance(factory, str) else factory
     if isinstance(made, Prior) or not callable(made):
         raise TypeError(
@@ -49,23 +40,16 @@ def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
 
 
 def read_sites(sites: str | Sequence[str], paths: Collection[str], *, of: str) -> list[str]:
-    """The paths that match any of the patterns, in their order; ``of`` says what stands there, for the errors.
-
-    Example:
-        >>> read_sites("layers.*.self_attn", ["layers.0.self_attn", "layers.0.cross_attn"], of="attention")
-        ['layers.0.self_attn']
-    """
+    """The paths that match any of the patterns, in their order; ``of`` says what stands there, for the errors."""
     patterns = [sites] if isinstance(sites, str) else list(sites)
-    if not paths:
-        raise ValueError(f"the model has no {of}; expected a model with attention of this kind")
+    if not paths or not patterns:
+        raise ValueError(f"the model has {len(paths)} {of}, sites names {len(patterns)} patterns, expected one or more")
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path in paths):
             raise ValueError(
                 f"sites: no {of} matches '{pattern}'; expected a pattern of module paths, of which there are "
                 f"{', '.join(map(repr, paths))}"
             )
-    if not patterns:
-        raise ValueError(f"sites is empty, expected patterns of module paths such as '*' or '{next(iter(paths))}'")
     return [path for path in paths if any(fnmatchcase(path, pattern) for pattern in patterns)]
 
 
@@ -79,17 +63,6 @@ def fresh_name(name: str) -> str:
     return candidate
 
 
-@contextmanager
-def fresh_site(layer: LatentAttention) -> Iterator[None]:
-    """The layer, for one call in a run, with a site name that no trace has yet."""
-    name = layer.name
-    layer.name = fresh_name(name)
-    try:
-        yield
-    finally:
-        layer.name = name
-
-
 class RepeatedAttention(LatentAttention):
     """:class:`LatentAttention` with a site for each call in a run: ``name``, ``name.1``, ``name.2``, ...
 
@@ -98,5 +71,9 @@ class RepeatedAttention(LatentAttention):
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
         """See :meth:`LatentAttention.sample`."""
-        with fresh_site(self):
+        name = self.name
+        self.name = fresh_name(name)
+        try:
             return super().sample(prior)
+        finally:
+            self.name = name

@@ -111,24 +111,15 @@ def _site_dims(name: str, site: Any) -> list[str] | None:
 
 
 def _check(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> None:
-    """Raise where ArviZ would fill up with NaN; dimensions without a name get one of its own."""
+    """Raise where ArviZ would fill up with NaN."""
     counts = {name: len(tensor) for name, tensor in samples.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
         raise ValueError(f"samples have {counts or 'no sites'}, expected the same number of samples in every site")
-    if unknown := sorted(dims.keys() - samples.keys()):
-        raise ValueError(f"dims name {unknown}, expected sites among {list(samples)}")
-    found: dict[str, tuple[int, str]] = {}
-    for site, tensor in samples.items():
-        names = dims.get(site, [f"{site}_dim_{place}" for place in range(tensor.dim() - 1)])
-        if len({"chain", "draw", *names}) != tensor.dim() + 1:
-            raise ValueError(
-                f"site '{site}' has shape {tuple(tensor.shape)} and dims {list(names)}, expected a name for each "
-                f"dimension after the first, each once; 'chain' and 'draw' are ArviZ's names for the samples"
-            )
-        for name, size in zip(names, tensor.shape[1:], strict=True):
-            before, other = found.setdefault(name, (size, site))
-            if before != size:
+    sizes: dict[str, int] = {}
+    for site, names in dims.items():
+        for name, size in zip(names, samples[site].shape[1:], strict=True):
+            if sizes.setdefault(name, size) != size:
                 raise ValueError(
-                    f"dimension '{name}' has size {before} in site '{other}' and {size} in site '{site}', expected one "
-                    f"size a name; give them names of their own, as attention_dims does"
+                    f"dimension '{name}' has size {size} in site '{site}' and {sizes[name]} before, expected one size "
+                    f"a name; give them names of their own, as attention_dims does"
                 )

@@ -48,8 +48,7 @@ def bayesian(
     Raises:
         TypeError: ``prior`` makes no prior, or a layer is a subclass with a forward of its own.
         ValueError: There is no such layer, a pattern matches none, or a layer cannot be copied: it has
-            ``add_bias_kv`` or ``add_zero_attn``, parametrised or quantised weights, or hooks. The module is then as it
-            was.
+            ``add_bias_kv`` or ``add_zero_attn``, quantised weights, or hooks. The module is then as it was.
 
     Example:
         >>> import torch
@@ -113,10 +112,8 @@ class LengthFirstAttention(MultiheadAttention):
 
     Example:
         >>> import torch
-        >>> x = torch.randn(5, 3, 8)
-        >>> context, weights = LengthFirstAttention(8, 2)(x, x, x)
-        >>> context.shape, weights.shape
-        (torch.Size([5, 3, 8]), torch.Size([3, 5, 5]))
+        >>> LengthFirstAttention(8, 2)(*3 * [torch.randn(5, 3, 8)])[1].shape
+        torch.Size([3, 5, 5])
     """
 
     batch_first = False

@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from pyro_attention.attention import AttentionOutput, LatentAttention
 from pyro_attention.edge_list import EdgeList
@@ -176,8 +175,7 @@ class GraphAttention(nn.Module):
 
         Raises:
             TypeError: The layer is none of them.
-            ValueError: It lets messages flow from target to source, does not add them up, or has sizes that are not
-                known yet.
+            ValueError: It lets messages flow from target to source, or does not add them up.
         """
         _check_conv(conv)
         state, sharing = _parameters(conv)
@@ -248,10 +246,6 @@ class GraphAttention(nn.Module):
             return output
         edges, loops = output.weights.split([graph.num_input_edges, graph.targets.count], dim=-2)
         return replace(output, weights=edges, self_loop_weights=loops)
-
-    def extra_repr(self) -> str:
-        scores = ', scores="gatv2"' if isinstance(self.score, GraphAdditiveV2) else ""
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}{scores}"
 
     def _attend(
         self,
@@ -334,8 +328,6 @@ def _check_conv(conv: Any) -> None:
             f"cannot copy a {kind.__name__} with flow='{conv.flow}' and a {aggregation}, expected 'source_to_target' "
             f"and aggr='add'; a layer made without flow gives the same of edge_index.flip(0)"
         )
-    if any(is_lazy(parameter) for parameter in conv.parameters()):
-        raise ValueError(f"cannot copy {conv}, whose sizes are not known yet (-1); call it once with data before")
 
 
 def _parameters(conv: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:

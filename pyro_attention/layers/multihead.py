@@ -21,7 +21,6 @@ from pyro_attention.normalizers import Normalizer, Softmax
 __all__ = ["Mask", "MultiheadAttention", "scores_shape"]
 
 _IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
-_STATE = {"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"} | {f"{x}_proj_weight" for x in "qkv"}
 
 
 class _NoFastPath:
@@ -156,8 +155,7 @@ class MultiheadAttention(_TorchLayer):
 
         Raises:
             TypeError: It is another layer, or one with a forward of its own.
-            ValueError: The layer is not ``batch_first``, uses ``add_bias_kv`` or ``add_zero_attn``, has parametrised
-                weights, or has hooks.
+            ValueError: The layer is not ``batch_first``, uses ``add_bias_kv`` or ``add_zero_attn``, or has hooks.
         """
         _check_layer(layer, batch_first=cls.batch_first)
         new = cls(
@@ -299,9 +297,6 @@ class MultiheadAttention(_TorchLayer):
         layout = Dense(mask.allowed, causal=is_causal)
         return self.attention(scores, v, keys=k, queries=q, layout=layout)  # type: ignore[no-any-return]
 
-    def extra_repr(self) -> str:
-        return f"{self.embed_dim}, {self.num_heads}, kdim={self.k_proj.in_features}, vdim={self.v_proj.in_features}"
-
     def _heads(self, projected: Tensor) -> Tensor:
         heads: Tensor = projected.unflatten(-1, (self.num_heads, -1))
         return heads.transpose(-3, -2)
@@ -333,11 +328,6 @@ def _check_layer(layer: nn.MultiheadAttention, *, batch_first: bool) -> None:
         raise ValueError(
             f"cannot copy a layer with batch_first={layer.batch_first}, add_bias_kv={layer.bias_k is not None}, "
             f"add_zero_attn={layer.add_zero_attn}; expected batch_first={batch_first} and the other two False"
-        )
-    if unknown := sorted(layer.state_dict().keys() - _STATE):
-        raise ValueError(
-            f"cannot copy a layer with {', '.join(unknown)} in its state, expected plain weights and biases; take off "
-            f"parametrisations (torch.nn.utils.parametrize.remove_parametrizations), pruning and adapters first"
         )
     if any(module._forward_hooks or module._forward_pre_hooks for module in layer.modules()):
         raise ValueError("cannot copy a layer with forward hooks, which it would not run; register them on the copy")
@@ -398,15 +388,11 @@ class Mask:
             return cls(~mask)
         if not isinstance(mask, Tensor) or not mask.is_floating_point():
             seen = getattr(mask, "dtype", type(mask))
-            raise TypeError(
-                f"{name} is of type {seen}, expected a tensor: boolean with True = ignore, or floating point, "
-                f"added to the scores; an integer mask is converted by {name}.bool()"
-            )
+            raise TypeError(f"{name} is of type {seen}, expected a tensor, boolean with True = ignore, or floats")
         checked = torch.distributions.Distribution._validate_args and not in_transform(mask)
-        if checked and (wrong := ~(mask < torch.inf)).any():
+        if checked and not (mask < torch.inf).all():
             raise ValueError(
-                f"{name} is NaN or infinite in {wrong.sum().item()} of {wrong.numel()} entries, expected numbers to "
-                f"add to the scores, or -inf to ignore a key"
+                f"{name} is NaN or infinite, expected numbers to add to the scores, or -inf to ignore a key"
             )
         allowed = ~(mask <= _IGNORED)  # a NaN that was not looked for goes on into the scores
         return cls(allowed, mask.masked_fill(~allowed, 0))
@@ -444,8 +430,7 @@ def _read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
     part = flat.get(tuple(mask.shape))
     if part is None:
         expected = " or ".join(map(str, [(queries, keys), *flat, *([tuple(shape)] if batch else [])]))
-        seen = f"attn_mask has shape {tuple(mask.shape)}, expected {expected}"
-        raise ValueError(f"{seen}: [queries, keys], the same with batch * heads in front, or with both apart")
+        raise ValueError(f"attn_mask has shape {tuple(mask.shape)}, expected {expected}")
     return read.each(lambda half: half.reshape(*part, heads, queries, keys))
 
 

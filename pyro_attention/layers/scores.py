@@ -120,11 +120,6 @@ class GraphAdditive(nn.Module):
             scores = scores + _head_products(edges, self.att_edge)[0]
         return nn.functional.leaky_relu(scores, self.negative_slope, inplace=self.negative_slope >= 0)
 
-    def extra_repr(self) -> str:
-        _, heads, dim = self.att_src.shape
-        edges = ", edge_features=True" if self.att_edge is not None else ""
-        return f"heads={heads}, dim={dim}, negative_slope={self.negative_slope}{edges}"
-
 
 class GraphAdditiveV2(nn.Module):
     r"""On an edge j -> i, :math:`\Phi_{ij} = a \cdot \mathrm{LeakyReLU}(z_j + z_i)` (GATv2).
@@ -162,10 +157,6 @@ class GraphAdditiveV2(nn.Module):
             hidden = hidden + edges.flatten(-2)
         hidden = nn.functional.leaky_relu(hidden, self.negative_slope, inplace=self.negative_slope >= 0)
         return _head_products(torch.unflatten(hidden, -1, self.att.shape[1:]), self.att)[0]
-
-    def extra_repr(self) -> str:
-        _, heads, dim = self.att.shape
-        return f"heads={heads}, dim={dim}, negative_slope={self.negative_slope}"
 
 
 def _xavier(parameter: Tensor) -> None:

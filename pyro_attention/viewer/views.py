@@ -83,12 +83,9 @@ class _SchemesView(View):
     @cached_property
     def panels(self) -> list[Panel]:
         """Prior and posterior of every scheme."""
-        prior = {} if self.prior is None else self.prior
-        if isinstance(self.posterior, Mapping) != isinstance(prior, Mapping) and self.prior is not None:
-            kinds = " and a ".join(type(weights).__name__ for weights in (self.posterior, prior))
-            raise TypeError(f"posterior and prior are a {kinds}; expected tensors, or mappings from names of schemes")
         posteriors = self.posterior if isinstance(self.posterior, Mapping) else {"": self.posterior}
-        priors = prior if isinstance(prior, Mapping) else {"": prior}
+        priors = {} if self.prior is None else self.prior
+        priors = priors if isinstance(priors, Mapping) else {"": priors}
         if unknown := [scheme for scheme in priors if scheme not in posteriors]:
             raise ValueError(f"prior has {unknown}, which posterior has not; expected some of {list(posteriors)}")
         found = []
@@ -201,25 +198,12 @@ class RegionView(_SchemesView):
 class HeadsView(View):
     """Attention heads of a transformer: one matrix of queries and keys for each head of each site.
 
-    Args:
-        title: What stands above it.
-        queries: Tokens that attend, M.
-        keys: Tokens that are attended to, N; the queries when omitted.
-        posterior: Names of the sites to samples ``[S, H, M, N]``.
-
-    Raises:
-        TypeError: Tokens are no texts, or weights no floats.
-        ValueError: Wrong shapes, NaN, or entries outside [0, 1].
-
-    Example:
-        >>> samples = torch.full((5, 2, 3, 3), 1 / 3)
-        >>> view = HeadsView(queries=["a", "b", "c"], posterior={"encoder.0": samples})
-        >>> [(panel.group, panel.name) for panel in view.panels]
-        [('encoder.0', 'head 0'), ('encoder.0', 'head 1')]
+    Attributes:
+        queries: Tokens that attend, which are those that are attended to.
+        posterior: Names of the sites to samples ``[S, H, M, M]``, as :func:`heads_view` takes them from a batch.
     """
 
     queries: Sequence[str]
-    keys: Sequence[str] | None = None
     posterior: Mapping[str, Tensor]
 
     @property
@@ -228,7 +212,7 @@ class HeadsView(View):
 
     @property
     def columns(self) -> Sequence[str]:
-        return self.queries if self.keys is None else self.keys
+        return self.queries
 
     @property
     def names(self) -> tuple[str, str]:
@@ -239,9 +223,6 @@ class HeadsView(View):
         """Every head of every site."""
         found = []
         for site, samples in self.posterior.items():
-            if samples.dim() != 4:
-                shape = tuple(samples.shape)
-                raise ValueError(f"posterior of site '{site}' has shape {shape}, expected [S, H, M, N] of one text")
             for head, weights in enumerate(samples.unbind(1)):
                 name = f"posterior of site '{site}', head {head},"
                 found.append(Panel(site, f"head {head}", _checked(self, name, weights)))
@@ -262,8 +243,8 @@ def heads_view(
         title: What stands above the view.
 
     Raises:
-        TypeError: As for :class:`HeadsView`.
-        ValueError: As for :class:`HeadsView`; a site of another length, an item outside the batch, or a wrong mask.
+        TypeError: Tokens are no texts, or weights no floats.
+        ValueError: NaN, entries outside [0, 1], a site of another length, an item outside the batch, or a wrong mask.
 
     Example:
         >>> samples = {"encoder.0": torch.full((5, 1, 2, 3, 3), 1 / 3)}

@@ -1,7 +1,6 @@
 """BlockedMultiheadAttention is the dense layer with the same noise, or says what cannot be blocked."""
 
 import copy
-import pickle
 
 import pyro
 import pytest
@@ -19,16 +18,17 @@ from pyro_attention import (
     FixedLogNormalPrior,
     Gamma,
     LogNormal,
+    MultiheadAttention,
     ScaledDotProduct,
     Soft,
     Weibull,
+    WidthNetwork,
     check_model,
     predict,
     sample_posterior,
 )
 from pyro_attention.blocked import BlockedMultiheadAttention, BlockedValue
 from pyro_attention.blocked import distributions as module
-from pyro_attention.blocked import multihead as choice
 from pyro_attention.blocked.attention import READS
 from pyro_attention.blocked.distributions import NOISE
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
@@ -59,6 +59,12 @@ class Model(PyroModule):
         super().__init__()
         prior = make_prior(prior, heads=HEADS, width=WIDTH // HEADS) if isinstance(prior, str) else prior
         self.layer = BlockedMultiheadAttention(WIDTH, HEADS, name="attention", prior=prior, **options)
+
+    def dense(self):
+        """The same with all weights in memory."""
+        model = copy.deepcopy(self)
+        model.layer.__class__ = MultiheadAttention
+        return model
 
     def forward(self, x, **arguments):
         with pyro.plate("batch", x.size(-3), dim=-1):
@@ -123,8 +129,7 @@ def test_equals_dense(prior, family, masks, normalize, x, monkeypatch):
     posterior = FAMILIES[family]().double()
     actual = evaluate(model, posterior, x, masks)
     stock = evaluate(model, posterior, x, masks, TraceMeanField_ELBO())
-    model.layer.implementation = "dense"
-    for a, b in zip(actual, evaluate(model, posterior, x, masks), strict=True):
+    for a, b in zip(actual, evaluate(model.dense(), posterior, x, masks), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(stock[0], actual[0], rtol=1e-12, atol=1e-12)
 
@@ -134,8 +139,8 @@ def test_sampled_kl(x, monkeypatch):
     monkeypatch.setattr(module, "_WINDOW_ENTRIES", 1)
     model, x, results = Model().double(), x.double().requires_grad_(), []
     posterior = LogNormal(0.4, learnable=True).double()
-    for model.layer.implementation in ("blocked", "dense"):
-        results.append(evaluate(model, posterior, x, MASKS["causal, padded"], AttentionELBO(kl="sampled")))
+    for each in (model, model.dense()):
+        results.append(evaluate(each, posterior, x, MASKS["causal, padded"], AttentionELBO(kl="sampled")))
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
@@ -161,14 +166,14 @@ def test_posterior_samples_predictions_and_particles(blocked, x):
 
 @pytest.mark.parametrize("masks", ["padded", "causal, padded in front"])
 def test_check_model_and_a_given_value(masks, blocked, x):
-    model, guide = blocked
-    given = pyro.condition(model, {"attention": torch.randn(BATCH, HEADS, LENGTH, LENGTH)})
     contexts, reports = [], []
-    for model.layer.implementation in ("blocked", "dense"):
+    for model in (blocked[0].dense(), blocked[0]):
+        given = pyro.condition(model, {"attention": torch.ones(BATCH, HEADS, LENGTH, LENGTH).tril()})
+        guide = AttentionGuide(model, Weibull())
         contexts.append(given(x, **MASKS[masks]))
         reports.append(check_model(model, guide, x, elbo=AttentionELBO(kl_weight=1e-3), **MASKS[masks]))
     torch.testing.assert_close(*contexts)
-    assert reports[0].ok
+    assert reports[1].ok
     assert reports[0].sites[0].masked == pytest.approx(reports[1].sites[0].masked)
     report = check_model(model, guide, x, key_padding_mask=torch.ones(BATCH, LENGTH, dtype=torch.bool))
     assert any("site 'attention': every entry is masked" in problem for problem in report.problems)
@@ -177,41 +182,15 @@ def test_check_model_and_a_given_value(masks, blocked, x):
 # the value of a site
 
 
-def test_value(blocked, x, monkeypatch):
+def test_value(blocked, x):
     value = blocked[1](x, **MASKS["causal"])["attention"]
     assert (value.shape, value.dtype) == ((BATCH, HEADS, LENGTH, LENGTH), torch.float32)
     everything = value.window(slice(None))
     assert everything.requires_grad
-    for rows in (slice(1, 3), slice(-2, None), slice(4, 99), slice(3, 3), slice(0, 6, 2)):
+    for rows in (slice(1, 3), slice(-2, None), slice(3, 3), slice(0, 6, 2)):
         torch.testing.assert_close(value.window(rows), everything[..., rows, :])
-    detached = value.detach()
-    assert not detached.window(slice(None)).requires_grad
-    for again in (detached, pickle.loads(pickle.dumps(detached)), copy.copy(detached)):
-        assert torch.equal(again.window(slice(None)), everything)
-    assert repr(value) == f"{value}"
-    monkeypatch.setattr(module, "_LARGEST", BATCH * HEADS * LENGTH**2 - 1)
-    with pytest.raises(ValueError, match=r"weights of shape \(3, 2, 6, 6\) would take .* GB.*value.window"):
-        value.to_dense()
-
-
-OPERATIONS = {
-    "add": lambda v: v + 1,
-    "stack": lambda v: torch.stack([v, v]),
-    "deepcopy": copy.deepcopy,
-    "copy_": lambda v: torch.zeros(v.shape).copy_(v),
-    # what torch does without dispatching it
-    "detach_": torch.detach_,
-    "requires_grad": lambda v: setattr(v, "requires_grad", True),
-    "item": lambda v: v.item(),
-    "backward": lambda v: v.backward(),
-}
-
-
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
-def test_other_operations_ask_for_a_window(operation, blocked, x):
-    value = blocked[1](x)["attention"]
     with pytest.raises(RuntimeError, match=r"site 'attention'.*materialise first, some queries by value\.window"):
-        operation(value)
+        torch.stack([value, value])
 
 
 # families and priors of one's own
@@ -257,7 +236,8 @@ def test_own_prior(x, monkeypatch):
     ("family", "message"),
     [
         *((family, r"'attention'.*draws Weibull and LogNormal weights around its scores.*use MultiheadAttention") for
-          family in (Gamma(), Amortised(torch.nn.Identity(), Weibull()), Sharper(), Unmatched(), Biased())),
+          family in (Gamma(), Amortised(torch.nn.Identity(), Weibull()), Sharper(), Unmatched(), Biased(),
+                      Weibull(WidthNetwork(WIDTH // HEADS)), LogNormal(WidthNetwork(1, of="scores")))),
         (Dirichlet(), "fits priors of kind"),
     ],
     ids=lambda value: type(value).__name__,
@@ -274,28 +254,18 @@ def test_scores_that_overflow_and_no_guide(blocked, x):
         pyro.poutine.trace(blocked[0])(x)
 
 
-# which implementation
+# what is not blocked
 
 
 class OtherScore(ScaledDotProduct):
     """Might be no product."""
 
 
-def make(implementation, *, score=None, **options):
-    model = Model(options.pop("prior", "gamma_contextual"), implementation=implementation, **options)
-    model.layer.score = score or model.layer.score
-    return model
-
-
-def kind(model, x, **arguments):
-    return type(AttentionGuide(model, Weibull())(x, **arguments)["attention"])
-
-
 AT_CALLS = [
     ({}, {"attn_mask": torch.zeros(LENGTH, LENGTH)}, "attn_mask, only key_padding_mask"),
     ({}, {"key_padding_mask": torch.ones(BATCH, LENGTH)}, "a key_padding_mask with numbers other than 0 and -inf"),
     ({"dropout": 0.1}, {}, r"dropout of the weights \(here 0.1 in training mode\)"),
-    ({"score": OtherScore()}, {}, "scores by OtherScore, only ScaledDotProduct"),
+    ({}, {"need_weights": True}, "need_weights=True; pass need_weights=False"),
 ]
 OF_LAYERS = [
     ({"normalizer": DoublyNormalized()}, {}, "the normalizer DoublyNormalized, only Softmax"),
@@ -304,23 +274,16 @@ OF_LAYERS = [
 
 
 @pytest.mark.parametrize(("options", "arguments", "message"), AT_CALLS + OF_LAYERS)
-def test_what_is_not_blocked(options, arguments, message, x, monkeypatch):
-    """ "auto" keeps it dense with a warning, "blocked" raises: for a layer that never can be when it is built."""
-    monkeypatch.setattr(choice, "_MANY_WEIGHTS", BATCH * HEADS * LENGTH**2)
-    model = make("auto", **options)
-    with pytest.warns(UserWarning, match=f"site 'attention'.*'auto' keeps.*dense.*not support {message}"):
-        assert kind(model, x, **arguments) is torch.Tensor
-    assert kind(make("dense", **options), x, **arguments) is torch.Tensor
-    with pytest.raises(ValueError, match=f"site 'attention'.*not support {message}.*implementation='dense'"):
-        kind(make("blocked", **options), x, **arguments)
+def test_what_is_not_blocked(options, arguments, message, x):
+    """A layer that never can be says so when it is built."""
+    with pytest.raises(ValueError, match=f"site 'attention'.*not support {message}.*; (or )?use "):
+        AttentionGuide(Model(**options), Weibull())(x, **arguments)
 
 
-def test_auto_is_blocked_where_it_is_large_and_possible(x, monkeypatch):
-    model = make("auto", dropout=0.1).eval()
-    assert kind(model, x) is torch.Tensor
-    monkeypatch.setattr(choice, "_MANY_WEIGHTS", BATCH * HEADS * LENGTH**2)
-    assert kind(model, x) is BlockedValue
-    assert kind(model, x, need_weights=True) is torch.Tensor
-    assert kind(model, x, key_padding_mask=torch.zeros(BATCH, LENGTH)) is BlockedValue
-    with pytest.raises(ValueError, match="implementation is 'fast', expected 'dense', 'blocked' or 'auto'"):
-        make("fast")
+def test_other_scores(x):
+    model = Model()
+    model.layer.score = OtherScore()
+    with pytest.raises(ValueError, match="not support scores by OtherScore, only ScaledDotProduct"):
+        model(x)
+    dropping = Model(dropout=0.1).eval()
+    assert type(AttentionGuide(dropping, Weibull())(x)["attention"]) is BlockedValue

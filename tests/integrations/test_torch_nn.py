@@ -192,16 +192,6 @@ def test_some_layers(sites, expected):
     assert deterministic(mine).encoder.use_nested_tensor == theirs.encoder.use_nested_tensor
 
 
-def test_state_dicts_and_copies():
-    made, x = [bayesian(make_encoder()) for _ in range(2)], X
-    made[1].load_state_dict(made[0].state_dict())
-    made.append(copy.deepcopy(made[0]))
-    for other in made[1:]:
-        torch.testing.assert_close(weights(other), weights(made[0]), rtol=0, atol=0)
-        assert torch.equal(other(x), made[0](x))
-        assert list(AttentionGuide(in_plate(other), Weibull())(x)) == ENCODER
-
-
 def test_dtype_device_and_frozen_weights_stay():
     encoder = make_encoder().double()
     encoder.layers[0].requires_grad_(False)

@@ -22,7 +22,7 @@ from pyro_attention import (
     Softmax,
     Weibull,
 )
-from pyro_attention.analysis import explained_away
+from pyro_attention.analysis import key_mass
 from pyro_attention.over_queries import Sinkhorn
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm
 
@@ -48,7 +48,7 @@ def test_theorem_2(form, queries, keys, scale, density, seed):
     log_weights = scale * torch.randn(3, queries, keys, generator=generator, dtype=torch.float64)
     mask = torch.rand(queries, keys, generator=generator) < density
     layout, visible = form.layout(mask), mask.any(0)
-    mass = explained_away(DoublyNormalized()(form.scores(log_weights, mask), layout), layout=layout).mass.nan_to_num(0)
+    mass = key_mass(DoublyNormalized()(form.scores(log_weights, mask), layout), layout=layout).nan_to_num(0)
     most = (mask * mask.sum(-1, keepdim=True)).amax(0).double()
     assert (mass[:, visible] >= (1 - 1e-12) / most[visible]).all()
     assert (mass[:, ~visible] == 0).all()

@@ -10,7 +10,6 @@ import torch
 import torch_geometric.nn as pyg
 from pyro import poutine
 from torch import nn
-from torchvision.models.vision_transformer import EncoderBlock
 
 from pyro_attention import (
     AttentionGuide,
@@ -63,11 +62,6 @@ def assert_same(actual, expected):
 @pytest.fixture
 def x():
     return torch.randn(BATCH, LENGTH, WIDTH)
-
-
-def test_vision_transformer(x):
-    block = EncoderBlock(HEADS, WIDTH, 16, 0.0, 0.0).eval()
-    assert_same(under_soft(latent(block), x)[0], block(x))
 
 
 @pytest.mark.parametrize("convert", [latent, bayesian])

@@ -1,7 +1,5 @@
 """GraphAttention under Soft() is PyG's GATConv or GATv2Conv, and GAT a network of two; and what it refuses."""
 
-from dataclasses import replace
-
 import pyro
 import pytest
 import torch
@@ -9,7 +7,7 @@ from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from models.gat import GAT
-from pyro_attention import AttentionGuide, EdgeList, FixedGammaPrior, GraphAttention, Soft
+from pyro_attention import AttentionGuide, EdgeList, GraphAttention, Soft
 from tests.toy_models import GraphData, attention_values
 
 FEATURES, WIDTH, EDGE_WIDTH = 5, 4, 3
@@ -175,25 +173,6 @@ def test_value_dropout_leaves_the_scores_alone(data):
     assert_same(run(dropping.eval(), data.features, alone).context, plain)
 
 
-def test_sparse_features(data):
-    _, mine = pair(heads=2)
-    x = data.features.relu()
-    for sparse in (x.to_sparse(), x.to_sparse_csr()):
-        assert_same(run(mine, sparse, data.edge_index).context, run(mine, x, data.edge_index).context)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_the_copy_keeps_dtype_mode_name_and_prior(training):
-    """Also of sizes that PyG has found out: the layer then has parameters, though its ``in_channels`` stays -1."""
-    theirs, prior = GATConv((-1, -1), 4, edge_dim=-1, residual=True), FixedGammaPrior()
-    theirs(torch.randn(5, FEATURES), torch.tensor([[0], [1]]), torch.randn(1, 2))
-    copy = GraphAttention.from_pyg(theirs.double().train(training), name="layers.7", prior=prior)
-    assert {parameter.dtype for parameter in copy.parameters()} == {torch.float64}
-    assert (copy.attention.name, copy.attention.prior, copy.training) == ("layers.7", prior, training)
-    x, edges = torch.randn(5, FEATURES).double(), torch.randint(5, (2, 9))
-    assert_same(copy.eval()(x, edges, torch.ones(9, 2).double()), theirs.eval()(x, edges, torch.ones(9, 2).double()))
-
-
 class PygGAT(nn.Module):
     """The network of Velickovic et al. (2018), as PyG's examples write it."""
 
@@ -233,7 +212,6 @@ class OtherConv(GATConv):
         (lambda: OtherConv(3, 4), TypeError, "OtherConv, expected a GATConv or GATv2Conv"),
         (lambda: GATConv(3, 4, flow="target_to_source"), ValueError, r"flow='target_to_source'.*edge_index.flip\(0\)"),
         (lambda: GATv2Conv(3, 4, aggr="max"), ValueError, "a MaxAggregation, expected .* aggr='add'"),
-        (lambda: GATConv((-1, -1), 4), ValueError, "sizes are not known yet .*; call it once with data"),
     ],
 )
 def test_layers_that_cannot_be_copied(conv, error, message):
@@ -248,7 +226,6 @@ x = torch.zeros(7, FEATURES)
     ("options", "arguments", "error", "message"),
     [
         ({}, {"edge_index": torch.tensor([[0, 7], [1, 2]])}, ValueError, "names source nodes 0 to 7, expected 0 to 6"),
-        ({}, {"edge_index": [[0], [1]]}, TypeError, "edge_index is of type list, expected int64 "),
         ({"edge_dim": 3}, {"edge_attr": torch.zeros(15, 3)}, ValueError, r"edge_attr has shape \(15, 3\), expected"),
         ({}, {"x": (x, None)}, TypeError, r"x is \(Tensor, NoneType\), expected .*\(sources, targets\); .* zeros"),
         (
@@ -267,13 +244,3 @@ def test_wrong_calls(data, options, arguments, error, message):
 
     with pytest.raises(error, match=message):
         call()
-
-
-def test_edge_lists_of_another_graph_or_with_another_mask(data):
-    with pytest.raises(ValueError, match="the EdgeList has add_self_loops=True, expected False"):
-        GraphAttention(FEATURES, WIDTH, add_self_loops=False)(data.features, data.graph)
-    with pytest.raises(ValueError, match=r"\(sources, targets\) \(7, 7\), but x has \(6, 6\)"):
-        GraphAttention(FEATURES, WIDTH)(data.features[1:], data.graph)
-    graph = EdgeList.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
-    with pytest.raises(ValueError, match=r"mask has shape \(2,\), expected \[2, 1\], an entry for each edge"):
-        replace(graph, mask=torch.tensor([True, False]))

@@ -10,8 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_attention import AttentionGuide, Weibull, sample_posterior
-from pyro_attention.analysis import GoldAlignment, credible_intervals
+from pyro_attention.analysis import credible_intervals
 from pyro_attention.viewer import MOST_SAMPLES, AlignmentView, RegionView, fragment, heads_view, write_viewer
 from pyro_attention.viewer.page import index_entry, payload
 from tests.viewer.samples import MARKUP, caption, draws, pair
@@ -118,11 +117,6 @@ def test_numbers_of_the_list():
     assert (against_prior["uncertainty"], against_prior["difference"]) == (0, 0.5)
 
 
-def test_gold_links():
-    found = payload(pair(gold=GoldAlignment(frozenset({(1, 0)}), frozenset({(0, 0)}))))
-    assert found["gold"] == [[0, 0, False], [1, 0, True]]
-
-
 @pytest.mark.parametrize("channels", [(), (3,)], ids=["grey", "colour"])
 def test_pictures_are_kept_as_they_are(channels):
     picture = torch.randint(0, 256, (*channels, 5, 7), dtype=torch.uint8)
@@ -132,29 +126,6 @@ def test_pictures_are_kept_as_they_are(channels):
         pixels = torch.tensor(list(image.tobytes()), dtype=torch.uint8)
         assert image.size == (7, 5)
     assert pixels.equal((picture.permute(1, 2, 0) if channels else picture).flatten())
-
-
-def test_prior_and_posterior_of_schemes_in_order():
-    names = [(panel.group, panel.name, len(panel.samples)) for panel in pair().panels]
-    assert names == [("weibull", "prior", 1), ("weibull", "posterior", 30), ("soft", "posterior", 1)]
-
-
-def test_heads_of_a_bayesian_transformer(tmp_path):
-    pytest.importorskip("transformers")
-    from pyro_attention.integrations.huggingface import bayesian
-    from tests.integrations.tiny_transformers import SUPPORTED
-
-    (family,) = [family for family in SUPPORTED if family.name == "bert"]
-    model = family.make()
-    batch = family.batch(model, 2)
-    guide = AttentionGuide(bayesian(model), Weibull(concentration=10.0))
-    samples = sample_posterior(guide, **batch, num_samples=5)
-    tokens = [f"token{number}" for number in batch["input_ids"][0].tolist()]
-    view = heads_view(samples, tokens, item=0, mask=batch["attention_mask"][0])
-    assert len(view.queries) == 4  # the others are padding
-    assert len(view.panels) == 4  # two layers of two heads
-    torch.testing.assert_close(view.panels[3].samples.sum(-1), torch.ones(5, 4))
-    write_viewer(tmp_path / "heads.html", [view], title="Heads")
 
 
 WEIGHTS = draws(2, 3)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
-
-import torch
-from torch import Tensor
+from typing import Literal
 
 from pyro_attention.analysis.alignments.weights import Alignment, Link
 from pyro_attention.analysis.inputs import check_choice
@@ -18,7 +14,6 @@ from pyro_attention.analysis.inputs import check_choice
 __all__ = [
     "AlignmentScores",
     "GoldAlignment",
-    "Lengths",
     "SymmetriseMethod",
     "agreement",
     "alignment_error_rate",
@@ -29,8 +24,6 @@ __all__ = [
     "write_pharaoh",
 ]
 
-T = TypeVar("T", Alignment, "GoldAlignment")
-Lengths = Mapping[str, tuple[int, int]]
 _Links = tuple[set[Link], set[Link]]  # sure and possible ones
 
 _LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})", re.ASCII)
@@ -158,8 +151,8 @@ def alignment_error_rate(
 
 
 def _pairs(
-    first: Mapping[str, Alignment] | Sequence[Alignment], second: Mapping[str, T] | Sequence[T]
-) -> Iterator[tuple[str, Alignment, T]]:
+    first: Mapping[str, Alignment] | Sequence[Alignment], second: Mapping[str, GoldAlignment] | Sequence[GoldAlignment]
+) -> Iterator[tuple[str, Alignment, GoldAlignment]]:
     """Name, and what both hold for it."""
     by_name = first if isinstance(first, Mapping) else {str(i): alignment for i, alignment in enumerate(first)}
     others = second if isinstance(second, Mapping) else {str(i): alignment for i, alignment in enumerate(second)}
@@ -173,40 +166,24 @@ def _pairs(
         yield name, alignment, others[name]
 
 
-def agreement(alignments: Mapping[str, Sequence[Alignment]]) -> Tensor:
-    r"""F1 between the alignments of every two schemes, :math:`2 |A \cap B| / (|A| + |B|)`.
+def agreement(first: Sequence[Alignment], second: Sequence[Alignment]) -> float:
+    r"""F1 between two alignments of the same sentences, :math:`2 |A \cap B| / (|A| + |B|)`; 1 where neither has links.
 
     Args:
-        alignments: Alignments of the same sentences by scheme.
-
-    Returns:
-        Symmetric float64 ``[schemes, schemes]``, summed over sentences before the division; 1 where neither has links.
+        first: Alignments A; the counts are summed over sentences before the division.
+        second: Alignments B.
 
     Raises:
-        ValueError: Other numbers of sentences, or of their words.
+        ValueError: Other numbers of sentences.
 
     Example:
         >>> one, two = ([Alignment(frozenset(links), 2, 2)] for links in ({(0, 0), (1, 1)}, {(0, 0)}))
-        >>> agreement({"soft": one, "hard": two})
-        tensor([[1.0000, 0.6667],
-                [0.6667, 1.0000]], dtype=torch.float64)
+        >>> agreement(one, two)
+        0.66667
     """
-    names = list(alignments)
-    table = torch.ones(len(names), len(names), dtype=torch.float64)
-    for row, name in enumerate(names):
-        for column, other in enumerate(names[: row + 1]):
-            common = total = 0
-            for sentence, first, second in _pairs(alignments[name], alignments[other]):
-                sizes = [(a.num_source, a.num_target) for a in (first, second)]
-                if sizes[0] != sizes[1]:
-                    raise ValueError(
-                        f"sentence {sentence} has {sizes[0]} source and target words in '{name}', {sizes[1]} in "
-                        f"'{other}'; expected the same"
-                    )
-                common += len(first.links & second.links)
-                total += len(first.links) + len(second.links)
-            table[row, column] = table[column, row] = 2 * common / total if total else 1.0
-    return table
+    pairs = list(zip(first, second, strict=True))
+    total = sum(len(a.links) + len(b.links) for a, b in pairs)
+    return 2 * sum(len(a.links & b.links) for a, b in pairs) / total if total else 1.0
 
 
 def symmetrise(forward: Alignment, backward: Alignment, *, method: SymmetriseMethod) -> Alignment:
@@ -284,22 +261,19 @@ def _grown(common: frozenset[Link], union: frozenset[Link]) -> set[Link]:
     return links
 
 
-def read_pharaoh(
-    path: str | Path, *, index: int = 0, target_first: bool = False, lengths: Lengths | None = None
-) -> dict[str, GoldAlignment]:
+def read_pharaoh(path: str | Path, *, index: int = 0, target_first: bool = False) -> dict[str, GoldAlignment]:
     r"""Read one sentence pair a line, ``i-j`` sure links and ``ipj`` possible ones.
 
     Args:
         path: The file, in UTF-8. Its lines may begin with an id and a tab.
         index: 0 or 1, what the first word counts as.
         target_first: The target word stands on the left of a link.
-        lengths: Number of source and of target words by sentence id; links are then checked against them.
 
     Returns:
         Links by sentence id; the number of the line, from 0, where there are no ids.
 
     Raises:
-        ValueError: What is no link, links out of range, ids that repeat or are missing in lengths; with file and line.
+        ValueError: What is no link, or a position 0 where words are counted from 1; with file and line.
 
     Example:
         >>> import tempfile
@@ -308,7 +282,6 @@ def read_pharaoh(
         >>> {name: str(gold) for name, gold in read_pharaoh(path).items()}
         {'7': '0-0 1p0', '9': ''}
     """
-    _check_index(index)
     links: dict[str, _Links] = {}
     for place, name, text in _named_lines(Path(path)):
         links[name] = (set(), set())
@@ -318,21 +291,18 @@ def read_pharaoh(
                 raise ValueError(
                     f"{place}: {item[:80]!r} is no link, expected i-j for a sure one or ipj for a possible one"
                 )
-            link = _link(place, name, (match[1], match[3]), index, target_first, lengths)
+            link = _link(place, (match[1], match[3]), index, target_first)
             links[name][match[2] == "p"].add(link)
     return {name: GoldAlignment(*map(frozenset, pair)) for name, pair in links.items()}
 
 
-def read_naacl(
-    path: str | Path, *, index: int = 1, target_first: bool = False, lengths: Lengths | None = None
-) -> dict[str, GoldAlignment]:
+def read_naacl(path: str | Path, *, index: int = 1, target_first: bool = False) -> dict[str, GoldAlignment]:
     r"""Read one link a line, ``sentence source target [S|P] [confidence]``: the format of the Hansards' gold links.
 
     Args:
         path: The file, in UTF-8. A link without S or P is sure; the confidence is not used.
         index: As for :func:`read_pharaoh`.
         target_first: The target word is the second column.
-        lengths: As there; and sentences without a line have no links instead of being left out.
 
     Example:
         >>> import tempfile
@@ -343,8 +313,7 @@ def read_naacl(
 
     Source: Mihalcea and Pedersen (2003), An Evaluation Exercise for Word Alignment.
     """
-    _check_index(index)
-    links: dict[str, _Links] = {name: (set(), set()) for name in lengths or ()}
+    links: dict[str, _Links] = {}
     for place, line in _lines(Path(path)):
         if not line.strip():
             continue
@@ -354,7 +323,7 @@ def read_naacl(
                 f"{place} is {line[:200]!r}, expected the columns sentence, source, target, S or P, confidence"
             )
         name, kind = match[1], match[4]
-        link = _link(place, name, (match[2], match[3]), index, target_first, lengths)
+        link = _link(place, (match[2], match[3]), index, target_first)
         links.setdefault(name, (set(), set()))[kind == "P"].add(link)
     return {name: GoldAlignment(*map(frozenset, pair)) for name, pair in links.items()}
 
@@ -380,15 +349,12 @@ def read_sentences(path: str | Path) -> dict[str, list[str]]:
 def write_pharaoh(
     path: str | Path,
     alignments: Mapping[str, Alignment | GoldAlignment] | Sequence[Alignment | GoldAlignment],
-    *,
-    index: int = 0,
 ) -> None:
     r"""Write one sentence pair a line, links in order, ``i-j`` or ``ipj``; with an id and a tab for a mapping.
 
     Args:
         path: The file.
         alignments: Alignments by sentence id, or in a sequence.
-        index: 0 or 1, what the first word counts as; others read 0.
 
     Example:
         >>> import tempfile
@@ -397,66 +363,34 @@ def write_pharaoh(
         >>> path.read_text()
         '0-2 1-0\n'
     """
-    _check_index(index)
-    named = isinstance(alignments, Mapping)
-    lines = []
-    for name, alignment in alignments.items() if isinstance(alignments, Mapping) else enumerate(alignments):
-        if not isinstance(alignment, Alignment | GoldAlignment):
-            raise TypeError(f"sentence {name} has a {type(alignment).__name__}, expected an Alignment or GoldAlignment")
-        text = _LINK.sub(lambda match: f"{int(match[1]) + index}{match[2]}{int(match[3]) + index}", str(alignment))
-        lines.append(f"{name}\t{text}\n" if named else f"{text}\n")
+    if isinstance(alignments, Mapping):
+        lines = [f"{name}\t{alignment}\n" for name, alignment in alignments.items()]
+    else:
+        lines = [f"{alignment}\n" for alignment in alignments]
     Path(path).write_text("".join(lines), encoding="utf-8")
-
-
-def _check_index(index: int) -> None:
-    if index not in (0, 1):
-        raise ValueError(f"index is {index}, expected 0 or 1: what the first word of a sentence counts as")
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
     """Place, for errors, and text of every line."""
     # a byte order mark is no part of the first id; str.splitlines would also break at characters such as U+2028
-    try:
-        lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {error}; expected UTF-8") from error
+    lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
         yield f"{path}, line {number}", line
 
 
 def _named_lines(path: Path) -> Iterator[tuple[str, str, str]]:
     """Place, id and text of every line."""
-    lines = list(_lines(path))
-    with_ids = bool(lines) and "\t" in lines[0][1]
-    seen: set[str] = set()
-    for number, (place, line) in enumerate(lines):
-        if with_ids != ("\t" in line):
-            other = "no id" if with_ids else "an id"
-            raise ValueError(f"{place} has {other} and a tab before its text, unlike the first; expected all or none")
-        name, text = line.split("\t", 1) if with_ids else (str(number), line)
-        if name.strip() in seen:
-            raise ValueError(f"{place}: the sentence id {name.strip()!r} occurs twice, expected it once")
-        seen.add(name.strip())
-        yield place, name.strip(), text
+    for number, (place, line) in enumerate(_lines(path)):
+        name, tab, text = line.partition("\t")
+        yield (place, name.strip(), text) if tab else (place, str(number), line)
 
 
-def _link(
-    place: str, name: str, numbers: tuple[str, str], index: int, target_first: bool, lengths: Lengths | None
-) -> Link:
-    """A link (source, target) counted from 0, in range."""
+def _link(place: str, numbers: tuple[str, str], index: int, target_first: bool) -> Link:
+    """A link (source, target) counted from 0."""
     first, second = (int(number) - index for number in numbers)
     if min(first, second) < 0:
         raise ValueError(
-            f"{place}, sentence {name}: a link has position 0 where words are counted from 1; pass index=0 if they are "
-            f"counted from 0, or take the gold file without links to NULL"
+            f"{place}: a link has position 0 where words are counted from 1; pass index=0 if they are counted from 0, "
+            f"or take the gold file without links to NULL"
         )
-    source, target = (second, first) if target_first else (first, second)
-    if lengths is not None and name not in lengths:
-        raise ValueError(f"{place}: sentence {name} has no entry in lengths, expected one for every sentence")
-    num_source, num_target = (math.inf, math.inf) if lengths is None else lengths[name]
-    if source >= num_source or target >= num_target:
-        raise ValueError(
-            f"{place}, sentence {name}: link {'-'.join(numbers)} lies outside of {num_source} source and {num_target} "
-            f"target words; look at index={index}, target_first={target_first} and the sentences"
-        )
-    return source, target
+    return (second, first) if target_first else (first, second)

@@ -22,8 +22,7 @@ from pyro_attention.blocked.ops.fused_attention import fused_attention, product_
 
 __all__ = ["blocked_attention"]
 
-_BLOCK = 256
-_ENTRIES = 2**17  # of a block of all its slices: half a megabyte in float32, which stays in the cache
+_ENTRIES = 2**17  # of a block: half a megabyte in float32, which stays in the cache
 
 
 def blocked_attention(
@@ -82,7 +81,7 @@ def blocked_attention(
     else:
         scale = None if scale is None else scale.reshape(-1, 1, 1)
         bias = None if mask is None else _bias(mask, dtype).unsqueeze(-2)
-        context, normalisers = _blocked(q, k, v, scale, bias, _Plan(noise, seed, causal, _BLOCK))
+        context, normalisers = _blocked(q, k, v, scale, bias, _Plan(noise, seed, causal))
         normalisers = normalisers.squeeze(-1)
     return context.to(values.dtype).unflatten(0, batch), normalisers.unflatten(0, batch)
 
@@ -94,7 +93,6 @@ class _Plan:
     noise: NoiseKind | None
     seed: int
     causal: bool
-    block_size: int
 
     def counter(self, q: Tensor, k: Tensor) -> CounterNoise | None:
         """The noise of all pairs."""
@@ -102,28 +100,23 @@ class _Plan:
             return None
         return CounterNoise(self.noise, self.seed, (q.size(0), q.size(1), k.size(1)), device=q.device)
 
-    def query_blocks(self, q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
-        """Slices and queries of each block."""
-        entries = min(self.block_size, q.size(1)) * min(self.block_size, k.size(1))
-        together = max(1, _ENTRIES // max(1, entries))
+    def blocks(self, q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice, slice]]:
+        """Slices and queries of each block, and the keys that these may see."""
+        count = min(q.size(1), max(1, _ENTRIES // max(1, k.size(1))))
+        together = max(1, _ENTRIES // max(1, count * k.size(1)))
         for first in range(0, q.size(0), together):
-            for row in range(0, q.size(1), self.block_size):
-                yield slice(first, first + together), slice(row, min(row + self.block_size, q.size(1)))
+            for row in range(0, q.size(1), count):
+                stop = min(row + count, q.size(1))
+                seen = min(k.size(1), stop) if self.causal else k.size(1)
+                yield slice(first, first + together), slice(row, stop), slice(0, seen)
 
-    def key_blocks(self, rows: slice, k: Tensor) -> Iterator[slice]:
-        """Blocks of the keys that a block of queries may see."""
-        seen = min(k.size(1), rows.stop) if self.causal else k.size(1)
-        for column in range(0, seen, self.block_size):
-            yield slice(column, min(column + self.block_size, seen))
-
-    def scores(self, q: Tensor, k: Tensor, bias: Tensor | None, rows: slice, columns: slice) -> Tensor:
+    def scores(self, q: Tensor, k: Tensor, bias: Tensor | None, rows: slice) -> Tensor:
         """Scores of a block, -inf where masked."""
         scores = q @ k.transpose(-1, -2)
         if bias is not None:
-            scores += bias[..., columns]
-        if self.causal and columns.stop > rows.start + 1:
-            i = torch.arange(rows.start, rows.stop, device=q.device)
-            j = torch.arange(columns.start, columns.stop, device=q.device)
+            scores += bias[..., : k.size(1)]
+        if self.causal:
+            i, j = torch.arange(rows.start, rows.stop, device=q.device), torch.arange(k.size(1), device=q.device)
             scores += _bias(i[:, None] >= j, q.dtype)
         return scores
 
@@ -133,26 +126,10 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
 
 
-class _Softmax:
-    """Running maximum and sum of the exponentials of rows that arrive in blocks."""
-
-    def __init__(self, like: Tensor) -> None:
-        # finite, so that the exponential of a masked score is zero where a row has seen nothing else
-        self.maximum = torch.full_like(like[..., :1], torch.finfo(like.dtype).min / 2)
-        self.total = torch.zeros_like(self.maximum)
-
-    def exponentials_(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Exponentials of a block under the new maximum, in place, and the factor of everything before."""
-        maximum = torch.maximum(self.maximum, x.amax(-1, keepdim=True))
-        factor = (self.maximum - maximum).exp_()
-        x.sub_(maximum).exp_()
-        self.total.mul_(factor).add_(x.sum(-1, keepdim=True))
-        self.maximum = maximum
-        return x, factor
-
-    def normaliser(self) -> Tensor:
-        """Log-sum-exp of the rows; zero where a row saw nothing, whose exponentials are zero then too."""
-        return (self.maximum + self.total.log()).masked_fill_(self.total == 0, 0)
+def _normaliser(x: Tensor) -> Tensor:
+    """Log-sum-exp of the rows; zero where a row saw nothing, whose exponentials are zero then too."""
+    total = x.logsumexp(-1, keepdim=True)
+    return total.masked_fill_(total == -torch.inf, 0)
 
 
 class _Blocked(torch.autograd.Function):
@@ -166,19 +143,13 @@ class _Blocked(torch.autograd.Function):
         noisy, plain = q.new_zeros(2, *q.shape[:-1], 1)
         counter = plan.counter(q, k)
         with torch.autocast(q.device.type, enabled=False):
-            for s, rows in plan.query_blocks(q, k):
-                part, noisy_softmax, plain_softmax = context[s, rows], _Softmax(q[s, rows]), _Softmax(q[s, rows])
-                for columns in plan.key_blocks(rows, k):
-                    scores = plan.scores(q[s, rows], k[s, columns], None if bias is None else bias[s], rows, columns)
-                    if counter is None or noise_scale is None:
-                        noised = scores.clone()
-                    else:
-                        noised = counter.block(s, rows, columns, dtype=q.dtype).mul_(noise_scale[s]).add_(scores)
-                    plain_softmax.exponentials_(scores)
-                    weights, factor = noisy_softmax.exponentials_(noised)
-                    part.mul_(factor).baddbmm_(weights, v[s, columns])
-                part.div_(noisy_softmax.total.clamp(min=torch.finfo(q.dtype).tiny))
-                noisy[s, rows], plain[s, rows] = noisy_softmax.normaliser(), plain_softmax.normaliser()
+            for s, rows, seen in plan.blocks(q, k):
+                noised = plan.scores(q[s, rows], k[s, seen], None if bias is None else bias[s], rows)
+                plain[s, rows] = _normaliser(noised)
+                if counter is not None and noise_scale is not None:
+                    noised.addcmul_(counter.block(s, rows, seen, dtype=q.dtype), noise_scale[s])
+                noisy[s, rows] = _normaliser(noised)
+                torch.bmm(noised.sub_(noisy[s, rows]).exp_(), v[s, seen], out=context[s, rows])
         ctx.save_for_backward(q, k, v, noise_scale, bias, context, noisy, plain)
         ctx.plan = plan
         ctx.set_materialize_grads(False)
@@ -195,23 +166,22 @@ class _Blocked(torch.autograd.Function):
         inner = (grad_context * context).sum(-1, keepdim=True)
         counter = plan.counter(q, k)
         with torch.autocast(q.device.type, enabled=False):
-            for s, rows in plan.query_blocks(q, k):
-                for columns in plan.key_blocks(rows, k):
-                    scores = plan.scores(q[s, rows], k[s, columns], None if bias is None else bias[s], rows, columns)
-                    noise, noised = None, scores - noisy[s, rows]
-                    if counter is not None and noise_scale is not None:
-                        noise = counter.block(s, rows, columns, dtype=q.dtype)
-                        noised.addcmul_(noise, noise_scale[s])
-                    weights = noised.exp_()
-                    grad = torch.bmm(grad_context[s, rows], v[s, columns].transpose(-1, -2))
-                    grad.sub_(inner[s, rows]).mul_(weights)
-                    grad_v[s, columns].baddbmm_(weights.transpose(-1, -2), grad_context[s, rows])
-                    if grad_scale is not None and noise is not None:
-                        grad_scale[s] += noise.mul_(grad).sum((-2, -1), keepdim=True)
-                    if grad_plain is not None:
-                        grad.addcmul_(scores.sub_(plain[s, rows]).exp_(), grad_plain[s, rows])
-                    grad_q[s, rows].baddbmm_(grad, k[s, columns])
-                    grad_k[s, columns].baddbmm_(grad.transpose(-1, -2), q[s, rows])
+            for s, rows, seen in plan.blocks(q, k):
+                scores = plan.scores(q[s, rows], k[s, seen], None if bias is None else bias[s], rows)
+                noise, noised = None, scores - noisy[s, rows]
+                if counter is not None and noise_scale is not None:
+                    noise = counter.block(s, rows, seen, dtype=q.dtype)
+                    noised.addcmul_(noise, noise_scale[s])
+                weights = noised.exp_()
+                grad = torch.bmm(grad_context[s, rows], v[s, seen].transpose(-1, -2))
+                grad.sub_(inner[s, rows]).mul_(weights)
+                grad_v[s, seen].baddbmm_(weights.transpose(-1, -2), grad_context[s, rows])
+                if grad_scale is not None and noise is not None:
+                    grad_scale[s] += noise.mul_(grad).sum((-2, -1), keepdim=True)
+                if grad_plain is not None:
+                    grad.addcmul_(scores.sub_(plain[s, rows]).exp_(), grad_plain[s, rows])
+                torch.bmm(grad, k[s, seen], out=grad_q[s, rows])
+                grad_k[s, seen].baddbmm_(grad.transpose(-1, -2), q[s, rows])
         return grad_q, grad_k, grad_v, grad_scale, None, None
 
 

@@ -26,11 +26,6 @@ def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
     heads of width up to 256, in float32 up to 128: wider ones would not fit into the registers. Everything else,
     float64 first of all, is left to blocks in plain PyTorch, which compute the same function of the same noise.
 
-    Args:
-        queries: ``[..., M, D]``.
-        keys: ``[..., N, D]``.
-        values: ``[..., N, Dv]``.
-
     Example:
         >>> unfused(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
         'the kernels run on a GPU alone'
@@ -55,12 +50,7 @@ def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
 
 
 def product_dtype(keys: Tensor, values: Tensor) -> torch.dtype:
-    """Dtype of the factors of all products: half precision where keys and values share it, else float32.
-
-    Example:
-        >>> product_dtype(torch.zeros(1).bfloat16(), torch.zeros(1).half())
-        torch.float32
-    """
+    """Dtype of the factors of all products: half precision where keys and values share it, else float32."""
     return torch.promote_types(keys.dtype, values.dtype)
 
 
@@ -87,12 +77,7 @@ _TILES = {
 
 
 def tiles(width: int, dtype: torch.dtype) -> tuple[Tiles, Tiles, Tiles]:
-    """Tiles of the kernels forward, backward_queries and backward_keys; the width is the wider of heads and values.
-
-    Example:
-        >>> tiles(20, torch.bfloat16)[1]
-        Tiles(rows=64, columns=64, warps=4, stages=2)
-    """
+    """Tiles of forward, backward_queries and backward_keys; the width is the wider of heads and values."""
     widest = min(limit for size, limit in _TILES if size == dtype.itemsize and limit >= width)
     return _TILES[dtype.itemsize, widest]
 

@@ -1,6 +1,6 @@
 """Bayesian attention inside the models of Hugging Face's transformers."""
 
-from pyro_attention.integrations.huggingface.convert import bayesian, deterministic, from_pretrained
+from pyro_attention.integrations.huggingface.convert import bayesian, deterministic
 from pyro_attention.integrations.huggingface.model import ELBOModel
 
-__all__ = ["ELBOModel", "bayesian", "deterministic", "from_pretrained"]
+__all__ = ["ELBOModel", "bayesian", "deterministic"]

@@ -17,9 +17,9 @@ from pyro.poutine.indep_messenger import IndepMessenger
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
-from pyro_attention.attention import AttentionOutput, LatentAttention, pyro_runs_the_model
+from pyro_attention.attention import AttentionOutput, pyro_runs_the_model
 from pyro_attention.families.base import Prior
-from pyro_attention.integrations._sites import fresh_name, fresh_site
+from pyro_attention.integrations._sites import RepeatedAttention, fresh_name
 from pyro_attention.layout import Dense
 
 __all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate", "compact_mask"]
@@ -39,7 +39,7 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-class SiteAttention(LatentAttention):
+class SiteAttention(RepeatedAttention):
     """The latent weights of one attention module; ``self_attention`` where its queries are at its keys' positions."""
 
     def __init__(self, name: str, prior: Prior, *, self_attention: bool) -> None:
@@ -134,7 +134,7 @@ def _sample(
     latent: SiteAttention, scores: Tensor, value: Tensor, *, layout: Dense, **vectors: Tensor
 ) -> AttentionOutput:
     """Output of one call in a run, whose site has a name of its own."""
-    with fresh_site(latent), batch_plate(f"{latent.name}.batch", len(scores)):
+    with batch_plate(f"{latent.name}.batch", len(scores)):
         output: AttentionOutput = latent(scores, value, layout=_without_padding(layout, scores, latent), **vectors)
         if output.context.dim() != value.dim():
             raise ValueError(

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import copy
 import json
-import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -29,11 +28,9 @@ from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteA
 from pyro_attention.integrations.huggingface.model import BayesianModel, Likelihood, bayesian_class
 from pyro_attention.integrations.huggingface.probe import difference, probe, probe_inputs
 
-__all__ = ["bayesian", "deterministic", "from_pretrained", "shards"]
+__all__ = ["bayesian", "deterministic"]
 
 _MARK = f".{CHILD}."
-# options that say where a checkpoint is, and how it may be had
-_WHERE = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
 def bayesian(
@@ -63,7 +60,8 @@ def bayesian(
     Args:
         model: A ``PreTrainedModel``.
         prior: Name of a registered prior, a class of priors (or a partial of one), or a function of a head's width,
-            called once a site. Contextual Gamma by default; a checkpoint of a Bayesian model keeps its own priors.
+            called once a site. Contextual Gamma by default; a checkpoint of a Bayesian model keeps its own priors,
+            which transformers calls unexpected when it loads them; it holds no function, so give that again.
         sites: Pattern of module paths, or several, as in ``fnmatch``.
         likelihood: Function of output and labels that declares the observed sites, in place of that of the head.
         example: A small batch of inputs, for models that read neither texts nor images nor mel spectrograms.
@@ -78,10 +76,27 @@ def bayesian(
         >>> model = BertForSequenceClassification.from_pretrained("bert-base-uncased")  # doctest: +SKIP
         >>> guide = AttentionGuide(bayesian(model), Weibull(10.0))  # doctest: +SKIP
         >>> loss = AttentionELBO()(model, guide)(**batch)  # doctest: +SKIP
+        >>> model.save_pretrained("tuned")  # doctest: +SKIP
+        >>> model = bayesian(BertForSequenceClassification.from_pretrained("tuned"))  # doctest: +SKIP
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.4.
     """
-    return _convert(model, prior=prior, sites=sites, likelihood=likelihood, example=example, where={})
+    saved = _saved(model, sites)
+    prior = _prior(prior, saved)
+    inputs = probe_inputs(model) if example is None else example
+    _own_config(model)
+    before = _implementations(model.config)
+    try:
+        chosen = _attach(model, prior, sites, saved, inputs)
+        _check_same(model, inputs, before)
+    except Exception:
+        _remove(model, before)
+        raise
+    setattr(model.config, NAME, {"prior": _prior_to_config(prior), "sites": chosen})
+    original: Any = type(model)
+    model.__class__ = bayesian_class(original)
+    model.pyro_likelihood, model.pyro_before = likelihood, before
+    return model
 
 
 def deterministic(model: Any) -> Any:
@@ -104,98 +119,6 @@ def deterministic(model: Any) -> Any:
     delattr(kept.config, NAME)
     _remove(kept, before)
     return kept
-
-
-def from_pretrained(
-    cls: Any,
-    path: str,
-    *,
-    prior: PriorFactory | None = None,
-    likelihood: Likelihood | None = None,
-    **options: Any,
-) -> Any:
-    """Load a Bayesian model with its priors, from a folder or a hub name.
-
-    Only safetensors files are read, never pickled weights, and no code that comes with a model is run unless
-    ``trust_remote_code=True`` is among the options.
-
-    Args:
-        cls: A class of transformers, such as ``AutoModelForSequenceClassification``.
-        path: Folder or name.
-        prior: Needed where the priors were made by a function, which no file holds.
-        likelihood: As for :func:`bayesian`; it is not saved.
-        options: Of ``cls.from_pretrained``.
-
-    Returns:
-        The model, as :func:`bayesian` returns it.
-
-    Raises:
-        OSError: The checkpoint has no safetensors file.
-        ValueError: It is of another architecture, has an index that names files elsewhere, or was not saved by a
-            Bayesian model; prior parameters are missing.
-
-    Example:
-        >>> model.save_pretrained("fine-tuned")  # doctest: +SKIP
-        >>> model = from_pretrained(AutoModelForSequenceClassification, "fine-tuned")  # doctest: +SKIP
-    """
-    transformers = _transformers()
-    options.setdefault("trust_remote_code", False)  # else transformers asks on the terminal
-    where = {name: options[name] for name in _WHERE if name in options}
-    config = options.get("config") or transformers.AutoConfig.from_pretrained(path, **where)
-    expected = getattr(getattr(cls, "config_class", None), "model_type", None)
-    if expected is not None and expected != config.model_type:
-        raise ValueError(
-            f"'{path}' holds a model of type '{config.model_type}', expected '{expected}' for {cls.__name__}; load it "
-            f"with a class of its own architecture, such as one of the Auto classes"
-        )
-    if getattr(config, NAME, None) is None:
-        raise ValueError(
-            f"'{path}' was not saved by a Bayesian model, it has no prior parameters; convert it: "
-            f"bayesian({cls.__name__}.from_pretrained('{path}'))"
-        )
-    where.pop("trust_remote_code", None)
-    shards(path, config, where)  # transformers would read any file that an index names
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # prior parameters are "unexpected" to it
-    try:
-        model, report = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True, **options)
-    finally:
-        transformers.logging.set_verbosity(verbosity)
-    if report["missing_keys"]:
-        warnings.warn(
-            f"'{path}' has no weights for {', '.join(sorted(report['missing_keys']))} of {type(model).__name__}: they "
-            f"are new and want training",
-            stacklevel=2,
-        )
-    return _convert(model, prior=prior, sites="*", likelihood=likelihood, example=None, where=where)
-
-
-def _convert(
-    model: Any,
-    *,
-    prior: PriorFactory | None,
-    sites: str | Sequence[str],
-    likelihood: Likelihood | None,
-    example: Mapping[str, Any] | None,
-    where: Mapping[str, Any],
-) -> Any:
-    """:func:`bayesian`, with what transformers has to be told to find the checkpoint again, such as a subfolder."""
-    saved = _saved(model, sites)
-    prior = _prior(prior, saved)
-    inputs = probe_inputs(model) if example is None else example
-    _own_config(model)
-    before = _implementations(model.config)
-    try:
-        chosen = _attach(model, prior, sites, saved, inputs, where)
-        _check_same(model, inputs, before)
-    except Exception:
-        _remove(model, before)
-        raise
-    setattr(model.config, NAME, {"prior": _prior_to_config(prior), "sites": chosen})
-    original: Any = type(model)
-    model.__class__ = bayesian_class(original)
-    model.pyro_likelihood, model.pyro_before = likelihood, before
-    return model
 
 
 def _own_config(model: nn.Module) -> None:
@@ -230,7 +153,6 @@ def _attach(
     sites: str | Sequence[str],
     saved: Any,
     inputs: Mapping[str, Any],
-    where: Mapping[str, Any],
 ) -> list[str]:
     """Give the attention modules their latent weights; the paths of those that have them."""
     model.set_attn_implementation(NAME)
@@ -250,7 +172,7 @@ def _attach(
         setattr(module, CHILD, latent.to(model.device, model.dtype).train(module.training))
     probe(model, inputs, training=[found[path] for path in paths])  # they note their dropout
     if saved is not None:
-        _load_priors(model, where)
+        _load_priors(model)
     return list(paths)
 
 
@@ -324,25 +246,18 @@ def _prior_to_config(factory: PriorFactory) -> dict[str, Any] | None:
     return {"name": names[0], "options": dict(options)} if names else None
 
 
-def _load_priors(model: Any, where: Mapping[str, Any]) -> None:
+def _load_priors(model: Any) -> None:
     """Read the prior parameters from the checkpoint that a model was loaded from."""
-    from safetensors import safe_open
-
     wanted = {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
-    source = model.config._name_or_path
-    names = _names_in_files(source, model.config, where)
-    prefix = f"{model.base_model_prefix}."
-    found: dict[str, Tensor] = {}
-    for name, tensor in wanted.items():
-        held = next((key for key in (name, prefix + name, name.removeprefix(prefix)) if key in names), None)
-        if held is not None:
-            with safe_open(names[held], "pt") as file:
-                found[name] = file.get_tensor(held)
-            if found[name].shape != tensor.shape:
-                raise ValueError(
-                    f"'{name}' has shape {tuple(found[name].shape)} in '{source}', expected {tuple(tensor.shape)}; the "
-                    f"checkpoint was written with another prior: leave prior= out"
-                )
+    source, prefix = model.config._name_or_path, f"{model.base_model_prefix}."
+    held = {name.removeprefix(prefix): tensor for name, tensor in _priors_in_files(source, model.config)}
+    found = {name: held[name.removeprefix(prefix)] for name in wanted if name.removeprefix(prefix) in held}
+    for name, tensor in found.items():
+        if tensor.shape != wanted[name].shape:
+            raise ValueError(
+                f"'{name}' has shape {tuple(tensor.shape)} in '{source}', expected {tuple(wanted[name].shape)}; the "
+                f"checkpoint was written with another prior: leave prior= out"
+            )
     missing = sorted(wanted.keys() - found.keys())
     if missing:
         raise ValueError(
@@ -353,52 +268,27 @@ def _load_priors(model: Any, where: Mapping[str, Any]) -> None:
     model.load_state_dict(found, strict=False)
 
 
+def _priors_in_files(source: str, config: Any) -> Iterator[tuple[str, Tensor]]:
+    """Prior parameters in the safetensors files of a folder, or of the local copy of one of the hub."""
+    from safetensors import safe_open
+    from transformers.utils.hub import cached_file
+
+    revision = getattr(config, "_commit_hash", None) or "main"
+    beside = cached_file(source, "config.json", revision=revision) if source else None
+    for path in [] if beside is None else sorted(Path(beside).parent.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            names = file.keys()
+            yield from ((name, file.get_tensor(name)) for name in names if _MARK in name)
+
+
 def _site_paths(model: Any, saved: list[str], modules: Collection[str]) -> list[str]:
     """Paths of the saved sites in this model, which may be the base of the one that was saved, or have a head on it."""
     prefix = f"{model.base_model_prefix}."
-    paths = [[path for path in (name, prefix + name, name.removeprefix(prefix)) if path in modules] for name in saved]
-    if not all(paths):
+    here = {path.removeprefix(prefix): path for path in modules}
+    absent = [name for name in saved if name.removeprefix(prefix) not in here]
+    if absent:
         raise ValueError(
-            f"the checkpoint has latent attention at '{saved[paths.index([])]}', which {type(model).__name__} has not; "
-            f"load it with the class that was saved, {', '.join(model.config.architectures or ['unknown'])}"
+            f"the checkpoint has latent attention at '{absent[0]}', which {type(model).__name__} has not; load it with "
+            f"the class that was saved, {', '.join(model.config.architectures or ['unknown'])}"
         )
-    return [candidates[0] for candidates in paths]
-
-
-def shards(source: str, config: Any, where: Mapping[str, Any]) -> dict[str, Path]:
-    """Where every parameter of a checkpoint of several files is, by its index; nothing where it has no index."""
-    index = _local(source, "model.safetensors.index.json", config, where)
-    if index is None:
-        return {}
-    files: dict[str, str] = json.loads(index.read_text())["weight_map"]
-    outside = next((file for file in files.values() if Path(file).name != file or file == ".."), None)
-    if outside is not None:
-        raise ValueError(
-            f"'{index}' names the file '{outside}', expected names of files beside it; load an intact copy"
-        )
-    return {name: index.parent / file for name, file in files.items()}
-
-
-def _local(source: str, name: str, config: Any, where: Mapping[str, Any]) -> Path | None:
-    """A file in a folder, or in the local copy of one of the hub; None where there is none."""
-    from transformers.utils.hub import cached_file
-
-    options = {**where, "revision": getattr(config, "_commit_hash", None) or where.get("revision", "main")}
-    found = cached_file(
-        source, name, **options, _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )  # fmt: skip
-    return None if found is None else Path(found)
-
-
-def _names_in_files(source: str, config: Any, where: Mapping[str, Any]) -> dict[str, Path]:
-    """Where every parameter of a checkpoint is."""
-    from safetensors import safe_open
-
-    if not source:
-        return {}
-    whole = _local(source, "model.safetensors", config, where)
-    if (found := shards(source, config, where)) or whole is None:
-        return found
-    with safe_open(whole, "pt") as file:
-        return dict.fromkeys(file.keys(), whole)
+    return [here[name.removeprefix(prefix)] for name in saved]

@@ -15,7 +15,7 @@ from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.evaluation import evaluate, guesses, looked_at, outputs_of
 from experiments.vqa.model import Answered, Words, load_questions, load_words
 from experiments.vqa.train import ask, load_trained, reply_to
-from pyro_attention.analysis import fit_temperature, negative_log_likelihood, pavpu
+from pyro_attention.analysis import classification_scores, fit_temperature, pavpu
 from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
 
@@ -154,12 +154,12 @@ def test_certainty_and_temperature(weibull_run):
         known = {place: max(votes, key=votes.get) for place, votes in enumerate(data.known) if votes}
         labels[part] = [*known], torch.tensor([*known.values()])
     accurate = torch.from_numpy(np.load(weibull_run / "predictions.npz")["accuracy"])
-    found = pavpu(logits["test"], accurate, test="logits")[0.05]
+    found = pavpu(logits["test"], accurate)[0.05]
     assert metrics["test_pavpu_05/both"] == pytest.approx(found.pavpu)
     scaling = fit_temperature(logits["val"][:, labels["val"][0]], labels["val"][1])
     places, classes = labels["test"]
-    nll = negative_log_likelihood(scaling(logits["test"][:, places]), classes)
-    assert metrics["test_scaled_nll/both"] == pytest.approx(float(nll), rel=1e-5)
+    nll = classification_scores(scaling(logits["test"][:, places]), classes).nll
+    assert metrics["test_scaled_nll/both"] == pytest.approx(nll, rel=1e-5)
 
 
 def test_the_mass_on_relevant_cells(weibull_run):
