@@ -13,12 +13,7 @@ from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import definitions, evaluate
 from experiments.datasets.images.captions import caption_words, load_captions
 from experiments.datasets.images.digit_scenes import DigitScenes, digit_scenes
-from experiments.datasets.images.image_features import (
-    content_encoder,
-    grid_features,
-    mobilenet_grid,
-    resized_images,
-)
+from experiments.datasets.images.image_features import grid_features, region_encoder, resized_images
 from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, RegionCaptions
 from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
 from experiments.datasets.places import SPLITS, data_folder
@@ -41,13 +36,10 @@ def _digits() -> dict[str, DigitScenes]:
     return digit_scenes(train=6000, most_digits=2)
 
 
-def load_images(
-    config: CaptioningConfig, *, progress: bool = False, train_encoder: bool = True
-) -> dict[str, RegionCaptions]:
+def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str, RegionCaptions]:
     """All splits; photographs are opened, and encoded where the cache has no features of them.
 
-    Without ``train_encoder``, the own encoder has to be in the cache. ImportError, FileNotFoundError or ValueError say
-    that torchvision or files are missing, or what is bad in them.
+    ImportError, FileNotFoundError or ValueError say that torchvision or files are missing, or what is bad in them.
     """
     kept, found = slice(config.images), dict[str, RegionCaptions]()
     if config.dataset == "digits":
@@ -66,13 +58,8 @@ def load_images(
         data = replace(data, images=data.images[kept], captions=data.captions[kept])
         opened[split] = data, resized_images(data, size, folder, progress=progress)
     where: dict[str, Any] = {"device": resolve_device(config.device), "progress": progress}
-    if config.encoder == "own":
-        data, pixels = opened["train"]
-        encoder = content_encoder(
-            pixels, data.captions, folder, seed=config.seed, epochs=config.encoder_epochs, train=train_encoder, **where
-        )
-    else:
-        encoder = mobilenet_grid(config.encoder_weights)
+    train, pixels = opened["train"]
+    encoder = region_encoder(config, pixels, train.captions, folder, seed=config.seed, **where)
     for split, (data, pixels) in opened.items():
         regions = grid_features(encoder, pixels, folder, **where)
         captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]

@@ -16,4 +16,4 @@ GraphName = Literal[
 ]
 ParallelName = Literal["toy", "multi30k", "iwslt14", "ted", "tatoeba", "europarl_de_en", "hansards_fr_en"]
 CaptionsName = Literal["flickr8k", "coco"]
-PhotoQuestionsName = Literal["easy_vqa", "daquar", "vqa_v2"]
+PhotoQuestionsName = Literal["easy_vqa", "daquar"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from experiments.report.classification import (
     score_samples,
     score_scaled,
 )
-from experiments.vqa.accuracy import consensus, vqa_accuracy
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers
 from pyro_attention import sample_posterior
 from pyro_attention.analysis import TemperatureScaling, decompose_uncertainty, fit_temperature, hybrid_weights
@@ -37,7 +37,7 @@ _UNCERTAIN = "entropy of the answer, its mutual information with the noise, or v
 _DEFINITIONS = {
     **SCALED_SCORES,
     **SCORES,
-    "accuracy": "accuracy of the most probable answer: min(others who gave it / 3, 1), mean over people and questions",
+    "accuracy": "share of questions whose most probable answer is right",
     **SAMPLED_SCORES,
     "auroc_": f"area under the ROC curve for wrong answers of the {_UNCERTAIN}",
     "absent_auroc_": f"area under the ROC curve for questions about what is not there of the {_UNCERTAIN}",
@@ -165,14 +165,14 @@ def evaluate(
 
 
 def accuracies(probabilities: Tensor, data: Answered) -> Tensor:
-    """Accuracy of the most probable answer to every question, of probabilities ``[questions, answers]``."""
-    best = zip(probabilities.argmax(-1).tolist(), data.data.answers, strict=True)
-    return torch.tensor([vqa_accuracy(data.words.answers[place], votes) for place, votes in best])
+    """Accuracy of the most probable answer to every question, 0 or 1, of probabilities ``[questions, answers]``."""
+    best = zip(probabilities.argmax(-1).tolist(), data.labels, strict=True)
+    return torch.tensor([float(place == label) for place, label in best])
 
 
 def _labels(data: Answered) -> tuple[Tensor, Tensor]:
-    """Places of the questions whose most frequent answer has a class, and these classes."""
-    known = [(place, max(votes, key=lambda answer: votes[answer])) for place, votes in enumerate(data.known) if votes]
+    """Places of the questions whose answer has a class, and these classes."""
+    known = [(place, label) for place, label in enumerate(data.labels) if label is not None]
     places, labels = zip(*known, strict=True)
     return torch.tensor(places), torch.tensor(labels)
 
@@ -217,12 +217,12 @@ def _looking(trained: TrainedAnswers, data: Answered, relevant: Tensor) -> dict[
 def guesses(train: Questions, test: Questions) -> dict[str, float]:
     """Accuracies on the test questions of the most frequent answers of the training, of all and of the same form."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by the form of the question; "" is any
-    for question, votes in zip(train.questions, train.answers, strict=True):
+    for question, answer in zip(train.questions, train.answers, strict=True):
         for form in ("", " ".join(question[:2])):
-            counts[form].update(consensus(votes))
+            counts[form][answer] += 1
     # of answers that are as frequent, the first in the alphabet
     best = {form: min(found, key=lambda answer: (-found[answer], answer)) for form, found in counts.items()}
     asked = list(zip(test.questions, test.answers, strict=True))
-    majority = sum(vqa_accuracy(best[""], votes) for _, votes in asked)
-    by_form = sum(vqa_accuracy(best.get(" ".join(words[:2]), best[""]), votes) for words, votes in asked)
-    return {"majority_accuracy": majority / len(asked), "form_accuracy": by_form / len(asked)}
+    majority = fmean(best[""] == answer for _, answer in asked)
+    by_form = fmean(best.get(" ".join(words[:2]), best[""]) == answer for words, answer in asked)
+    return {"majority_accuracy": majority, "form_accuracy": by_form}

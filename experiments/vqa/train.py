@@ -98,7 +98,7 @@ def reply_to(
     num_samples: int = 200,
 ) -> Reply:  # fmt: skip
     """Ask a question about the photograph at a place of the regions, and draw where the network looks."""
-    one = Questions("asked", [list(words)], [{}], torch.tensor([photograph]), regions, ["asked"])
+    one = Questions("asked", [list(words)], [""], torch.tensor([photograph]), regions, ["asked"])
     batch = next(trained.answered(one).batches(trained.device))
     count = num_samples if trained.is_random else 1
     noise: Noise = "attention" if trained.is_random else "none"
@@ -128,7 +128,7 @@ def ask(config: AskConfig) -> Reply:
     if config.photo is not None:  # ahead of the data, which take longer to read
         with user_errors(ValueError, OSError):
             image = open_photograph(config.photo)
-    trained, questions = load_trained(config.run, config.device, train_encoder=image is None)
+    trained, questions = load_trained(config.run, config.device)
     regions = questions["test"].regions
     if image is not None:
         with user_errors(ValueError):
@@ -148,13 +148,11 @@ def ask(config: AskConfig) -> Reply:
     return reply
 
 
-def load_trained(
-    folder: Path, device: Device = "auto", *, train_encoder: bool = True
-) -> tuple[TrainedAnswers, dict[str, Questions]]:
+def load_trained(folder: Path, device: Device = "auto") -> tuple[TrainedAnswers, dict[str, Questions]]:
     """The network of a finished run, at its best epoch, and the questions of its options; UserError without one."""
     config = saved_config(folder, VQAConfig, script="experiments.vqa", device=device)
     with user_errors(ValueError, OSError):
-        questions = load_questions(config, train_encoder=train_encoder)
+        questions = load_questions(config)
         trained = build(config, load_words(folder), questions["train"])
         load_best(trained.module, folder)
     trained.module.eval()
@@ -164,25 +162,18 @@ def load_trained(
 def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title: str = "") -> Figure:
     """The photograph, the mean weight of every region, and the width of its credible interval.
 
-    Regions that are no cells of a grid, or whose photograph is not there, are bars with their intervals. The weights
-    are samples ``[S, N]``; of one sample there is no interval.
+    The weights are samples ``[S, N]``; of one sample there is no interval.
     """
     weights = weights.cpu()
     mean, (low, high) = weights.mean(0), weights.quantile(_TAILS, dim=0)
-    if regions.pictures is None or regions.grid is None:
-        figure, ((axis,),) = panels(1, 1, size=(6.4, 2.8))
-        axis.bar(np.arange(len(mean)), mean.numpy(), color="#1b6ca8", width=0.7)
-        axis.vlines(np.arange(len(mean)), low.numpy(), high.numpy(), color="0.25", linewidth=1)
-        axis.set(xlabel="region", ylabel="attention")
-    else:
-        shown = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
-        shown = shown[: min(2, len(weights))]
-        figure, (axes,) = panels(1, 1 + len(shown), size=(3.2 + 3.2 * len(shown), 3.2))
-        patches(regions.pictures[photograph], None, regions.grid, axes=axes[0])
-        for axis, (name, colours, values) in zip(axes[1:], shown, strict=True):
-            patches(regions.pictures[photograph], values, regions.grid, cmap=colours, axes=axis).set_title(
-                name, fontsize=10
-            )
-            figure.colorbar(axis.images[0], ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
+    shown = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
+    shown = shown[: min(2, len(weights))]
+    figure, (axes,) = panels(1, 1 + len(shown), size=(3.2 + 3.2 * len(shown), 3.2))
+    patches(regions.pictures[photograph], None, regions.grid, axes=axes[0])
+    for axis, (name, colours, values) in zip(axes[1:], shown, strict=True):
+        patches(regions.pictures[photograph], values, regions.grid, cmap=colours, axes=axis).set_title(
+            name, fontsize=10
+        )
+        figure.colorbar(axis.images[0], ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
     figure.suptitle(printable(title), fontsize=11)
     return figure

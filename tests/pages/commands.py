@@ -173,10 +173,9 @@ CHAINS: dict[str, list[Step]] = {
     "own photographs": [
         Step(f"{CAPTIONING} train --dataset coco --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,
              run_files("RUN")),
-        Step(f"{CAPTIONING} show RUN --images '[3]'", "", ("RUN/figures/*-3-*.png",)),
-        Step(f"{CAPTIONING} show RUN --photo my.jpg --html", "",
-             ("RUN/figures/*-photo-0-attention.png", "RUN/figures/captions.html")),
-        Step(f"{CAPTIONING} show RUN --html", "", ("RUN/figures/captions.html",)),
+        Step(f"{CAPTIONING} show RUN --images '[3]'", "", ("RUN/figures/captions.html",)),
+        Step(f"{CAPTIONING} show RUN --photo my.jpg", "", ("RUN/figures/captions.html",)),
+        Step(f"{CAPTIONING} show RUN", "", ("RUN/figures/captions.html",)),
     ],
     "flickr8k": [
         Step(f"{CAPTIONING} train --dataset flickr8k --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,

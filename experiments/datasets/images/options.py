@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import PositiveInt
 
@@ -12,9 +12,11 @@ _PHOTOGRAPHS = ("flickr8k", "coco", "easy_vqa", "daquar")
 
 @dataclass(frozen=True, kw_only=True)
 class RegionOptions:
-    """How photographs become regions, by an ``encoder`` that a subclass chooses.
+    """How photographs become regions.
 
     Args:
+        encoder: What makes features of photographs: own is a small network, trained once to predict the words of the
+            captions, or which answers a photograph has, and then frozen; mobilenet_v2 is trained on ImageNet.
         encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
             torchvision's own when omitted.
         encoder_epochs: Epochs of the own encoder.
@@ -23,6 +25,7 @@ class RegionOptions:
         cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
     """
 
+    encoder: Literal["own", "mobilenet_v2"] = "own"
     encoder_weights: Path | None = None
     encoder_epochs: PositiveInt = 15
     size: PositiveInt | None = None

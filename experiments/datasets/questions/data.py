@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,9 +22,8 @@ class Regions:
 
     features: Tensor  # ``[photographs, N, F]``, or ``[photographs, views, N, F]`` where several detectors have looked
     mask: Tensor  # True at regions, False at padding; shaped like the features without their width
-    grid: tuple[int, int] | None = None  # number of rows and of columns; None where the regions are boxes
-    # pixels for drawing, [photographs, height, width] or [photographs, 3, height, width]
-    pictures: Tensor | None = None
+    grid: tuple[int, int]  # number of rows and of columns
+    pictures: Tensor  # pixels for drawing, [photographs, height, width] or [photographs, 3, height, width]
     encoder: GridEncoder | None = None  # what made the features of the pictures; None where it is not at hand
 
     def __len__(self) -> int:
@@ -50,11 +49,11 @@ def cell_positions(grid: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Questions, the answers that people gave, and the regions that they are about."""
+    """Questions, their answers, and the regions that they are about."""
 
     name: str  # name of the data set
     questions: Sequence[Sequence[str]]  # words of every question
-    answers: Sequence[Mapping[str, int]]  # votes of every question: answers, and how many people gave each
+    answers: Sequence[str]  # answer to every question
     photographs: Tensor  # ``[questions]``, place of every question's photograph in the regions
     regions: Regions  # the regions of all photographs
     kinds: Sequence[str]  # kind of every question, such as "count"; results are told by kind
@@ -93,10 +92,10 @@ class Questions:
 
 
 class Entry(NamedTuple):
-    """A question: its words, how many people gave each answer, the place of its photograph, and its kind."""
+    """A question: its words, its answer, the place of its photograph, and its kind."""
 
     words: list[str]
-    votes: Mapping[str, int]
+    answer: str
     photograph: int
     kind: str
 
@@ -110,5 +109,5 @@ def question_words(text: str) -> list[str]:
 
 def as_questions(name: str, entries: Sequence[Entry], regions: Regions) -> Questions:
     """Return questions in their order."""
-    words, votes, photographs, kinds = zip(*entries, strict=True)
-    return Questions(name, words, votes, torch.tensor(photographs), regions, kinds)
+    words, answers, photographs, kinds = zip(*entries, strict=True)
+    return Questions(name, words, answers, torch.tensor(photographs), regions, kinds)

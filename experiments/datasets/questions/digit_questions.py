@@ -55,8 +55,8 @@ def digit_questions(
 
     Example:
         >>> data = digit_questions(0, train=3, val=1, test=1)["train"]
-        >>> " ".join(data.questions[3]), dict(data.answers[3])
-        ('what digit is above the zero', {'one': 1})
+        >>> " ".join(data.questions[3]), data.answers[3]
+        ('what digit is above the zero', 'one')
     """
     sizes = {"train": train, "val": val, "test": test}
     images = digit_images(seed)
@@ -81,7 +81,7 @@ def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views
                 mask[scene, view, row * _SIDE + column] = True
         for kind, (question, answer, digits) in _asked(random, places).items():
             questions.append(question.split())
-            answers.append({answer: 1})
+            answers.append(answer)
             photographs.append(scene)
             kinds.append(kind)
             cells = torch.zeros(_SIDE**2, dtype=torch.bool)
