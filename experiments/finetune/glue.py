@@ -296,7 +296,10 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
     """Classes or grades of sentences, or of pairs of them."""
 
     config = GlueConfig
-    prefix, head, training = "", AutoModelForSequenceClassification, PairTraining
+    head, training = AutoModelForSequenceClassification, PairTraining
+
+    def called(self, config: GlueConfig) -> str:
+        return config.task
 
     def wrap(self, config: GlueConfig, network: Any) -> PairModel:
         return PairModel(network, config.pooling)

@@ -97,7 +97,7 @@ def _glue(root: Path) -> dict[str, Any]:
 def _qa(root: Path) -> dict[str, Any]:
     if not (root / "squad").exists():
         write_squad(root)
-    return _model(root) | {"task": "v2", "stride": 8}
+    return _model(root) | {"stride": 8, "guide": "weibull"}
 
 
 SCRIPTS = {
