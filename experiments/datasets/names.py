@@ -7,7 +7,6 @@ GraphName = Literal[
     "cora",
     "citeseer",
     "pubmed",
-    "dblp",
     "actor",
     "texas",
     "chameleon_filtered",

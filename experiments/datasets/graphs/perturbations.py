@@ -33,7 +33,7 @@ def add_feature_noise(data: GraphData, fraction: float, *, seed: int = 0) -> Gra
     """Move some of the features that are not zero to other columns of their rows.
 
     In a row, the columns after the move are uniformly random among those that no feature stays in, none twice and
-    none the feature's own. Values move along, so the rows keep their sums; `images` stay as they are.
+    none the feature's own. Values move along, so the rows keep their sums.
     """
     features, generator = data.features.cpu().to_sparse_coo().coalesce(), torch.Generator().manual_seed(seed)
     present = features.values() != 0

@@ -43,7 +43,6 @@ def test_digits(digits):
     assert digits.features.aminmax() == (0.0, 1.0)
     assert list(map(len, nodes(digits))) == [200, 500, 1097]
     assert digits.labels[digits.train_mask].bincount().tolist() == [20] * 10
-    assert torch.equal(digits.images.flatten(1), digits.features)
     edges = edge_set(digits)
     distances = torch.cdist(digits.features[:50].double(), digits.features.double())
     distances[torch.arange(50), torch.arange(50)] = torch.inf
@@ -101,31 +100,6 @@ def test_ten_splits(tmp_path, name, classes, metric):
     assert edge_set(first) == both({(node, node + 1) for node in range(NODES - 1)})
     with pytest.raises(ValueError, match="10; expected 0 to 9, the graph has 10 fixed splits"):
         load_graph(name, data_root=tmp_path, split_seed=10)
-
-
-def test_rows_of_citation_graphs_are_normalised(tmp_path, monkeypatch):
-    changes = {"x_indices": np.array([0, 1, 0, 1, 2, 3, 4, 0]), "x_indptr": np.array([0, 2, 2, 4, 5, 6, 7, 8, 8])}
-    write(tmp_path / "cora.npz", 7, **changes)
-    monkeypatch.setenv("PYRO_ATTENTION_DATA", str(tmp_path))
-    graph = load_graph("cora")
-    assert nodes(graph) == [[0, 1, 2, 3], [4, 5], [6, 7]]
-    assert graph.features.to_dense()[:3].tolist() == [[0.5, 0.5, 0, 0, 0], [0] * 5, [0.5, 0.5, 0, 0, 0]]
-    assert graph.num_classes == 7
-
-
-def test_dblp_draws_its_split(tmp_path):
-    count = 1600
-    ring = np.stack([np.arange(count), (np.arange(count) + 1) % count]).astype(np.int32)
-    changes = {
-        "x_data": np.full(count, 3, np.float32), "x_indices": np.arange(count) % 5, "x_indptr": np.arange(count + 1),
-        "x_shape": np.array([count, 5]), "y": np.arange(count) % 4, "edge_index": ring,
-    }  # fmt: skip
-    write(tmp_path / "graphs-extra" / "dblp.npz", **NO_MASKS, **changes)
-    first, other = (load_graph("dblp", data_root=tmp_path, split_seed=seed) for seed in (0, 1))
-    assert list(map(len, nodes(first))) == [80, 500, 1000]
-    assert nodes(first) != nodes(other)
-    assert first.labels[first.train_mask].bincount().tolist() == [20] * 4
-    assert first.features.values().unique().tolist() == [1]
 
 
 @pytest.mark.parametrize("changes", [{}, DENSE])
