@@ -70,7 +70,7 @@ class ShowConfig:
 
 COMMANDS = {
     "train": Command(CaptioningConfig, "experiments.captioning.train:train"),
-    "show": Command(ShowConfig, "experiments.captioning.show:show"),
+    "show": Command(ShowConfig, "experiments.captioning.train:show"),
     "table": Command(StudyOptions, "experiments.captioning.studies:table", training=CaptioningConfig),
     "search": Command(StudyOptions, "experiments.captioning.studies:search", training=CaptioningConfig),
 }

@@ -19,9 +19,8 @@ from experiments.report.columns import Column, Row
 from experiments.report.report import Part
 from experiments.report.statistics import Estimate, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
-from experiments.vqa.evaluation import UNCERTAINTIES, accuracies
 from experiments.vqa.model import Answered, load_questions, load_words
-from experiments.vqa.train import VQATask
+from experiments.vqa.train import UNCERTAINTIES, VQATask, accuracies
 from guides.rows import LEGEND, rows
 from pyro_attention.analysis import decompose_uncertainty
 

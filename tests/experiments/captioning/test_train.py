@@ -9,8 +9,7 @@ from PIL import Image
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches, map_scores, pointing
-from experiments.captioning.show import view_caption
-from experiments.captioning.train import CaptioningTask, load_images, load_trained, read_config
+from experiments.captioning.train import CaptioningTask, load_images, load_trained, read_config, view_caption
 from experiments.datasets.images import image_features
 from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.image_features import encode

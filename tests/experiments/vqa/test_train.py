@@ -11,9 +11,8 @@ from PIL import Image
 from experiments.files import UserError
 from experiments.harness.results import read_metrics
 from experiments.vqa.config import AskConfig, VQAConfig
-from experiments.vqa.evaluation import evaluate, guesses, looked_at, outputs_of
 from experiments.vqa.model import Answered, Words, load_questions, load_words
-from experiments.vqa.train import ask, load_trained, reply_to
+from experiments.vqa.train import ask, evaluate, guesses, load_trained, looked_at, outputs_of, reply_to
 from pyro_attention.analysis import fit_temperature, negative_log_likelihood, pavpu
 from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
