@@ -6,8 +6,7 @@ from typing import ClassVar, Literal, get_args
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from experiments.datasets.images.options import RegionOptions
-from experiments.datasets.names import CaptionsName
+from experiments.datasets.names import CaptionsName, RegionOptions
 from experiments.harness.cli import Command
 from experiments.harness.options import Device, StudyOptions
 from experiments.sequence.config import SequenceConfig

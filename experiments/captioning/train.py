@@ -15,7 +15,7 @@ from torch import Tensor
 from experiments.captioning.config import CaptioningConfig, ShowConfig
 from experiments.captioning.evaluation import definitions, describe, evaluate
 from experiments.datasets.images.captions import caption_words, load_captions, open_photograph
-from experiments.datasets.images.digit_scenes import DigitScenes, digit_scenes
+from experiments.datasets.images.digit_scenes import GRID, DigitScenes, digit_scenes
 from experiments.datasets.images.image_features import grid_features, region_encoder, resized_images
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
@@ -60,7 +60,7 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
             parts = {name: getattr(scenes, name)[kept] for name in ("regions", "digits", "captions")}
             some = replace(scenes, **parts)
             found[split] = RegionCaptions(
-                some.regions, some.captions, some.grid, some.canvases, "digits", "pixels of the cells", scenes=some
+                some.regions, some.captions, GRID, some.canvases, "digits", "pixels of the cells", scenes=some
             )
         return found
     folder = config.cache or data_folder(config.data_root) / config.dataset / "cache"

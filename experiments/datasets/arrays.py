@@ -27,13 +27,6 @@ def read_arrays(path: Path, remedy: str = "replace it by an intact copy") -> dic
         return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in archive.items()}
 
 
-def map_array(path: Path, remedy: str = "replace it by an intact copy") -> np.ndarray:
-    """Map a .npy file into memory: its pages are read when they are wanted, and changes are not written."""
-    with reading(path, "an array of numpy without pickles", remedy):
-        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-        return array
-
-
 def checksum(tensor: Tensor) -> str:
     """Return the SHA-256 checksum of a tensor's numbers."""
     return sha256(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()
@@ -55,8 +48,9 @@ def cached_array(
         with locked(path):
             if not path.is_file():  # no other process has made it meanwhile
                 write_atomic(path, lambda file: _write(file, length, make()))
-    # torch warns of arrays that cannot be written to; changes of this one would stay in memory
-    return torch.from_numpy(map_array(path, "remove the file, and it is made again"))
+    with reading(path, "an array of numpy without pickles", "remove the file, and it is made again"):
+        # its pages are read when they are wanted; torch warns of arrays that cannot be written to
+        return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
 
 
 def _write(file: IO[bytes], length: int, pieces: Iterator[np.ndarray]) -> None:

@@ -10,7 +10,7 @@ from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, PosteriorOptions, UsedBy
 
-Pooling = Literal["head", "mean", "pair"]
+Pooling = Literal["head", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 
 
@@ -61,17 +61,13 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
 class GlueConfig(FineTuneOptions):
     """Fine-tune a pretrained transformer of Hugging Face on a task of GLUE.
 
-    The test part is that of the publishers for MRPC, STS-B and SST-2 (test-labeled.tsv), and GLUE's development part
-    for RTE and CoLA, whose test labels are not public. Validation, which chooses the temperature, is the
-    development part of SST-2 and STS-B, and a tenth of the training part, always the same, of the others.
-
     Args:
         task: The task, read from glue/ below the data root.
         max_epochs: Number of epochs; the last one is kept.
         train_share: Share of the training part to train on; the same examples for a seed, whatever the other options.
         label_noise: Share of the training labels to replace by another one at random.
-        pooling: What an example is read from: head is the output layer of the model's own class, mean the mean of all
-            tokens, and pair the means u and v of the two sentences, as (u, v, |u - v|).
+        pooling: What an example is read from: head is the output layer of the model's own class, and pair the means u
+            and v of the two sentences, as (u, v, |u - v|).
         out_of_domain: Tasks whose test sentences uncertainty is to tell from those of this one; not for stsb.
         seed: Seed of the output layer, the order of the batches, the choice of examples and labels, and all noise.
     """

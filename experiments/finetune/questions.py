@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from torchmetrics.functional.text import squad
 from transformers import AutoModelForQuestionAnswering
 
 from experiments.datasets.text.squad import Question, load_squad
-from experiments.files import UserError, write_atomic, write_text
+from experiments.files import UserError, write_atomic
 from experiments.finetune.config import QaConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness import ranks
@@ -317,14 +316,9 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         return super().fit(trained, data, folder)
 
     def scores(self, trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> dict[str, float]:
-        """Scores.
-
-        Writes predictions.npz, with answers and numbers of every kind, and answers.json, which the official evaluation
-        reads: a text each question, with soft attention at its mean, else the mean over samples.
-        """
+        """Scores; predictions.npz gets answers and numbers of every kind."""
         questions = data["test"].questions
-        ids = [question.id for question in questions]
-        metrics, arrays = dict[str, float](), dict[str, Any](ids=np.array(ids))
+        metrics, arrays = dict[str, float](), dict[str, Any](ids=np.array([question.id for question in questions]))
         for kind in kinds(trained.config.guide):
             answered = answers_of(trained, data["test"], kind)
             exact, f1 = all_scores(answered.texts, questions)
@@ -337,9 +331,6 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
                 found |= {f"auroc_{name}": float(roc_auc_score(exact == 0, numbers[name])) for name in told}
             metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
-        shown = "mean" if trained.config.guide == "soft" else "attention"
-        answers = dict(zip(ids, arrays[f"{shown}_answers"].tolist(), strict=True))
-        write_text(folder / "answers.json", json.dumps(answers, ensure_ascii=False, indent=0))
         sizes = {f"{part}_questions": len(windows.questions) for part, windows in data.items()}
         return metrics | sizes | {"left_out": data["train"].left_out}
 

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.datasets.images.options import RegionOptions
-from experiments.datasets.names import PhotoQuestionsName
+from experiments.datasets.names import PhotoQuestionsName, RegionOptions
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, Dropout, StudyOptions
 from guides.names import NormalizerName, SchemeName

@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from experiments.datasets.questions.data import Questions, Regions
 from experiments.datasets.questions.digit_questions import digit_questions
-from experiments.datasets.questions.load import load_photo_questions
+from experiments.datasets.questions.load import Questions, Regions, load_photo_questions
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, read_json, user_errors, write_atomic
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build

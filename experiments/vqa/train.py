@@ -18,8 +18,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from experiments.datasets.images.captions import caption_words, open_photograph
-from experiments.datasets.questions.data import Questions, Regions
-from experiments.datasets.questions.load import regions_of
+from experiments.datasets.questions.load import Questions, Regions, regions_of
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device

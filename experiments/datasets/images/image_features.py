@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from experiments.datasets.arrays import cached_array, checksum, read_arrays
 from experiments.datasets.images.captions import CaptionedImages, caption_words
-from experiments.datasets.images.options import RegionOptions
+from experiments.datasets.names import RegionOptions
 from experiments.files import locked, reading, write_atomic
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.datasets.graphs.load import load_graph
 from experiments.datasets.images.captions import load_captions
-from experiments.datasets.images.options import RegionOptions
+from experiments.datasets.names import RegionOptions
 from experiments.datasets.places import CHECKSUMS
 from experiments.datasets.questions import load as questions
 from experiments.datasets.text.glue import load_glue

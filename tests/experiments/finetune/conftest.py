@@ -15,7 +15,7 @@ TINY = {"length": 20, "batch_size": 8, "max_epochs": 1, "num_samples": 3, "progr
 RUNS = {
     "rte": {"guide": "weibull", "concentration": 1.0},
     "stsb": {"guide": "lognormal", "prior": "fixed", "kl_warmup": 0.0, "label_noise": 0.25, "pooling": "pair"},
-    "sst2": {"out_of_domain": ("cola", "rte"), "pooling": "mean"},
+    "sst2": {"out_of_domain": ("cola", "rte"), "pooling": "pair"},
     "mrpc": {"label_noise": 0.5, "train_share": 0.5, "precision": "bf16-mixed", "keep_weights": False},
     "squad": {"train_share": 0.25},
 }

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from experiments.datasets.images import image_features
-from experiments.datasets.images.options import RegionOptions
-from experiments.datasets.questions.data import Entry, Regions, as_questions, cell_positions
-from experiments.datasets.questions.load import load_photo_questions
+from experiments.datasets.images.digit_scenes import cell_positions
+from experiments.datasets.names import RegionOptions
+from experiments.datasets.questions.load import Entry, Regions, as_questions, load_photo_questions
 from tests.experiments.datasets.questions.tiny_questions import DAQUAR, write_daquar, write_easy_vqa
 
 
