@@ -141,8 +141,8 @@ def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Te
 class PairModel(nn.Module):
     """A transformer as a Pyro model: the site ``labels``, one class or one grade (standard deviation 1) an example.
 
-    An example is read by the network's own head, or through dropout and a new output layer from the means u and v of the
-    last states of a "pair" of sentences as (u, v, |u - v|) (Reimers and Gurevych 2019, Sentence-BERT, section 3).
+    An example is read by the network's own head, or through dropout and a new output layer from the means u and v of
+    the last states of a "pair" of sentences as (u, v, |u - v|) (Reimers and Gurevych 2019, Sentence-BERT, section 3).
     """
 
     def __init__(self, network: Any, pooling: Pooling = "head") -> None:

@@ -124,10 +124,8 @@ def test_a_split_is_drawn_of_the_known_nodes(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({key: None for key in DENSE}, "KeyError: 'x_data'"),
         (DENSE | {"x": np.full((NODES, 2), np.inf)}, "features: NaN or infinite values"),
         ({"y": np.array([0, 1, 0, 1, 0, 1, 0, -2])}, "y: the class -2; expected classes from 0, and -1"),
-        ({"y": np.full(NODES, 0.5)}, "Cannot cast array"),
         ({"edge_index": np.array([[0], [8]])}, "edge_index: [8]; expected values from 0 to 7"),
         ({"metric": "roc_auc", "y": np.arange(NODES) % 3}, "; expected both of 2, for roc_auc"),
         ({"val_mask": arrays()["train_mask"]}, "val_mask: no nodes, or nodes of an earlier split"),
@@ -185,7 +183,7 @@ def python2(value):
 def write_planetoid(folder, dump=python2, **changes):
     folder.mkdir(parents=True)
     for part, value in (content() | changes).items():
-        path = folder / f"ind.pubmed.{part.replace('_', '.')}"
+        path = folder / f"ind.pubmed.{part}"
         path.write_bytes(value if isinstance(value, bytes) else dump(value))
 
 
@@ -201,15 +199,7 @@ def test_planetoid(tmp_path, dump):
     assert edge_set(graph) == both({(0, 1), (0, 3), (1, 7), (4, 9), (2, 5)})
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"graph": defaultdict(list, {0: [print]})}, "graph cannot be read .*asks for __builtin__.print, which is"),
-        ({"test_index": b"9\n12\n"}, "expected the files of one graph"),
-    ],
-)
-def test_bad_planetoid(tmp_path, changes, message):
-    changes = {part.replace("_", "."): value for part, value in changes.items()}
-    write_planetoid(tmp_path / "data" / "planetoid" / "raw", **changes)
-    with pytest.raises(ValueError, match=message):
+def test_bad_planetoid(tmp_path):
+    write_planetoid(tmp_path / "data" / "planetoid" / "raw", graph=defaultdict(list, {0: [print]}))
+    with pytest.raises(ValueError, match=r"graph cannot be read .*asks for __builtin__\.print, which is"):
         load_graph("pubmed", data_root=tmp_path / "data")

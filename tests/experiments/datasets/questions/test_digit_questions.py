@@ -93,16 +93,6 @@ def test_absent_questions_ask_for_what_is_not_there(data):
         assert not absent.relevant[place].any()
 
 
-def test_splits_share_no_image_of_a_digit(data):
-    seen = [
-        {tuple(cell.tolist()) for cell in data[split].regions.features[..., :64].flatten(0, 1) if cell.any()}
-        for split in ("train", "val", "test")
-    ]
-    assert not seen[0] & seen[1]
-    assert not seen[0] & seen[2]
-    assert not seen[1] & seen[2]
-
-
 def test_of_two_sizes_the_smaller_is_the_beginning(data):
     smaller = digit_questions(0, train=10, val=1, test=1)["train"]
     assert smaller.questions == data["train"].questions[: len(smaller)]
