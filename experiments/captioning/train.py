@@ -21,9 +21,10 @@ from experiments.datasets.images.region_captions import (
     EncodedCaptions,
     OneCaptionSampler,
     RegionCaptions,
+    SegmentationMaps,
     own_photograph,
+    read_maps,
 )
-from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
 from experiments.datasets.places import SPLITS, data_folder
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import UserError, read_text, user_errors, write_atomic

@@ -7,17 +7,9 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import PositiveInt
 
-GraphName = Literal[
-    "digits",
-    "cora",
-    "citeseer",
-    "pubmed",
-    "actor",
-    "texas",
-    "chameleon_filtered",
-    "squirrel_filtered",
-    "minesweeper",
-]
+Citations = Literal["cora", "citeseer", "pubmed"]
+Heterophilous = Literal["actor", "texas", "chameleon_filtered", "squirrel_filtered", "minesweeper"]
+GraphName = Literal["digits", Citations, Heterophilous]
 ParallelName = Literal["toy", "multi30k", "iwslt14", "ted", "tatoeba", "europarl_de_en", "hansards_fr_en"]
 CaptionsName = Literal["flickr8k", "coco"]
 PhotoQuestionsName = Literal["easy_vqa", "daquar"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets.arrays import read_arrays
+from experiments.datasets.places import read_arrays
 from experiments.finetune.config import GlueName
 from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask
 from experiments.finetune.questions import QaTask

@@ -18,9 +18,9 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from experiments.datasets.arrays import cached_array, checksum, read_arrays
 from experiments.datasets.images.captions import CaptionedImages, caption_words
 from experiments.datasets.names import RegionOptions
+from experiments.datasets.places import cached_array, checksum, read_arrays
 from experiments.files import locked, reading, write_atomic
 
 

@@ -15,7 +15,6 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from experiments.datasets.arrays import read_arrays
 from experiments.datasets.images.captions import CaptionedImages, caption_words, find_images
 from experiments.datasets.images.digit_scenes import cell_positions
 from experiments.datasets.images.image_features import (
@@ -26,7 +25,7 @@ from experiments.datasets.images.image_features import (
     resized_images,
 )
 from experiments.datasets.names import RegionOptions
-from experiments.datasets.places import NEW_COPY, data_folder, first_file
+from experiments.datasets.places import NEW_COPY, data_folder, first_file, read_arrays
 from experiments.files import reading
 from pyro_attention.registry import Registry
 

@@ -16,9 +16,9 @@ from experiments.datasets.images.image_features import encode
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
     RegionCaptions,
+    SegmentationMaps,
     own_photograph,
 )
-from experiments.datasets.images.segmentation import SegmentationMaps
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.harness.results import read_metrics
 from experiments.run import run

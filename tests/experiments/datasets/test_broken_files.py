@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from scipy.sparse import csr_matrix
 
-from experiments.datasets.arrays import read_arrays
 from experiments.datasets.graphs.load import read_pickle
 from experiments.datasets.images.captions import open_photograph, tar_images
-from experiments.datasets.images.segmentation import read_maps
+from experiments.datasets.images.region_captions import read_maps
+from experiments.datasets.places import read_arrays
 from experiments.datasets.text.parallel_text import read_lines
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import DamagedFileError, read_yaml

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.datasets.arrays import cached_array, read_arrays
 from experiments.datasets.graphs.load import GRAPHS
 from experiments.datasets.images.captions import CAPTIONS
 from experiments.datasets.names import CaptionsName, GraphName, ParallelName, PhotoQuestionsName
-from experiments.datasets.places import CHECKSUMS, fetch_missing
+from experiments.datasets.places import CHECKSUMS, cached_array, fetch_missing, read_arrays
 from experiments.datasets.questions.load import QUESTIONS
 from experiments.datasets.text.masked_text import ENGLISH
 from experiments.datasets.text.parallel import PARALLEL

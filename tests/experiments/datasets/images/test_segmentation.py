@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
+from experiments.datasets.images.region_captions import SegmentationMaps, read_maps
 
 CLASSES = np.array(["background", "dog", "cat"])
 
