@@ -6,8 +6,7 @@ from typing import ClassVar, Literal, get_args
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from experiments.datasets.images.options import RegionOptions
-from experiments.datasets.names import CaptionsName
+from experiments.datasets.names import CaptionsName, RegionOptions
 from experiments.harness.cli import Command
 from experiments.harness.options import Device, StudyOptions
 from experiments.sequence.config import SequenceConfig
@@ -21,9 +20,6 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
     Args:
         dataset: The captioned images; digits are scenes of handwritten digits and need no file.
         images: Use so many images of every split, the first; all when omitted.
-        encoder: What makes features of photographs: own is a small network, trained once for each seed to predict the
-            words of the captions and then frozen; mobilenet_v2 is trained on ImageNet, and torchvision
-            fetches its weights.
         maps: File of segmentation maps of the test photographs (.npz), which tell whether the attention of a noun is
             where its thing is; flickr8k-voc-maps/flickr8k_voc_maps.npz in the folder of the data sets when omitted,
             and nothing is told of attention where there is none.
@@ -40,7 +36,6 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
 
     dataset: Literal["digits", CaptionsName] = "digits"
     images: PositiveInt | None = None
-    encoder: Literal["own", "mobilenet_v2"] = "own"
     maps: Path | None = None
     beam: PositiveInt = 3
     kl_weight: NonNegativeFloat = 0.01
@@ -55,13 +50,12 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
 
 @dataclass(frozen=True)
 class ShowConfig:
-    """Draw where the network of a run looks at each word of its captions.
+    """Write a page that shows where the network of a run looks at each word of its captions.
 
     Args:
         run: Folder of the run.
-        out: Folder for the pictures; figures in that of the run when omitted.
+        out: The page; captions.html among the figures of the run when omitted.
         images: Places of the test images, counted from 0.
-        html: Also write captions.html, one page to look at the attention of these captions with.
         photo: A photograph of one's own to describe instead, after a training on photographs.
         device: Where to compute.
     """
@@ -69,14 +63,13 @@ class ShowConfig:
     run: Path
     out: Path | None = None
     images: tuple[NonNegativeInt, ...] = (0, 1, 2)
-    html: bool = False
     photo: Path | None = None
     device: Device = "auto"
 
 
 COMMANDS = {
     "train": Command(CaptioningConfig, "experiments.captioning.train:train"),
-    "show": Command(ShowConfig, "experiments.captioning.show:show"),
+    "show": Command(ShowConfig, "experiments.captioning.train:show"),
     "table": Command(StudyOptions, "experiments.captioning.studies:table", training=CaptioningConfig),
     "search": Command(StudyOptions, "experiments.captioning.studies:search", training=CaptioningConfig),
 }

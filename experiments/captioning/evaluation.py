@@ -19,8 +19,7 @@ from experiments.captioning.scores import DEFINITIONS as SCORED
 from experiments.captioning.scores import cider_d, corpus_bleu, score_captions, split_words
 from experiments.datasets.images.captions import caption_words
 from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL
-from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions
-from experiments.datasets.images.segmentation import SegmentationMaps
+from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, SegmentationMaps
 from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
 from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary
 from experiments.sequence import evaluation as sequence

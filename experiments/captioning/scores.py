@@ -38,7 +38,7 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
     """Scores of one caption an image, times 100 as papers print them; ``DEFINITIONS`` says what the names mean.
 
     CIDEr-D weighs words by how many of these images have them in their references, so the scores of a caption depend on
-    the whole set, and those of a single image are 0. ValueError where an image has no reference.
+    the whole set, and those of a single image are 0.
     """
     spoken, written = split_words(captions, references)
     pairs = list(zip(spoken, written, strict=True))
@@ -56,15 +56,8 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
 def split_words(
     captions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple[list[list[str]], list[list[list[str]]]]:
-    """Words of captions and of their references, in small letters without punctuation.
-
-    Raises:
-        ValueError: An image has no reference with a word.
-    """
+    """Words of captions and of their references, in small letters without punctuation."""
     written = [[caption_words(reference) for reference in texts] for texts in references]
-    for number, texts in enumerate(written, 1):
-        if not any(texts):
-            raise ValueError(f"image {number} has no reference with a word; expected at least one")
     return [caption_words(caption) for caption in captions], written
 
 

@@ -1,4 +1,4 @@
-"""Captioning of images with a latent attention to regions: images, network, and its training."""
+"""Captioning of images with a latent attention to regions: images, network, its training, and a page of captions."""
 
 from __future__ import annotations
 
@@ -9,29 +9,38 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.captioning.config import CaptioningConfig
-from experiments.captioning.evaluation import definitions, evaluate
-from experiments.datasets.images.captions import caption_words, load_captions
-from experiments.datasets.images.digit_scenes import DigitScenes, digit_scenes
-from experiments.datasets.images.image_features import (
-    content_encoder,
-    grid_features,
-    mobilenet_grid,
-    resized_images,
+import torch
+from torch import Tensor
+
+from experiments.captioning.config import CaptioningConfig, ShowConfig
+from experiments.captioning.evaluation import definitions, describe, evaluate
+from experiments.datasets.images.captions import caption_words, load_captions, open_photograph
+from experiments.datasets.images.digit_scenes import GRID, DigitScenes, digit_scenes
+from experiments.datasets.images.image_features import grid_features, region_encoder, resized_images
+from experiments.datasets.images.region_captions import (
+    EncodedCaptions,
+    OneCaptionSampler,
+    RegionCaptions,
+    SegmentationMaps,
+    own_photograph,
+    read_maps,
 )
-from experiments.datasets.images.region_captions import EncodedCaptions, OneCaptionSampler, RegionCaptions
-from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
 from experiments.datasets.places import SPLITS, data_folder
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
+from experiments.files import UserError, read_text, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.training import PriorFactory, resolve_device, seeded_build
+from experiments.report.tables import element
 from experiments.run import run_and_show
+from experiments.sequence.alignments import align_batch
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
 from experiments.sequence.train import Encoded, SequenceTask
 from guides.inference_network import RegionNetwork
 from models.captioning import Captioning
 from models.decoder import DecoderSizes
 from pyro_attention import AttentionELBO
+from pyro_attention.analysis import merge_pieces
+from pyro_attention.viewer import RegionView, document, fragment
 
 Trained = TrainedSequences[CaptioningConfig, Captioning]
 
@@ -41,13 +50,10 @@ def _digits() -> dict[str, DigitScenes]:
     return digit_scenes(train=6000, most_digits=2)
 
 
-def load_images(
-    config: CaptioningConfig, *, progress: bool = False, train_encoder: bool = True
-) -> dict[str, RegionCaptions]:
+def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str, RegionCaptions]:
     """All splits; photographs are opened, and encoded where the cache has no features of them.
 
-    Without ``train_encoder``, the own encoder has to be in the cache. ImportError, FileNotFoundError or ValueError say
-    that torchvision or files are missing, or what is bad in them.
+    ImportError, FileNotFoundError or ValueError say that torchvision or files are missing, or what is bad in them.
     """
     kept, found = slice(config.images), dict[str, RegionCaptions]()
     if config.dataset == "digits":
@@ -55,7 +61,7 @@ def load_images(
             parts = {name: getattr(scenes, name)[kept] for name in ("regions", "digits", "captions")}
             some = replace(scenes, **parts)
             found[split] = RegionCaptions(
-                some.regions, some.captions, some.grid, some.canvases, "digits", "pixels of the cells", scenes=some
+                some.regions, some.captions, GRID, some.canvases, "digits", "pixels of the cells", scenes=some
             )
         return found
     folder = config.cache or data_folder(config.data_root) / config.dataset / "cache"
@@ -66,13 +72,8 @@ def load_images(
         data = replace(data, images=data.images[kept], captions=data.captions[kept])
         opened[split] = data, resized_images(data, size, folder, progress=progress)
     where: dict[str, Any] = {"device": resolve_device(config.device), "progress": progress}
-    if config.encoder == "own":
-        data, pixels = opened["train"]
-        encoder = content_encoder(
-            pixels, data.captions, folder, seed=config.seed, epochs=config.encoder_epochs, train=train_encoder, **where
-        )
-    else:
-        encoder = mobilenet_grid(config.encoder_weights)
+    train, pixels = opened["train"]
+    encoder = region_encoder(config, pixels, train.captions, folder, seed=config.seed, **where)
     for split, (data, pixels) in opened.items():
         regions = grid_features(encoder, pixels, folder, **where)
         captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]
@@ -156,3 +157,69 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
 
 
 train = partial(run_and_show, CaptioningTask())
+
+
+# looking at captions
+
+
+_PAGE = (
+    "For each word of a caption the page shows at which regions of the picture the network looked, and how sure that "
+    "is: what is looked at is clear, the rest is veiled. The prior is what it expected from the picture alone or "
+    "before the word, the posterior the weights that it used or holds after the word. Point at a word or a region, or "
+    "move to it with the Tab and arrow keys, to read the mean weight of each link, its 90 % credible interval and "
+    "samples, where the weights are random."
+)
+
+
+def show(config: ShowConfig) -> Path:
+    """Write the page: its file. The caption of a photograph of one's own is printed, too.
+
+    Raises:
+        UserError: No such run or image, a photograph that cannot be read, or weights that are negative.
+    """
+    with user_errors(ValueError, OSError, ImportError):
+        # ahead of the data, which take longer to read
+        image = None if config.photo is None else open_photograph(config.photo)
+        data = load_images(read_config(config.run, device=config.device))["test"]
+        captions = read_text(config.run / "captions.txt", "train the run again").splitlines()
+        trained = load_trained(config.run, data.regions.size(2), device=config.device)
+        places = config.images
+        if image is not None:
+            data, places = own_photograph(image, data, device=trained.device), (0,)
+            captions = describe(trained, data)
+            print(captions[0])
+        if (most := max(places, default=0)) >= len(data):
+            raise UserError(f"there is no test image {most}; expected numbers from 0 to {len(data) - 1}")
+        views = [view_caption(trained, data, place, captions[place]) for place in places]
+    path = config.out or config.run / "figures" / "captions.html"
+    lead = element("p", _PAGE, **{"class": "lead"})
+    page = document(f"Captions by {trained.config.guide} attention", lead + fragment(views))
+    write_atomic(path, lambda file: file.write(page))
+    print(path)
+    return path
+
+
+def view_caption(
+    trained: Trained, data: RegionCaptions, image: int, caption: str, *, num_samples: int = 200
+) -> RegionView:
+    """One caption of the image at a place, such as one that the network has made, with its end as a word of its own.
+
+    Raises:
+        ValueError: Weights are negative, as Gaussian ones are.
+    """
+    captions = [""] * len(data)
+    captions[image] = caption
+    batch = EncodedCaptions(data.with_captions(captions), trained.vocabulary)[[image]].to(trained.device)
+    known = trained.vocabulary.words(batch.target_out[0].tolist())
+    pieces = [len(caption.split()) if word is None else word for word in known]
+    found, picture = align_batch(trained, batch, num_samples=num_samples), data.shown(image)
+    if picture.dtype != torch.uint8:  # ink on paper, as shades of grey
+        picture = (255 * (1 - picture.clamp(0, 1))).round().to(torch.uint8)
+
+    def of_words(weights: Tensor) -> Tensor:
+        return merge_pieces(weights.cpu(), source=list(range(weights.size(-1))), target=pieces)
+
+    return RegionView(
+        title=f"image {image}", words=[*caption.split(), "(end)"], picture=picture, grid=data.grid,
+        posterior=of_words(found.posterior[:, 0]), prior=None if found.prior is None else of_words(found.prior[0]),
+    )  # fmt: skip

@@ -1,19 +1,45 @@
-"""Names of data sets, for those who only choose one: this imports no reader."""
+"""Names of data sets and how photographs become regions, for those who only choose: this imports no reader."""
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
 
-GraphName = Literal[
-    "digits",
-    "cora",
-    "citeseer",
-    "pubmed",
-    "dblp",
-    "actor",
-    "texas",
-    "chameleon_filtered",
-    "squirrel_filtered",
-    "minesweeper",
-]
+from jsonargparse.typing import PositiveInt
+
+Citations = Literal["cora", "citeseer", "pubmed"]
+Heterophilous = Literal["actor", "texas", "chameleon_filtered", "squirrel_filtered", "minesweeper"]
+GraphName = Literal["digits", Citations, Heterophilous]
 ParallelName = Literal["toy", "multi30k", "iwslt14", "ted", "tatoeba", "europarl_de_en", "hansards_fr_en"]
 CaptionsName = Literal["flickr8k", "coco"]
-PhotoQuestionsName = Literal["easy_vqa", "daquar", "vqa_v2"]
+PhotoQuestionsName = Literal["easy_vqa", "daquar"]
+_PHOTOGRAPHS = ("flickr8k", "coco", "easy_vqa", "daquar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionOptions:
+    """How photographs become regions.
+
+    Args:
+        encoder: What makes features of photographs: own is a small network, trained once to predict the words of the
+            captions, or which answers a photograph has, and then frozen; mobilenet_v2 is trained on ImageNet.
+        encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
+            torchvision's own when omitted.
+        encoder_epochs: Epochs of the own encoder.
+        size: Side in pixels that photographs are brought to; each data set and encoder has its own when omitted. own
+            makes a region of 16 x 16 pixels, mobilenet_v2 of 32 x 32.
+        cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
+    """
+
+    encoder: Literal["own", "mobilenet_v2"] = "own"
+    encoder_weights: Path | None = None
+    encoder_epochs: PositiveInt = 15
+    size: PositiveInt | None = None
+    cache: Path | None = None
+
+    USED_BY: ClassVar[Mapping[str, Mapping[str, Sequence[str]]]] = {
+        "encoder": {"dataset": _PHOTOGRAPHS},
+        "size": {"dataset": _PHOTOGRAPHS},
+        "encoder_weights": {"dataset": _PHOTOGRAPHS, "encoder": ("mobilenet_v2",)},
+        "encoder_epochs": {"dataset": _PHOTOGRAPHS, "encoder": ("own",)},
+    }

@@ -10,7 +10,7 @@ from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, PosteriorOptions, UsedBy
 
-Pooling = Literal["head", "mean", "pair"]
+Pooling = Literal["head", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 
 
@@ -61,17 +61,13 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
 class GlueConfig(FineTuneOptions):
     """Fine-tune a pretrained transformer of Hugging Face on a task of GLUE.
 
-    The test part is that of the publishers for MRPC, STS-B and SST-2 (test-labeled.tsv), and GLUE's development part
-    for RTE and CoLA, whose test labels are not public. Validation, which chooses the temperature, is the
-    development part of SST-2 and STS-B, and a tenth of the training part, always the same, of the others.
-
     Args:
         task: The task, read from glue/ below the data root.
         max_epochs: Number of epochs; the last one is kept.
         train_share: Share of the training part to train on; the same examples for a seed, whatever the other options.
         label_noise: Share of the training labels to replace by another one at random.
-        pooling: What an example is read from: head is the output layer of the model's own class, mean the mean of all
-            tokens, and pair the means u and v of the two sentences, as (u, v, |u - v|).
+        pooling: What an example is read from: head is the output layer of the model's own class, and pair the means u
+            and v of the two sentences, as (u, v, |u - v|).
         out_of_domain: Tasks whose test sentences uncertainty is to tell from those of this one; not for stsb.
         seed: Seed of the output layer, the order of the batches, the choice of examples and labels, and all noise.
     """
@@ -86,24 +82,21 @@ class GlueConfig(FineTuneOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class QaConfig(FineTuneOptions):
-    """Fine-tune a pretrained transformer to answer questions by spans of a paragraph, as in SQuAD 1.1 and 2.0.
+    """Fine-tune a pretrained transformer to answer questions by spans of a paragraph, as in SQuAD 1.1.
 
-    The test part is the development file; validation, which chooses the no-answer threshold, has whole
-    articles of its own. Where v2 has no training file with unanswerable questions, the articles of the development file
-    are divided: 3/8 are trained on, 1/8 are for validation, and the others are the test part.
+    The test part is the development file; validation has whole articles of its own. Questions without an answer are
+    left out.
 
     Args:
-        task: v1, all questions have an answer in their paragraph; v2, some have none.
         length: Tokens of a window at most: of the question, a quarter of this and 64 at most, and of the context.
         stride: Tokens that a window of the context shares with the one before it.
         max_answer: Tokens of an answer at most.
         batch_size: Windows of a batch.
         train_share: Share of the training questions to train on; the same ones for a seed, whatever the other options.
-        train_file: File of one's own to train on; train-v1.1 or train-v2.0 in squad/ below the data root when omitted.
+        train_file: File of one's own to train on; train-v1.1 in squad/ below the data root when omitted.
         test_file: File of one's own to test on; dev-v1.1 or dev-v2.0 there when omitted.
     """
 
-    task: Literal["v1", "v2"]
     max_epochs: PositiveInt = 3
     length: PositiveInt = 256
     stride: PositiveInt = 128

@@ -141,19 +141,17 @@ def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Te
 class PairModel(nn.Module):
     """A transformer as a Pyro model: the site ``labels``, one class or one grade (standard deviation 1) an example.
 
-    An example is read by the network's own head, or through dropout and a new output layer from the "mean" of its
-    tokens' last states, as sentence-transformers are trained, or from the means u and v of a "pair" of sentences as
-    (u, v, |u - v|) (Reimers and Gurevych 2019, Sentence-BERT, section 3).
+    An example is read by the network's own head, or through dropout and a new output layer from the means u and v of
+    the last states of a "pair" of sentences as (u, v, |u - v|) (Reimers and Gurevych 2019, Sentence-BERT, section 3).
     """
 
     def __init__(self, network: Any, pooling: Pooling = "head") -> None:
         super().__init__()
-        self.network, self.head, self.pooling = network, None, pooling
+        self.network, self.head = network, None
         if pooling != "head":
             config = network.config
-            width = config.hidden_size * (3 if pooling == "pair" else 1)
             self.network = network.base_model
-            self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(width, config.num_labels))
+            self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(3 * config.hidden_size, config.num_labels))
 
     def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
         """Logits ``[B, classes]``, or grades ``[B, 1]``."""
@@ -171,8 +169,6 @@ class PairModel(nn.Module):
             return torch.as_tensor(output.logits)
         states = output.last_hidden_state
         real = inputs["attention_mask"].to(states.dtype)
-        if self.pooling == "mean":
-            return torch.as_tensor(self.head(_mean(states, real)))
         second = real * inputs["token_type_ids"]
         u, v = _mean(states, real - second), _mean(states, second)
         return torch.as_tensor(self.head(torch.cat([u, v, (u - v).abs()], -1)))
@@ -296,7 +292,10 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
     """Classes or grades of sentences, or of pairs of them."""
 
     config = GlueConfig
-    prefix, head, training = "", AutoModelForSequenceClassification, PairTraining
+    head, training = AutoModelForSequenceClassification, PairTraining
+
+    def called(self, config: GlueConfig) -> str:
+        return config.task
 
     def wrap(self, config: GlueConfig, network: Any) -> PairModel:
         return PairModel(network, config.pooling)
@@ -309,8 +308,7 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
         texts, tokenizer = load_texts(config), load_tokenizer(config.model)
         if config.pooling == "pair" and "token_type_ids" not in tokenizer.model_input_names:
             raise UserError(
-                f"pooling is pair, but the tokenizer of {config.model} does not mark the second sentence; take mean or "
-                f"head"
+                f"pooling is pair, but the tokenizer of {config.model} does not mark the second sentence; take head"
             )
         return {part: EncodedPairs(text, tokenizer, length=config.length) for part, text in texts.items()}
 

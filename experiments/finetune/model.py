@@ -187,9 +187,12 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
     """Fine-tuning, whatever the task: a network is built of its pretrained model alone."""
 
     script = "experiments.finetune"
-    prefix: str  # of the task in the name of a folder
     head: Any  # one of the Auto classes of transformers
     training: type[FineTuning]
+
+    @abstractmethod
+    def called(self, config: Config) -> str:
+        """What the task is called in the name of a folder."""
 
     @abstractmethod
     def wrap(self, config: Config, network: Any) -> nn.Module:
@@ -205,7 +208,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
 
     def folder(self, config: Config) -> str:
         row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
-        return f"finetune/{self.prefix}{config.task}-{config.model_name}-{row}-{config.seed}"
+        return f"finetune/{self.called(config)}-{config.model_name}-{row}-{config.seed}"
 
     def build(self, config: Config, data: Mapping[str, Texts], folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
         return self.network(config, lengths=[len(row["input_ids"]) for row in data["train"].rows])

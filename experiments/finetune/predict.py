@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.datasets.text.glue import GLUE, LabelledPairs
-from experiments.datasets.text.squad import Question, SquadName, read_squad
+from experiments.datasets.text.squad import Question, read_squad
 from experiments.files import UserError, read_text, user_errors, write_text
 from experiments.finetune.config import PredictConfig
 from experiments.finetune.glue import EncodedPairs, GlueTask, outputs_of
 from experiments.finetune.model import kinds
 from experiments.finetune.questions import QaTask, Windows, answers_of
 from experiments.harness.folder import saved_config, saved_options
-from experiments.harness.results import read_metrics
 from experiments.run import load_trained
 from pyro_attention.analysis import decompose_uncertainty
 
@@ -29,10 +28,10 @@ def predict_file(config: PredictConfig) -> Path:
     Raises:
         UserError: No such run, or a file that cannot be read or would be lost.
     """
-    name, path = saved_options(config.run).get("task"), config.run / "config.yaml"
-    if name not in (*GLUE, *get_args(SquadName)):
+    options, path = saved_options(config.run), config.run / "config.yaml"
+    questions, name = "stride" in options, options.get("task")
+    if name not in GLUE and not questions:
         raise UserError(f"{path}: task is {name!r}, expected the folder of a run of experiments.finetune glue or qa")
-    questions = name in get_args(SquadName)
     out = config.out or config.file.with_name(config.file.name + (".jsonl" if questions else ".tsv"))
     if out.exists() and not config.overwrite:
         raise UserError(f"{out} is there already; pass --overwrite to replace it, or choose another --out")
@@ -97,20 +96,11 @@ def _interval(samples: Tensor) -> Tensor:
 
 
 def answer_lines(trained: Any, file: Path) -> Iterator[str]:
-    """A JSON object for each question of a file; above the threshold, where there is one, no answer is given."""
-    kind, threshold = kinds(trained.config.guide)[1], None
-    if trained.config.task == "v2":
-        threshold = (read_metrics(trained.config.out) or {}).get(f"{kind}_threshold")
-        if threshold is None:
-            raise ValueError(f"{trained.config.out} has no {kind}_threshold; train it to its end by --resume")
+    """A JSON object for each question of a file."""
     data = Windows(read_questions(file), trained.tokenizer, trained.config)
-    found = answers_of(trained, data, kind)
+    found = answers_of(trained, data, kinds(trained.config.guide)[1])
     for place, question in enumerate(data.questions):
         answer = {"answer": found.texts[place], "probability": found.score[place].exp().item()}
-        if threshold is not None:
-            answer["no_answer"] = found.nothing[place].exp().item()
-            if found.no_answer[place].double().item() > threshold:
-                answer |= {"answer": "", "probability": answer["no_answer"]}
         doubt = {name: getattr(found, name)[place].item() for name in ("entropy", "mutual_information")}
         yield json.dumps({"id": question.id, "question": question.text} | answer | doubt, ensure_ascii=False)
 

@@ -1,11 +1,7 @@
-"""Extractive question answering: a span of a paragraph answers a question, or nothing in it does."""
+"""Extractive question answering: a span of a paragraph answers a question."""
 
 from __future__ import annotations
 
-import json
-import re
-import string
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,10 +15,11 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torchmetrics.functional.text import squad
 from transformers import AutoModelForQuestionAnswering
 
-from experiments.datasets.text.squad import Question, SquadName, load_squad
-from experiments.files import UserError, write_atomic, write_text
+from experiments.datasets.text.squad import Question, load_squad
+from experiments.files import UserError, write_atomic
 from experiments.finetune.config import QaConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness import ranks
@@ -34,25 +31,19 @@ from pyro_attention.posterior.predictive import seeded
 Array = NDArray[np.float64]
 _QUESTION = 64  # tokens of a question at most
 _IMPOSSIBLE = -1e4  # a logit whose probability is 0
-_EXACT = "fraction of questions whose answer is exactly right (EM of the official evaluation)"
-_F1 = "mean F1 of the words of the answers (F1 of the official evaluation)"
 _TELLING = "area under the ROC curve of telling answers that are not exactly right by the larger"
 _SCORES = {
-    "exact": _EXACT,
-    "f1": _F1,
-    "has_answer_exact": f"{_EXACT}; questions with an answer alone (HasAns)",
-    "has_answer_f1": f"{_F1}; questions with an answer alone (HasAns)",
-    "no_answer_accuracy": "fraction of questions without an answer that get none (NoAns, EM and F1)",
+    "exact": "fraction of questions whose answer is exactly right (EM of the official evaluation)",
+    "f1": "mean F1 of the words of the answers (F1 of the official evaluation)",
     "auroc_entropy": f"{_TELLING} entropy of the mean probabilities of first and last token",
     "auroc_mutual_information": f"{_TELLING} mutual information of these tokens and the noise",
 }
 _OTHERS = {
     **FITTED,
-    "val_score": "mean F1 on the validation part after the last epoch, with the best no-answer threshold",
+    "val_score": "mean F1 on the validation part after the last epoch",
     "val_loss": "mean negative log probability of first and last token of a window of the validation part, nats",
     "left_out": "number of training questions left out, as no window holds their whole answer",
     **{f"{part}_questions": f"number of questions of the {part} part" for part in ("train", "val", "test")},
-    **{f"{part}_without_answer": "number of them without an answer" for part in ("train", "val", "test")},
 }
 
 
@@ -173,7 +164,7 @@ class SpanTraining(FineTuning):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.task, self.longest = parts[-1].task, int(parts[-1].max_answer)
+        self.longest = int(parts[-1].max_answer)
         self._found: list[BestSpans] = []
 
     def arguments(self, batch: WindowBatch) -> tuple[Any, ...]:
@@ -193,9 +184,7 @@ class SpanTraining(FineTuning):
         """Log the mean F1 of the questions."""
         questions, answered = self.validation.questions, best_answers(self.validation, ranks.gathered(self._found))
         self._found.clear()
-        _, f1 = all_scores(answered.texts, questions, self.task)
-        score = f1.mean() if self.task == "v1" else best_threshold(answered.no_answer.numpy(), f1, questions)[1]
-        self.log("val_score", float(score))
+        self.log("val_score", float(all_scores(answered.texts, questions)[1].mean()))
 
 
 QaTuned: TypeAlias = Tuned[QaConfig, SpanModel]
@@ -211,24 +200,17 @@ class BestSpans(NamedTuple):
     score: Tensor  # log of the probability of the first token times that of the last [B]
     first: Tensor  # first token [B]
     last: Tensor  # last token [B]
-    nothing: Tensor  # the score of no answer [B]
     entropy: Tensor  # of the first and the last token, sum of both, nats [B]
     mutual_information: Tensor  # of these two tokens and the noise, sum of both, nats [B]
 
 
 class Answered(NamedTuple):
-    """The best answer to each of Q questions, whether there is one or not."""
+    """The best answer to each of Q questions."""
 
     texts: list[str]
     score: Tensor  # log of its probability [Q]
-    nothing: Tensor  # log of the probability of no answer, the smallest one of all windows [Q]
     entropy: Tensor  # of the window that holds the best answer [Q]
     mutual_information: Tensor  # the same
-
-    @property
-    def no_answer(self) -> Tensor:
-        """Log probability of no answer, less that of the best answer ``[Q]``."""
-        return self.nothing - self.score
 
 
 def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int) -> BestSpans:
@@ -250,9 +232,7 @@ def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int) -> BestSpans
     possible = context[:, :, None] & context[:, None, :] & (length > 0) & (length <= longest)
     scores = (log_mean[:, 0, :, None] + log_mean[:, 1, None, :]).masked_fill(~possible, -torch.inf)
     score, best = scores.flatten(1).max(1)
-    nothing = log_mean[rows, :, batch.nothing].sum(-1)
-    told = entropy, (entropy - expected).clamp_min(0)
-    found = batch.places, score, best // width, best % width, nothing, *told
+    found = batch.places, score, best // width, best % width, entropy, (entropy - expected).clamp_min(0)
     return BestSpans(*(one.cpu() for one in found))
 
 
@@ -268,8 +248,7 @@ def best_answers(data: Windows, found: Sequence[BestSpans]) -> Answered:
         window = data.windows[place]
         begin, end = window.spans[spans.first[place], 0], window.spans[spans.last[place], 1]
         texts.append(data.questions[window.question].context[int(begin) : int(end)])
-    nothing = torch.stack([spans.nothing[windows].min() for windows in windows_of])
-    return Answered(texts, spans.score[chosen], nothing, spans.entropy[chosen], spans.mutual_information[chosen])
+    return Answered(texts, spans.score[chosen], spans.entropy[chosen], spans.mutual_information[chosen])
 
 
 def answers_of(trained: QaTuned, data: Windows, kind: str) -> Answered:
@@ -287,86 +266,36 @@ def answers_of(trained: QaTuned, data: Windows, kind: str) -> Answered:
 # scores
 
 
-def normalized(answer: str) -> str:
-    """An answer as the evaluation compares it: small letters, without punctuation and articles, and single blanks.
+def question_scores(predicted: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 of words by the official evaluation of SQuAD 1.1, the largest ones over all answers.
 
     Example:
-        >>> normalized("The  U.S. Army's")
-        'us armys'
-    """
-    plain = answer.lower().translate(str.maketrans("", "", string.punctuation))
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
-
-
-def question_scores(predicted: str, answers: Sequence[str], rules: SquadName) -> tuple[float, float]:
-    """Exact match and F1 of words, the largest ones over all answers.
-
-    By the rules of 2.0 answers of articles and punctuation alone do not count, no answer is right where there is none,
-    and then F1 is 1 as the exact match is; by those of 1.1 F1 is 0 without common words.
-
-    Example:
-        >>> question_scores("the Norman conquest", ["Norman", "Norman conquest of 1066"], "v1")
+        >>> question_scores("the Norman conquest", ["Norman", "Norman conquest of 1066"])
         (0.0, 0.666...)
-        >>> question_scores("", [], "v2")
-        (1.0, 1.0)
     """
-    truths = [normalized(answer) for answer in answers]
-    if rules == "v2":
-        truths = [truth for truth in truths if truth] or [""]
-    said = normalized(predicted)
-    exact = max(float(said == truth) for truth in truths)
-    return exact, max(_f1(said.split(), truth.split(), rules) for truth in truths)
+    truth = {"id": "", "answers": {"text": list(answers), "answer_start": [0] * len(answers)}}
+    found = squad({"id": "", "prediction_text": predicted}, truth)  # in per cent
+    return found["exact_match"].item() / 100, found["f1"].item() / 100
 
 
-def _f1(said: list[str], truth: list[str], rules: SquadName) -> float:
-    if rules == "v2" and not (said and truth):
-        return float(said == truth)
-    common = (Counter(said) & Counter(truth)).total()
-    return 2 * common / (len(said) + len(truth)) if common else 0.0
-
-
-def all_scores(predicted: Sequence[str], questions: Sequence[Question], rules: SquadName) -> tuple[Array, Array]:
+def all_scores(predicted: Sequence[str], questions: Sequence[Question]) -> tuple[Array, Array]:
     """Exact match and F1 of every question ``[questions]``; see :func:`question_scores`."""
     found = [
-        question_scores(text, [answer.text for answer in question.answers], rules)
+        question_scores(text, [answer.text for answer in question.answers])
         for text, question in zip(predicted, questions, strict=True)
     ]
     exact, f1 = np.array(found).T
     return exact, f1
 
 
-def best_threshold(no_answer: Array, scores: Array, questions: Sequence[Question]) -> tuple[float, float]:
-    """The threshold above which no answer is given, with the best mean score, and that score.
-
-    ``no_answer`` is the score of no answer, less that of the best answer; ``scores`` are F1 of the best answers.
-    """
-    answerable = np.array([bool(question.answers) for question in questions])
-    order = np.argsort(no_answer, kind="stable")
-    # from none answered to all: each adds its score, or loses that of rightly giving no answer
-    gains = np.where(answerable, scores, -1.0)[order]
-    totals = np.concatenate([[0.0], gains.cumsum()]) + (~answerable).sum()
-    values = np.concatenate([[no_answer.min() - 1], no_answer[order]])
-    # of equal ones all are answered
-    possible = np.append(values[1:] > values[:-1], True)
-    best = int(np.where(possible, totals, -np.inf).argmax())
-    return float(values[best]), float(totals[best] / len(scores))
-
-
-def _means(exact: Array, f1: Array, questions: Sequence[Question]) -> dict[str, float]:
-    """Means over the questions, and over those with an answer and without one."""
-    answerable = np.array([bool(question.answers) for question in questions])
-    found = {"exact": exact, "f1": f1}
-    if not answerable.all():
-        found |= {f"has_answer_{name}": values[answerable] for name, values in found.items()}
-        found["no_answer_accuracy"] = exact[~answerable]
-    return {name: float(values.mean()) for name, values in found.items()}
-
-
 class QaTask(FineTuneTask[QaConfig, Windows]):
     """Answers to questions as spans of a text."""
 
     config = QaConfig
-    prefix, head, training = "squad-", AutoModelForQuestionAnswering, SpanTraining
+    head, training = AutoModelForQuestionAnswering, SpanTraining
+
+    def called(self, config: QaConfig) -> str:  # noqa: ARG002
+        return "squad"
 
     def wrap(self, config: QaConfig, network: Any) -> SpanModel:  # noqa: ARG002
         return SpanModel(network)
@@ -375,9 +304,7 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         return {"num_labels": 2}
 
     def load(self, config: QaConfig) -> dict[str, Windows]:
-        questions = load_squad(
-            config.task, data_root=config.data_root, train_file=config.train_file, test_file=config.test_file
-        )
+        questions = load_squad(data_root=config.data_root, train_file=config.train_file, test_file=config.test_file)
         chosen = share_of(len(questions["train"]), config.train_share, seed=config.seed)
         questions["train"] = [questions["train"][place] for place in chosen.tolist()]
         tokenizer = load_tokenizer(config.model)
@@ -389,48 +316,28 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         return super().fit(trained, data, folder)
 
     def scores(self, trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> dict[str, float]:
-        """Scores; the no-answer threshold is that of the validation part.
-
-        Writes predictions.npz, with answers and numbers of every kind, and answers.json, which the official evaluation
-        reads: a text each question, empty for none, with soft attention at its mean, else the mean over samples.
-        """
-        task, questions = trained.config.task, data["test"].questions
-        ids = [question.id for question in questions]
-        metrics, arrays = dict[str, float](), dict[str, Any](ids=np.array(ids))
+        """Scores; predictions.npz gets answers and numbers of every kind."""
+        questions = data["test"].questions
+        metrics, arrays = dict[str, float](), dict[str, Any](ids=np.array([question.id for question in questions]))
         for kind in kinds(trained.config.guide):
             answered = answers_of(trained, data["test"], kind)
-            given = answered.texts
-            if task == "v2":
-                val = answers_of(trained, data["val"], kind)
-                _, f1 = all_scores(val.texts, data["val"].questions, task)
-                threshold, _ = best_threshold(val.no_answer.numpy(), f1, data["val"].questions)
-                metrics[f"{kind}_threshold"] = threshold
-                silent = answered.no_answer.double() > threshold
-                given = ["" if no else text for no, text in zip(silent.tolist(), given, strict=True)]
-            exact, f1 = all_scores(given, questions, task)
-            numbers = {name: getattr(answered, name).numpy() for name in ("no_answer", "entropy", "mutual_information")}
-            columns = {"answers": np.array(given), "exact": exact, "f1": f1} | numbers
+            exact, f1 = all_scores(answered.texts, questions)
+            numbers = {name: getattr(answered, name).numpy() for name in ("entropy", "mutual_information")}
+            columns = {"answers": np.array(answered.texts), "exact": exact, "f1": f1} | numbers
             arrays |= {f"{kind}_{name}": column for name, column in columns.items()}
-            found = _means(exact, f1, questions)
+            found = {"exact": float(exact.mean()), "f1": float(f1.mean())}
             if 0 < exact.mean() < 1:
                 told = ("entropy",) if kind == "mean" else ("entropy", "mutual_information")
                 found |= {f"auroc_{name}": float(roc_auc_score(exact == 0, numbers[name])) for name in told}
             metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
-        shown = "mean" if trained.config.guide == "soft" else "attention"
-        answers = dict(zip(ids, arrays[f"{shown}_answers"].tolist(), strict=True))
-        write_text(folder / "answers.json", json.dumps(answers, ensure_ascii=False, indent=0))
-        metrics["left_out"] = data["train"].left_out
-        for part, windows in data.items():
-            metrics[f"{part}_questions"] = len(windows.questions)
-            metrics[f"{part}_without_answer"] = sum(not question.answers for question in windows.questions)
-        return metrics
+        sizes = {f"{part}_questions": len(windows.questions) for part, windows in data.items()}
+        return metrics | sizes | {"left_out": data["train"].left_out}
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
         texts = dict(_OTHERS)
         for kind, (_, how) in KINDS.items():
             texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in _SCORES.items()}
-            texts[f"{kind}_threshold"] = f"log odds of no answer above which none is given, best on validation; {how}"
         return {name: texts[name] for name in metrics}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets.arrays import read_arrays
+from experiments.datasets.places import read_arrays
 from experiments.finetune.config import GlueName
 from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask
 from experiments.finetune.questions import QaTask
@@ -221,62 +221,45 @@ def over_questions(finished: Finished) -> list[Part]:
     return [Part("Differences over test questions", text, rows)] if rows else []
 
 
-def _squad(task: str, title: str, paper: Mapping[str, str], more: str = "") -> Study:
-    parts = ("train", "val", "test")
-    return replace(
-        GLUE,
-        name=f"squad-{task}",
-        title=f"{title} with {{config.model_name}}, fine-tuned with latent attention",
-        about="text: answers in texts",
-        text=(
-            f"{_ROWS_TEXT} {_TRAINED}, batches of {{config.batch_size}} windows of at most {{config.length}} tokens "
-            f"(stride {{config.stride}}). {_SETTINGS} Trained on {{config.train_share:.0%}} of the training questions, "
-            f"drawn by the seed, and tested on those of the development file; all parts have different articles.{more} "
-            f"EM and F1 are those of the official evaluation. The paper (Fan et al. 2020, Table 5) fine-tuned "
-            f"ALBERT-base, a larger model, on all of SQuAD: compare the differences, not the numbers. AUROC: of "
-            f"telling answers that are not exactly right by their larger uncertainty, .5 being chance."
+SQUAD = replace(
+    GLUE,
+    name="squad-v1",
+    title="SQuAD 1.1 with {config.model_name}, fine-tuned with latent attention",
+    about="text: answers in texts",
+    text=(
+        f"{_ROWS_TEXT} {_TRAINED}, batches of {{config.batch_size}} windows of at most {{config.length}} tokens "
+        f"(stride {{config.stride}}). {_SETTINGS} Trained on {{config.train_share:.0%}} of the training questions, "
+        f"drawn by the seed, and tested on those of the development file; all parts have different articles. "
+        f"EM and F1 are those of the official evaluation. The paper (Fan et al. 2020, Table 5) fine-tuned "
+        f"ALBERT-base, a larger model, on all of SQuAD: compare the differences, not the numbers. AUROC: of "
+        f"telling answers that are not exactly right by their larger uncertainty, .5 being chance."
+    ),
+    task=QaTask(),
+    options={"max_epochs": 2, "num_samples": 3, "precision": "bf16-mixed", "keep_weights": False},
+    levels={"": {}},
+    level_columns={},
+    wide=False,
+    columns=OFFICIAL,
+    more=(
+        Column("AUROC, entropy", "test_{kind}_auroc_entropy"),
+        Column("AUROC, mutual information", "test_{kind}_auroc_mutual_information"),
+        Column("F1 % on validation", "val_score", 2, 100),
+    ),
+    paper={"soft": "80.86, 88.70", "WC": "81.40, 88.82"},
+    blocks=(
+        Block(
+            "Questions of the parts",
+            "Left out: no window holds their whole answer.",
+            [
+                *(Column(part, f"{part}_questions", 0, spread=False) for part in ("train", "val", "test")),
+                Column("train, left out", "left_out", 0),
+            ],
         ),
-        task=QaTask(),
-        options={"task": task, "max_epochs": 2, "num_samples": 3, "precision": "bf16-mixed", "keep_weights": False},
-        levels={"": {}},
-        level_columns={},
-        wide=False,
-        columns=OFFICIAL,
-        more=(
-            Column("HasAns EM %", "test_{kind}_has_answer_exact", 2, 100),
-            Column("HasAns F1 %", "test_{kind}_has_answer_f1", 2, 100),
-            Column("NoAns %", "test_{kind}_no_answer_accuracy", 2, 100),
-            Column("AUROC, entropy", "test_{kind}_auroc_entropy"),
-            Column("AUROC, mutual information", "test_{kind}_auroc_mutual_information"),
-            Column("F1 % on validation", "val_score", 2, 100),
-        ),
-        paper=paper,
-        blocks=(
-            Block(
-                "Questions of the parts",
-                "Left out: no window holds their whole answer.",
-                [
-                    *(Column(part, f"{part}_questions", 0, spread=False) for part in parts),
-                    *(Column(f"{part}, without answer", f"{part}_without_answer", 0, spread=False) for part in parts),
-                    Column("train, left out", "left_out", 0),
-                ],
-            ),
-            _at_the_mean(*OFFICIAL),
-        ),
-        parts=over_questions,
-    )
-
-
-QA_STUDIES = {
-    study.name: study
-    for study in (
-        _squad("v1", "SQuAD 1.1", {"soft": "80.86, 88.70", "WC": "81.40, 88.82"}),
-        _squad(
-            "v2", "SQuAD 2.0", {"soft": "78.80, 82.07", "WC": "78.97, 82.23"},
-            " Whether a question gets no answer is decided by a threshold, that of the best F1 on the validation part.",
-        ),
-    )
-}  # fmt: skip
+        _at_the_mean(*OFFICIAL),
+    ),
+    parts=over_questions,
+)
+QA_STUDIES = {SQUAD.name: SQUAD}
 
 table = partial(run_study, STUDIES)
 search = partial(run_search, STUDIES)

@@ -45,7 +45,7 @@ class GraphConfig(TrainingOptions, SchemeOptions):
             residual ones, behind the input layer and inside the network after each attention.
         weight_decay: L2 penalty on every parameter.
         seed: Seed of the initial weights and of all noise.
-        split_seed: Seed of the split of digits and dblp, or number of the split of graphs that have several.
+        split_seed: Seed of the split of digits, or number of the split of graphs that have several.
         labels_per_class: Training labels kept in each class, or all of a class that has fewer, drawn by the seed; all
             when omitted.
         feature_noise: Fraction of the non-zero features that move to a random place in their row, drawn by the seed.

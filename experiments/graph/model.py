@@ -12,8 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.datasets.graphs.load import GraphData, MetricName, load_graph, read_own_graph
-from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
+from experiments.datasets.graphs.load import (
+    GraphData,
+    MetricName,
+    add_edge_noise,
+    add_feature_noise,
+    limit_labels,
+    load_graph,
+    read_own_graph,
+)
 from experiments.files import UserError, write_text
 from experiments.graph.config import GraphConfig
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build

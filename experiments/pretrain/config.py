@@ -93,6 +93,6 @@ class FinetuneConfig(BatchOptions):
 
 COMMANDS = {
     "train": Command(PretrainConfig, "experiments.pretrain.train:train"),
-    "sst2": Command(FinetuneConfig, "experiments.pretrain.finetune:finetune"),
+    "sst2": Command(FinetuneConfig, "experiments.pretrain.train:finetune"),
     "table": Command(StudyOptions, "experiments.pretrain.studies:table", training=PretrainConfig),
 }

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.datasets.images.options import RegionOptions
-from experiments.datasets.names import PhotoQuestionsName
+from experiments.datasets.names import PhotoQuestionsName, RegionOptions
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, Dropout, StudyOptions
 from guides.names import NormalizerName, SchemeName
@@ -20,8 +19,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
 
     Args:
         dataset: The questions; digits are about scenes of handwritten digits and need no file.
-        encoder: What makes features of the photographs of easy_vqa and daquar: own is a small network, trained once to
-            tell which answers a photograph has and then frozen; mobilenet_v2 is trained on ImageNet.
         blind: Blank all regions, so that answers come from the question alone.
         test_questions: Validate and test on so many questions each, the first; all when omitted.
         train_share: Share of the training questions to train on, drawn by the seed.
@@ -31,8 +28,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
         guide: Inference scheme; mcan and multi_view take soft, weibull, lognormal and gamma, bottom_up all but
             dirichlet.
         normalizer: What makes weights of positive numbers, in mcan and multi_view.
-        likelihood: single is one answer, drawn in proportion to the votes; scores is a soft score of every answer,
-            min(people / 3, 1).
         hidden: Width of question, regions and attention.
         layers: Layers of MCAN over the question and over the regions; layers in which the regions of bottom_up see each
             other first.
@@ -47,7 +42,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     """
 
     dataset: Literal["digits", PhotoQuestionsName] = "digits"
-    encoder: Literal["own", "mobilenet_v2"] = "own"
     blind: bool = False
     test_questions: PositiveInt | None = None
     train_share: ClosedUnitInterval = 1.0
@@ -55,7 +49,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     model: Literal["mcan", "bottom_up", "multi_view"] = "mcan"
     guide: SchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
-    likelihood: Literal["single", "scores"] = "single"
     hidden: PositiveInt = 64
     layers: NonNegativeInt = 1
     heads: PositiveInt = 4

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +15,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from experiments.datasets.questions.data import Questions, Regions
 from experiments.datasets.questions.digit_questions import digit_questions
-from experiments.datasets.questions.load import PhotographOptions, load_photo_questions
+from experiments.datasets.questions.load import Questions, Regions, load_photo_questions
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, read_json, user_errors, write_atomic
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
-from experiments.vqa.accuracy import consensus, soft_scores
 from experiments.vqa.config import VQAConfig
 from guides.inference_network import AnswerNetwork
 from guides.schemes import build_normalizer
@@ -71,9 +67,7 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
     path = folder / "vocabulary.json"
     if data is None or path.is_file():
         return Words(**read_json(path, "put an intact copy there, or train again"))
-    counts = Counter[str]()
-    for votes in data.answers:
-        counts.update(consensus(votes))
+    counts = Counter(data.answers)
     frequent = sorted(counts, key=lambda answer: (-counts[answer], answer))
     made = Words(sorted({word for question in data.questions for word in question}), frequent[:answers])
     content = json.dumps(asdict(made), ensure_ascii=False, indent=0).encode()
@@ -82,48 +76,29 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
 
 
 class Answered(Dataset[QuestionBatch]):
-    """Questions with their answers as targets; indexed by an epoch and a list of places.
+    """Questions with their answers as targets; indexed by an epoch, which does not matter, and a list of places."""
 
-    With the likelihood "single" one of several answers is drawn, in proportion to the votes; which one depends on seed,
-    epoch and place alone. With "scores" every answer has its soft score.
-    """
-
-    def __init__(self, data: Questions, words: Words, likelihood: str, *, seed: int = 0) -> None:
-        self.data, self.words, self.likelihood, self.seed = data, words, likelihood, seed
-        ids, classes = words.word_ids, words.answer_ids
+    def __init__(self, data: Questions, words: Words) -> None:
+        self.data, self.words, ids = data, words, words.word_ids
         self.rows = [torch.tensor([ids.get(word, _UNKNOWN) for word in question]) for question in data.questions]
-        targets = consensus if likelihood == "single" else soft_scores
-        # votes, or soft scores, of the answers that have a class
-        self.known = [
-            {classes[answer]: float(count) for answer, count in targets(votes).items() if answer in classes}
-            for votes in data.answers
-        ]
+        self.labels = [words.answer_ids.get(answer) for answer in data.answers]  # None for an answer without a class
 
     def answerable(self) -> Answered:
-        """The questions with an answer that has a class."""
-        kept = [place for place, votes in enumerate(self.known) if votes]
-        return Answered(self.data.pick(kept), self.words, self.likelihood, seed=self.seed)
+        """The questions whose answer has a class."""
+        return Answered(
+            self.data.pick([place for place, label in enumerate(self.labels) if label is not None]), self.words
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> QuestionBatch:
-        epoch, places = index
+        _, places = index
         question = pad_sequence([self.rows[place] for place in places], batch_first=True)
         photographs = self.data.photographs[list(places)]
         regions, mask = self.data.regions.features[photographs].float(), self.data.regions.mask[photographs]
-        if self.likelihood == "single":
-            answer = torch.tensor([self._drawn(epoch, place) for place in places])
-        else:
-            answer = torch.zeros(len(places), len(self.words.answers))
-            for row, place in zip(answer, places, strict=True):
-                row[list(self.known[place])] = torch.tensor([*self.known[place].values()])
+        answer = torch.tensor([self.labels[place] or 0 for place in places])
         return QuestionBatch(question, question > 0, regions, mask, answer, torch.tensor(places))
-
-    def _drawn(self, epoch: int, place: int) -> int:
-        votes = self.known[place] or {0: 1.0}  # an answer without a class is never trained on
-        draw = torch.rand((), generator=torch.Generator().manual_seed(hash((self.seed, epoch, place)) % 2**63))
-        return list(votes)[bisect([*accumulate(votes.values())][:-1], draw.item() * sum(votes.values()))]
 
     def loader(self, **options: Any) -> DataLoader[QuestionBatch]:
         """Batches of questions of similar length; options as of :class:`EpochSampler`."""
@@ -135,24 +110,19 @@ class Answered(Dataset[QuestionBatch]):
             yield QuestionBatch(*(tensor.to(device) for tensor in batch))
 
 
-def load_questions(config: VQAConfig, *, train_encoder: bool = True) -> dict[str, Questions]:
+def load_questions(config: VQAConfig) -> dict[str, Questions]:
     """All parts of a data set; "absent" has questions about what is not there, where a data set has any.
 
-    Without ``train_encoder``, the own encoder of photographs has to be in the cache. FileNotFoundError or ValueError
-    say which files are missing or bad.
+    FileNotFoundError or ValueError say which files are missing or bad.
     """
     if config.dataset == "digits":
         found = dict(_digits(3 if config.model == "multi_view" else 1))
     elif config.model == "multi_view":
         raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
     else:
-        options = PhotographOptions(
-            encoder=config.encoder, weights=config.encoder_weights, size=config.size, epochs=config.encoder_epochs,
-            train=train_encoder, cache=config.cache, device=resolve_device(config.device),
-            progress=config.progress,
-        )  # fmt: skip
+        where: dict[str, Any] = {"device": resolve_device(config.device), "progress": config.progress}
         with user_errors(ImportError):
-            found = load_photo_questions(config.dataset, options, data_root=config.data_root)
+            found = load_photo_questions(config.dataset, config, data_root=config.data_root, **where)
     for part, data in found.items():
         most = len(data) if part == "train" else config.test_questions or len(data)
         seen = replace(data, regions=blank(data.regions)) if config.blind else data
@@ -213,14 +183,8 @@ class AnswerTraining(ELBOTraining):
 
     def evaluate(self, batch: QuestionBatch) -> dict[str, Tensor]:
         logits = self.outputs(batch)[0]
-        if self.objective.model.likelihood == "single":
-            loss = torch.nn.functional.cross_entropy(logits, batch.answer)
-            return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.answer).float().mean()}
-        if self.sums_out:
-            logits = logits - torch.log1p(-logits.exp().clamp_max(1 - 1e-6))  # of log probabilities
-        entropy = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.answer, reduction="sum")
-        best = batch.answer.gather(-1, logits.argmax(-1, keepdim=True))
-        return {"loss": entropy / len(logits), "accuracy": best.mean()}
+        loss = torch.nn.functional.cross_entropy(logits, batch.answer)
+        return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.answer).float().mean()}
 
 
 @dataclass(frozen=True)
@@ -237,7 +201,7 @@ class TrainedAnswers(Trained[VQAConfig, AnswerModel]):
 
     def answered(self, data: Questions) -> Answered:
         """Questions with their answers as the network's targets."""
-        return Answered(data, self.words, self.config.likelihood, seed=self.config.seed)
+        return Answered(data, self.words)
 
 
 def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
@@ -272,7 +236,7 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
 def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory) -> AnswerModel:
     sizes: tuple[int, int, int] = len(words), features, len(words.answers)
     width, normalizer = config.hidden, partial(build_normalizer, config.normalizer)
-    options: dict[str, Any] = {"dropout": config.dropout, "likelihood": config.likelihood}
+    options: dict[str, Any] = {"dropout": config.dropout, "likelihood": "single"}
     if config.model == "mcan":
         network = MCANSizes(width, width, config.heads, config.layers, 4 * width, 2 * width)
         return MCAN(*sizes, sizes=network, prior=prior, normalizer=normalizer, **options)

@@ -19,9 +19,8 @@ from experiments.report.columns import Column, Row
 from experiments.report.report import Part
 from experiments.report.statistics import Estimate, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
-from experiments.vqa.evaluation import UNCERTAINTIES, accuracies
 from experiments.vqa.model import Answered, load_questions, load_words
-from experiments.vqa.train import VQATask
+from experiments.vqa.train import UNCERTAINTIES, VQATask, accuracies
 from guides.rows import LEGEND, rows
 from pyro_attention.analysis import decompose_uncertainty
 
@@ -81,7 +80,7 @@ BY_QUESTION = Block(
         Column("all", "test_accuracy/mean", 1, 100),
         *(
             Column(kind, f"test_accuracy/mean/{kind}", 1, 100)
-            for kind in ("where", "count", "exists", "which", "chain", "shape", "color", "object", "yes/no", "other")
+            for kind in ("where", "count", "exists", "which", "chain", "shape", "color", "object")
         ),
         Column("majority", "majority_accuracy", 1, 100, spread=False),
         Column("form", "form_accuracy", 1, 100, spread=False),
@@ -216,7 +215,6 @@ MCAN = {
     "digits": _mcan("digits"),
     "easy_vqa": _mcan("easy_vqa", test_questions=500, max_epochs=6),
     "daquar": _mcan("daquar", encoder="mobilenet_v2", test_questions=2000, hidden=128, dropout=0.3),
-    "vqa_v2": _mcan("vqa_v2"),
 }
 VIEWS = replace(
     _alignments(MCAN["digits"]),
@@ -292,7 +290,7 @@ def _judged(finished: Finished, row: str) -> dict[str, defaultdict[str, list[tup
         questions = load_questions(configs[0])["test"]
         for config in configs:
             # all shares of 1 have the same answers to choose from
-            data = Answered(questions, load_words(config.out), config.likelihood)
+            data = Answered(questions, load_words(config.out))
             with np.load(config.out / "predictions.npz") as arrays:
                 said = {name: torch.from_numpy(arrays[name]) for name in arrays}
             members.append(said["mean"])

@@ -1,36 +1,250 @@
-"""Train a network that answers questions about photographs, and ask it one question."""
+"""Train a network that answers questions about photographs, evaluate its answers, and ask it one question."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from experiments.datasets.images.captions import caption_words, open_photograph
-from experiments.datasets.questions.data import Questions, Regions
-from experiments.datasets.questions.load import regions_of
+from experiments.datasets.questions.load import Questions, Regions, regions_of
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
-from experiments.harness.training import Fitted, fit_batches, load_best
+from experiments.harness.training import FITTED, Fitted, fit_batches, load_best
+from experiments.report.classification import (
+    KINDS,
+    SAMPLED_SCORES,
+    SCALED_SCORES,
+    SCORES,
+    score,
+    score_samples,
+    score_scaled,
+)
 from experiments.report.columns import Row
 from experiments.report.figures import panels, printable, save
-from experiments.report.tables import as_table, metrics_table
+from experiments.report.tables import as_table
 from experiments.run import Task, run_and_show
 from experiments.vqa.config import AskConfig, VQAConfig
-from experiments.vqa.evaluation import LOOKING, Outputs, definitions, evaluate, guesses, looked_at
-from experiments.vqa.model import TrainedAnswers, blank, build, load_questions, load_words
+from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
+from pyro_attention import sample_posterior
+from pyro_attention.analysis import TemperatureScaling, decompose_uncertainty, fit_temperature, hybrid_weights
 from pyro_attention.plots import patches
-from pyro_attention.posterior.predictive import Noise
+from pyro_attention.posterior.predictive import Noise, seeded
 
 _TAILS = torch.tensor([0.025, 0.975])  # of credible intervals
+LOOKING = {"mcan": "reduce.regions", "bottom_up": "alignment"}
+"""The site of each model whose weights say which region the answer is read from."""
+
+UNCERTAINTIES = ("entropy", "mutual_information", "attention_variance")
+_UNCERTAIN = "entropy of the answer, its mutual information with the noise, or variance of the attention weights"
+# What the metrics are whose names begin so, behind test_; the first that fits says it.
+_DEFINITIONS = {
+    **SCALED_SCORES,
+    **SCORES,
+    "accuracy": "share of questions whose most probable answer is right",
+    **SAMPLED_SCORES,
+    "auroc_": f"area under the ROC curve for wrong answers of the {_UNCERTAIN}",
+    "absent_auroc_": f"area under the ROC curve for questions about what is not there of the {_UNCERTAIN}",
+    "hybrid_": "share of doubly normalised attention at this site, mean over heads, at the best epoch",
+    "relevant_mass": "share of the attention that the answer is read from on the relevant regions",
+    "uniform_mass": "the same share under uniform attention",
+    "attention_entropy": "entropy of that attention, nats",
+    "val_accuracy": "accuracy on the validation questions at the best epoch, attention at its mean",
+    "val_loss": "mean negative log-likelihood on the validation questions at the best epoch, without KL, nats",
+    "majority_accuracy": "accuracy on the test questions of the most frequent answer of the training questions",
+    "form_accuracy": "the same of the most frequent answer to questions that begin with the same two words",
+    "train_questions": "number of training questions",
+    **FITTED,
+}
+
+
+def definitions(metrics: Iterable[str]) -> dict[str, str]:
+    """What every metric is: that of its first part, and the kind of prediction, noise and question that it is of."""
+    found = {}
+    for metric in metrics:
+        what, *where = metric.removeprefix("test_").split("/")
+        text = next(text for name, text in _DEFINITIONS.items() if what.startswith(name))
+        told = [KINDS[part][1] if part in KINDS else part.replace("_", " ") for part in where]
+        found[metric] = "; ".join((text, *told))
+    return found
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model says to all questions of a part."""
+
+    logits: Tensor  # samples [S, questions, answers]
+    variance: Tensor | None = None  # of the attention over its samples, mean over regions, [questions]
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Mean probability of every answer, ``[questions, answers]``."""
+        return self.logits.softmax(-1).mean(0)
+
+    def uncertainties(self) -> dict[str, Tensor]:
+        """The numbers of ``UNCERTAINTIES`` of every question, as far as there are any."""
+        if len(self.logits) == 1:
+            return {"entropy": torch.special.entr(self.probabilities).sum(-1)}
+        parts = decompose_uncertainty(self.logits.softmax(-1))
+        found = {"entropy": parts.total, "mutual_information": parts.mutual_information}
+        return found if self.variance is None else found | {"attention_variance": self.variance}
+
+
+def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: float = 0.0) -> Outputs:
+    """What a network says to all questions, in their order, under a kind of prediction.
+
+    Gaussian noise of this standard deviation on the regions is of the same seed, so the same for all networks.
+    """
+    varied, config = KINDS[kind][0], trained.config
+    count = 1 if kind == "mean" else config.num_samples
+    logits, variances, places = [], [], []
+    for number, batch in enumerate(_batches(trained, data, noise)):
+        logits.append(trained.module.outputs(batch, num_samples=count, noise=varied, seed=config.seed + number).cpu())
+        if varied == "attention" and config.model in LOOKING and count > 1:  # one sample has no variance
+            variances.append(looked_at(trained, batch, num_samples=count).var(0).mean(-1).cpu())
+        places.append(batch.places.cpu())
+    order = torch.cat(places).argsort()
+    variance = torch.cat(variances)[order] if variances else None
+    return Outputs(torch.cat(logits, 1)[:, order], variance)
+
+
+def _batches(trained: TrainedAnswers, data: Answered, noise: float) -> Iterator[QuestionBatch]:
+    for number, batch in enumerate(data.batches(trained.device)):
+        with seeded(10_000 + number):
+            yield batch._replace(regions=batch.regions + noise * torch.randn_like(batch.regions)) if noise else batch
+
+
+def looked_at(trained: TrainedAnswers, batch: QuestionBatch, *, num_samples: int = 1) -> Tensor:
+    """Weights of all regions that the answer is read from, ``[S, B, N]``; a single sample is the posterior mean."""
+    inputs = trained.module.arguments(batch)[:4]
+    if trained.module.sums_out:
+        with torch.no_grad():
+            scores = trained.module.objective.model.look(*inputs)[2].squeeze(-2)
+        return scores.masked_fill(~batch.region_mask, -torch.inf).softmax(-1).unsqueeze(0)
+    drawn = sample_posterior(
+        trained.guide, *inputs, num_samples=num_samples, noise="attention" if num_samples > 1 else "none",
+        chunk_size=num_samples, seed=trained.config.seed,
+    )  # fmt: skip
+    return drawn[LOOKING[trained.config.model]].flatten(2)
+
+
+def evaluate(
+    trained: TrainedAnswers, questions: Mapping[str, Questions]
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """All metrics of a trained network, and what it says to the test questions; with the same weights, the same.
+
+    Metrics are named ``test_SCORE/KIND``, and behind it the noise on the regions or the kind of question. Besides, by
+    kind of prediction, the mean probabilities of all answers, their uncertainties, and the accuracy at the mean.
+    """
+    data = {part: trained.answered(found) for part, found in questions.items() if part != "train"}
+    test, metrics, said, scalings = data["test"], dict[str, float](), dict[str, Tensor](), {}
+    kinds = ["mean"]  # of deterministic attention, and of an alignment that is summed out, there are fewer
+    if not trained.module.sums_out:
+        kinds = list(KINDS) if trained.is_random else ["mean", "mc_dropout"]
+    for kind in kinds:
+        places, labels = _labels(data["val"])
+        scalings[kind] = fit_temperature(outputs_of(trained, data["val"], kind).logits[:, places], labels)
+    for noise in trained.config.test_noise:
+        accurate, end = torch.empty(0), f"/noise_{noise:g}" if noise else ""
+        for kind in kinds:
+            outputs = outputs_of(trained, test, kind, noise=noise * trained.module.spread)
+            if kind == "mean":
+                accurate = accuracies(outputs.probabilities, test)
+            found = _scores(outputs, scalings[kind], accurate, test)
+            if not noise:
+                said |= {kind: outputs.probabilities.float()}
+                said |= {f"{name}_{kind}": values for name, values in outputs.uncertainties().items()}
+                if "absent" in data:
+                    found |= _absent_scores(outputs, outputs_of(trained, data["absent"], kind), test)
+            metrics |= {f"test_{name}/{kind}{end}": value for name, value in found.items()}
+        if not noise:
+            said["accuracy"] = accurate
+            for kind in dict.fromkeys(test.data.kinds):
+                own = [place for place, other in enumerate(test.data.kinds) if other == kind]
+                metrics[f"test_accuracy/mean/{kind}"] = accurate[own].mean().item()
+    if trained.config.model in LOOKING and test.data.relevant is not None:
+        metrics |= _looking(trained, test, test.data.relevant)
+    metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
+    return metrics, {name: values.numpy() for name, values in said.items()}
+
+
+def accuracies(probabilities: Tensor, data: Answered) -> Tensor:
+    """Accuracy of the most probable answer to every question, 0 or 1, of probabilities ``[questions, answers]``."""
+    best = zip(probabilities.argmax(-1).tolist(), data.labels, strict=True)
+    return torch.tensor([float(place == label) for place, label in best])
+
+
+def _labels(data: Answered) -> tuple[Tensor, Tensor]:
+    """Places of the questions whose answer has a class, and these classes."""
+    known = [(place, label) for place, label in enumerate(data.labels) if label is not None]
+    places, labels = zip(*known, strict=True)
+    return torch.tensor(places), torch.tensor(labels)
+
+
+def _scores(outputs: Outputs, scaling: TemperatureScaling, accurate: Tensor, data: Answered) -> dict[str, float]:
+    """Scores of one kind of prediction; those of probabilities count questions whose answer has a class."""
+    places, labels = _labels(data)
+    found = score(outputs.probabilities[places], labels) | score_scaled(scaling, outputs.logits[:, places], labels)
+    # the accuracy of answers that people gave, of the most probable one of this kind of prediction
+    accurate_here = accuracies(outputs.probabilities, data)
+    found["accuracy"] = accurate_here.mean().item()
+    uncertainties, wrong = outputs.uncertainties(), accurate_here < 0.5
+    if 0 < wrong.sum() < len(wrong):
+        found |= {f"auroc_{name}": float(roc_auc_score(wrong, values)) for name, values in uncertainties.items()}
+    if len(outputs.logits) > 1:
+        found |= score_samples(outputs.logits, accurate)
+    return found
+
+
+def _absent_scores(test: Outputs, absent: Outputs, data: Answered) -> dict[str, float]:
+    """How well uncertainty tells questions about what is not there from those of the same form that have an answer."""
+    same = [place for place, kind in enumerate(data.data.kinds) if kind == "which"]
+    unknown, positive = absent.uncertainties(), torch.arange(len(same) + absent.logits.size(1)) >= len(same)
+    return {
+        f"absent_auroc_{name}": float(roc_auc_score(positive, torch.cat([values[same], unknown[name]])))
+        for name, values in test.uncertainties().items()
+    }
+
+
+def _looking(trained: TrainedAnswers, data: Answered, relevant: Tensor) -> dict[str, float]:
+    """Where the attention looks, that the answer is read from."""
+    found = defaultdict[str, list[Tensor]](list)
+    for batch in data.batches(trained.device):
+        weights = looked_at(trained, batch)[0]
+        looked = relevant[batch.places.cpu()].to(weights.device)
+        found["relevant_mass"].append((weights * looked).sum(-1))
+        found["uniform_mass"].append((looked & batch.region_mask).sum(-1) / batch.region_mask.sum(-1))
+        found["attention_entropy"].append(torch.special.entr(weights).sum(-1))
+    return {name: torch.cat(values).mean().item() for name, values in found.items()}
+
+
+def guesses(train: Questions, test: Questions) -> dict[str, float]:
+    """Accuracies on the test questions of the most frequent answers of the training, of all and of the same form."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by the form of the question; "" is any
+    for question, answer in zip(train.questions, train.answers, strict=True):
+        for form in ("", " ".join(question[:2])):
+            counts[form][answer] += 1
+    # of answers that are as frequent, the first in the alphabet
+    best = {form: min(found, key=lambda answer: (-found[answer], answer)) for form, found in counts.items()}
+    asked = list(zip(test.questions, test.answers, strict=True))
+    majority = fmean(best[""] == answer for _, answer in asked)
+    by_form = fmean(best.get(" ".join(words[:2]), best[""]) == answer for words, answer in asked)
+    return {"majority_accuracy": majority, "form_accuracy": by_form}
+
+
+# training, and asking
 
 
 class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
@@ -72,14 +286,6 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
         return definitions(metrics)
 
-    def show(self, config: VQAConfig, metrics: Mapping[str, float], folder: Path) -> None:
-        print(metrics_table(metrics))
-        trained, questions = load_trained(folder, config.device)
-        data = questions["test"]
-        for place in torch.linspace(0, len(data) - 1, 3).long().unique().tolist():  # as far apart as they can be
-            words, photograph, path = data.questions[place], int(data.photographs[place]), f"question-{place}.png"
-            print(reply_to(trained, data.regions, words, photograph, folder / "figures" / path).picture or "")
-
 
 train = partial(run_and_show, VQATask())
 
@@ -98,7 +304,7 @@ def reply_to(
     num_samples: int = 200,
 ) -> Reply:  # fmt: skip
     """Ask a question about the photograph at a place of the regions, and draw where the network looks."""
-    one = Questions("asked", [list(words)], [{}], torch.tensor([photograph]), regions, ["asked"])
+    one = Questions("asked", [list(words)], [""], torch.tensor([photograph]), regions, ["asked"])
     batch = next(trained.answered(one).batches(trained.device))
     count = num_samples if trained.is_random else 1
     noise: Noise = "attention" if trained.is_random else "none"
@@ -128,7 +334,7 @@ def ask(config: AskConfig) -> Reply:
     if config.photo is not None:  # ahead of the data, which take longer to read
         with user_errors(ValueError, OSError):
             image = open_photograph(config.photo)
-    trained, questions = load_trained(config.run, config.device, train_encoder=image is None)
+    trained, questions = load_trained(config.run, config.device)
     regions = questions["test"].regions
     if image is not None:
         with user_errors(ValueError):
@@ -148,13 +354,11 @@ def ask(config: AskConfig) -> Reply:
     return reply
 
 
-def load_trained(
-    folder: Path, device: Device = "auto", *, train_encoder: bool = True
-) -> tuple[TrainedAnswers, dict[str, Questions]]:
+def load_trained(folder: Path, device: Device = "auto") -> tuple[TrainedAnswers, dict[str, Questions]]:
     """The network of a finished run, at its best epoch, and the questions of its options; UserError without one."""
     config = saved_config(folder, VQAConfig, script="experiments.vqa", device=device)
     with user_errors(ValueError, OSError):
-        questions = load_questions(config, train_encoder=train_encoder)
+        questions = load_questions(config)
         trained = build(config, load_words(folder), questions["train"])
         load_best(trained.module, folder)
     trained.module.eval()
@@ -164,25 +368,18 @@ def load_trained(
 def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title: str = "") -> Figure:
     """The photograph, the mean weight of every region, and the width of its credible interval.
 
-    Regions that are no cells of a grid, or whose photograph is not there, are bars with their intervals. The weights
-    are samples ``[S, N]``; of one sample there is no interval.
+    The weights are samples ``[S, N]``; of one sample there is no interval.
     """
     weights = weights.cpu()
     mean, (low, high) = weights.mean(0), weights.quantile(_TAILS, dim=0)
-    if regions.pictures is None or regions.grid is None:
-        figure, ((axis,),) = panels(1, 1, size=(6.4, 2.8))
-        axis.bar(np.arange(len(mean)), mean.numpy(), color="#1b6ca8", width=0.7)
-        axis.vlines(np.arange(len(mean)), low.numpy(), high.numpy(), color="0.25", linewidth=1)
-        axis.set(xlabel="region", ylabel="attention")
-    else:
-        shown = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
-        shown = shown[: min(2, len(weights))]
-        figure, (axes,) = panels(1, 1 + len(shown), size=(3.2 + 3.2 * len(shown), 3.2))
-        patches(regions.pictures[photograph], None, regions.grid, axes=axes[0])
-        for axis, (name, colours, values) in zip(axes[1:], shown, strict=True):
-            patches(regions.pictures[photograph], values, regions.grid, cmap=colours, axes=axis).set_title(
-                name, fontsize=10
-            )
-            figure.colorbar(axis.images[0], ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
+    shown = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
+    shown = shown[: min(2, len(weights))]
+    figure, (axes,) = panels(1, 1 + len(shown), size=(3.2 + 3.2 * len(shown), 3.2))
+    patches(regions.pictures[photograph], None, regions.grid, axes=axes[0])
+    for axis, (name, colours, values) in zip(axes[1:], shown, strict=True):
+        patches(regions.pictures[photograph], values, regions.grid, cmap=colours, axes=axis).set_title(
+            name, fontsize=10
+        )
+        figure.colorbar(axis.images[0], ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
     figure.suptitle(printable(title), fontsize=11)
     return figure

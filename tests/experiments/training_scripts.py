@@ -26,8 +26,7 @@ from experiments.headlines.config import HeadlineConfig
 from experiments.headlines.train import HeadlineTask
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
-from experiments.pretrain.finetune import SST2Task
-from experiments.pretrain.train import PretrainTask
+from experiments.pretrain.train import PretrainTask, SST2Task
 from experiments.run import run
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.train import VQATask
@@ -97,7 +96,7 @@ def _glue(root: Path) -> dict[str, Any]:
 def _qa(root: Path) -> dict[str, Any]:
     if not (root / "squad").exists():
         write_squad(root)
-    return _model(root) | {"task": "v2", "stride": 8}
+    return _model(root) | {"stride": 8, "guide": "weibull"}
 
 
 SCRIPTS = {

@@ -28,7 +28,6 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.families.gaussian import Gaussian
 from pyro_attention.integrations.huggingface import bayesian, deterministic
 from pyro_attention.integrations.huggingface.attention import attend

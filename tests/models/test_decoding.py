@@ -272,22 +272,8 @@ def test_frequencies_of_samples():
     assert (len(cut.tokens), cut.finished) == (3, False)
 
 
-def test_the_model_goes_on_training():
-    model, (source, mask) = make(), batch()
-    assert not beam_search(model, source, mask, **IDS, max_length=2)[0][0].alignments.requires_grad
-    assert model.training
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"keep": 11}, "keep is 11, beam 10, .* expected 1 <= keep <= beam"),
-        ({"inference": Inference(samples=2)}, "samples is 2, .* expected a family to draw from"),
-        ({"inference": Inference(family=Weibull())}, "kind 'positive weights', which does not fit the model's prior"),
-        ({"model": make(end_bias=math.nan)}, "log probabilities are NaN"),
-    ],
-)
-def test_bad_input(changes, message):
-    source, source_mask = batch()
-    with pytest.raises(ValueError, match=message):
-        beam_search(**{"model": make(), "source": source, "source_mask": source_mask, **IDS, **changes})
+def test_bad_input():
+    with pytest.raises(ValueError, match="kind 'positive weights', which does not fit the model's prior"):
+        beam_search(make(), *batch(), **IDS, inference=Inference(family=Weibull()))
+    with pytest.raises(ValueError, match="log probabilities are NaN"):
+        beam_search(make(end_bias=math.nan), *batch(), **IDS)

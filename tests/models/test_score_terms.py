@@ -259,11 +259,7 @@ def test_scores_are_those_without_a_diagonal_and_null_and_these():
 # bad input
 
 
-def test_jumps_need_words_of_the_context_alone_and_smoothing_needs_jumps():
+def test_jumps_need_words_of_the_context_alone():
     for options in ({}, {"words_from": "context", "input_feed": "sampled"}):
         with pytest.raises(ValueError, match="jumps do not go with"):
             make(jumps=Jumps(), **options)
-    source, mask, words, target, real = batch()
-    without = aligner("all")
-    with pytest.raises(ValueError, match="the model has no jumps"):
-        smoothed_alignments(without, start(without, source, mask), words, target, real)

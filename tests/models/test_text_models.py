@@ -110,8 +110,3 @@ def test_every_parameter_trains(normalizer):
             # over queries, nor do the queries'
             cancels = ("k_proj.bias", "q_proj.bias") if normalizer == "doubly" else "k_proj.bias"
             assert parameter.grad.abs().max() > 1e-12 or name.endswith(cancels), name
-
-
-def test_a_sentence_that_is_too_long():
-    with pytest.raises(ValueError, match="a sentence has 5 tokens, expected 4 at most"):
-        TextClassifier(make_encoder(positions=4), 3).double()(*batch()[:2])

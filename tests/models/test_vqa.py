@@ -189,16 +189,3 @@ def test_the_sum_of_views_is_the_published_one(normalizer):
     weights = over_queries / over_queries.sum(1, keepdim=True)
     expected = model.norm(regions[0, 0] + weights @ regions[0, 1])
     torch.testing.assert_close(model._merge(regions, mask)[0], expected)
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "message"),
-    [
-        (MCAN, lambda q, qm, r, rm: (q, qm, r[:, None], rm), "expected .questions, words. twice, .questions, regions"),
-        (BottomUp, lambda q, qm, r, rm: (q, qm, r, rm & (q[:, 1:2] > 0)), "without a region, at places .1"),
-        (MCAN, lambda *questions: (*questions, torch.full((3, ANSWERS), 1.5)), "soft scores from 1.5 to 1.5"),
-    ],
-)  # fmt: skip
-def test_bad_input(kind, change, message):
-    with pytest.raises(ValueError, match=message):
-        make(kind)(*change(*questions()))

@@ -176,10 +176,9 @@ CHAINS: dict[str, list[Step]] = {
     "own photographs": [
         Step(f"{CAPTIONING} train --dataset coco --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,
              run_files("RUN")),
-        Step(f"{CAPTIONING} show RUN --images '[3]'", "", ("RUN/figures/*-3-*.png",)),
-        Step(f"{CAPTIONING} show RUN --photo my.jpg --html", "",
-             ("RUN/figures/*-photo-0-attention.png", "RUN/figures/captions.html")),
-        Step(f"{CAPTIONING} show RUN --html", "", ("RUN/figures/captions.html",)),
+        Step(f"{CAPTIONING} show RUN --images '[3]'", "", ("RUN/figures/captions.html",)),
+        Step(f"{CAPTIONING} show RUN --photo my.jpg", "", ("RUN/figures/captions.html",)),
+        Step(f"{CAPTIONING} show RUN", "", ("RUN/figures/captions.html",)),
     ],
     "flickr8k": [
         Step(f"{CAPTIONING} train --dataset flickr8k --guide weibull --data-root DIR --out RUN", PHOTOGRAPHS,
@@ -235,15 +234,12 @@ CHAINS: dict[str, list[Step]] = {
              BERT, run_files("RUN")),
         Step(f"{FINETUNE} predict RUN my.txt", "", ("my.txt.tsv",)),
     ],
-    "squad v1": [
-        Step(f"{FINETUNE} qa v1 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
+    "squad": [
+        Step(f"{FINETUNE} qa --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
         Step(f"{FINETUNE} predict RUN questions.txt", "--num-samples 2", ("questions.txt.jsonl",)),
     ],
-    "squad v2": [
-        Step(f"{FINETUNE} qa v2 --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
-    ],
-    "squad v2, default folders": [
-        Step(f"{FINETUNE} qa v2 --model FOLDER", f"{BERT} --stride 8", run_files("runs/**")),
+    "squad, default folders": [
+        Step(f"{FINETUNE} qa --model FOLDER", f"{BERT} --stride 8", run_files("runs/**")),
     ],
     "versions": [
         Step('python -c "import pyro_attention, pyro, torch; '

@@ -35,14 +35,12 @@ from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from experiments.datasets.arrays import read_arrays
-from experiments.datasets.names import GraphName
-from experiments.datasets.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file
+from experiments.datasets.names import Citations, GraphName, Heterophilous
+from experiments.datasets.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file, read_arrays
 from experiments.files import reading
 from pyro_attention.registry import Registry
 
 MetricName = Literal["accuracy", "roc_auc"]
-Draw = Callable[[Tensor, int], dict[str, Any]]  # from classes and a seed to the masks of a split
 
 
 # eq=False: comparing two graphs field by field would ask a tensor for its truth value.
@@ -63,7 +61,6 @@ class GraphData:
     test_mask: Tensor  # [nodes] bool, nodes to test on
     num_classes: int  # number of classes
     metric: MetricName = "accuracy"
-    images: Tensor | None = None  # [nodes, height, width] float32 pictures of the nodes for figures
 
     def __post_init__(self) -> None:
         values = self.features.values() if self.features.is_sparse else self.features
@@ -102,11 +99,11 @@ def check_range(field: str, values: Tensor, limit: int) -> None:
         raise ValueError(f"{field}: {outside[:5].tolist()}; expected values from 0 to {limit - 1}")
 
 
-def sparse_features(matrix: csr_matrix, *, normalized: bool = False) -> Tensor:
-    """Return the matrix as a coalesced float32 `torch.sparse_coo`, its rows divided by their sums if asked for."""
+def sparse_features(matrix: csr_matrix) -> Tensor:
+    """Return the matrix as a coalesced float32 `torch.sparse_coo`."""
     matrix.check_format(full_check=True)
     matrix.sum_duplicates()
-    rows = (normalize(matrix, norm="l1") if normalized else matrix).tocoo()
+    rows = matrix.tocoo()
     places = torch.from_numpy(np.stack([rows.row, rows.col]))
     values = torch.from_numpy(rows.data.astype(np.float32))
     return torch.sparse_coo_tensor(places, values, rows.shape, check_invariants=True).coalesce()
@@ -132,13 +129,11 @@ def split_masks(num_nodes: int, *parts: Tensor) -> dict[str, Any]:
     return {f"{split}_mask": mask for split, mask in zip(SPLITS, masks, strict=True)}
 
 
-def random_split(
-    labels: Tensor, seed: int, *, per_class: int, validation: int, test: int | None = None
-) -> dict[str, Any]:
+def random_split(labels: Tensor, seed: int, *, per_class: int, validation: int) -> dict[str, Any]:
     """Draw a split: in random order, the first `per_class` nodes of a class are for training.
 
-    Of the others, the next ones in the order are to validate on, and those after them to test on, by default all. The
-    masks have the names of the fields of `GraphData`.
+    Of the others, the first ones in the order are to validate on, and the rest to test on. The masks have the names of
+    the fields of `GraphData`.
 
     Example:
         >>> split = random_split(torch.tensor([0, 0, 1, 1, 1]), 0, per_class=1, validation=2)
@@ -148,10 +143,10 @@ def random_split(
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     train = torch.cat([order[labels[order] == label][:per_class] for label in labels.unique()])
     rest = order[torch.isin(order, train, invert=True)]
-    end = None if test is None else validation + test
-    return split_masks(len(labels), train, rest[:validation], rest[validation:end])
+    return split_masks(len(labels), train, rest[:validation], rest[validation:])
 
 
+_CORRECT = "correct the file; experiments/datasets/graphs/load.py lists its keys"
 # From the folder of the data sets and the seed of the split to the graph.
 GRAPHS: Registry[Callable[[Path, int], GraphData]] = Registry("graph")
 
@@ -165,31 +160,11 @@ def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_se
     return GRAPHS[name](data_folder(data_root), split_seed)
 
 
-def read_own_graph(path: Path, *, split_seed: int = 0) -> GraphData:
-    """Read a graph of one's own, named after its file; it has as many classes as the largest one in y says.
+def read_own_graph(path: Path, *, split_seed: int = 0, remedy: str = _CORRECT) -> GraphData:
+    """Read a graph with the keys above, named after its file; it has as many classes as the largest one in y says.
 
-    The seed chooses the split where the file holds several, and draws it where the file holds none.
-    """
-    return read_archive(
-        path, path.stem, split_seed, remedy="correct the file; experiments/datasets/graphs/load.py lists its keys"
-    )
-
-
-def read_archive(
-    path: Path,
-    name: str,
-    split_seed: int,
-    *,
-    num_classes: int | None = None,
-    metric: MetricName | None = None,
-    normalized: bool = False,
-    draw: Draw | None = None,
-    remedy: str = NEW_COPY,
-) -> GraphData:
-    """Read a graph with the keys above; errors name the file and the key.
-
-    Classes are counted where their number is not given, and `metric` replaces that of the file. If `normalized`, the
-    rows of sparse features are divided by their sums. `draw` draws a split where the file has none.
+    The seed chooses the split where the file holds several, and draws it where the file holds none. Errors name the
+    file and the key.
     """
     arrays = read_arrays(path, remedy)
     with reading(path, "a graph with y, edge_index, x or x_data, x_indices, x_indptr and x_shape, and masks", remedy):
@@ -203,25 +178,25 @@ def read_archive(
         else:
             parts = [arrays[f"x_{part}"] for part in ("data", "indices", "indptr")]
             matrix = csr_matrix(tuple(parts), shape=tuple(arrays["x_shape"].tolist()))
-            features = sparse_features(matrix, normalized=normalized)
+            features = sparse_features(matrix)
         if len(features) != len(labels):
             raise ValueError(f"x: {len(features)} rows; expected {len(labels)}, one a node as in y")
         return GraphData(
-            name=name,
+            name=path.stem,
             features=features,
             labels=labels.clamp(min=0),
             edge_index=both_directions(torch.from_numpy(edges), len(labels)),
-            **_split(arrays, labels, split_seed, draw or _halves),
-            num_classes=num_classes or int(labels.max()) + 1,
-            metric=metric or np.asarray(arrays.get("metric", "accuracy")).item(),
+            **_split(arrays, labels, split_seed),
+            num_classes=int(labels.max()) + 1,
+            metric=np.asarray(arrays.get("metric", "accuracy")).item(),
         )
 
 
-def _split(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int, draw: Draw) -> dict[str, Tensor]:
+def _split(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int) -> dict[str, Tensor]:
     """The chosen split, or a drawn one."""
     names = [f"{split}_mask" for split in SPLITS]
     if not any(name in arrays for name in names):
-        return draw(labels, split_seed)
+        return _halves(labels, split_seed)
     found = {name: torch.from_numpy(np.atleast_2d(arrays[name])) for name in names}
     splits = len(found["train_mask"])
     if not 0 <= split_seed < splits:
@@ -264,26 +239,10 @@ def read_digits(_: Path, split_seed: int) -> GraphData:
         edge_index=both_directions(edges, len(labels)),
         **random_split(labels, split_seed, per_class=20, validation=500),
         num_classes=10,
-        images=torch.from_numpy(digits.images / 16).float(),
     )
 
 
-@GRAPHS.register("dblp")
-def read_dblp(root: Path, split_seed: int) -> GraphData:
-    """DBLP, a larger citation graph, from graphs-extra/dblp.npz, with rows of features that are normalised.
-
-    The split is random: 20 nodes of a class for training, 500 for validation, 1000 for testing.
-
-    Source:
-        Bojchevski and Günnemann, Deep Gaussian Embedding of Graphs, 2018.
-    """
-    keys = "a numpy archive with the keys y, edge_index, x_data, x_indices, x_indptr and x_shape"
-    path = first_file([root / "graphs-extra" / "dblp.npz"], keys, "graphs-extra")
-    draw = partial(random_split, per_class=20, validation=500, test=1000)
-    return read_archive(path, "dblp", split_seed, num_classes=4, normalized=True, draw=draw)
-
-
-def read_heterophilous(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
+def read_heterophilous(root: Path, split_seed: int, *, name: str) -> GraphData:
     """Graphs whose neighbours are often of other classes, with ten fixed splits, of which split_seed chooses one.
 
     Read is heterophilous/NAME.npz, with masks [10, nodes]. A network on Minesweeper is judged by ROC AUC, because four
@@ -296,40 +255,38 @@ def read_heterophilous(root: Path, split_seed: int, *, name: str, num_classes: i
     """
     path = root / "heterophilous" / f"{name}.npz"
     path = first_file([path], "a numpy archive with the keys of one's own graphs", "heterophilous")
-    metric: MetricName = "roc_auc" if name == "minesweeper" else "accuracy"
-    return read_archive(path, name, split_seed, num_classes=num_classes, metric=metric)
+    graph = read_own_graph(path, split_seed=split_seed, remedy=NEW_COPY)
+    return replace(graph, metric="roc_auc") if name == "minesweeper" else graph
 
 
-for _name in ("actor", "texas", "chameleon_filtered", "squirrel_filtered", "minesweeper"):
-    _classes = 2 if _name == "minesweeper" else 5
-    GRAPHS.register(_name)(partial(read_heterophilous, name=_name, num_classes=_classes))
+for _name in get_args(Heterophilous):
+    GRAPHS.register(_name)(partial(read_heterophilous, name=_name))
 
 
 # Cora, Citeseer and PubMed
 
 ADDRESS = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
+_PARTS = ("allx", "tx", "y", "ally", "ty", "graph")
 
 
-def read_citations(root: Path, split_seed: int, *, name: str, num_classes: int) -> GraphData:
+def read_citations(root: Path, split_seed: int, *, name: str) -> GraphData:
     """Cora, Citeseer and PubMed with their public split; the rows of the features are normalised.
 
-    Read is NAME.npz, with the keys of one's own graphs, else the original files planetoid/raw/ind.NAME.*; what is
-    missing of these is fetched from the repository of the split's authors.
+    Read are the original files planetoid/raw/ind.NAME.*; what is missing is fetched from the repository of the split's
+    authors.
 
     Source:
         Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, 2016.
     """
-    if (root / f"{name}.npz").is_file():
-        return read_archive(root / f"{name}.npz", name, split_seed, num_classes=num_classes, normalized=True)
     if split_seed != 0:
         raise ValueError(f"split_seed: {split_seed}; expected 0, the split of {name} is fixed")
-    files = [f"ind.{name}.{part}" for part in ("y", "tx", "ty", "allx", "ally", "graph", "test.index")]
-    fetch_missing(root / "planetoid" / "raw", files, ADDRESS)
-    return read_planetoid(root / "planetoid" / "raw", name, num_classes=num_classes)
+    folder = root / "planetoid" / "raw"
+    fetch_missing(folder, [f"ind.{name}.{part}" for part in (*_PARTS, "test.index")], ADDRESS)
+    return read_planetoid(folder, name)
 
 
-for _name, _classes in {"cora": 7, "citeseer": 6, "pubmed": 3}.items():
-    GRAPHS.register(_name)(partial(read_citations, name=_name, num_classes=_classes))
+for _name in get_args(Citations):
+    GRAPHS.register(_name)(partial(read_citations, name=_name))
 
 
 # What old pickles of arrays, matrices and dictionaries of lists ask for; the modules have moved between releases.
@@ -360,7 +317,7 @@ def read_pickle(path: Path) -> Any:
         return _Unpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
 
 
-def read_planetoid(folder: Path, name: str, *, num_classes: int) -> GraphData:
+def read_planetoid(folder: Path, name: str) -> GraphData:
     """Read a graph from its original files.
 
     The nodes of allx come first, and of these as many as y has are for training, the next 500 (or what there is) for
@@ -372,9 +329,7 @@ def read_planetoid(folder: Path, name: str, *, num_classes: int) -> GraphData:
         Welling, Semi-Supervised Classification with Graph Convolutional Networks, 2017.
     """
     stem = folder / f"ind.{name}"
-    allx, tx, y, ally, ty, graph = (
-        read_pickle(stem.with_name(f"{stem.name}.{part}")) for part in ("allx", "tx", "y", "ally", "ty", "graph")
-    )
+    allx, tx, y, ally, ty, graph = (read_pickle(stem.with_name(f"{stem.name}.{part}")) for part in _PARTS)
     with reading(f"{stem}.*", "the files of one graph as they are published", NEW_COPY):
         test = torch.tensor([int(line) for line in Path(f"{stem}.test.index").read_text().splitlines()])
         known, tested = len(ally), len(ty)
@@ -391,9 +346,108 @@ def read_planetoid(folder: Path, name: str, *, num_classes: int) -> GraphData:
         parts = torch.arange(len(y)), torch.arange(len(y), min(len(y) + 500, known)), test
         return GraphData(
             name=name,
-            features=sparse_features(matrix[rows], normalized=True),
+            features=sparse_features(normalize(matrix[rows], norm="l1")),
             labels=labels,
             edge_index=both_directions(edges, nodes),
             **split_masks(nodes, *parts),
-            num_classes=num_classes,
+            num_classes=ally.shape[1],
         )
+
+
+# Harder versions of a graph: fewer labels, noise in the features, edges that do not belong
+
+# Rows whose columns are drawn at once: bounds the memory, whatever the number of nodes.
+_ROWS = 1024
+
+
+def limit_labels(data: GraphData, per_class: int, *, seed: int = 0) -> GraphData:
+    """Keep some random training nodes of each class; with the same seed, fewer are a part of more.
+
+    A class that has fewer keeps all that it has: Texas has a class of one node.
+    """
+    labels, nodes = data.labels.cpu(), data.train_mask.cpu().nonzero().flatten()
+    nodes = nodes[torch.randperm(len(nodes), generator=torch.Generator().manual_seed(seed))]
+    largest = int(labels[nodes].bincount().max())
+    if largest < per_class:
+        raise ValueError(
+            f"per_class={per_class}, but no class of {data.name!r} has more than {largest} training nodes; expected at "
+            f"most as many"
+        )
+    kept = torch.cat([nodes[labels[nodes] == label][:per_class] for label in range(data.num_classes)])
+    mask = torch.zeros(data.num_nodes, dtype=torch.bool).index_fill_(0, kept, True)
+    return replace(data, train_mask=mask.to(data.train_mask.device))
+
+
+def add_feature_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphData:
+    """Move some of the features that are not zero to other columns of their rows.
+
+    In a row, the columns after the move are uniformly random among those that no feature stays in, none twice and
+    none the feature's own. Values move along, so the rows keep their sums.
+    """
+    features, generator = data.features.cpu().to_sparse_coo().coalesce(), torch.Generator().manual_seed(seed)
+    present = features.values() != 0
+    places, values = features.indices()[:, present], features.values()[present]
+    moving = torch.zeros(len(values), dtype=torch.bool)
+    moving[torch.randperm(len(values), generator=generator)[: round(fraction * len(values))]] = True
+    full = places[0].bincount(minlength=data.num_nodes) == data.features.shape[1]
+    stuck = full & (places[0, moving].bincount(minlength=data.num_nodes) == 1)
+    if stuck.any():
+        raise ValueError(
+            f"fraction={fraction}: row {int(stuck.nonzero()[0])} of the features of {data.name!r} has no zero that its "
+            f"one feature to move could take the place of; choose another fraction or seed"
+        )
+    places = torch.stack([places[0], _new_columns(places, moving, data.features.shape[1], generator)])
+    noisy = torch.sparse_coo_tensor(places, values, features.shape, check_invariants=True).coalesce()
+    noisy = noisy if data.features.is_sparse else noisy.to_dense()
+    return replace(data, features=noisy.to(data.features.device))
+
+
+def _new_columns(places: Tensor, moving: Tensor, width: int, generator: torch.Generator) -> Tensor:
+    """Draw the columns of the moving entries, row by row, until none of a row is in its old place."""
+    rows, columns = places
+    order = torch.arange(len(rows))
+    new, pending = columns.clone(), rows[moving].unique()
+    while pending.numel():
+        for block in pending.split(_ROWS):
+            local = torch.full((int(rows.max()) + 1,), -1)
+            local[block] = torch.arange(len(block))
+            staying, movers = order[(local[rows] >= 0) & ~moving], order[(local[rows] >= 0) & moving]
+            keys = torch.rand(len(block), width, generator=generator)
+            keys[local[rows[staying]], columns[staying]] = torch.inf  # sorted last: taken
+            # rows ascend, so the first mover of a row is found by a search, and its place in the row by a difference
+            rank = torch.arange(len(movers)) - torch.searchsorted(rows[movers], rows[movers])
+            new[movers] = keys.argsort(dim=1)[local[rows[movers]], rank]
+        pending = rows[moving & (new == columns)].unique()
+    return new
+
+
+def add_edge_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphData:
+    """Add random edges, each in both directions: no self loops, none twice; a fraction of 1 doubles the edges."""
+    low, high = data.edge_index[:, data.edge_index[0] < data.edge_index[1]].cpu()
+    number = round(fraction * len(low))
+    # Pairs are counted 01, 02, 12, 03, 13, 23...: those with the larger node j start at j (j - 1) / 2.
+    nodes = torch.arange(data.num_nodes)
+    starts = nodes * (nodes - 1) // 2
+    taken = (starts[high] + low).sort().values
+    room = data.num_nodes * (data.num_nodes - 1) // 2 - len(taken)
+    if number > room:
+        raise ValueError(
+            f"fraction={fraction} of the {len(low)} edges of {data.name!r} is {number} new ones, but only {room} pairs "
+            f"of nodes have none; expected a fraction of at most {room / max(len(low), 1):.4g}"
+        )
+    free = _sample(room, number, torch.Generator().manual_seed(seed))
+    # The free pair of rank r comes after as many taken ones as have at most r free pairs before them.
+    pairs = free + torch.searchsorted(taken - torch.arange(len(taken)), free, right=True)
+    high = torch.searchsorted(starts, pairs, right=True) - 1
+    new = torch.stack([pairs - starts[high], high]).to(data.edge_index.device)
+    return replace(data, edge_index=torch.cat([data.edge_index, new, new.flip(0)], 1))
+
+
+def _sample(total: int, number: int, generator: torch.Generator) -> Tensor:
+    """Draw different whole numbers below total, in random order; the memory grows with their number, not with total."""
+    if 4 * number > total:
+        return torch.randperm(total, generator=generator)[:number]
+    drawn = torch.empty(0, dtype=torch.int64)
+    while len(drawn) < number:
+        drawn = torch.randint(total, (2 * number,), generator=generator).unique()
+    return drawn[torch.randperm(len(drawn), generator=generator)[:number]]

@@ -1,8 +1,8 @@
 """Canvases of real handwritten digits with captions from a small grammar; needs no file.
 
-A scene is a grid of cells; one to three of them hold a digit of scikit-learn's set (8 x 8 pixels), all of different
-values, so a digit's name says which cell is meant. A caption names every digit of its scene: "nothing but a seven",
-"a seven left of a two", "a seven left of a two and above an eight". Relations compare columns or rows of cells,
+A scene is a grid of 3 x 3 cells; one to three of them hold a digit of scikit-learn's set (8 x 8 pixels), all of
+different values, so a digit's name says which cell is meant. A caption names every digit of its scene: "nothing but a
+seven", "a seven left of a two", "a seven left of a two and above an eight". Relations compare columns or rows of cells,
 whatever is in between. The references of a scene are all captions that are true of it.
 
 Who describes a training scene names the largest digit first and the smallest last: were the order random, an attention
@@ -25,6 +25,7 @@ from experiments.datasets.places import SPLITS
 
 Option = TypeVar("Option")
 DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+GRID = (3, 3)  # rows and columns of a scene
 NO_CELL = -1  # the cell of a word that belongs to none
 _EMPTY = -1  # the digit of a cell that holds none
 _SIZE = 8  # pixels of a digit's side
@@ -44,7 +45,6 @@ class DigitScenes:
 
     regions: Tensor
     digits: Tensor  # [scenes, cells] int64, the digit of every cell; -1 where there is none
-    grid: tuple[int, int]  # number of rows and of columns
     captions: list[list[str]]
 
     def __len__(self) -> int:
@@ -53,9 +53,7 @@ class DigitScenes:
     @cached_property
     def canvases(self) -> Tensor:
         """[scenes, 8 rows, 8 columns] float32, the scenes as pictures: 0 is paper, 1 is ink."""
-        rows, columns = self.grid
-        pixels = self.regions[..., : _SIZE**2].view(-1, rows, columns, _SIZE, _SIZE)
-        return pixels.transpose(2, 3).reshape(-1, rows * _SIZE, columns * _SIZE)
+        return canvases(self.regions[..., : _SIZE**2])
 
     def word_cells(self, scene: int, caption: str) -> list[int]:
         """Return the cell of every word of a caption; -1 for words that are no name of a digit of the scene."""
@@ -70,7 +68,6 @@ def digit_scenes(
     train: int = 3000,
     val: int = 500,
     test: int = 500,
-    grid: tuple[int, int] = (3, 3),
     most_digits: int = 3,
 ) -> dict[str, DigitScenes]:
     """Draw the scenes.
@@ -82,7 +79,7 @@ def digit_scenes(
     """
     images = digit_images(seed)
     return {
-        split: _scenes(Random(f"{seed} {split}").random, images[split], size, grid, most_digits, split != "train")
+        split: _scenes(Random(f"{seed} {split}").random, images[split], size, most_digits, split != "train")
         for split, size in {"train": train, "val": val, "test": test}.items()
     }
 
@@ -118,7 +115,7 @@ def digit_images(seed: int) -> dict[str, list[Tensor]]:
     splits: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
     for digit in range(10):
         places = [place for place, label in enumerate(labels) if label == digit]
-        order = _draw(random, places, len(places))
+        order = draw(random, places, len(places))
         for split, (start, end) in _SHARES.items():
             splits[split].append(pixels[order[int(start * len(order)) : int(end * len(order))]])
     return splits
@@ -128,19 +125,16 @@ def _scenes(
     random: Callable[[], float],
     images: list[Tensor],
     size: int,
-    grid: tuple[int, int],
     most_digits: int,
     any_order: bool,
 ) -> DigitScenes:
-    rows, columns = grid
-    cells = torch.arange(rows * columns)
-    position = torch.cat([one_hot(cells // columns, rows), one_hot(cells % columns, columns)], 1)
+    rows, columns = GRID
     digits = torch.full((size, rows * columns), _EMPTY)
     pixels = torch.zeros(size, rows * columns, _SIZE**2)
     captions = []
     for scene in range(size):
         number = 1 + int(random() * most_digits)
-        chosen = _draw(random, range(10), number), _draw(random, range(rows * columns), number)
+        chosen = draw(random, range(10), number), draw(random, range(rows * columns), number)
         places = {}
         for digit, cell in zip(*chosen, strict=True):
             digits[scene, cell] = digit
@@ -148,11 +142,28 @@ def _scenes(
             places[digit] = divmod(cell, columns)
         told = true_captions(dict(sorted(places.items(), reverse=True)), in_order=True)
         others = [caption for caption in true_captions(places) if caption not in told] if any_order else []
-        captions.append(_draw(random, told, len(told)) + _draw(random, others, len(others)))
-    regions = torch.cat([pixels, position.expand(size, -1, -1)], -1)
-    return DigitScenes(regions, digits, grid, captions)
+        captions.append(draw(random, told, len(told)) + draw(random, others, len(others)))
+    regions = torch.cat([pixels, cell_positions(GRID).expand(size, -1, -1)], -1)
+    return DigitScenes(regions, digits, captions)
 
 
-def _draw(random: Callable[[], float], options: Sequence[Option], number: int) -> list[Option]:
+def cell_positions(grid: tuple[int, int]) -> Tensor:
+    """Return row and column of every cell of a grid, one-hot, ``[cells, rows + columns]``.
+
+    Example:
+        >>> cell_positions((1, 2)).tolist()
+        [[1, 1, 0], [1, 0, 1]]
+    """
+    cells = torch.arange(grid[0] * grid[1])
+    return torch.cat([one_hot(cells // grid[1], grid[0]), one_hot(cells % grid[1], grid[1])], 1)
+
+
+def canvases(pixels: Tensor) -> Tensor:
+    """Return scenes as pictures, [scenes, 24, 24], of the pixels of their cells, [scenes, 9, 64]."""
+    rows, columns = GRID
+    return pixels.view(-1, *GRID, _SIZE, _SIZE).transpose(2, 3).reshape(-1, rows * _SIZE, columns * _SIZE)
+
+
+def draw(random: Callable[[], float], options: Sequence[Option], number: int) -> list[Option]:
     """Some of the options, in random order; `Random.random` is the same in every release of Python."""
     return sorted(options, key=lambda _: random())[:number]

@@ -18,8 +18,9 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from experiments.datasets.arrays import cached_array, checksum, read_arrays
 from experiments.datasets.images.captions import CaptionedImages, caption_words
+from experiments.datasets.names import RegionOptions
+from experiments.datasets.places import cached_array, checksum, read_arrays
 from experiments.files import locked, reading, write_atomic
 
 
@@ -145,6 +146,24 @@ def encode_photograph(
     return encode(encoder, torch.from_numpy(square(image, size))[None], device=device), shown_pixels(image)
 
 
+def region_encoder(
+    options: RegionOptions,
+    pixels: Tensor,
+    captions: Sequence[Sequence[str]],
+    folder: Path,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+) -> GridEncoder:
+    """Return the encoder that the options ask for; the rest is for `content_encoder`."""
+    if options.encoder == "mobilenet_v2":
+        return mobilenet_grid(options.encoder_weights)
+    return content_encoder(
+        pixels, captions, folder, seed=seed, epochs=options.encoder_epochs, device=device, progress=progress
+    )
+
+
 # MobileNetV2 of torchvision
 
 
@@ -248,13 +267,11 @@ def content_encoder(
     batch_size: int = 64,
     device: torch.device | str = "cpu",
     progress: bool = False,
-    train: bool = True,
 ) -> GridEncoder:
     """Train an encoder, or take the one that was trained with the same data and settings before.
 
     The pixels, [images, 3, height, width] uint8, are of the training split only; height and width divide by 16. The
-    seed is that of the weights and of the order of the images; the encoder is named after it. Without `train`, it has
-    to be there.
+    seed is that of the weights and of the order of the images; the encoder is named after it.
     """
     if any(side % 16 for side in pixels.shape[2:]):
         raise ValueError(f"images of {list(pixels.shape[2:])} pixels; expected sides that divide by 16")
@@ -267,10 +284,6 @@ def content_encoder(
         torch.manual_seed(seed)
         encoder = ContentEncoder(len(words)).to(device)
         if not path.is_file():
-            if not train:
-                raise FileNotFoundError(
-                    f"{path} is missing, the encoder of the training; put it back, or train again with --overwrite"
-                )
             with locked(path):
                 if not path.is_file():  # no other process has trained it meanwhile
                     _train(encoder, pixels, targets, epochs, batch_size, name if progress else None)

@@ -26,9 +26,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from experiments.datasets.images.digit_scenes import DIGIT_NAMES, digit_images
+from experiments.datasets.images.digit_scenes import DIGIT_NAMES, GRID, canvases, cell_positions, digit_images, draw
 from experiments.datasets.places import SPLITS
-from experiments.datasets.questions.data import Questions, Regions, cell_positions
+from experiments.datasets.questions.load import Questions, Regions
 
 Option = TypeVar("Option")
 ONE_STEP = ("where", "count", "which", "exists")
@@ -55,8 +55,8 @@ def digit_questions(
 
     Example:
         >>> data = digit_questions(0, train=3, val=1, test=1)["train"]
-        >>> " ".join(data.questions[3]), dict(data.answers[3])
-        ('what digit is above the zero', {'one': 1})
+        >>> " ".join(data.questions[3]), data.answers[3]
+        ('what digit is above the zero', 'one')
     """
     sizes = {"train": train, "val": val, "test": test}
     images = digit_images(seed)
@@ -81,7 +81,7 @@ def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views
                 mask[scene, view, row * _SIDE + column] = True
         for kind, (question, answer, digits) in _asked(random, places).items():
             questions.append(question.split())
-            answers.append({answer: 1})
+            answers.append(answer)
             photographs.append(scene)
             kinds.append(kind)
             cells = torch.zeros(_SIDE**2, dtype=torch.bool)
@@ -89,18 +89,16 @@ def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views
             relevant.append(cells)
         empty = [cell for cell in range(_SIDE**2) if divmod(cell, _SIDE) not in places.values()]
         mask[scene, :, _one(random, empty)] = True
-    whole = pixels.amax(1)
-    canvases = whole.view(size, _SIDE, _SIDE, 8, 8).transpose(2, 3).reshape(size, 8 * _SIDE, 8 * _SIDE)
-    features = torch.cat([pixels, cell_positions((_SIDE, _SIDE)).expand(size, views, -1, -1)], -1)
+    features = torch.cat([pixels, cell_positions(GRID).expand(size, views, -1, -1)], -1)
     if views == 1:
         features, mask = features[:, 0], mask[:, 0]
-    regions = Regions(features, mask, (_SIDE, _SIDE), canvases)
+    regions = Regions(features, mask, GRID, canvases(pixels.amax(1)))
     return Questions(name, questions, answers, torch.tensor(photographs), regions, kinds, torch.stack(relevant))
 
 
 def _scene(random: Random) -> _Places:
     number = _FEWEST + int(random.random() * (_MOST - _FEWEST + 1))
-    digits, cells = _draw(random, range(10), number), _draw(random, range(_SIDE**2), number)
+    digits, cells = draw(random.random, range(10), number), draw(random.random, range(_SIDE**2), number)
     return {digit: divmod(cell, _SIDE) for digit, cell in zip(digits, cells, strict=True)}
 
 
@@ -190,8 +188,3 @@ def _related(places: _Places, relation: str, anchor: int) -> list[int]:
 def _one(random: Random, options: Sequence[Option]) -> Option:
     """One of the options; `Random.random` is the same in every release of Python."""
     return options[int(random.random() * len(options))]
-
-
-def _draw(random: Random, options: Sequence[int], number: int) -> list[int]:
-    """Some of the options, in random order."""
-    return sorted(options, key=lambda _: random.random())[:number]

@@ -1,68 +1,142 @@
-"""Questions about photographs, by the name of their data set; regions are cells of a grid, or are read from files."""
+"""What every set of questions is read into, and questions about photographs by the name of their data set."""
+
+from __future__ import annotations
 
 import csv
 import json
 import math
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
-from tqdm import tqdm
 
-from experiments.datasets.arrays import cached_array, map_array, read_arrays
-from experiments.datasets.images.captions import CaptionedImages, find_images
+from experiments.datasets.images.captions import CaptionedImages, caption_words, find_images
+from experiments.datasets.images.digit_scenes import cell_positions
 from experiments.datasets.images.image_features import (
     GridEncoder,
-    content_encoder,
     encode_photograph,
-    files_fingerprint,
     grid_features,
-    mobilenet_grid,
+    region_encoder,
     resized_images,
 )
-from experiments.datasets.places import NEW_COPY, data_folder, first_file, missing
-from experiments.datasets.questions.data import Entry, Questions, Regions, as_questions, cell_positions, question_words
-from experiments.files import read_packed, reading
+from experiments.datasets.names import RegionOptions
+from experiments.datasets.places import NEW_COPY, data_folder, first_file, read_arrays
+from experiments.files import reading
 from pyro_attention.registry import Registry
 
-
-@dataclass(frozen=True, kw_only=True)
-class PhotographOptions:
-    """How photographs become regions."""
-
-    encoder: Literal["own", "mobilenet_v2"] = "own"  # own is trained to tell from a photograph which answers it has
-    weights: Path | None = None  # of mobilenet_v2, see `mobilenet_grid`
-    size: int | None = None  # side in pixels that photographs are brought to; each data set has its own when omitted
-    epochs: int = 15  # epochs of the own encoder
-    train: bool = True  # train the own encoder where the cache has none; else that is an error
-    cache: Path | None = None  # folder of pixels and features; "cache" in the data set's folder when omitted
-    device: torch.device | str = "cpu"  # where to compute features
-    progress: bool = False  # show progress bars
+_MOST_NUMBERS = 2**27  # that the spread is computed of; all of a large set would not fit into memory
 
 
-# From the folder of the data sets, and how photographs become regions, to "train", "val" and "test".
-QUESTIONS: Registry[Callable[[Path, PhotographOptions], dict[str, Questions]]] = Registry("data set of questions")
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """Regions of photographs."""
+
+    features: Tensor  # ``[photographs, N, F]``, or ``[photographs, views, N, F]`` where several detectors have looked
+    mask: Tensor  # True at regions, False at padding; shaped like the features without their width
+    grid: tuple[int, int]  # number of rows and of columns
+    pictures: Tensor  # pixels for drawing, [photographs, height, width] or [photographs, 3, height, width]
+    encoder: GridEncoder | None = None  # what made the features of the pictures; None where it is not at hand
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the features; of a large set, those of the first photographs."""
+        first = slice(max(1, _MOST_NUMBERS // self.features[0].numel()))
+        return self.features[first][self.mask[first]].float().std().item()
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """Questions, their answers, and the regions that they are about."""
+
+    name: str  # name of the data set
+    questions: Sequence[Sequence[str]]  # words of every question
+    answers: Sequence[str]  # answer to every question
+    photographs: Tensor  # ``[questions]``, place of every question's photograph in the regions
+    regions: Regions  # the regions of all photographs
+    kinds: Sequence[str]  # kind of every question, such as "count"; results are told by kind
+    relevant: Tensor | None = None  # ``[questions, N]`` bool, the regions that one has to look at, where known
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def pick(self, places: Sequence[int]) -> Questions:
+        """Return the questions at some places, about the same photographs."""
+        chosen = torch.as_tensor(places, dtype=torch.long)
+        return replace(
+            self,
+            questions=[self.questions[place] for place in places],
+            answers=[self.answers[place] for place in places],
+            photographs=self.photographs[chosen],
+            kinds=[self.kinds[place] for place in places],
+            relevant=None if self.relevant is None else self.relevant[chosen],
+        )
+
+    def of_kinds(self, kinds: Sequence[str]) -> Questions:
+        """Return the questions of some kinds."""
+        return self.pick([place for place, kind in enumerate(self.kinds) if kind in kinds])
+
+    def held_out(self, share: float, name: str) -> tuple[Questions, Questions]:
+        """Part the questions by photograph, the same ones every time: the rest, and those about the share held out."""
+        count = len(self.regions)
+        if count < 2:
+            raise ValueError(f"{self.name}: {count} photograph; expected two at least, of which one is held out")
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+        is_held = torch.zeros(count, dtype=torch.bool)
+        is_held[order[: max(1, round(share * count))]] = True
+        asked = is_held[self.photographs]
+        kept, held = ((asked == value).nonzero().flatten().tolist() for value in (False, True))
+        return self.pick(kept), replace(self.pick(held), name=name)
+
+
+class Entry(NamedTuple):
+    """A question: its words, its answer, the place of its photograph, and its kind."""
+
+    words: list[str]
+    answer: str
+    photograph: int
+    kind: str
+
+
+def question_words(text: str) -> list[str]:
+    """Return the words of a question: in small letters, without punctuation; ValueError without any."""
+    if not (words := caption_words(text)):
+        raise ValueError(f"the question is {text!r}; expected a text with a word")
+    return words
+
+
+def as_questions(name: str, entries: Sequence[Entry], regions: Regions) -> Questions:
+    """Return questions in their order."""
+    words, answers, photographs, kinds = zip(*entries, strict=True)
+    return Questions(name, words, answers, torch.tensor(photographs), regions, kinds)
+
+
+# From the folder of the data sets, how photographs become regions, and device and progress, to the splits.
+QUESTIONS: Registry[Callable[[Path, RegionOptions, dict[str, Any]], dict[str, Questions]]] = Registry(
+    "data set of questions"
+)
 
 
 def load_photo_questions(
-    name: str, options: PhotographOptions, *, data_root: Path | str | None = None
+    name: str,
+    options: RegionOptions,
+    *,
+    data_root: Path | str | None = None,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
 ) -> dict[str, Questions]:
     """Load the splits "train", "val" and "test" of a data set; photographs are encoded once, and kept on disk.
 
     Files are described at the reader of the data set.
     """
-    return QUESTIONS[name](data_folder(data_root), options)
-
-
-# Photographs that are encoded
+    return QUESTIONS[name](data_folder(data_root), options, {"device": device, "progress": progress})
 
 
 class AskedPhotographs(NamedTuple):
@@ -78,36 +152,27 @@ class AskedPhotographs(NamedTuple):
 
 
 def encoded(
-    train: AskedPhotographs, test: AskedPhotographs, options: PhotographOptions, cache: Path
+    train: AskedPhotographs, test: AskedPhotographs, options: RegionOptions, cache: Path, where: dict[str, Any]
 ) -> dict[str, Questions]:
     """Hold out a tenth of the training photographs for validation, and encode all photographs.
 
     The own encoder sees the other training photographs only.
     """
     # the split, ahead of any features
-    plain = as_questions("train", train.entries, Regions(torch.zeros(len(train.pixels), 1), torch.zeros(0)))
-    kept, held = plain.held_out(0.1, "val")
-    if options.encoder == "mobilenet_v2":
-        encoder = mobilenet_grid(options.weights)
-    else:
-        seen = [place for place in kept.photographs.unique().tolist() if train.captions[place]]
-        encoder = content_encoder(
-            train.pixels[seen], [train.captions[place] for place in seen], cache,
-            epochs=options.epochs, device=options.device, progress=options.progress, train=options.train,
-        )  # fmt: skip
-
-    def regions(pixels: Tensor) -> Regions:
-        features = grid_features(encoder, pixels, cache, device=options.device, progress=options.progress)
-        return _cells(encoder, features, pixels)
-
-    shared = regions(train.pixels)
-    tested = as_questions("test", test.entries, regions(test.pixels))
+    nothing = Regions(torch.zeros(len(train.pixels), 1), torch.zeros(0), (1, 1), torch.zeros(0))
+    kept, held = as_questions("train", train.entries, nothing).held_out(0.1, "val")
+    seen = [place for place in kept.photographs.unique().tolist() if train.captions[place]]
+    encoder = region_encoder(options, train.pixels[seen], [train.captions[place] for place in seen], cache, **where)
+    shared, others = (
+        _cells(encoder, grid_features(encoder, part.pixels, cache, **where), part.pixels) for part in (train, test)
+    )
+    tested = as_questions("test", test.entries, others)
     return {"train": replace(kept, regions=shared), "val": replace(held, regions=shared), "test": tested}
 
 
 def regions_of(image: Image.Image, like: Regions, *, device: torch.device | str = "cpu") -> Regions:
     """Return the regions of one more photograph, made by what made those of others; it is shown in its own shape."""
-    if like.encoder is None or like.pictures is None:
+    if like.encoder is None:
         raise ValueError("the regions were not made here of photographs, so those of another one cannot be made either")
     features, picture = encode_photograph(like.encoder, image, like.pictures.size(-1), device=device)
     return _cells(like.encoder, features, picture[None])
@@ -121,7 +186,7 @@ def _cells(encoder: GridEncoder, features: Tensor, pictures: Tensor) -> Regions:
 
 
 @QUESTIONS.register("easy_vqa")
-def read_easy_vqa(root: Path, options: PhotographOptions) -> dict[str, Questions]:
+def read_easy_vqa(root: Path, options: RegionOptions, where: dict[str, Any]) -> dict[str, Questions]:
     """easy-VQA: questions about pictures of one coloured shape, 64 x 64 pixels.
 
     Read are, in easy-vqa, {train,test}_images.npz (`images`, [pictures, 64, 64, 3] uint8), {train,test}_questions.json
@@ -136,7 +201,7 @@ def read_easy_vqa(root: Path, options: PhotographOptions) -> dict[str, Questions
     with reading(path, "a list of answers"):
         answers = frozenset(path.read_text(encoding="utf-8").split())
     train, test = (_easy_split(folder, split, answers, options.size) for split in ("train", "test"))
-    return encoded(train, test, options, options.cache or folder / "cache")
+    return encoded(train, test, options, options.cache or folder / "cache", where)
 
 
 def _easy_split(folder: Path, split: str, answers: Set[str], size: int | None) -> AskedPhotographs:
@@ -146,15 +211,17 @@ def _easy_split(folder: Path, split: str, answers: Set[str], size: int | None) -
     if size is not None and pixels.shape[2:] != (size, size):
         pixels = interpolate(pixels, (size, size), mode="bilinear", antialias=True)
     path = folder / f"{split}_questions.json"
+    with reading(path, "an intact JSON file"):
+        rows = json.loads(path.read_bytes())
     entries, told = [], [set[str]() for _ in pixels]
-    for number, row in enumerate(_read_json(path), 1):
+    for number, row in enumerate(rows, 1):
         with reading(f"{path}: question {number}", "[question, answer, place of the picture]", "mend or remove it"):
             question, answer, picture = row
             if answer not in answers or not 0 <= picture < len(pixels):
                 raise ValueError(f"an answer not in answers.txt, or no picture of {len(pixels)}")
             words = question_words(question)
             kind = "exists" if words[0] != "what" else "color" if "color" in words else "shape"
-            entries.append(Entry(words, {answer: 1}, picture, kind))
+            entries.append(Entry(words, answer, picture, kind))
             told[picture] |= _affirmed(words, answer, answers)
     return AskedPhotographs(pixels, [[" ".join(sorted(words))] if words else [] for words in told], entries)
 
@@ -167,14 +234,8 @@ def _affirmed(words: list[str], answer: str, answers: Set[str]) -> set[str]:
     return set(words) & answers - {"yes", "no"} if (answer == "yes") != is_denial else set()
 
 
-def _read_json(path: Path, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """What is in a JSON file, which may be packed (.gz); the hook makes something smaller of every object."""
-    with reading(path, "an intact JSON file"):
-        return json.loads(read_packed(path), object_hook=object_hook)
-
-
 @QUESTIONS.register("daquar")
-def read_daquar(root: Path, options: PhotographOptions) -> dict[str, Questions]:
+def read_daquar(root: Path, options: RegionOptions, where: dict[str, Any]) -> dict[str, Questions]:
     """DAQUAR: questions about 1449 photographs of rooms (NYU Depth v2), each answered by one person.
 
     Read are, in daquar or daquar/text, data.csv (question,answer,image_id) with train_images_list.txt and
@@ -212,10 +273,10 @@ def read_daquar(root: Path, options: PhotographOptions) -> dict[str, Questions]:
         if absent or not about:
             raise ValueError(f"{path}: no photograph {', '.join(absent)}, or no question to {split}; {NEW_COPY}")
         data = CaptionedImages([photographs[name] for name in about], list(about.values()), "daquar", split)
-        pixels = resized_images(data, options.size or 192, cache, progress=options.progress)
+        pixels = resized_images(data, options.size or 192, cache, progress=where["progress"])
         parts.append(AskedPhotographs(pixels, data.captions, entries[split]))
     train, test = parts
-    return encoded(train, test, options, cache)
+    return encoded(train, test, options, cache, where)
 
 
 def _entry(words: list[str], answer: str, photograph: int) -> Entry:
@@ -224,130 +285,4 @@ def _entry(words: list[str], answer: str, photograph: int) -> Entry:
         raise ValueError("the question has no answer")
     is_color = any(word.startswith(("color", "colour")) for word in words)
     kind = "count" if words[0] == "how" else "color" if is_color else "object"
-    return Entry(words, {answer: 1}, photograph, kind)
-
-
-# Photographs whose regions are in files
-
-
-@QUESTIONS.register("vqa_v2")
-def read_vqa_v2(root: Path, options: PhotographOptions) -> dict[str, Questions]:
-    """VQA v2: questions about photographs of COCO with ten people's answers, and features of regions.
-
-    Read are, in vqa_v2, as published (https://visualqa.org/download.html), unpacked or as .json.gz,
-
-        v2_OpenEnded_mscoco_{train,val}2014_questions.json
-        v2_mscoco_{train,val}2014_annotations.json
-
-    and in vqa_v2/features the features of the regions, train2014 and val2014, see `region_features`. As the
-    answers of the official test are not published, half of the validation photographs are for the test (as in Deng et
-    al., Latent Alignment and Variational Attention, 2018).
-
-    Source:
-        Goyal et al., Making the V in VQA Matter, 2017.
-    """
-    folder = root / "vqa_v2"
-    cache = options.cache or folder / "cache"
-    found = []
-    for split in ("train2014", "val2014"):
-        names = f"v2_OpenEnded_mscoco_{split}_questions.json", f"v2_mscoco_{split}_annotations.json"
-        files = [
-            first_file([folder / name, folder / f"{name}.gz"], "that of https://visualqa.org/download.html", "vqa_v2")
-            for name in names
-        ]
-        entries = read_pairs(*files)
-        photographs = sorted({entry.photograph for entry in entries})
-        regions = region_features(folder / "features", split, photographs, cache, progress=options.progress)
-        places = {number: place for place, number in enumerate(photographs)}
-        placed = [entry._replace(photograph=places[entry.photograph]) for entry in entries]
-        found.append(as_questions(split.removesuffix("2014"), placed, regions))
-    val, test = found[1].held_out(0.5, "test")
-    return {"train": found[0], "val": val, "test": test}
-
-
-def read_pairs(questions: Path, annotations: Path) -> list[Entry]:
-    """Read questions and what people answered; the photograph of an entry is its number in COCO."""
-    asked, answered = _by_question(questions, "questions"), _by_question(annotations, "annotations")
-    alone = sorted(asked.keys() ^ answered.keys())
-    if alone:
-        raise ValueError(f"question {alone[0]} is in one of {questions} and {annotations}; expected files of one split")
-    entries = []
-    for number, question in asked.items():
-        annotation = answered[number]
-        with reading(f"{annotations}: question {number}", "the photograph of the question, and people's answers"):
-            if annotation.get("image_id", question["image_id"]) != question["image_id"]:
-                raise ValueError(f"another photograph than that of {questions.name}")
-            votes, kind = Counter(annotation["answers"]), str(annotation.get("answer_type", "other"))
-            entries.append(Entry(question_words(question["question"]), dict(votes), question["image_id"], kind))
-    return entries
-
-
-def _by_question(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
-    # one person's answer without its number and confidence: four million of them would fill the memory
-    rows = _read_json(path, lambda found: found["answer"] if isinstance(found.get("answer"), str) else found)
-    with reading(path, f"{key}, a list of objects with a question_id, each once"):
-        found = {row["question_id"]: row for row in rows[key]}
-        if not 0 < len(found) == len(rows[key]):
-            raise ValueError("it holds no question, or one twice")
-        return found
-
-
-def region_features(
-    folder: Path, split: str, photographs: Sequence[int], cache: Path, *, progress: bool = False
-) -> Regions:
-    """Return the regions of photographs in their order; those with fewer regions are padded.
-
-    For every split, such as train2014, there is in the folder of features a folder of this name with a file of every
-    photograph, whose name ends with the photograph's number: 9.npz, 9.npy or COCO_train2014_000000000009.jpg.npz. The
-    .npy is an array [regions, width]; the .npz has it as `features` or `x`. Boxes (`boxes` or `bbox`, [regions, 4])
-    only tell whether features are [width, regions], as in the files published with MCAN.
-
-    Photographs that no question is about are not read. Kept features have 16 bits.
-    """
-    if not (folder / split).is_dir():
-        raise missing(folder / split, "a folder of features of regions", "vqa_v2")
-    matches = {path: re.search(r"(\d+)(?:\.jpg)?\.np[yz]", path.name) for path in sorted((folder / split).iterdir())}
-    files = {int(match[1]): path for path, match in matches.items() if match}
-    absent = [number for number in photographs if number not in files]
-    if absent:
-        raise ValueError(
-            f"{folder / split}: no features of photograph {absent[0]} ({len(absent)} of {len(photographs)} photographs "
-            f"have none); expected those of every photograph with a question. Add them, or remove its questions."
-        )
-
-    widths = set[int]()
-
-    def rows() -> Iterator[np.ndarray]:
-        for number in tqdm(photographs, f"regions of {split}", disable=not progress):
-            with reading(files[number], "finite features [regions, width]", NEW_COPY):
-                row = _regions(files[number])
-                widths.add(row.shape[-1])
-                if row.ndim != 2 or not len(row) or len(widths) > 1:
-                    raise ValueError(f"features {list(row.shape)}, widths {widths}")
-                if not (np.abs(row) <= np.finfo(np.float16).max).all():  # not of NaN either
-                    raise ValueError("features are NaN or above 65504")
-            yield row
-
-    paths = [files[number] for number in photographs]
-    key = {"split": split, "files": files_fingerprint(paths, [path.name for path in paths])}
-    count = len(photographs)
-    sizes = cached_array(cache, f"regions-{split}-sizes", key, count, lambda: (np.array([len(row)]) for row in rows()))
-    most = int(sizes.max())
-
-    def features() -> Iterator[np.ndarray]:
-        for row in rows():
-            yield np.pad(row.astype(np.float16), ((0, most - len(row)), (0, 0)))[None]
-
-    found = cached_array(cache, f"regions-{split}", key, count, features)
-    return Regions(found, torch.arange(most) < sizes.unsqueeze(-1))
-
-
-def _regions(path: Path) -> np.ndarray:
-    """The features of a photograph, [regions, width]."""
-    if path.suffix == ".npy":
-        return map_array(path)
-    arrays = read_arrays(path)
-    found = arrays["features"] if "features" in arrays else arrays["x"]
-    boxes = arrays.get("boxes", arrays.get("bbox"))
-    turned = boxes is not None and found.ndim == 2 and len(boxes) == found.shape[1] != len(found)
-    return found.T if turned else found
+    return Entry(words, answer, photograph, kind)

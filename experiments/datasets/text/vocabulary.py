@@ -34,9 +34,6 @@ class Vocabulary:
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size()
 
-    def __repr__(self) -> str:
-        return f"Vocabulary({len(self)} pieces, {self.fingerprint[:12]})"
-
     def __reduce__(self) -> tuple[type["Vocabulary"], tuple[str]]:
         return Vocabulary, (self.text,)  # a pickled tokenizer would forget encode_special_tokens
 

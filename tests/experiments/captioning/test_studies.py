@@ -10,6 +10,7 @@ from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches
 from experiments.captioning.studies import STUDIES, gradient_noise, loss_terms
 from experiments.captioning.train import CaptioningTask, load_images
+from experiments.datasets.images import image_features
 from experiments.files import read_yaml
 from experiments.harness.options import StudyOptions
 from experiments.report.results import read_results
@@ -41,7 +42,7 @@ def tiny_study(folder, name, rows, **changes):
 
 
 def test_the_table_of_photographs(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "mobilenet_grid", colour_encoder)
+    monkeypatch.setattr(image_features, "mobilenet_grid", colour_encoder)
     write_flickr8k(tmp_path)
     means, report, source = tiny_study(tmp_path, "flickr8k", ("soft", "WC"), size=64, precision="32")
     assert source.command.startswith("python -m experiments.captioning table flickr8k --seeds 1 --rows")

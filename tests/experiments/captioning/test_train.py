@@ -7,19 +7,18 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments.captioning import train as captioning
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches, map_scores, pointing
-from experiments.captioning.show import attention_figure, region_view, view_caption
-from experiments.captioning.train import CaptioningTask, load_images, load_trained, read_config
+from experiments.captioning.train import CaptioningTask, load_images, load_trained, read_config, view_caption
+from experiments.datasets.images import image_features
 from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.image_features import encode
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
     RegionCaptions,
+    SegmentationMaps,
     own_photograph,
 )
-from experiments.datasets.images.segmentation import SegmentationMaps
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.harness.results import read_metrics
 from experiments.run import run
@@ -82,11 +81,10 @@ def test_a_scheme_trains_and_evaluates(guide, finished):
 
 
 def test_show(finished, tmp_path, capsys):
-    assert command_line("show", finished("soft"), "--images", "[2]", "--html", "--out", tmp_path) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"soft-2-attention.png", "captions.html"}
-    page = (tmp_path / "captions.html").read_text()
-    assert page.count('type="application/json"') == 2
-    assert "image 2" in page
+    page = tmp_path / "captions.html"
+    assert command_line("show", finished("soft"), "--images", "[2]", "--out", page) == 0
+    assert page.read_text().count('type="application/json"') == 2
+    assert "image 2" in page.read_text()
     assert command_line("show", finished("soft"), "--images", "[99]") == 1
     assert "no test image 99" in capsys.readouterr().err
 
@@ -165,26 +163,16 @@ def test_mass_on_the_class_of_a_noun(tmp_path):
     assert not [*map_scores(other, data, pairs, vocabulary, batch, soft)]
 
 
-# pictures
-
-
-def test_pictures_show_the_weights(finished):
+def test_the_page_shows_the_weights(finished):
     trained, data = trained_and_data(finished("weibull"))
-    view = view_caption(trained, data, 1, CAPTION, num_samples=20)
+    view, other = (view_caption(trained, data, place, CAPTION, num_samples=20) for place in (1, 2))
     assert view.words == [*CAPTION.split(), "(end)"]
     assert view.posterior.shape == (20, 7, data.regions.size(1))
-    assert len(view.kinds) == 3
-    for _, _, weights in view.kinds[:2]:
-        torch.testing.assert_close(weights.sum(-1), torch.ones(7))
-    assert (view.kinds[2][2] < 1).all()
-    # the scene is that of the caption
-    torch.testing.assert_close(view.picture, data.pictures[1])
-    other = view_caption(trained, data, 2, CAPTION, num_samples=20)
+    for weights in (view.posterior, view.prior):
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    # the scene is that of the caption; paper is white and ink is black
+    assert view.picture.equal((255 * (1 - data.pictures[1])).round().byte())
     assert not torch.allclose(view.prior, other.prior, atol=1e-5)
-    titles = [axis.get_title() for axis in attention_figure(view).axes]
-    assert [title for title in titles if title] == ["image", *view.words]
-    # paper is white and ink is black
-    assert region_view(view, "").picture.equal((255 * (1 - data.pictures[1])).round().byte())
 
 
 def test_uncertainty_splits(finished):
@@ -227,7 +215,7 @@ def described(tmp_path_factory):
     points[..., :2], points[..., 2:] = 1, 2
     np.savez(root / "maps.npz", names=names, classes=["background", "person", "dog"], named=points)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(captioning, "mobilenet_grid", colour_encoder)
+        patch.setattr(image_features, "mobilenet_grid", colour_encoder)
         options = photograph_options(root, "--encoder", "mobilenet_v2", "--maps", root / "maps.npz")
         assert command_line("train", *options, "--guide", "weibull") == 0
     return root / "run"
@@ -247,15 +235,15 @@ def test_a_pretrained_encoder_with_maps(described):
 
 
 def test_a_photograph_of_ones_own(described, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(captioning, "mobilenet_grid", colour_encoder)
+    monkeypatch.setattr(image_features, "mobilenet_grid", colour_encoder)
     # one of the test photographs, so that its caption is known
     photo = described.parent / "flickr8k" / "Flicker8k_Dataset" / "test1.jpg"
     cache = described.parent / "flickr8k" / "cache"
     made = sorted(cache.iterdir())
-    assert command_line("show", described, "--photo", photo, "--out", tmp_path / "own") == 0
-    said, *files = capsys.readouterr().out.splitlines()
+    assert command_line("show", described, "--photo", photo, "--out", tmp_path / "own.html") == 0
+    said, page = capsys.readouterr().out.splitlines()
     assert said == (described / "captions.txt").read_text().splitlines()[1]
-    assert files == [str(tmp_path / "own" / "weibull-photo-0-attention.png")]
+    assert page == str(tmp_path / "own.html")
     assert sorted(cache.iterdir()) == made
     test = load_images(read_config(described))["test"]
     assert test.shown(0).shape == (3, 40, 32)  # the shape of the photograph

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from scipy.sparse import csr_matrix
 
-from experiments.datasets.arrays import map_array, read_arrays
 from experiments.datasets.graphs.load import read_pickle
 from experiments.datasets.images.captions import open_photograph, tar_images
-from experiments.datasets.images.segmentation import read_maps
+from experiments.datasets.images.region_captions import read_maps
+from experiments.datasets.places import read_arrays
 from experiments.datasets.text.parallel_text import read_lines
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import DamagedFileError, read_yaml
@@ -55,7 +55,6 @@ MAPS = {"names": np.array(["a.jpg"]), "classes": np.array(["none", "dog"]), "nam
 # By the name of a file: what is in it, and what reads it.
 READERS = {
     "a.npz": (partial(written, np.savez, x=np.ones(9)), read_arrays),
-    "a.npy": (partial(written, np.save, np.ones(99)), map_array),
     "maps.npz": (partial(written, np.savez, **MAPS), read_maps),
     "ind.cora.x": (lambda: pickle.dumps(csr_matrix(np.eye(4)), 2), read_pickle),
     "a.jpg": (photograph, open_photograph),
@@ -68,7 +67,6 @@ READERS = {
 }
 RUNS_CODE = {
     "a.npz": partial(written, np.savez, x=np.array([Canary()])),
-    "a.npy": partial(written, np.save, np.array([Canary()])),
     "ind.cora.x": lambda: pickle.dumps(Canary()),
     "last.ckpt": lambda: saved(RUN | {"callbacks": Canary()}),
     "best.safetensors": lambda: saved({"w": Canary()}),

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.datasets.graphs.load import load_graph
 from experiments.datasets.images.captions import load_captions
+from experiments.datasets.names import RegionOptions
 from experiments.datasets.places import CHECKSUMS
 from experiments.datasets.questions import load as questions
 from experiments.datasets.text.glue import load_glue
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.skipif("PYRO_ATTENTION_DATA" not in os.environ, reason=
     [
         ("cora", (2708, 10556, 1433, 7), (140, 500, 1000)),
         ("citeseer", (3327, 9104, 3703, 6), (120, 500, 1000)),
-        ("dblp", (17716, 105734, 1639, 4), (80, 500, 1000)),
         ("actor", (7600, 53318, 932, 5), (3648, 2432, 1520)),
         ("texas", (183, 558, 1703, 5), (87, 59, 37)),
         ("chameleon_filtered", (890, 17708, 2325, 5), (409, 287, 194)),
@@ -68,8 +68,7 @@ def test_parallel_text(name, languages, sizes):
         (lambda: load_glue("cola"), (7696, 855, 1043)),
         (lambda: load_glue("sst2"), (67349, 872, 1821)),
         (lambda: load_glue("stsb"), (5749, 1500, 1379)),
-        (lambda: load_squad("v1"), None),
-        (lambda: load_squad("v2"), None),
+        (load_squad, None),
         (load_headlines, None),
         (lambda: {split: load_captions("flickr8k", split) for split in ("train", "val", "test")}, (6000, 1000, 1000)),
     ],
@@ -85,6 +84,6 @@ def test_other_text(load, sizes):
 )
 def test_questions(tmp_path, monkeypatch, name, asked, photographs):
     monkeypatch.setattr(questions, "encoded", lambda train, test, *options: (train, test))
-    found = questions.load_photo_questions(name, questions.PhotographOptions(size=64, cache=tmp_path))
+    found = questions.load_photo_questions(name, RegionOptions(size=64, cache=tmp_path))
     assert tuple(len(part.entries) for part in found) == asked
     assert tuple(len(part.pixels) for part in found) == photographs

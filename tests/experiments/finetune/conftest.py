@@ -15,10 +15,9 @@ TINY = {"length": 20, "batch_size": 8, "max_epochs": 1, "num_samples": 3, "progr
 RUNS = {
     "rte": {"guide": "weibull", "concentration": 1.0},
     "stsb": {"guide": "lognormal", "prior": "fixed", "kl_warmup": 0.0, "label_noise": 0.25, "pooling": "pair"},
-    "sst2": {"out_of_domain": ("cola", "rte"), "pooling": "mean"},
+    "sst2": {"out_of_domain": ("cola", "rte"), "pooling": "pair"},
     "mrpc": {"label_noise": 0.5, "train_share": 0.5, "precision": "bf16-mixed", "keep_weights": False},
-    "v1": {"train_share": 0.25},
-    "v2": {"guide": "weibull", "concentration": 1.0},
+    "squad": {"train_share": 0.25},
 }
 
 
@@ -34,10 +33,10 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_config(place):
     def make(task, out, **options):
-        shared = TINY | {"model": str(place / "some" / "bert"), "data_root": place, "task": task, "out": out}
-        if task in ("v1", "v2"):
+        shared = TINY | {"model": str(place / "some" / "bert"), "data_root": place, "out": out}
+        if task == "squad":
             return QaConfig(**(shared | {"stride": 8} | options))
-        return GlueConfig(**(shared | options))
+        return GlueConfig(**(shared | {"task": task} | options))
 
     return make
 
@@ -49,7 +48,7 @@ def finished(place, tiny_config):
     @cache
     def train(name):
         config = tiny_config(name, place / "runs" / name, **RUNS[name])
-        task = QaTask() if name in ("v1", "v2") else GlueTask()
+        task = QaTask() if name == "squad" else GlueTask()
         return task, config, run(task, config)
 
     return train

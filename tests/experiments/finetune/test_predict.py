@@ -43,11 +43,10 @@ def test_classes_and_grades_for_a_file(name, finished, tmp_path, capsys):
         predict_file(config)
 
 
-@pytest.mark.parametrize("name", ["v1", "v2"])
-def test_answers_are_those_of_the_evaluation(name, finished, tmp_path, capsys):
+def test_answers_are_those_of_the_evaluation(finished, tmp_path, capsys):
     """Questions of the test part, in a file without answers, and a longer context in a text file."""
-    task, config, metrics = finished(name)
-    questions = load_squad(name, data_root=config.data_root)["test"]
+    task, config, _ = finished("squad")
+    questions = load_squad(data_root=config.data_root)["test"]
     paragraphs = [{"context": one.context, "qas": [{"id": one.id, "question": one.text}]} for one in questions]
     file, text, out = tmp_path / "mine.json", tmp_path / "many.txt", tmp_path / "answers.jsonl"
     file.write_text(json.dumps({"data": [{"title": "mine", "paragraphs": paragraphs}]}))
@@ -55,15 +54,11 @@ def test_answers_are_those_of_the_evaluation(name, finished, tmp_path, capsys):
     assert run_commands(COMMANDS, name="experiments.finetune", arguments=line) == 0
     assert f"{len(questions)} questions: {out}" in capsys.readouterr().out
     entries = [json.loads(one) for one in out.read_text().splitlines()]
-    trained, kind = load_trained(task, config), kinds(config.guide)[1]
-    found = answers_of(trained, Windows(questions, trained.tokenizer, config), kind)
-    silent = [False] * len(questions)
-    if name == "v2":
-        silent = (found.no_answer.double() > metrics[f"{kind}_threshold"]).tolist()
-        assert [entry["no_answer"] for entry in entries] == pytest.approx(found.nothing.exp().tolist(), rel=1e-4)
-    for entry, no, answer, score, nothing in zip(entries, silent, *found[:3], strict=True):
-        assert entry["answer"] == ("" if no else answer)
-        assert entry["probability"] == pytest.approx((nothing if no else score).exp().item(), rel=1e-4)
+    trained = load_trained(task, config)
+    found = answers_of(trained, Windows(questions, trained.tokenizer, config), kinds(config.guide)[1])
+    for entry, answer, score in zip(entries, found.texts, found.score, strict=True):
+        assert entry["answer"] == answer
+        assert entry["probability"] == pytest.approx(score.exp().item(), rel=1e-4)
     text.write_text(f"{CONTEXT}\tword3  word4 ?\n")
     (entry,) = map(json.loads, predict_file(PredictConfig(run=config.out, file=text)).read_text().splitlines())
     assert entry["answer"] in CONTEXT
@@ -74,7 +69,7 @@ def test_bad_files_and_runs(finished, tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("word1 word2\tword3 ?\nword1\t \n")
     with pytest.raises(UserError, match=r"line 2 has .* expected a context and a question with a tab"):
-        predict_file(PredictConfig(run=finished("v1")[1].out, file=file))
+        predict_file(PredictConfig(run=finished("squad")[1].out, file=file))
     (tmp_path / "config.yaml").write_text("task: translation")
     with pytest.raises(UserError, match="task is 'translation', expected the folder of a run"):
         predict_file(PredictConfig(run=tmp_path, file=file))

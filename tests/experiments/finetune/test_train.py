@@ -57,26 +57,16 @@ def test_scores_are_those_of_the_predictions(name, finished):
         assert metrics[f"auroc_{kind}_{other}_entropy"] == pytest.approx(area)
 
 
-@pytest.mark.parametrize("name", ["v1", "v2"])
-def test_answers_are_those_of_the_predictions(name, finished):
-    _, config, metrics = finished(name)
-    kind, shown = ("mc_dropout", "mean") if config.guide == "soft" else ("attention",) * 2
-    questions = load_squad(name, data_root=config.data_root)["test"]
-    answers = json.loads((config.out / "answers.json").read_text())
-    assert list(answers) == [question.id for question in questions]
-    assert all(answers[question.id] in question.context for question in questions)
+def test_answers_are_those_of_the_predictions(finished):
+    _, config, metrics = finished("squad")
+    questions = load_squad(data_root=config.data_root)["test"]
     with np.load(config.out / "predictions.npz", allow_pickle=False) as arrays:
-        assert arrays[f"{shown}_answers"].tolist() == list(answers.values())
-        assert arrays[f"{kind}_f1"].mean() == pytest.approx(metrics[f"test_{kind}_f1"])
-        assert arrays[f"{kind}_mutual_information"].max() > 0
-        if name == "v2":
-            silent = arrays[f"{shown}_no_answer"].astype(float) > metrics[f"{shown}_threshold"]
-            assert [not text for text in answers.values()] == silent.tolist()
-    if name == "v2":
-        share = metrics["test_without_answer"] / metrics["test_questions"]
-        parts = metrics[f"test_{kind}_has_answer_f1"], metrics[f"test_{kind}_no_answer_accuracy"]
-        assert (1 - share) * parts[0] + share * parts[1] == pytest.approx(metrics[f"test_{kind}_f1"])
-    assert metrics["train_questions"] == {"v1": 6, "v2": 42}[name]
+        assert arrays["ids"].tolist() == [question.id for question in questions]
+        answers = arrays["mean_answers"].tolist()
+        assert all(answer in question.context for answer, question in zip(answers, questions, strict=True))
+        assert arrays["mc_dropout_f1"].mean() == pytest.approx(metrics["test_mc_dropout_f1"])
+        assert arrays["mc_dropout_mutual_information"].max() > 0
+    assert metrics["train_questions"] == 6
 
 
 def test_the_train_part_is_learned(tiny_config, place, tmp_path):
@@ -86,9 +76,9 @@ def test_the_train_part_is_learned(tiny_config, place, tmp_path):
     glue = tiny_config("sst2", tmp_path / "a", data_root=root, **fast)
     assert run(GlueTask(), glue)["test_mean_accuracy"] > 0.8
     root = write_squad(tmp_path / "squad", train=50, test=8)
-    config = tiny_config("v1", tmp_path / "b", data_root=root, **fast)
+    config = tiny_config("squad", tmp_path / "b", data_root=root, **fast)
     assert run(QaTask(), config)["test_mean_exact"] > 0.6
-    trained, questions = load_trained(QaTask(), config), load_squad("v1", data_root=root)["test"]
+    trained, questions = load_trained(QaTask(), config), load_squad(data_root=root)["test"]
     together = answers_of(trained, Windows(questions, trained.tokenizer, config), "mean")
     # padding and the order of the windows do not matter
     alone = answers_of(trained, Windows(questions[3:4], trained.tokenizer, config), "mean")
@@ -110,22 +100,17 @@ def test_the_kl_of_long_texts_does_not_drown_their_labels(finished):
     assert 1 < parts[1] / parts[0] < 3
 
 
-@pytest.mark.parametrize("pooling", ["mean", "pair"])
-def test_what_an_example_is_read_from(place, pooling):
+def test_what_a_pair_is_read_from(place):
     network = AutoModelForSequenceClassification.from_pretrained(place / "some" / "bert").eval()
-    model = PairModel(network, pooling).eval()
+    model = PairModel(network, "pair").eval()
     inputs = {
         "input_ids": torch.tensor([[2, 5, 6, 3, 7, 3], [2, 8, 3, 0, 0, 0]]),
         "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]),
         "token_type_ids": torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]]),
     }
     states = network.base_model(**inputs).last_hidden_state
-    pair, single = states[0], states[1, :3].mean(0)
-    if pooling == "mean":
-        expected = torch.stack([pair.mean(0), single])
-    else:
-        u, v = pair[:4].mean(0), pair[4:].mean(0)
-        expected = torch.stack([torch.cat([u, v, (u - v).abs()]), torch.cat([single, 0 * single, single.abs()])])
+    u, v, single = states[0, :4].mean(0), states[0, 4:].mean(0), states[1, :3].mean(0)
+    expected = torch.stack([torch.cat([u, v, (u - v).abs()]), torch.cat([single, 0 * single, single.abs()])])
     torch.testing.assert_close(model(inputs), model.head(expected))
 
 
@@ -133,7 +118,7 @@ def test_what_an_example_is_read_from(place, pooling):
 
 
 def test_windows_overlap_and_hold_the_answer(tiny_config):
-    config = tiny_config("v1", None)
+    config = tiny_config("squad", None)
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     words = [f"word{number % 20}" for number in range(40)]
     words[17] = "unheard"
@@ -153,7 +138,7 @@ def test_windows_overlap_and_hold_the_answer(tiny_config):
 
 
 def test_training_leaves_out_an_answer_that_is_in_no_window(tiny_config):
-    config = tiny_config("v1", None)
+    config = tiny_config("squad", None)
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     context = " ".join(f"word{number % 20}" for number in range(40))
     long, short = (Question(text, "t", context, "word1", (Answer(text, 0),)) for text in (context, "word0 word1"))
@@ -171,12 +156,12 @@ def test_training_leaves_out_an_answer_that_is_in_no_window(tiny_config):
     [
         ("rte", {"length": 500}, "length is 500, and model .* has 40 positions; pass --length 40"),
         ("stsb", {"out_of_domain": ("cola",)}, "out_of_domain is cola for stsb, expected other tasks"),
-        ("v1", {"stride": 11}, "length is 20 and stride 11, expected a length of 20 at least and a stride of half"),
+        ("squad", {"stride": 11}, "length is 20 and stride 11, expected a length of 20 at least and a stride of half"),
     ],
 )
 def test_bad_options(task, options, message, tiny_config, tmp_path):
     with pytest.raises(UserError, match=message):
-        run(QaTask() if task == "v1" else GlueTask(), tiny_config(task, tmp_path / "run", **options))
+        run(QaTask() if task == "squad" else GlueTask(), tiny_config(task, tmp_path / "run", **options))
 
 
 def test_a_model_of_which_weights_are_missing(tiny_config, tmp_path):

@@ -13,12 +13,9 @@ from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
 from experiments.harness.options import StudyOptions
 from experiments.harness.results import read_metrics
-from experiments.pretrain import model as text_model
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
-from experiments.pretrain.finetune import SST2Task
-from experiments.pretrain.model import definitions, key_masses, token_scores
 from experiments.pretrain.studies import table
-from experiments.pretrain.train import PretrainTask
+from experiments.pretrain.train import PretrainTask, SST2Task, definitions, hidden_batches, key_masses, token_scores
 from experiments.report.results import read_results
 from experiments.run import load_trained, run
 from pyro_attention import predict
@@ -60,7 +57,7 @@ def test_pretraining(pretrained):
     trained = load_trained(TASK, config)
     assert token_scores(trained)["test_ppl"] == pytest.approx(metrics["test_ppl"], rel=1e-5)
     if config.guide == "soft":  # the perplexity is that of all hidden pieces together
-        batches, likelihood = list(text_model._test_batches(trained)), trained.model.likelihood
+        batches, likelihood = list(hidden_batches(trained)), trained.model.likelihood
         logits = [likelihood(predict(trained.guide, *one, num_samples=1, noise="none").mean).logits for one in batches]
         losses = [nll_loss(one, batch.target, reduction="sum") for one, batch in zip(logits, batches, strict=True)]
         mean = sum(losses) / sum(len(batch.target) for batch in batches)
@@ -131,6 +128,3 @@ def test_table(tmp_path: Path) -> None:
     assert found["test_accuracy"] == pytest.approx((read_metrics(start) or {})["scratch_accuracy"])
     hybrid = [row["attention"] for part in report.parts if part.title == "Hybrid attention" for row in part.rows]
     assert hybrid == ["hybrid, soft"]
-    pictures = [part.picture for part in report.parts if part.picture is not None]
-    assert len(pictures) == 4
-    assert all(picture.is_file() for picture in pictures)

@@ -5,8 +5,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from experiments.datasets.graphs.load import GraphData, both_directions
-from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
+from experiments.datasets.graphs.load import GraphData, add_edge_noise, add_feature_noise, both_directions, limit_labels
 
 PERTURBATIONS = {
     "train_mask": (limit_labels, 2),

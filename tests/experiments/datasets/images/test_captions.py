@@ -42,16 +42,9 @@ def test_images_in_an_archive(flickr8k):
         load_captions("flickr8k", "train", data_root=flickr8k.parent)
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("text/Flickr8k.token.txt", TOKENS.replace("a.jpg#", "e.jpg#"), "a.jpg has no photograph or no caption"),
-        ("text/Flickr8k.token.txt", TOKENS + "a.jpg#0 no tab\n", r"token\.txt: line 7 .*expected IMAGE#NUMBER, a tab"),
-    ],
-)
-def test_bad_images_and_captions_are_told(flickr8k, file, content, message):
-    write(flickr8k / file, content)
-    with pytest.raises(ValueError, match=message):
+def test_an_image_without_a_caption_is_told(flickr8k):
+    write(flickr8k / "text" / "Flickr8k.token.txt", TOKENS.replace("a.jpg#", "e.jpg#"))
+    with pytest.raises(ValueError, match=r"a\.jpg has no photograph or no caption"):
         load_captions("flickr8k", "train", data_root=flickr8k.parent)
 
 

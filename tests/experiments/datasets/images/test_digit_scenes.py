@@ -72,14 +72,14 @@ def test_references_are_the_true_captions_and_words_have_cells(split):
 
 
 def test_regions_are_pixels_and_position():
-    scenes = digit_scenes(3, train=20, val=1, test=1, grid=(2, 4))["train"]
-    pixels, rows, columns = scenes.regions.split([64, 2, 4], -1)
+    scenes = SPLITS["train"]
+    pixels, rows, columns = scenes.regions.split([64, 3, 3], -1)
     assert torch.equal((pixels > 0).any(-1), scenes.digits != NO_CELL)
     assert (pixels.min(), pixels.max()) == (0, 1)
-    assert rows.argmax(-1)[0].tolist() == [0] * 4 + [1] * 4
-    assert columns.argmax(-1)[0].tolist() == [0, 1, 2, 3] * 2
-    for cell in range(8):
-        row, column = divmod(cell, 4)
+    assert rows.argmax(-1)[0].tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert columns.argmax(-1)[0].tolist() == [0, 1, 2] * 3
+    for cell in range(9):
+        row, column = divmod(cell, 3)
         part = scenes.canvases[:, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
         assert torch.equal(part.flatten(1), scenes.regions[:, cell, :64])
 

@@ -177,5 +177,3 @@ def test_encoder_learns_the_words_and_is_trained_once(tmp_path, monkeypatch):
     monkeypatch.setattr(image_features, "_train", lambda *arguments: pytest.fail("trained again"))
     again = content_encoder(pixels, captions, tmp_path, epochs=3, batch_size=8)
     assert fingerprint(again.module) == fingerprint(first.module)
-    with pytest.raises(FileNotFoundError, match="the encoder of the training; put it back"):
-        content_encoder(pixels, captions, tmp_path, epochs=9, train=False)

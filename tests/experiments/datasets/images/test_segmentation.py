@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.datasets.images.segmentation import SegmentationMaps, read_maps
+from experiments.datasets.images.region_captions import SegmentationMaps, read_maps
 
 CLASSES = np.array(["background", "dog", "cat"])
 
@@ -39,19 +39,6 @@ def test_shares_are_areas(grid):
     torch.testing.assert_close(left, torch.ones_like(left))
 
 
-def test_one_point_is_the_whole_photograph():
-    maps = SegmentationMaps(["a.jpg"], CLASSES.tolist(), np.full((1, 1, 1), 2))
-    torch.testing.assert_close(maps.shares("a.jpg", (2, 3))[2], torch.ones(6))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"named": None},
-        {"named": np.full((2, 2, 3), 3)},
-        {"names": np.array([b"a.jpg", b"a.jpg"])},
-    ],
-)
-def test_bad_maps(tmp_path, changes):
+def test_bad_maps(tmp_path):
     with pytest.raises(ValueError, match=r"maps\.npz cannot be read .*--maps"):
-        read(tmp_path, **changes)
+        read(tmp_path, named=np.full((2, 2, 3), 3))

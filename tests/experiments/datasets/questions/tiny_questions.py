@@ -1,6 +1,5 @@
 """Tiny sets of questions about photographs, in the formats of the published ones."""
 
-import gzip
 import io
 import json
 import tarfile
@@ -65,57 +64,3 @@ def write_daquar(root: Path, *, archive: bool = False) -> Path:
         (folder / "text" / f"{split}_images_list.txt").write_text("\n".join(listed))
     (folder / "text" / "data.csv").write_text("\n".join(rows) + "\n")
     return folder
-
-
-VQA = {"train": (9, 25, 30), "val": (42, 73, 74, 133)}
-WIDTH = 4
-
-
-def rows_of(photograph: int) -> np.ndarray:
-    """Features of a photograph; two or three regions."""
-    return np.random.default_rng(photograph).normal(size=(2 + photograph % 2, WIDTH)).astype(np.float32)
-
-
-def write_vqa_v2(root: Path, form: str = "npy", *, packed: bool = False) -> Path:
-    """Two questions about every photograph, ten answers each, and features in one of the forms."""
-    folder = root / "vqa_v2"
-    (folder / "features").mkdir(parents=True)
-    for split, photographs in VQA.items():
-        questions, annotations = [], []
-        for photograph in photographs:
-            for place, text in enumerate(("Is there a cat?", "What color is the cat's hat?")):
-                number = photograph * 1000 + place
-                questions.append({"image_id": photograph, "question": text, "question_id": number})
-                given = ["yes"] * 10 if place == 0 else ["red"] * 6 + ["dark red"] * 4
-                answers = [
-                    {"answer": text, "answer_confidence": "yes", "answer_id": person}
-                    for person, text in enumerate(given, 1)
-                ]
-                kind = "yes/no" if place == 0 else "other"
-                annotations.append(
-                    {"question_type": "is there a", "multiple_choice_answer": given[0], "answers": answers,
-                     "image_id": photograph, "answer_type": kind, "question_id": number}
-                )  # fmt: skip
-        named = {
-            f"v2_OpenEnded_mscoco_{split}2014_questions.json": {"questions": questions, "data_type": "mscoco"},
-            f"v2_mscoco_{split}2014_annotations.json": {"annotations": annotations, "data_type": "mscoco"},
-        }
-        for name, content in named.items():
-            text = json.dumps(content).encode()
-            (folder / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(text) if packed else text)
-        write_features(folder / "features", f"{split}2014", photographs, form)
-    return folder
-
-
-def write_features(folder: Path, split: str, photographs: tuple[int, ...], form: str) -> None:
-    """Features in a file of every photograph (npy, npz, mcan)."""
-    (folder / split).mkdir()
-    for number in (*photographs, 999):  # nobody asks about the last
-        rows = rows_of(number)
-        if form == "npy":
-            np.save(folder / split / f"{number}.npy", rows)
-        elif form == "npz":
-            np.savez(folder / split / f"{number:012d}.npz", features=rows)
-        else:
-            boxes = np.zeros((len(rows), 4), np.float32)
-            np.savez(folder / split / f"COCO_{split}_{number:012d}.jpg.npz", x=rows.T, bbox=boxes)

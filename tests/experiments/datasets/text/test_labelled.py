@@ -73,11 +73,6 @@ def test_reviews(tmp_path):
 # SQuAD
 
 
-@pytest.fixture(scope="module")
-def squad(tmp_path_factory):
-    return write_squad(tmp_path_factory.mktemp("squad"))
-
-
 def entry(**changes):
     return {"id": "q", "question": "who?", "answers": [{"text": "Ada", "answer_start": 3}]} | changes
 
@@ -87,10 +82,6 @@ def written(folder, *found, name="own.json"):
     content = json.dumps({"data": [{"title": "Ada", "paragraphs": [paragraph]}]}).encode()
     (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     return folder / name
-
-
-def titles(part):
-    return {question.title for question in part}
 
 
 def test_questions_of_squad(tmp_path):
@@ -103,32 +94,21 @@ def test_questions_of_squad(tmp_path):
     assert [question.answers for question in read_squad(asked, answers=False)] == [(), ()]
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"), [("v1", [(24, 2), (12, 1), (12, 4)]), ("v2", [(36 + 6, 3 + 1), (6, 1), (12, 2)])]
-)
-def test_parts_of_squad_have_whole_articles(squad, name, sizes):
-    """Without a training file of version 2 the development articles are divided."""
-    parts = load_squad(name, data_root=squad)
-    assert [(len(part), len(titles(part))) for part in parts.values()] == sizes
-    assert name == "v2" or all(question.answers for part in parts.values() for question in part)
-    assert not titles(parts["train"]) & titles(parts["val"])
-    assert not titles(parts["test"]) & (titles(parts["train"]) | titles(parts["val"]))
-    assert parts == load_squad(name, data_root=squad)
-
-
-def test_files_of_squad(tmp_path):
+def test_parts_of_squad_have_whole_articles(tmp_path):
     root = write_squad(tmp_path)
-    own = json.loads((root / "squad" / "train-v1.1-tiny.json").read_text())
-    own["data"][0]["paragraphs"][0]["qas"][0] |= {"answers": [], "is_impossible": True}
-    (tmp_path / "own.json").write_text(json.dumps(own))
-    parts = load_squad("v2", data_root=root, train_file=tmp_path / "own.json")
-    assert [len(part) for part in parts.values()] == [24, 12, 24]
+    parts = load_squad(data_root=root)
+    titles = [{question.title for question in part} for part in parts.values()]
+    assert list(map(len, parts.values())) == [24, 12, 12]  # of the test part, those with an answer
+    assert list(map(len, titles)) == [2, 1, 4]
+    assert len(set.union(*titles)) == 7
+    assert all(question.answers for part in parts.values() for question in part)
+    assert parts == load_squad(data_root=root)
     # the official name comes first
     written(root / "squad", entry(), name="dev-v1.1.json")
-    assert [question.id for question in load_squad("v1", data_root=root)["test"]] == ["q"]
+    assert [question.id for question in load_squad(data_root=root)["test"]] == ["q"]
     path = root / "squad" / "train-v1.1-tiny.json"
     with pytest.raises(ValueError, match=r"question 'train0-0' is in .* too"):
-        load_squad("v1", data_root=root, train_file=path, test_file=path)
+        load_squad(data_root=root, train_file=path, test_file=path)
 
 
 @pytest.mark.parametrize(

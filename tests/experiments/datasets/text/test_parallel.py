@@ -103,16 +103,9 @@ def test_bad_lines_are_told_or_counted(read, reason, source, target, message):
     assert read(source, target, max_words=3, skip=True).skipped == {reason: 1}
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "message"),
-    [
-        ("eins\n", "one\ntwo\nthree\n", r"a\.de: 1 lines, but 3 in .*a\.en; expected as many"),
-        ("\n\n", "\n\n", r"a\.de: no sentence pairs, 2 skipped; expected at least one"),
-    ],
-)
-def test_files_that_do_not_go_together(read, source, target, message):
-    with pytest.raises(ValueError, match=message):
-        read(source, target, skip=True)
+def test_files_that_do_not_go_together(read):
+    with pytest.raises(ValueError, match=r"a\.de: 1 lines, but 3 in .*a\.en; expected as many"):
+        read("eins\n", "one\ntwo\nthree\n", skip=True)
 
 
 # data sets
@@ -221,17 +214,9 @@ def test_europarl(europarl, load):
     assert [str(links) for links in text.alignments] == ["0-0 1-1", "0-0 1-1"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"gold/de-en.wa": "0-0\n"}, r"de-en\.wa: 2, 2 and 1 sentences and links"),
-        ({"gold/de-en.wa": "0-0\n0-2\n"}, r"de-en\.wa, sentence 1: link \(0, 2\) lies outside of \(2, 2\) words"),
-        ({"gold/test.en": "a b c\n\n"}, r"test\.en: line 2 is empty; expected a sentence"),
-    ],
-)
-def test_bad_gold_links(europarl, load, changes, message):
-    europarl(**changes)
-    with pytest.raises(ValueError, match=message):
+def test_bad_gold_links(europarl, load):
+    europarl(**{"gold/de-en.wa": "0-0\n0-2\n"})
+    with pytest.raises(ValueError, match=r"de-en\.wa, sentence 1: link \(0, 2\) lies outside of \(2, 2\) words"):
         load("europarl_de_en", "test")
 
 
