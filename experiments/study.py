@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from statistics import fmean
 from typing import Any, Literal
 
 from experiments.files import UserError, expected_one_of
 from experiments.harness.cli import option_words
-from experiments.harness.folder import exclusive, open_run
+from experiments.harness.folder import exclusive, open_run, write_metrics
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
-from experiments.harness.results import write_metrics
 from experiments.report.columns import Cell, Column, Row, Runs
 from experiments.report.figures import Panel, level_curves, row_intervals, save
 from experiments.report.report import Part, Report
@@ -129,20 +129,18 @@ class Study:
         lacking = {self.against.get(row, self.baseline) for row in rows} - set(rows)
         if lacking:
             raise UserError(f"rows are compared with '{lacking.pop()}', which has to be among them")
-        if options.base and not self.base:
-            raise UserError(f"base is for studies whose rows go on from another training, and {self.name} is none")
         return replace(
             self,
             rows={name: self.rows[name] for name in rows},
             levels={name: {**self.levels[name], **options.changes} for name in options.levels or self.levels},
-            base={**self.base, **options.base},
+            base={**self.base, **options.changes} if self.base else {},
             seeds=options.seeds or self.seeds,
         )
 
     def whole(self, options: StudyOptions) -> bool:
         """Whether what is asked for is the study as it is declared, or some of its levels, with as many seeds."""
         few = options.seeds is not None and options.seeds < self.seeds
-        return not (few or options.rows or options.base or options.first_seed or options.changes.keys() - self.named)
+        return not (few or options.rows or options.first_seed or options.changes.keys() - self.named)
 
 
 @dataclass(frozen=True)
@@ -311,15 +309,17 @@ def _trained(study: Study, options: StudyOptions, command: str, results: Path | 
             raise ValueError(f"{study.name}: its task has no definition of one of {names}; add it there") from error
     name = _name(study, options)
     folder = options.out or Path("runs", command, name)
-    open_run(folder, options, free=("seeds", "rows", "changes", "base"))
+    open_run(folder, options, free=("seeds", "rows", "changes"))
     first = options.first_seed or (1000 if command == "search" else 0)
     bases, configs = _configs(study, options, folder, range(first, first + study.seeds))
+    if options.overwrite:  # all at once: what an interrupted study leaves can be continued, and holds nothing older
+        for config in (*bases.values(), *configs.values()):
+            rmtree(config.out, ignore_errors=True)
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
-            partial(run, study.task), {key: _to_continue(config) for key, config in configs.items()},
-            workers=options.workers, cluster=options.cluster, progress=options.progress,
-            describe=_shown,
+            partial(run, study.task), configs, workers=options.workers, cluster=options.cluster,
+            progress=options.progress, describe=_shown,
         )  # fmt: skip
 
     if bases:
@@ -338,17 +338,6 @@ def _shown(key: Sequence[Any], *_: Any) -> str:
     return ", ".join(str(part) for part in key if part != "")
 
 
-def _to_continue(config: Any) -> Any:
-    """The configuration of a run, which is removed before the first training begins, if it is to be.
-
-    What an interrupted study or a worker that dies leaves can then be continued, and holds nothing that is older.
-    """
-    if not config.overwrite:
-        return config
-    exclusive(open_run)(Path(str(config.out)), config)
-    return replace(config, overwrite=False, resume=True)
-
-
 def _name(study: Study, options: StudyOptions) -> str:
     """Name of a study's folder and file; one of some levels alone, or with other options, has its own.
 
@@ -361,8 +350,7 @@ def _name(study: Study, options: StudyOptions) -> str:
 
 def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
     """Options that are others than those of the study, and not named with it."""
-    changes = {name: value for name, value in options.changes.items() if name not in study.named}
-    return {**{f"base_{name}": value for name, value in options.base.items()}, **changes}
+    return {name: value for name, value in options.changes.items() if name not in study.named}
 
 
 def _changed(study: Study, options: StudyOptions) -> str:
@@ -493,7 +481,7 @@ def _publish(
     write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
-    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels", "base")}
+    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels")}
     words = [
         option_words(name, value) for name, value in {**given, **options.changes}.items() if value not in (None, (), {})
     ]

@@ -11,7 +11,7 @@ from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.measuring import Benchmark
 from experiments.files import UserError
 from experiments.harness.cli import command_line
-from experiments.harness.results import write_environment
+from experiments.harness.folder import write_environment
 from experiments.report.columns import Row
 from experiments.report.report import Part, Report
 from experiments.report.results import RESULTS, read_results, source_of, write_results

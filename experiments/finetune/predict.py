@@ -17,8 +17,7 @@ from experiments.finetune.config import PredictConfig
 from experiments.finetune.glue import EncodedPairs, GlueTask, outputs_of
 from experiments.finetune.model import kinds
 from experiments.finetune.questions import QaTask, Windows, answers_of
-from experiments.harness.folder import saved_config, saved_options
-from experiments.harness.results import read_metrics
+from experiments.harness.folder import read_metrics, saved_config, saved_options
 from experiments.run import load_trained
 from pyro_attention.analysis import decompose_uncertainty
 

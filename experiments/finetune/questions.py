@@ -25,7 +25,7 @@ from experiments.datasets.text.squad import Question, SquadName, load_squad
 from experiments.files import UserError, write_atomic, write_text
 from experiments.finetune.config import QaConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
-from experiments.harness import ranks
+from experiments.harness.folder import gathered
 from experiments.harness.training import FITTED, Fitted
 from experiments.report.classification import KINDS
 from experiments.run import run_and_show
@@ -191,7 +191,7 @@ class SpanTraining(FineTuning):
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean F1 of the questions."""
-        questions, answered = self.validation.questions, best_answers(self.validation, ranks.gathered(self._found))
+        questions, answered = self.validation.questions, best_answers(self.validation, gathered(self._found))
         self._found.clear()
         _, f1 = all_scores(answered.texts, questions, self.task)
         score = f1.mean() if self.task == "v1" else best_threshold(answered.no_answer.numpy(), f1, questions)[1]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +12,6 @@ from torch import Tensor, nn
 
 from experiments.datasets.graphs.load import GraphData, MetricName, load_graph, read_own_graph
 from experiments.datasets.graphs.perturbations import add_edge_noise, add_feature_noise, limit_labels
-from experiments.files import UserError, write_text
 from experiments.graph.config import GraphConfig
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.report.classification import roc_auc
@@ -44,26 +41,6 @@ def perturbed(data: GraphData, config: GraphConfig) -> GraphData:
     if config.edge_noise:
         data = add_edge_noise(data, config.edge_noise, seed=config.seed)
     return data
-
-
-def check_same_graph(data: GraphData, folder: Path) -> None:
-    """Note in the folder of a run which graph it has, or check that it is the one that the run was begun with.
-
-    Raises:
-        UserError: The folder has another graph.
-    """
-    path, found = folder / "graph.json", sha256(data.metric.encode())
-    for name in ("features", "labels", "edge_index", "train_mask", "val_mask", "test_mask"):
-        values = getattr(data, name)
-        for part in (values.indices(), values.values()) if values.is_sparse else (values,):
-            found.update(str(list(values.shape)).encode() + part.cpu().contiguous().numpy().tobytes())
-    if not path.is_file():
-        write_text(path, f'"{found.hexdigest()}"\n')
-    elif found.hexdigest() not in path.read_text():
-        raise UserError(
-            f"{folder} holds a run on another graph, expected the one that it was begun with; choose another --out, or "
-            f"pass --overwrite to remove that run"
-        )
 
 
 def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:

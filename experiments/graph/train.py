@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from torch import Tensor
+from matplotlib.axes import Axes
 from torch.utils.data import DataLoader
 
 from experiments.datasets.graphs.load import GraphData
 from experiments.files import write_atomic
 from experiments.graph.config import GraphConfig
 from experiments.graph.evaluation import definitions, evaluate, prediction_table
-from experiments.graph.model import TrainedGraph, build, check_same_graph, chosen_graph
+from experiments.graph.model import TrainedGraph, build, chosen_graph
 from experiments.harness.training import Fitted, fit
-from experiments.report.figures import panels, reliability_diagram, save
+from experiments.report.figures import panels, save
 from experiments.run import Task, load_trained, run_and_show
 from pyro_attention import Soft, predict, sample_posterior
-from pyro_attention.posterior.predictive import Noise
+from pyro_attention.plots import intervals, reliability
 
-SAME, OTHER, SELF = "#1b6ca8", "#d1495b", "#6b7280"
 _SAMPLES = 200
 
 
@@ -53,8 +51,7 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
     def load(self, config: GraphConfig) -> GraphData:
         return chosen_graph(config) if self.graph is None else self.graph
 
-    def build(self, config: GraphConfig, data: GraphData, folder: Path) -> TrainedGraph:
-        check_same_graph(data, folder)
+    def build(self, config: GraphConfig, data: GraphData, folder: Path) -> TrainedGraph:  # noqa: ARG002
         return build(config, data)
 
     def fit(self, trained: TrainedGraph, data: GraphData, folder: Path) -> Fitted:  # noqa: ARG002
@@ -82,40 +79,35 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         print(prediction_table(metrics), end="\n\n")
         trained = load_trained(self, config)
-        diagram = reliability_diagram(calibration_panels(config.guide, trained))
-        for name, figure in (("reliability", diagram), ("neighbourhood", attention_figure(trained))):
+        for name, draw in (("reliability", draw_reliability), ("neighbourhood", draw_neighbourhood)):
+            figure, ((axes,),) = panels(1, 1, size=(5, 4))
+            draw(trained, axes)
             print(save(figure, folder / "figures" / f"{name}.png"))
 
 
 train = partial(run_and_show, GraphTask())
 
 
-def calibration_panels(name: str, trained: TrainedGraph) -> dict[str, tuple[Tensor, Tensor]]:
-    """Probabilities and labels of the test nodes, for a reliability diagram; of soft attention MC dropout's too."""
-    config, data = trained.config, trained.data
-
-    def probabilities(noise: Noise) -> tuple[Tensor, Tensor]:
-        prediction = predict(
-            trained.guide, *trained.inputs, noise=noise, num_samples=1 if noise == "none" else config.num_samples,
-            transform=lambda logits: logits.softmax(-1), seed=config.seed,
-        )  # fmt: skip
-        return prediction.mean[data.test_mask].cpu(), data.labels[data.test_mask].cpu()
-
-    if isinstance(trained.guide.family("layers.0"), Soft):
-        return {name: probabilities("none"), f"{name} + MC dropout": probabilities("dropout")}
-    return {name: probabilities("attention")}
+def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
+    """How honest the probabilities of the test nodes are."""
+    data, soft = trained.data, isinstance(trained.guide.family("layers.0"), Soft)
+    found = predict(
+        trained.guide, *trained.inputs, noise="none" if soft else "attention", seed=trained.config.seed,
+        num_samples=1 if soft else trained.config.num_samples, transform=lambda logits: logits.softmax(-1),
+    )  # fmt: skip
+    confidence, classes = found.mean[data.test_mask].max(-1)
+    reliability(confidence, classes == data.labels[data.test_mask], axes=axes)
 
 
-def attention_figure(trained: TrainedGraph) -> Figure:
+def draw_neighbourhood(trained: TrainedGraph, axes: Axes) -> None:
     """Posterior of the output layer's attention around the test node with the most mixed neighbourhood."""
     data, graph, node = trained.data, trained.graph, _mixed_node(trained)
     edges = (graph.targets.index == node).nonzero().squeeze(-1)
     samples = sample_posterior(trained.guide, *trained.inputs, num_samples=_SAMPLES, seed=trained.config.seed)
-    weights, label = list(samples.values())[-1][:, edges].mean(-1).cpu(), data.labels[node].item()
-    neighbours = graph.sources.index[edges].tolist()
-    figure = neighbourhood(weights, node=node, neighbours=neighbours, labels=data.labels.cpu())
-    figure.suptitle(f"Output layer's attention of test node {node} (class {label}), {_SAMPLES} samples", fontsize=11)
-    return figure
+    weights = list(samples.values())[-1][:, edges].mean(-1).cpu()
+    names = [f"{data.labels[one].item()}{' (itself)' * (one == node)}" for one in graph.sources.index[edges].tolist()]
+    intervals(weights, names, axes=axes)
+    axes.set(title=f"attention of test node {node} (class {data.labels[node]})", xlabel="class of the neighbour")
 
 
 def _mixed_node(trained: TrainedGraph) -> int:
@@ -127,27 +119,3 @@ def _mixed_node(trained: TrainedGraph) -> int:
     entropy = torch.special.entr(counts / degree.clamp(min=1).unsqueeze(-1)).sum(-1)
     suitable = data.test_mask & (degree >= 7) & (degree <= 15)
     return int(entropy.masked_fill(~(suitable if suitable.any() else data.test_mask), -1).argmax())
-
-
-def neighbourhood(samples: Tensor, *, node: int, neighbours: Sequence[int], labels: Tensor) -> Figure:
-    """Whom a node attends to: mean weight and 90 % credible interval of every edge.
-
-    The samples ``[S, edges]`` are those of the node's in-edges, which come from the neighbours and the node itself;
-    labels ``[N]`` are of all nodes.
-    """
-    order = samples.mean(0).argsort(descending=True)
-    samples, neighbours = samples[:, order], [neighbours[place] for place in order]
-    mean = samples.mean(0).numpy()
-    low, high = np.quantile(samples.numpy(), (0.05, 0.95), axis=0)
-    colours = [SELF if n == node else SAME if labels[n] == labels[node] else OTHER for n in neighbours]
-    figure, ((axis,),) = panels(1, 1, size=(6, 0.6 + 0.42 * max(6, len(neighbours))))
-    rows = np.arange(len(neighbours))
-    axis.barh(rows, mean, color=colours, alpha=0.35, height=0.7)
-    errors = np.stack([mean - low, high - mean]).clip(min=0)
-    axis.errorbar(mean, rows, xerr=errors, fmt="o", markersize=3, color="0.15", capsize=2, linewidth=1.2)
-    axis.axvline(1 / len(neighbours), color="0.5", linestyle=":", linewidth=1, label="uniform")
-    axis.legend(frameon=False, fontsize=8)
-    axis.set_yticks(rows, ["itself" if n == node else f"{labels[n].item()}" for n in neighbours], fontsize=9)
-    axis.invert_yaxis()
-    axis.set(xlabel="attention weight: mean and 90 % credible interval", ylabel="class of the neighbour")
-    return figure

@@ -65,8 +65,7 @@ class RunOptions:
 
     def for_runs(self) -> dict[str, Any]:
         """Options of the runs a script starts in its own folder; one that is complete there is read, not repeated."""
-        options = {name: getattr(self, name) for name in ("data_root", "device", "overwrite")}
-        return options | {"resume": not self.overwrite, "progress": False}
+        return {"data_root": self.data_root, "device": self.device, "resume": True, "progress": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +141,7 @@ class StudyOptions(SweepOptions):
         first_seed: The first of them; the study's own when omitted.
         rows: Rows of the study, those among them that others are compared with; all when omitted.
         levels: Its levels, such as data sets; all when omitted.
-        base: Options that the training has in place of the study's from whose network all rows go on, where there is
-            one.
-        changes: Options that all trainings have in place of the study's.
+        changes: Options that all trainings have in place of the study's; what makes a row stays.
     """
 
     name: str
@@ -152,7 +149,6 @@ class StudyOptions(SweepOptions):
     first_seed: NonNegativeInt | None = None
     rows: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
-    base: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
 
 

@@ -21,8 +21,7 @@ from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import read_text
 from experiments.harness.folder import saved_config
-from experiments.harness.results import hybrid_metrics
-from experiments.harness.training import FITTED
+from experiments.harness.training import FITTED, hybrid_metrics
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
 from experiments.headlines.model import (
     LeadSampler,

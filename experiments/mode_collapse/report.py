@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import write_environment, write_metrics
+from experiments.harness.folder import exclusive, open_run, write_environment, write_metrics
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.report.columns import Row
 from experiments.report.figures import panels, save

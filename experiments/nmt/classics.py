@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from experiments.files import UserError, user_errors
-from experiments.harness.results import write_environment
+from experiments.harness.folder import write_environment
 from experiments.nmt.aligners import (
     Align,
     Aligned,

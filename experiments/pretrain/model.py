@@ -14,8 +14,15 @@ from torch import Tensor
 from experiments.datasets.text.batches import batch_loader
 from experiments.datasets.text.masked_text import EpochSampler, MaskedBatch, MaskedText, encode_sentences, load_english
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.harness.results import hybrid_metrics
-from experiments.harness.training import FITTED, Fitted, OneCycleTraining, Trained, resolve_device, seeded_build
+from experiments.harness.training import (
+    FITTED,
+    Fitted,
+    OneCycleTraining,
+    Trained,
+    hybrid_metrics,
+    resolve_device,
+    seeded_build,
+)
 from experiments.pretrain.config import PretrainConfig
 from experiments.sequence.encoder import text_encoder
 from experiments.sequence.model import run_vocabulary

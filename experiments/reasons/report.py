@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc, binary_calibration_error
 
 from experiments.harness.cli import command_line
-from experiments.harness.results import write_environment, write_metrics
+from experiments.harness.folder import write_environment, write_metrics
 from experiments.report.columns import Column, Row, Runs
 from experiments.report.report import Part, Report
 from experiments.report.results import RESULTS, source_of, write_results

@@ -1,4 +1,4 @@
-"""Pictures: of studies, of weights over a photograph, and of how honest probabilities are."""
+"""Pictures of studies, and of how honest probabilities are."""
 
 from __future__ import annotations
 
@@ -43,19 +43,6 @@ def printable(text: str, longest: int = 100) -> str:
     """Text without mathematics, and without the endless words and control characters of an untrained network."""
     text = text if len(text) <= longest else text[: longest - 1] + "…"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
-
-
-def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
-    """Accuracy against confidence, one panel a row of the comparison; on the diagonal confidence is honest.
-
-    Args:
-        predictions: Name to (probabilities ``[items, classes]``, labels ``[items]``).
-    """
-    found = {}
-    for name, (probabilities, labels) in predictions.items():
-        confidence, predicted = probabilities.max(-1)
-        found[name] = confidence, predicted == labels
-    return reliability_panels(found, confidence="confidence: probability of the predicted class", right="accuracy")
 
 
 def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence: str, right: str) -> Figure:

@@ -10,8 +10,8 @@ import pytest
 from experiments.captioning.config import COMMANDS as CAPTIONING
 from experiments.finetune.config import COMMANDS as FINETUNING
 from experiments.graph.config import COMMANDS as GRAPHS
-from experiments.harness import checkpoints
-from experiments.harness.checkpoints import read_run
+from experiments.harness import callbacks
+from experiments.harness.callbacks import read_run
 from experiments.harness.cli import _resolved
 from experiments.harness.options import SweepOptions, TrainingOptions
 from experiments.headlines.config import COMMANDS as HEADLINES
@@ -33,7 +33,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def every_epoch(monkeypatch):
     """A checkpoint after every epoch."""
-    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
+    monkeypatch.setattr(callbacks, "SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,8 @@ from scipy import stats
 
 import experiments.study
 from experiments.files import UserError
-from experiments.harness.folder import exclusive, open_run
+from experiments.harness.folder import exclusive, open_run, read_metrics, write_environment, write_metrics
 from experiments.harness.options import StudyOptions, TrainingOptions
-from experiments.harness.results import read_metrics, write_environment, write_metrics
 from experiments.report.columns import Column
 from experiments.report.results import read_results, write_results
 from experiments.study import Block, Study, run_search, run_study
@@ -159,24 +158,24 @@ def test_changes_hold_for_all_trainings_and_are_told(tmp_path: Path, trained: li
 def test_rows_go_on_from_a_first_training(
     tmp_path: Path, trained: list[Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its options stand above the study's and a change, and under those that are given for it."""
+    """Its options stand above the study's, and a change above both."""
     made = study(
         rows={"soft": {}, "good": {"gain": 3.0}}, levels={"low": {}, "high": {"level": 1.0}}, axis="at", seeds=1,
         base={"max_epochs": 7, "gain": 9.0}, text="{base.max_epochs} and {config.max_epochs}",
     )  # fmt: skip
-    run_study({"made": made}, options(tmp_path, base={"gain": 8.0}, changes={"max_epochs": 2}))
+    run_study({"made": made}, options(tmp_path, changes={"max_epochs": 2}))
     runs = tmp_path / "out" / "runs"
     bases, rows = trained[:2], trained[2:]
     assert [(one.gain, one.level, one.max_epochs, one.init_from) for one in bases] == [
-        (8.0, 0.0, 7, None), (8.0, 1.0, 7, None),
+        (9.0, 0.0, 2, None), (9.0, 1.0, 2, None),
     ]  # fmt: skip
     assert [(one.gain, one.max_epochs, one.init_from) for one in rows] == [
         (gain, 2, runs / f"{level}-base-0") for level in ("low", "high") for gain in (0.0, 3.0)
     ]
     report, source = published(tmp_path)
     assert [row["row"] for row in report.parts[0].rows] == ["soft", "good"] * 2
-    assert report.parts[0].text.startswith("7 and 2\n\nOther than said here: base gain 8.0, max epochs 2.")
-    assert source.command.endswith("made --base '{\"gain\": 8.0}' --max-epochs 2")
+    assert report.parts[0].text.startswith("2 and 2\n\nOther than said here: max epochs 2.")
+    assert source.command.endswith("made --max-epochs 2")
     assert "warning: soft, low, 0: no gain" in capsys.readouterr().err
 
 
@@ -219,7 +218,6 @@ def test_a_column_without_a_definition_is_told_before_anything_is_trained(
         ({"name": "mode"}, "name 'mode': expected one of made; did you mean 'made'"),
         ({"rows": ("soft", "god")}, "rows 'god': expected one of soft, good, better"),
         ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
-        ({"base": {"gain": 1.0}}, "base is for studies whose rows go on from another training, and made is none"),
     ],
 )
 def test_what_a_study_has_not_is_named(given: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from experiments.datasets.images.region_captions import (
 )
 from experiments.datasets.images.segmentation import SegmentationMaps
 from experiments.datasets.text.vocabulary import train_tokenizer
-from experiments.harness.results import read_metrics
+from experiments.harness.folder import read_metrics
 from experiments.run import run
 from experiments.sequence.alignments import BatchAlignment
 from experiments.sequence.model import perplexity

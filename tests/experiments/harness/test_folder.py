@@ -20,9 +20,8 @@ from experiments.files import UserError, locked, write_atomic
 from experiments.graph.config import GraphConfig
 from experiments.harness import folder as folder_module
 from experiments.harness.cli import run_script
-from experiments.harness.folder import exclusive, open_run, saved_config, saved_options
+from experiments.harness.folder import exclusive, open_run, read_metrics, saved_config, saved_options, write_metrics
 from experiments.harness.options import OptionError, RunOptions, configuration
-from experiments.harness.results import read_metrics, write_metrics
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import PretrainConfig
 from guides.names import AblationSchemeName, SchemeName

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from experiments.harness.results import read_metrics
+from experiments.harness.folder import read_metrics
 from experiments.mode_collapse import report as mode_collapse
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.mode_collapse.report import centre_distances, clusters, next_distance, run, trajectory

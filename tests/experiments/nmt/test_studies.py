@@ -32,7 +32,7 @@ def study(monkeypatch, tmp_path):
 
 def test_the_comparison(study, tmp_path, capsys):
     rows = ("soft", "dirichlet")
-    report = study("compare", changes={"k_max": 2, "selective_pairs": 5}, base={"max_epochs": 1}, rows=rows)
+    report = study("compare", changes={"k_max": 2, "selective_pairs": 5}, rows=rows)
     printed, warned = capsys.readouterr()
     assert "warning: soft, 0: the network predicts words hardly better than their frequencies do" in warned
     assert "IBM Model 1" in printed

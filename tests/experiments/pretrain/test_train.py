@@ -11,8 +11,8 @@ from torch.nn.functional import nll_loss
 from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
+from experiments.harness.folder import read_metrics
 from experiments.harness.options import StudyOptions
-from experiments.harness.results import read_metrics
 from experiments.pretrain import model as text_model
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.pretrain.finetune import SST2Task

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from experiments.files import UserError
-from experiments.harness.results import read_metrics
+from experiments.harness.folder import read_metrics
 from experiments.vqa.accuracy import consensus, normalize_answer, soft_scores, vqa_accuracy
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.evaluation import evaluate, guesses, looked_at, outputs_of
