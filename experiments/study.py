@@ -19,11 +19,9 @@ from experiments.harness.cli import option_words
 from experiments.harness.folder import exclusive, open_run, write_metrics
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
-from experiments.report.columns import Cell, Column, Row, Runs
 from experiments.report.figures import Panel, level_curves, row_intervals, save
-from experiments.report.report import Part, Report
-from experiments.report.results import RESULTS, source_of, write_results
-from experiments.report.statistics import Difference
+from experiments.report.report import RESULTS, Part, Report, source_of, write_results
+from experiments.report.statistics import Cell, Column, Difference, Row, Runs
 from experiments.run import Task, run
 
 Options = Mapping[str, Any]

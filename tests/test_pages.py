@@ -17,7 +17,7 @@ import torch
 from experiments.files import UserError
 from experiments.harness import cli
 from experiments.harness.options import parse
-from experiments.report.results import RESULTS, results_in
+from experiments.report.report import RESULTS, results_in
 from pyro_attention import predict
 
 ROOT = Path(__file__).parents[1]

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.files import UserError
-from experiments.report.columns import Row
-from experiments.report.statistics import Estimate
+from experiments.report.statistics import Estimate, Row
 
 Step = Callable[[], object]
 

@@ -12,9 +12,8 @@ from experiments.benchmarks.measuring import Benchmark
 from experiments.files import UserError
 from experiments.harness.cli import command_line
 from experiments.harness.folder import write_environment
-from experiments.report.columns import Row
-from experiments.report.report import Part, Report
-from experiments.report.results import RESULTS, read_results, source_of, write_results
+from experiments.report.report import RESULTS, Part, Report, read_results, source_of, write_results
+from experiments.report.statistics import Row
 
 BENCHMARKS: dict[Name, Benchmark] = {
     "graph_attention": graph_attention.LAYERS,

@@ -17,7 +17,7 @@ from experiments.datasets.images.captions import open_photograph
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, own_photograph
 from experiments.files import UserError, read_text, user_errors, write_atomic
 from experiments.report.figures import panels, printable, save
-from experiments.report.tables import element
+from experiments.report.report import element
 from experiments.sequence.alignments import align_batch, predicts_by_posterior
 from pyro_attention.analysis import merge_pieces
 from pyro_attention.plots import patches

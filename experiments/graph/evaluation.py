@@ -23,7 +23,7 @@ from experiments.report.classification import (
     score_samples,
     score_scaled,
 )
-from experiments.report.tables import as_table, metrics_table
+from experiments.report.report import as_table, metrics_table
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,

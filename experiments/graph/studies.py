@@ -13,9 +13,8 @@ from experiments.files import reading
 from experiments.graph.evaluation import prediction_scores
 from experiments.graph.model import chosen_graph, perturbed
 from experiments.graph.train import GraphTask
-from experiments.report.columns import Column
 from experiments.report.report import Part
-from experiments.report.statistics import paired_difference
+from experiments.report.statistics import Column, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, ROWS, rows
 

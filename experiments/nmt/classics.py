@@ -30,11 +30,9 @@ from experiments.nmt.aligners import (
 from experiments.nmt.config import ClassicsConfig, TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import SentencePair
-from experiments.report.columns import Row
 from experiments.report.figures import reliability_panels, save
-from experiments.report.report import Part, Report
-from experiments.report.results import source_of, write_results
-from experiments.report.statistics import Difference, Estimate
+from experiments.report.report import Part, Report, source_of, write_results
+from experiments.report.statistics import Difference, Estimate, Row
 from pyro_attention.aligner import Aligner
 
 _WAY = "geometric, mbr"  # chooses nothing by gold links

@@ -29,7 +29,7 @@ from experiments.nmt.config import (
 )
 from experiments.nmt.data import load_text, read_pairs, tokenised
 from experiments.nmt.model import Trained, batches, load_trained
-from experiments.report.tables import metrics_table
+from experiments.report.report import metrics_table
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.model import model_arguments
 from experiments.sequence.model import perplexity as sequence_perplexity

@@ -15,10 +15,8 @@ from experiments.nmt.em_aligners import train_em
 from experiments.nmt.evaluation import MEASURES
 from experiments.nmt.train import TranslationTask
 from experiments.nmt.views import viewer_part
-from experiments.report.claims import Claim, claims_part
-from experiments.report.columns import Column, Runs, best_row, columns_of, summary_rows
-from experiments.report.report import Part
-from experiments.report.statistics import paired_difference
+from experiments.report.report import Claim, Part, claims_part
+from experiments.report.statistics import Column, Runs, best_row, columns_of, paired_difference, summary_rows
 from experiments.study import Finished, Study, run_study
 from guides.names import WeightsSchemeName
 from guides.options import AMORTISED, WEIGHTS

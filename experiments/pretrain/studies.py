@@ -14,9 +14,9 @@ from torch import Tensor
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.model import key_masses
 from experiments.pretrain.train import PretrainTask
-from experiments.report.columns import Column
 from experiments.report.figures import Panel, level_curves, panels, save
 from experiments.report.report import Part
+from experiments.report.statistics import Column
 from experiments.run import load_trained
 from experiments.sequence.encoder import HYBRID
 from experiments.study import Finished, Study, run_study

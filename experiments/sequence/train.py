@@ -14,7 +14,7 @@ from torch import Tensor
 from experiments.datasets.text.batches import BucketSampler, batch_loader
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import Fitted, Trained, fit_batches
-from experiments.report.tables import metrics_table
+from experiments.report.report import metrics_table
 from experiments.run import Task
 from experiments.sequence.evaluation import most_frequent, print_verdict, unigram_perplexity, warnings_of
 from experiments.sequence.own_text import write_lines

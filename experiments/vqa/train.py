@@ -20,9 +20,9 @@ from experiments.files import UserError, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
 from experiments.harness.training import Fitted, fit_batches, load_best
-from experiments.report.columns import Row
 from experiments.report.figures import panels, printable, save
-from experiments.report.tables import as_table, metrics_table
+from experiments.report.report import as_table, metrics_table
+from experiments.report.statistics import Row
 from experiments.run import Task, run_and_show
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.evaluation import LOOKING, Outputs, definitions, evaluate, guesses, looked_at

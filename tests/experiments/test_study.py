@@ -13,8 +13,8 @@ import experiments.study
 from experiments.files import UserError
 from experiments.harness.folder import exclusive, open_run, read_metrics, write_environment, write_metrics
 from experiments.harness.options import StudyOptions, TrainingOptions
-from experiments.report.columns import Column
-from experiments.report.results import read_results, write_results
+from experiments.report.report import read_results, write_results
+from experiments.report.statistics import Column
 from experiments.study import Block, Study, run_search, run_study
 
 SCORE = Column("score", "{kind}_score", 1, better="higher")

@@ -14,7 +14,7 @@ from experiments.benchmarks.blocked_attention import Sizes
 from experiments.benchmarks.config import BenchmarkConfig
 from experiments.benchmarks.measuring import interleave, peak_memory
 from experiments.benchmarks.suite import BENCHMARKS, worse
-from experiments.report.results import RESULTS, read_results
+from experiments.report.report import RESULTS, read_results
 from experiments.report.statistics import Estimate
 from tests.experiments.benchmarks.tiny import CLASSIFIER, SIZES, TINY, WORDS
 

@@ -8,11 +8,11 @@ import torch
 from experiments.captioning import studies, train
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches
-from experiments.captioning.studies import STUDIES, gradient_noise, loss_terms
+from experiments.captioning.studies import gradient_noise, loss_terms
 from experiments.captioning.train import CaptioningTask, load_images
 from experiments.files import read_yaml
 from experiments.harness.options import StudyOptions
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 from pyro_attention import AttentionELBO
 from tests.experiments.captioning.tiny_captions import colour_encoder, small_scenes, write_flickr8k
 

@@ -13,7 +13,7 @@ from experiments.graph.config import GraphConfig
 from experiments.graph.model import chosen_graph
 from experiments.graph.studies import STUDIES, TASK
 from experiments.harness.options import StudyOptions
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 from experiments.report.statistics import Difference, Estimate
 from experiments.run import run
 from experiments.study import Finished

@@ -23,7 +23,7 @@ from experiments.headlines.model import (
 )
 from experiments.headlines.studies import table
 from experiments.headlines.train import HeadlineTask, lead_baseline, perplexity, rouge, summaries, write_headlines
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 from experiments.report.statistics import paired_difference
 from experiments.run import load_trained
 from experiments.sequence import evaluation

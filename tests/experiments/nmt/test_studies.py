@@ -11,7 +11,7 @@ from experiments.datasets.text.toy_translation import toy_translation
 from experiments.harness.folder import saved_options
 from experiments.harness.options import StudyOptions
 from experiments.nmt.studies import claim_parts, claims, table
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 
 TINY = {"train_pairs": 16, "test_pairs": 6, "hidden": 8, "embedding": 8, "vocabulary": 300, "num_samples": 2, "beam": 1}
 

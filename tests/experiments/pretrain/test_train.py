@@ -19,7 +19,7 @@ from experiments.pretrain.finetune import SST2Task
 from experiments.pretrain.model import definitions, key_masses, token_scores
 from experiments.pretrain.studies import table
 from experiments.pretrain.train import PretrainTask
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 from experiments.run import load_trained, run
 from pyro_attention import predict
 from tests.experiments.pretrain.tiny_reviews import write_reviews

@@ -11,13 +11,28 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from experiments.report.classification import score
-from experiments.report.columns import Column, best_row, columns_of, summary_rows
 from experiments.report.figures import save
 from experiments.report.pages import PAGE, Finding, findings, page_of
-from experiments.report.report import Part, Report, Source
-from experiments.report.results import read_results, results_in, write_results
-from experiments.report.statistics import Difference, Estimate, paired_difference, summarize
-from experiments.report.tables import as_table, markdown_table
+from experiments.report.report import (
+    Part,
+    Report,
+    Source,
+    as_table,
+    markdown_table,
+    read_results,
+    results_in,
+    write_results,
+)
+from experiments.report.statistics import (
+    Column,
+    Difference,
+    Estimate,
+    best_row,
+    columns_of,
+    paired_difference,
+    summarize,
+    summary_rows,
+)
 from pyro_attention.viewer import AlignmentView
 
 # statistics

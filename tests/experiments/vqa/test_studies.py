@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from experiments.harness.folder import read_metrics
 from experiments.harness.options import StudyOptions
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 from experiments.study import Finished
 from experiments.vqa import studies
 from experiments.vqa.accuracy import vqa_accuracy
