@@ -27,6 +27,7 @@ Config = TypeVar("Config")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
+Item = TypeVar("Item")
 
 # What runs leave in their folder. Nothing else is ever removed from it.
 _WRITTEN = (
@@ -106,6 +107,22 @@ def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[s
     (folder / "metrics.json").unlink()
     open_run(folder, config, free=("max_epochs",))
     return None
+
+
+def _hold(folder: Path) -> None:
+    """Lock a folder for this process."""
+    folder = folder.resolve()
+    if folder in _held:
+        return
+    lock = FileLock(folder / ".lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"{folder} is in use by another process; wait for it, or choose another --out") from None
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror or error}; choose another --out") from error
+    _held[folder] = lock
 
 
 def _hold(folder: Path) -> None:
