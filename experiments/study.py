@@ -19,7 +19,7 @@ from experiments.harness.cli import option_words
 from experiments.harness.folder import exclusive, open_run, write_metrics
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
-from experiments.report.figures import Panel, level_curves, row_intervals, save
+from experiments.report.figures import Panel, level_curves, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Cell, Column, Difference, Row, Runs
 from experiments.run import Task, run
@@ -67,7 +67,7 @@ class Study:
         paper: The paper's numbers by row, and by level in a wide table.
         seeded: Further options that are the seed, such as the number of a fixed split.
         named: Options that are asked for with the study, such as a pretrained model: its file is named after them.
-        picture: What is drawn: every row with its "intervals", or "curves" over the levels; nothing when "".
+        picture: Whether "curves" over the levels are drawn.
         parts: What else is reported.
         summary: What was found, in one or two sentences.
         grid: Settings of a row that a search tries on validation data.
@@ -99,7 +99,7 @@ class Study:
     seeds: int = 3
     seeded: Sequence[str] = ()
     named: Sequence[str] = ()
-    picture: Literal["", "intervals", "curves"] = ""
+    picture: Literal["", "curves"] = ""
     parts: Callable[[Finished], Sequence[Part]] = lambda _: ()
     summary: Callable[[Finished], str] = lambda _: ""
     grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)
@@ -298,13 +298,6 @@ def _named(studies: Mapping[str, Study], options: StudyOptions) -> Study:
 
 
 def _trained(study: Study, options: StudyOptions, command: str, results: Path | None) -> Finished:
-    for level in study.levels:  # before hours of training, after which they are asked for
-        columns = study.level_columns.get(level, study.columns)
-        try:
-            study.task.definitions({column.metric.replace("{kind}", "mean"): 0.0 for column in columns})
-        except (KeyError, StopIteration) as error:
-            names = ", ".join(column.metric for column in columns)
-            raise ValueError(f"{study.name}: its task has no definition of one of {names}; add it there") from error
     name = _name(study, options)
     folder = options.out or Path("runs", command, name)
     open_run(folder, options, free=("seeds", "rows", "changes"))
@@ -317,7 +310,7 @@ def _trained(study: Study, options: StudyOptions, command: str, results: Path | 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
             partial(run, study.task), configs, workers=options.workers, cluster=options.cluster,
-            progress=options.progress, describe=_shown,
+            progress=options.progress,
         )  # fmt: skip
 
     if bases:
@@ -332,7 +325,6 @@ def _trained(study: Study, options: StudyOptions, command: str, results: Path | 
 
 
 def _shown(key: Sequence[Any], *_: Any) -> str:
-    """A training in words."""
     return ", ".join(str(part) for part in key if part != "")
 
 
@@ -347,12 +339,10 @@ def _name(study: Study, options: StudyOptions) -> str:
 
 
 def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
-    """Options that are others than those of the study, and not named with it."""
     return {name: value for name, value in options.changes.items() if name not in study.named}
 
 
 def _changed(study: Study, options: StudyOptions) -> str:
-    """The options that are others, in words."""
     pairs = [(name.replace("_", " "), getattr(value, "name", value)) for name, value in _others(study, options).items()]
     return f"Other than said here: {', '.join(f'{name} {value}' for name, value in pairs)}." if pairs else ""
 
@@ -383,7 +373,6 @@ def _configs(
 
 
 def _how_compared(finished: Finished) -> str:
-    """What the numbers of the table are."""
     seeds = len(finished.seeds)
     if seeds == 1:
         return "One seed."
@@ -398,7 +387,6 @@ def _how_compared(finished: Finished) -> str:
 
 
 def _labels(finished: Finished, row: str, level: str) -> Row:
-    """The columns that say which row it is."""
     study = finished.study
     labels = {} if study.wide or not study.axis else {study.axis: level}
     against = {"compared with": study.reference(row) or ""} if study.against else {}
@@ -444,26 +432,14 @@ def _block_parts(finished: Finished) -> Iterator[Part]:
 
 def _pictures(finished: Finished) -> Iterator[Part]:
     study, values = finished.study, finished.values
-    if study.picture == "intervals":
-        shown = [
-            Panel(
-                f"{level} {column.name}".strip(),
-                {row: [values(row, column, level)] for row in finished.rows},
-                {row: float(numbers[level]) for row, numbers in study.paper.items() if study.wide and level in numbers},
-            )
-            for level in study.levels
-            for column in finished.main(level)
-        ]
-        figure = row_intervals(shown)
-    elif study.picture == "curves":
+    if study.picture == "curves":
         shown = [
             Panel(one.name, {row: [values(row, one, level) for level in study.levels] for row in finished.rows})
             for one in finished.present([*study.columns, *study.more], *study.levels)
         ]
         figure = level_curves(shown, list(study.levels), axis=study.axis)
-    else:
-        return
-    yield Part(picture=save(figure, finished.pictures / f"{finished.name}.png"), caption=finished.fill(study.title))
+        picture = save(figure, finished.pictures / f"{finished.name}.png")
+        yield Part(picture=picture, caption=finished.fill(study.title))
 
 
 def _publish(

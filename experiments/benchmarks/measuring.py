@@ -53,9 +53,7 @@ class Benchmark:
             # on the CPU none: a device in charge takes time at every call of torch
             with nullcontext() if self.device == "cpu" else torch.device(self.device):
                 steps = {one: step for one in self.contestants if (step := self.make_step(one, size)) is not None}
-                peaks = {
-                    one: Estimate(self._peak(one, size, step), digits=0) for one, step in steps.items() if self.memory
-                }
+                peaks = {one: self._peak(one, size, step) for one, step in steps.items() if self.memory}
                 times = interleave(steps, rounds=rounds, warm_up=max(1, rounds // 10)) if steps else {}
             for one, taken in times.items():
                 low, ratio, high = _quantiles(taken / times[self.contestants[0]])
@@ -64,14 +62,14 @@ class Benchmark:
                 rows.append({"size": name, "contestant": one} | cells | ({"MB": peaks[one]} if self.memory else {}))
         return rows
 
-    def _peak(self, contestant: str, size: Any, step: Step) -> float:
+    def _peak(self, contestant: str, size: Any, step: Step) -> Estimate:
         if self.device == "cpu":
-            return peak_memory(self.make_step, contestant, size)
+            return Estimate(peak_memory(self.make_step, contestant, size), digits=0)
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         for _ in range(2):
             step()
-        return (torch.cuda.max_memory_allocated() - before) / 1e6
+        return Estimate((torch.cuda.max_memory_allocated() - before) / 1e6, digits=0)
 
 
 def _quantiles(values: Tensor) -> list[float]:

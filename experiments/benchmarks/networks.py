@@ -82,7 +82,6 @@ class PeerAttention(nn.Module):
         return (self.out(self._mix(q, k, v).transpose(1, 2).flatten(-2)),)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Weighted sums of the values ``[B, heads, N, D / heads]``."""
         if self.contestant == FUSED:
             return scaled_dot_product_attention(q, k, v)
         weights = (q @ k.mT / math.sqrt(q.size(-1))).softmax(-1)
@@ -268,7 +267,6 @@ ENUMERATION = Benchmark(
 
 
 def _translation(sizes: Sizes, prior: Prior | None) -> tuple[Translation, Tensor, Tensor]:
-    """An untrained model, and words of sources and targets."""
     widths = TranslationSizes(*[sizes.width] * 4)
     model = Translation(sizes.vocabulary, sizes.vocabulary, sizes=widths, prior=prior)
     shapes = ((sizes.batch, sizes.sources), (sizes.batch, sizes.targets))

@@ -110,23 +110,6 @@ def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[s
 
 
 def _hold(folder: Path) -> None:
-    """Lock a folder for this process."""
-    folder = folder.resolve()
-    if folder in _held:
-        return
-    lock = FileLock(folder / ".lock")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(f"{folder} is in use by another process; wait for it, or choose another --out") from None
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror or error}; choose another --out") from error
-    _held[folder] = lock
-
-
-def _hold(folder: Path) -> None:
-    """Lock a folder for this process."""
     folder = folder.resolve()
     if folder in _held:
         return
@@ -193,7 +176,6 @@ def _remove_run(folder: Path) -> None:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain numbers and strings, for YAML."""
     plain: dict[str, Any] = json.loads(json.dumps(options, default=str))
     return plain
 

@@ -162,7 +162,6 @@ def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Confi
 
 
 def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in the types of their fields."""
     try:
         # the parser reads the words inside of a dictionary as numbers, in place
         found: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()

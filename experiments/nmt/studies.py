@@ -116,7 +116,6 @@ def _summary(finished: Finished) -> str:
 
 
 def _parts(finished: Finished) -> list[Part]:
-    """Alignments to look at, claims, what uncertainty is worth, the IBM models, and what the columns are."""
     runs = _runs(finished)
     first = {name: finished.configs[*place, finished.seeds[0]] for name, place in _named(finished).items()}
     legend = finished.fill(LEGEND) + f"\n\n{GOLD}" * bool(columns_of(runs, [ERRORS]))
@@ -195,7 +194,6 @@ def _below(runs: Mapping[str, Runs], text: str, column: Column, pairs: Iterable[
 
 
 def _links(runs: Mapping[str, Runs]) -> list[Claim]:
-    """The claim on the links of the inference network; none where there are no gold links or rows."""
     ours, soft = runs.get("categorical_enum", []), runs.get("soft", [])
     if not (PRIOR.values(ours) and POSTERIOR.values(soft)):
         return []
@@ -232,7 +230,6 @@ def claim_parts(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list
 
 
 def _ibm_part(config: TranslationConfig) -> list[Part]:
-    """The alignment error rate of IBM Model 1, trained on the same pairs; none without gold links."""
     train, test = load_text(config, "train"), load_text(config, "test")
     if test.gold is None:
         return []
@@ -243,7 +240,6 @@ def _ibm_part(config: TranslationConfig) -> list[Part]:
 
 
 def _selective_parts(runs: Mapping[str, Runs], config: TranslationConfig) -> list[Part]:
-    """Tables of what the uncertainty of the translations is worth, where it was measured."""
     if not config.selective_pairs:
         return []
     compared, soft = next(iter(MEASURES)), runs.get("soft", [])  # every scheme has the first measure

@@ -127,7 +127,6 @@ PRETRAINING = Study(
         Column("mass, 1st percentile", "key_mass_1_percent"),
     ),
     blocks=(HYBRID,),
-    picture="intervals",
     parts=lambda finished: list(pictures(finished)),
 )
 STUDIES = {study.name: study for study in (PRETRAINING,)}

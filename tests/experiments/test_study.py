@@ -35,10 +35,6 @@ class Task:
 
     config, script = Config, "experiments.nothing"
 
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        known = dict.fromkeys(("mean_score", "other_score", "val"), "a number")
-        return {name: known[name] for name in metrics}
-
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return ["no gain"] if metrics["mean_score"] == 0 else []
 
@@ -202,14 +198,6 @@ def test_only_a_whole_study_takes_the_place_of_published_numbers(
     monkeypatch.setattr(experiments.study, "RESULTS", tmp_path / "results")
     run_study({"made": study()}, options(tmp_path, results=None, **given))
     assert (tmp_path / "results").exists() == is_published
-
-
-def test_a_column_without_a_definition_is_told_before_anything_is_trained(
-    tmp_path: Path, trained: list[Config]
-) -> None:
-    with pytest.raises(ValueError, match="made: its task has no definition of one of score, test_loss"):
-        run_study({"made": study(columns=(Column("a", "score"), Column("b", "test_loss")))}, options(tmp_path))
-    assert trained == []
 
 
 @pytest.mark.parametrize(

@@ -144,10 +144,6 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
              ("runs/table/captioning-digits*/report.html",)),
     ],
-    "compare graph": [
-        Step(f"{GRAPH} table compare", f"{COMPARISON} --max-epochs 1 --num-samples 2",
-             ("runs/table/compare*/metrics.json", "runs/table/compare*/report.html")),
-    ],
     "list": [Step("python -m experiments", "", (), ("compare", "nmt"))],
     "own aligner": [
         Step(f"{NMT} train --dataset own --text FOLDER --guide marginal --encoder words --words-from context "

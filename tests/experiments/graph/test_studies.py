@@ -10,8 +10,8 @@ import torch
 
 from experiments.graph import studies
 from experiments.graph.config import GraphConfig
-from experiments.graph.model import chosen_graph
 from experiments.graph.studies import STUDIES, TASK
+from experiments.graph.train import chosen_graph
 from experiments.harness.options import StudyOptions
 from experiments.report.report import read_results
 from experiments.report.statistics import Difference, Estimate

@@ -16,15 +16,21 @@ from experiments.datasets.graphs.load import GraphData, read_own_graph
 from experiments.files import UserError
 from experiments.graph import train
 from experiments.graph.config import GraphConfig
-from experiments.graph.evaluation import (
+from experiments.graph.train import (
+    GraphTask,
+    build,
+    build_model,
+    chosen_graph,
+    draw_neighbourhood,
+    draw_reliability,
     edges_to_other_classes,
+    kl_factor,
+    perturbed,
     prediction_table,
     relative_attention,
     relative_entropies,
     uniform_guide,
 )
-from experiments.graph.model import build, build_model, chosen_graph, kl_factor, perturbed
-from experiments.graph.train import GraphTask, draw_neighbourhood, draw_reliability
 from experiments.run import load_trained, run
 from guides.schemes import build_scheme
 from pyro_attention import AttentionELBO, EdgeList, predict, sample_posterior

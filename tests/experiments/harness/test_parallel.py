@@ -36,11 +36,6 @@ def run_or_fail(config: Place) -> dict[str, float]:
     return {"square": number**2, "threads": torch.get_num_threads(), "here": os.getpid() == int(config.out.parent.name)}
 
 
-def die(config: Place) -> dict[str, float]:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return {}
-
-
 @pytest.mark.parametrize("engine", ["one", "two", "cluster"])
 def test_metrics_by_key_from_processes_of_one_thread_and_the_names_of_those_that_fail(engine: str) -> None:
     where: dict[str, Any] = {"workers": 2 if engine == "two" else 1}
@@ -78,13 +73,6 @@ def test_a_worker_returns_the_memory_of_a_run() -> None:
     found = run_all(resident, {i: blocks for i, blocks in enumerate((1, 1, 1000, 1, 1))}, workers=2, progress=False)
     sizes = [metrics["mb"] for metrics in found.values()]
     assert max(sizes[3:]) < sizes[1] + 200  # the run before took 400 MB
-
-
-def test_a_killed_worker_and_a_cluster_that_is_not_there_are_said_with_a_remedy() -> None:
-    with pytest.raises(UserError, match=r"^a worker process was killed.*--workers"):
-        run_all(die, {0: Place(Path("0")), 1: Place(Path("1"))}, workers=2, progress=False)
-    with pytest.raises(UserError, match="cluster nowhere cannot be reached"):
-        run_all(die, {0: Place(Path("0"))}, workers=1, cluster="nowhere", progress=False)
 
 
 SWEEP = f"""

@@ -13,16 +13,21 @@ from experiments.datasets.text.word_rules import join_words
 from experiments.harness.cli import run_commands
 from experiments.harness.options import StudyOptions
 from experiments.headlines.config import COMMANDS, HeadlineConfig
-from experiments.headlines.model import (
+from experiments.headlines.studies import table
+from experiments.headlines.train import (
+    HeadlineTask,
     LeadSampler,
     TrainingPairs,
     build,
     first_headlines,
+    lead_baseline,
     load_texts,
     load_vocabulary,
+    perplexity,
+    rouge,
+    summaries,
+    write_headlines,
 )
-from experiments.headlines.studies import table
-from experiments.headlines.train import HeadlineTask, lead_baseline, perplexity, rouge, summaries, write_headlines
 from experiments.report.report import read_results
 from experiments.report.statistics import paired_difference
 from experiments.run import load_trained
