@@ -1,6 +1,8 @@
 """List the commands: ``python -m experiments``."""
 
 import ast
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 
@@ -16,5 +18,7 @@ def commands() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print("usage: python -m experiments.COMMAND [options]; --help after a command lists its options\n")
-    print("\n".join(f"  {name:<15} {line}" for name, line in sorted(commands().items())))
+    lines = "\n".join(f"  {name:<15} {line}" for name, line in sorted(commands().items()))
+    usage = "python -m experiments.COMMAND [options]; --help after a command lists its options"
+    parser = ArgumentParser(usage=usage, description=lines, formatter_class=RawDescriptionHelpFormatter)
+    parser.parse_args(sys.argv[1:] or ["--help"])

@@ -34,10 +34,10 @@ from guides.names import (
     AblationSchemeName,
     AlignmentSchemeName,
     NormalizerName,
+    ObjectiveName,
     PriorName,
     SchemeName,
 )
-from guides.options import AlignmentSchemeOptions
 from pyro_attention import (
     Amortised,
     AttentionELBO,
@@ -62,6 +62,7 @@ from pyro_attention.normalizers import NORMALIZERS, Normalizer
 __all__ = ["Scheme", "build_normalizer", "build_scheme"]
 
 PriorFactory = Callable[[int, int], Prior]
+KLWeight = float | Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -94,20 +95,29 @@ class Scheme:
 def build_scheme(
     name: SchemeName | AblationSchemeName,
     *,
+    prior: PriorName = "contextual",
+    kl_weight: KLWeight = 1.0,
+    concentration: float = 10.0,
+    scale: float = 0.1,
+    prior_rate: float = 1.0,
+    prior_scale: float = 1.0,
+    learnable: bool = False,
+    objective: ObjectiveName = "elbo",
+    draws: int = 8,
+    learned_width: bool = False,
+    temperature: float = 0.5,
+    particles: int = 5,
+    top_k: int | None = None,
+    roulette: float = 0.0,
     plates: int = 2,
     all_nodes: bool = False,
-    **options: Any,
 ) -> Scheme:
     """Build a scheme of the table above; the options of other schemes are not used.
 
-    The options are those of :class:`guides.options.AlignmentSchemeOptions`, and ``kl_weight`` may be a schedule. A
-    fixed prior is Gamma(1, prior_rate), LogNormal(0, prior_scale) or Normal(0, prior_scale).
-
-    Args:
-        name: The scheme.
-        plates: Number of nested plates, which no objective then has to guess by another run of the model.
-        all_nodes: Of the contextual prior of weibull, gamma or lognormal on a graph.
-        options: The other options.
+    They are those of :class:`guides.AlignmentSchemeOptions`; besides, ``kl_weight`` may be a schedule, ``plates`` is
+    the number of nested plates, which no objective then has to guess by another run of the model, and ``all_nodes`` is
+    that of the contextual prior of weibull, gamma or lognormal on a graph. A fixed prior is Gamma(1, prior_rate),
+    LogNormal(0, prior_scale) or Normal(0, prior_scale).
 
     Raises:
         ValueError: An unknown name, or an option outside its range.
@@ -124,51 +134,55 @@ def build_scheme(
     names: tuple[str, ...] = get_args(SchemeName) + get_args(AblationSchemeName)
     if name not in names:
         raise ValueError(f"unknown inference scheme '{name}'; expected one of {', '.join(names)}")
-    chosen = AlignmentSchemeOptions(guide=name, **options)
-    if chosen.prior not in get_args(PriorName):
-        raise ValueError(f"unknown prior '{chosen.prior}'; expected one of {', '.join(get_args(PriorName))}")
+    if prior not in get_args(PriorName):
+        raise ValueError(f"unknown prior '{prior}'; expected one of {', '.join(get_args(PriorName))}")
     if name in get_args(AlignmentSchemeName):
-        return _alignment_scheme(name, chosen, plates)
-    weighted = AttentionELBO(kl_weight=chosen.kl_weight, max_plate_nesting=plates)
+        return _alignment_scheme(name, kl_weight, roulette, temperature, particles, top_k, plates)
+    weighted = AttentionELBO(kl_weight=kl_weight, max_plate_nesting=plates)
     if name == "soft":
         return Scheme(_factory("gamma_fixed"), Soft(), weighted)
     family: Any = FAMILIES[name]
-    positive = name in ("weibull", "gamma")
-    number = chosen.concentration if positive else chosen.scale
-    if chosen.objective == "evidence" and name != "gaussian":
+    if objective == "evidence" and name != "gaussian":
+        number = concentration if name in ("weibull", "gamma") else scale
 
         def around_scores(key_dim: int, heads: int) -> Prior:
             width = WidthNetwork(key_dim, heads, of="keys", initial=number, minimum=number / 100)
-            return ScorePrior(family(width) if chosen.learned_width else family(number, learnable=chosen.learnable))
+            return ScorePrior(family(width) if learned_width else family(number, learnable=learnable))
 
-        return Scheme(around_scores, FromPrior(), EvidenceELBO(chosen.draws, max_plate_nesting=plates))
-    prior: dict[str, Any] = {"rate": chosen.prior_rate} if positive else {"scale": chosen.prior_scale}
-    if all_nodes and chosen.prior == "contextual":
-        prior["all_nodes"] = True
-    factory = _factory(f"{'gamma' if positive else name}_{chosen.prior}", **prior)
-    return Scheme(factory, family(number, learnable=chosen.learnable), weighted)
+        return Scheme(around_scores, FromPrior(), EvidenceELBO(draws, max_plate_nesting=plates))
+    nodes: dict[str, Any] = {"all_nodes": True} if all_nodes and prior == "contextual" else {}
+    if name in ("weibull", "gamma"):
+        posterior, factory = (
+            family(concentration, learnable=learnable),
+            _factory(f"gamma_{prior}", rate=prior_rate, **nodes),
+        )
+    else:
+        posterior, factory = family(scale, learnable=learnable), _factory(f"{name}_{prior}", scale=prior_scale, **nodes)
+    return Scheme(factory, posterior, weighted)
 
 
-def _alignment_scheme(name: str, chosen: AlignmentSchemeOptions, plates: int) -> Scheme:
+def _alignment_scheme(
+    name: str, kl_weight: KLWeight, roulette: float, temperature: float, particles: int, top_k: int | None, plates: int
+) -> Scheme:
     families: dict[str, Callable[[], Family]] = {
         "marginal": Marginal,
         "sparse_marginal": Marginal,
         "hard_enum": Categorical,
         "categorical_enum": Categorical,
-        "sparse_enum": lambda: SparseCategorical(k=chosen.top_k),
-        "gumbel": lambda: GumbelSoftmax(chosen.temperature),
+        "sparse_enum": lambda: SparseCategorical(k=top_k),
+        "gumbel": lambda: GumbelSoftmax(temperature),
         "dirichlet": Dirichlet,
     }
     family = families.get(name, lambda: Categorical(enumerate=False))()
     elbo: ELBO
     if name in ("iwae", "wake_sleep"):
-        elbo = ImportanceELBO(chosen.particles, name, max_plate_nesting=plates)  # type: ignore[arg-type]
+        elbo = ImportanceELBO(particles, name, max_plate_nesting=plates)  # type: ignore[arg-type]
     elif "enumerate" in family.infer:
-        elbo = elbo_for(family, roulette=chosen.roulette, max_plate_nesting=plates)
+        elbo = elbo_for(family, roulette=roulette, max_plate_nesting=plates)
     else:
-        elbo = elbo_for(family, kl_weight=chosen.kl_weight, max_plate_nesting=plates)
+        elbo = elbo_for(family, kl_weight=kl_weight, max_plate_nesting=plates)
     if name == "sparse_marginal":
-        prior = _factory("sparse_alignment", k=chosen.top_k)
+        prior = _factory("sparse_alignment", k=top_k)
     else:
         prior = _factory("dirichlet" if name == "dirichlet" else "alignment")
     from_prior = ("marginal", "sparse_marginal", "hard_enum", "hard_sample")

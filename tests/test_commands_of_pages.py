@@ -15,7 +15,7 @@ import pytest
 
 from experiments.benchmarks import measuring, suite
 from experiments.report.report import RESULTS
-from tests.experiments.benchmarks.tiny import TINY
+from tests.experiments.benchmarks.test_suite import TINY
 from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixture)
 from tests.pages.commands import CHAINS
 from tests.pages.data import write_files

@@ -1,5 +1,6 @@
 """Options of the scripts on node classification."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -77,6 +78,12 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     feature_noise: ClosedUnitInterval = 0.0
     edge_noise: NonNegativeFloat = 0.0
 
+    GROUPS: ClassVar[Mapping[str, str]] = {
+        "data": "graph split_seed labels_per_class edge_noise",
+        "attention": "scores kl_scale prior_nodes",
+        "training": "weight_decay monitor",
+    }
+    EXPERT: ClassVar[str] = "kl_scale prior_nodes value_dropout monitor"
     USED_BY: ClassVar[UsedBy] = {
         "kl_scale": {"guide": WEIGHTS},
         "prior_nodes": {"guide": WEIGHTS, "prior": ("contextual",)},

@@ -21,7 +21,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from experiments.files import UserError, read_json, read_yaml, reading, write_text
-from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration
+from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration, unused
 
 Config = TypeVar("Config")
 Arguments = ParamSpec("Arguments")
@@ -58,8 +58,9 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
             "resume and overwrite are both set, expected one of them at most; to go on leave --overwrite out"
         )
     plain = _plain(asdict(config))
-    # a saved configuration read again by --config must not remove anything
-    del plain["resume"], plain["overwrite"]
+    # a saved configuration read again by --config must not remove anything, and says what is in force alone
+    for name in {"resume", "overwrite", *(option for option, _, _ in unused(config))}:
+        del plain[name]
     _hold(folder)
     present = [name for name in _WRITTEN if (folder / name).exists()]
     if present and not (folder / "config.yaml").is_file():

@@ -11,7 +11,7 @@ from scipy import stats
 
 import experiments.study
 from experiments.files import UserError
-from experiments.harness.folder import exclusive, open_run, read_metrics, write_environment, write_metrics
+from experiments.harness.folder import write_environment
 from experiments.harness.options import StudyOptions, TrainingOptions
 from experiments.report.report import read_results, write_results
 from experiments.report.statistics import Column
@@ -188,10 +188,8 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "is_published"),
-    [({}, True), ({"seeds": 5}, True), ({"seeds": 2}, False), ({"rows": ("soft",)}, False),
-     ({"changes": {"level": 1.0}}, False)],
-)  # fmt: skip
+    ("given", "is_published"), [({"seeds": 5}, True), ({"seeds": 2}, False), ({"changes": {"level": 1.0}}, False)]
+)
 def test_only_a_whole_study_takes_the_place_of_published_numbers(
     given: dict[str, Any], is_published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +201,6 @@ def test_only_a_whole_study_takes_the_place_of_published_numbers(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "mode"}, "name 'mode': expected one of made; did you mean 'made'"),
         ({"rows": ("soft", "god")}, "rows 'god': expected one of soft, good, better"),
         ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
     ],
@@ -213,24 +210,8 @@ def test_what_a_study_has_not_is_named(given: dict[str, Any], message: str, tmp_
         run_study({"made": study()}, options(tmp_path, **given))
 
 
-def test_an_interrupted_overwriting_leaves_no_older_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else resume would read those that had not begun again."""
-
-    def version(number: int, **given: Any) -> float:
-        @exclusive
-        def one(_: Any, config: Config) -> dict[str, float]:
-            open_run(config.out, config)  # type: ignore[arg-type]
-            if not (config.out / "metrics.json").is_file():  # type: ignore[operator]
-                if number == 2 and config.seed == 1 and given.get("overwrite"):
-                    raise KeyboardInterrupt
-                write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
-                write_metrics(config.out, {"mean_score": float(number)}, {"mean_score": "of the code"})  # type: ignore[arg-type]
-            return dict(read_metrics(config.out))  # type: ignore[arg-type]
-
-        monkeypatch.setattr(experiments.study, "run", one)
-        return run_study({"made": study(rows={"soft": {}})}, options(tmp_path, **given))["soft/mean_score"]
-
-    assert version(1) == 1
-    with pytest.raises(KeyboardInterrupt):
-        version(2, overwrite=True)
-    assert version(2, resume=True) == 2
+def test_overwriting_removes_all_runs_before_the_first_begins(tmp_path: Path, trained: list[Config]) -> None:
+    run_study({"made": study()}, options(tmp_path))
+    run_study({"made": study()}, options(tmp_path, overwrite=True))  # whose folders must not be there
+    assert len(trained) == 2 * 9
+    assert all(config.resume and not config.overwrite for config in trained)

@@ -5,7 +5,6 @@ import gc
 import json
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -227,24 +226,11 @@ def test_resuming_a_finished_run_trains_no_more(kind, patience, epochs, tmp_path
     assert_same(train(tmp_path, kind, at=range(100), resume=True, patience=patience), expected)
 
 
-def test_a_run_does_not_go_on_from_a_bad_checkpoint(folder, uninterrupted, tmp_path):
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "checkpoints" / "last.ckpt"
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(UserError, match=r"(?s)checkpoints/last\.ckpt .*pass --overwrite"):
-        train(tmp_path, resume=True)
-
-
 def draw():
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def draw_on_cuda():
-    return torch.rand(3, device="cuda").tolist()
-
-
-@pytest.mark.parametrize("draw", [draw, pytest.param(draw_on_cuda, marks=pytest.mark.cuda)])
-def test_random_states_come_back_from_a_file_without_pickled_objects(draw, tmp_path):
+def test_random_states_come_back_from_a_file_without_pickled_objects(tmp_path):
     torch.save(RandomState(0).state_dict(), tmp_path / "state")
     expected = draw()
     pyro.set_rng_seed(7)
@@ -310,19 +296,9 @@ class Diverged(Training):
         return {"loss": torch.tensor(float("nan"))}
 
 
-NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
-
-
-@pytest.mark.parametrize(
-    ("kind", "device", "said"),
-    [
-        (Diverged, "auto", "no epoch has a finite val_loss; try a smaller learning rate"),
-        pytest.param(Training, "cuda", "torch finds no GPU; pass --device cpu", marks=NO_GPU),
-    ],
-)
-def test_a_training_that_cannot_be_says_what_to_do(kind, device, said, tmp_path):
-    with pytest.raises(UserError, match=said):
-        train(tmp_path, kind, epochs=2, device=device)
+def test_a_training_that_cannot_be_says_what_to_do(tmp_path):
+    with pytest.raises(UserError, match="no epoch has a finite val_loss; try a smaller learning rate"):
+        train(tmp_path, Diverged, epochs=2)
 
 
 # what is left and shown

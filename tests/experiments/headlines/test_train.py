@@ -45,14 +45,9 @@ GUNMAN = "police killed the gunman"
         # Lin (2004), section 3.1: both share as many words with the reference, and a longer one in order
         ("police kill the gunman", [GUNMAN], (75.0, 100 / 3, 75.0)),
         ("the gunman kill police", [GUNMAN], (75.0, 100 / 3, 50.0)),
-        # 2 of 3 words and 2 of 4: 2 P R / (P + R) = 4 / 7; no pair of words; in order only one after the other
-        ("police , the end", [GUNMAN], (400 / 7, 0.0, 400 / 7)),
-        # a word counts as often as the reference has it
-        ("the the the the", [GUNMAN], (25.0, 0.0, 25.0)),
         ("Police KILLED the 'gunman' !", [GUNMAN], (100.0, 100.0, 100.0)),
         # the best of the references, for each score
         ("police kill the gunman", ["nothing", GUNMAN, "police"], (75.0, 100 / 3, 75.0)),
-        ("# .", [GUNMAN], (0.0, 0.0, 0.0)),
     ],
 )
 def test_worked_examples_of_rouge(headline, references, expected):

@@ -25,7 +25,6 @@ def ids(*sentences):
 @pytest.mark.parametrize(
     ("val", "probabilities"),
     [
-        ([[5]], [2 / 10, 3 / 10]),
         ([[4, 4], []], [4 / 10, 4 / 10, 3 / 10, 3 / 10]),
         ([[6, 4]], [1 / 10, 4 / 10, 3 / 10]),
     ],
