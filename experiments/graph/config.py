@@ -20,7 +20,6 @@ class GraphConfig(TrainingOptions, SchemeOptions):
 
     Args:
         dataset: The graph.
-        max_epochs: Epochs at most.
         patience: Epochs without as good a validation accuracy or loss before training stops.
         num_samples: Samples of a prediction.
         normalizer: What makes weights of positive numbers: a softmax over the neighbours; doubly_normalized, first over
@@ -45,7 +44,6 @@ class GraphConfig(TrainingOptions, SchemeOptions):
         dropout: In the architecture gat, dropout of the inputs of both layers and of the attention weights; in the
             residual ones, behind the input layer and inside the network after each attention.
         weight_decay: L2 penalty on every parameter.
-        seed: Seed of the initial weights and of all noise.
         split_seed: Seed of the split of digits and dblp, or number of the split of graphs that have several.
         labels_per_class: Training labels kept in each class, or all of a class that has fewer, drawn by the seed; all
             when omitted.

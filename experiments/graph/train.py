@@ -63,7 +63,7 @@ from pyro_attention.analysis import (
     selective_accuracy,
     split_variance,
 )
-from pyro_attention.plots import intervals, reliability
+from pyro_attention.plots import reliability
 from pyro_attention.posterior.predictive import Prediction, seeded
 
 Batch = tuple[Tensor, EdgeList, Tensor, Tensor]
@@ -192,8 +192,6 @@ def _by_rows(features: Tensor) -> Tensor:
 
 # training and pictures
 
-_SAMPLES = 200
-
 
 class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
     """Classes of nodes, on the graph that the options choose or on one of your own.
@@ -247,11 +245,9 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
 
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         print(prediction_table(metrics), end="\n\n")
-        trained = load_trained(self, config)
-        for name, draw in (("reliability", draw_reliability), ("neighbourhood", draw_neighbourhood)):
-            figure, ((axes,),) = panels(1, 1, size=(5, 4))
-            draw(trained, axes)
-            print(save(figure, folder / "figures" / f"{name}.png"))
+        figure, ((axes,),) = panels(1, 1, size=(5, 4))
+        draw_reliability(load_trained(self, config), axes)
+        print(save(figure, folder / "figures" / "reliability.png"))
 
 
 train = partial(run_and_show, GraphTask())
@@ -266,28 +262,6 @@ def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
     )  # fmt: skip
     confidence, classes = found.mean[data.test_mask].max(-1)
     reliability(confidence, classes == data.labels[data.test_mask], axes=axes)
-
-
-def draw_neighbourhood(trained: TrainedGraph, axes: Axes) -> None:
-    """Posterior of the output layer's attention around the test node with the most mixed neighbourhood."""
-    data, graph, node = trained.data, trained.graph, _mixed_node(trained)
-    edges = (graph.targets.index == node).nonzero().squeeze(-1)
-    samples = sample_posterior(trained.guide, *trained.inputs, num_samples=_SAMPLES, seed=trained.config.seed)
-    weights = list(samples.values())[-1][:, edges].mean(-1).cpu()
-    names = [f"{data.labels[one].item()}{' (itself)' * (one == node)}" for one in graph.sources.index[edges].tolist()]
-    intervals(weights, names, axes=axes)
-    axes.set(title=f"attention of test node {node} (class {data.labels[node]})", xlabel="class of the neighbour")
-
-
-def _mixed_node(trained: TrainedGraph) -> int:
-    """The test node (with 6 to 14 neighbours, if there is one) whose neighbours' classes have the largest entropy."""
-    data, graph = trained.data, trained.graph
-    classes = torch.nn.functional.one_hot(data.labels, data.num_classes).float()
-    counts = graph.targets.sum(classes[graph.sources.index])
-    degree = counts.sum(-1)
-    entropy = torch.special.entr(counts / degree.clamp(min=1).unsqueeze(-1)).sum(-1)
-    suitable = data.test_mask & (degree >= 7) & (degree <= 15)
-    return int(entropy.masked_fill(~(suitable if suitable.any() else data.test_mask), -1).argmax())
 
 
 # metrics

@@ -143,7 +143,6 @@ def test_the_names_of_the_options_are_those_of_what_is_built():
         (GRAPHS, "train --guide=weibul", "--guide: .*'soft', 'weibull', .*; did you mean 'weibull'"),
         (GRAPHS, "train --gudie soft", "no option --gudie; did you mean '--guide'"),
         (GRAPHS, "train --lr 0.1", "no option --lr; did you mean '--learning-rate'"),
-        (GRAPHS, "table bam1 --architecture gta", "--architecture: .*; did you mean 'gat'"),
         (GRAPHS, "table", "required: name"),
         (TRANSLATION, "train --max-epochs 0", "--max-epochs: 0, expected a whole number from 1$"),
         (TRANSLATION, "train --k-max -1", "--k-max: -1, expected a whole number from 1 or null$"),
