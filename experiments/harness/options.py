@@ -267,8 +267,7 @@ def option_parser(
     if issubclass(trains, TrainingOptions):
         parser.add_argument("--help-all", action="help", help="Show all options, those for experts too.")
         _arrange(parser, trains, everything=everything)
-        required = [action.dest for action in parser._positionals._group_actions]
-        parser.usage = " ".join([parser.prog, *required, "[options]"])
+        parser.usage = " ".join([parser.prog, *(one.dest for one in parser._positionals._group_actions), "[options]"])
     return parser
 
 
