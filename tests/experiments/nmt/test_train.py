@@ -165,7 +165,7 @@ def test_one_cycle_is_planned_over_all_epochs(tmp_path, rates):
     config = tiny_config(tmp_path, **PLAIN, schedule="one-cycle", max_epochs=4)
     run(config)
     assert len(rates) == 12
-    assert rates[1] == pytest.approx(0.002)
+    assert rates[1] == max(rates) <= 0.002
     assert rates[1:] == sorted(rates[1:], reverse=True)
     assert rates[-1] < 0.002 / 100
     with pytest.raises(UserError, match="max_epochs"):
