@@ -2,10 +2,8 @@
 
 import ast
 import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
-
-from experiments.files import did_you_mean
-from experiments.harness.cli import user_error
 
 
 def commands() -> dict[str, str]:
@@ -19,18 +17,8 @@ def commands() -> dict[str, str]:
     return found
 
 
-def main() -> int:
-    """Print the commands; no other word than --help is taken."""
-    given = sys.argv[1:]
-    if given and given[0] not in ("-h", "--help"):
-        near = did_you_mean(
-            [f"python -m experiments.{name}" for name in commands()], f"python -m experiments.{given[0]}"
-        )
-        return user_error(f"'{given[0]}' is one word too many; --help lists the commands{near}", code=2)
-    print("usage: python -m experiments.COMMAND [options]; --help after a command lists its options\n")
-    print("\n".join(f"  {name:<15} {line}" for name, line in sorted(commands().items())))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    lines = "\n".join(f"  {name:<15} {line}" for name, line in sorted(commands().items()))
+    usage = "python -m experiments.COMMAND [options]; --help after a command lists its options"
+    parser = ArgumentParser(usage=usage, description=lines, formatter_class=RawDescriptionHelpFormatter)
+    parser.parse_args(sys.argv[1:] or ["--help"])

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from experiments.files import user_errors
-from experiments.harness.folder import exclusive, open_training
+from experiments.harness.folder import exclusive, open_training, write_metrics
 from experiments.harness.options import TrainingOptions
-from experiments.harness.results import write_metrics
 from experiments.harness.training import Fitted, Trained, load_best
-from experiments.report.tables import metrics_table
+from experiments.report.report import metrics_table
 
 Config = TypeVar("Config", bound=TrainingOptions)
 Data = TypeVar("Data")

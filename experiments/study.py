@@ -10,20 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from statistics import fmean
 from typing import Any, Literal
 
 from experiments.files import UserError, expected_one_of
 from experiments.harness.cli import option_words
-from experiments.harness.folder import exclusive, open_run
+from experiments.harness.folder import exclusive, open_run, write_metrics
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
-from experiments.harness.results import write_metrics
-from experiments.report.columns import Cell, Column, Row, Runs
-from experiments.report.figures import Panel, level_curves, row_intervals, save
-from experiments.report.report import Part, Report
-from experiments.report.results import RESULTS, source_of, write_results
-from experiments.report.statistics import Difference
+from experiments.report.figures import Panel, level_curves, save
+from experiments.report.report import RESULTS, Part, Report, source_of, write_results
+from experiments.report.statistics import Cell, Column, Difference, Row, Runs
 from experiments.run import Task, run
 
 Options = Mapping[str, Any]
@@ -69,7 +67,7 @@ class Study:
         paper: The paper's numbers by row, and by level in a wide table.
         seeded: Further options that are the seed, such as the number of a fixed split.
         named: Options that are asked for with the study, such as a pretrained model: its file is named after them.
-        picture: What is drawn: every row with its "intervals", or "curves" over the levels; nothing when "".
+        picture: Whether "curves" over the levels are drawn.
         parts: What else is reported.
         summary: What was found, in one or two sentences.
         grid: Settings of a row that a search tries on validation data.
@@ -101,7 +99,7 @@ class Study:
     seeds: int = 3
     seeded: Sequence[str] = ()
     named: Sequence[str] = ()
-    picture: Literal["", "intervals", "curves"] = ""
+    picture: Literal["", "curves"] = ""
     parts: Callable[[Finished], Sequence[Part]] = lambda _: ()
     summary: Callable[[Finished], str] = lambda _: ""
     grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)
@@ -129,20 +127,18 @@ class Study:
         lacking = {self.against.get(row, self.baseline) for row in rows} - set(rows)
         if lacking:
             raise UserError(f"rows are compared with '{lacking.pop()}', which has to be among them")
-        if options.base and not self.base:
-            raise UserError(f"base is for studies whose rows go on from another training, and {self.name} is none")
         return replace(
             self,
             rows={name: self.rows[name] for name in rows},
             levels={name: {**self.levels[name], **options.changes} for name in options.levels or self.levels},
-            base={**self.base, **options.base},
+            base={**self.base, **options.changes} if self.base else {},
             seeds=options.seeds or self.seeds,
         )
 
     def whole(self, options: StudyOptions) -> bool:
         """Whether what is asked for is the study as it is declared, or some of its levels, with as many seeds."""
         few = options.seeds is not None and options.seeds < self.seeds
-        return not (few or options.rows or options.base or options.first_seed or options.changes.keys() - self.named)
+        return not (few or options.rows or options.first_seed or options.changes.keys() - self.named)
 
 
 @dataclass(frozen=True)
@@ -302,24 +298,19 @@ def _named(studies: Mapping[str, Study], options: StudyOptions) -> Study:
 
 
 def _trained(study: Study, options: StudyOptions, command: str, results: Path | None) -> Finished:
-    for level in study.levels:  # before hours of training, after which they are asked for
-        columns = study.level_columns.get(level, study.columns)
-        try:
-            study.task.definitions({column.metric.replace("{kind}", "mean"): 0.0 for column in columns})
-        except (KeyError, StopIteration) as error:
-            names = ", ".join(column.metric for column in columns)
-            raise ValueError(f"{study.name}: its task has no definition of one of {names}; add it there") from error
     name = _name(study, options)
     folder = options.out or Path("runs", command, name)
-    open_run(folder, options, free=("seeds", "rows", "changes", "base"))
+    open_run(folder, options, free=("seeds", "rows", "changes"))
     first = options.first_seed or (1000 if command == "search" else 0)
     bases, configs = _configs(study, options, folder, range(first, first + study.seeds))
+    if options.overwrite:  # all at once: what an interrupted study leaves can be continued, and holds nothing older
+        for config in (*bases.values(), *configs.values()):
+            rmtree(config.out, ignore_errors=True)
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
-            partial(run, study.task), {key: _to_continue(config) for key, config in configs.items()},
-            workers=options.workers, cluster=options.cluster, progress=options.progress,
-            describe=_shown,
+            partial(run, study.task), configs, workers=options.workers, cluster=options.cluster,
+            progress=options.progress,
         )  # fmt: skip
 
     if bases:
@@ -334,19 +325,7 @@ def _trained(study: Study, options: StudyOptions, command: str, results: Path | 
 
 
 def _shown(key: Sequence[Any], *_: Any) -> str:
-    """A training in words."""
     return ", ".join(str(part) for part in key if part != "")
-
-
-def _to_continue(config: Any) -> Any:
-    """The configuration of a run, which is removed before the first training begins, if it is to be.
-
-    What an interrupted study or a worker that dies leaves can then be continued, and holds nothing that is older.
-    """
-    if not config.overwrite:
-        return config
-    exclusive(open_run)(Path(str(config.out)), config)
-    return replace(config, overwrite=False, resume=True)
 
 
 def _name(study: Study, options: StudyOptions) -> str:
@@ -360,13 +339,10 @@ def _name(study: Study, options: StudyOptions) -> str:
 
 
 def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
-    """Options that are others than those of the study, and not named with it."""
-    changes = {name: value for name, value in options.changes.items() if name not in study.named}
-    return {**{f"base_{name}": value for name, value in options.base.items()}, **changes}
+    return {name: value for name, value in options.changes.items() if name not in study.named}
 
 
 def _changed(study: Study, options: StudyOptions) -> str:
-    """The options that are others, in words."""
     pairs = [(name.replace("_", " "), getattr(value, "name", value)) for name, value in _others(study, options).items()]
     return f"Other than said here: {', '.join(f'{name} {value}' for name, value in pairs)}." if pairs else ""
 
@@ -397,7 +373,6 @@ def _configs(
 
 
 def _how_compared(finished: Finished) -> str:
-    """What the numbers of the table are."""
     seeds = len(finished.seeds)
     if seeds == 1:
         return "One seed."
@@ -412,7 +387,6 @@ def _how_compared(finished: Finished) -> str:
 
 
 def _labels(finished: Finished, row: str, level: str) -> Row:
-    """The columns that say which row it is."""
     study = finished.study
     labels = {} if study.wide or not study.axis else {study.axis: level}
     against = {"compared with": study.reference(row) or ""} if study.against else {}
@@ -458,26 +432,14 @@ def _block_parts(finished: Finished) -> Iterator[Part]:
 
 def _pictures(finished: Finished) -> Iterator[Part]:
     study, values = finished.study, finished.values
-    if study.picture == "intervals":
-        shown = [
-            Panel(
-                f"{level} {column.name}".strip(),
-                {row: [values(row, column, level)] for row in finished.rows},
-                {row: float(numbers[level]) for row, numbers in study.paper.items() if study.wide and level in numbers},
-            )
-            for level in study.levels
-            for column in finished.main(level)
-        ]
-        figure = row_intervals(shown)
-    elif study.picture == "curves":
+    if study.picture == "curves":
         shown = [
             Panel(one.name, {row: [values(row, one, level) for level in study.levels] for row in finished.rows})
             for one in finished.present([*study.columns, *study.more], *study.levels)
         ]
         figure = level_curves(shown, list(study.levels), axis=study.axis)
-    else:
-        return
-    yield Part(picture=save(figure, finished.pictures / f"{finished.name}.png"), caption=finished.fill(study.title))
+        picture = save(figure, finished.pictures / f"{finished.name}.png")
+        yield Part(picture=picture, caption=finished.fill(study.title))
 
 
 def _publish(
@@ -493,7 +455,7 @@ def _publish(
     write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
-    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels", "base")}
+    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels")}
     words = [
         option_words(name, value) for name, value in {**given, **options.changes}.items() if value not in (None, (), {})
     ]

@@ -14,8 +14,8 @@ from contextlib import chdir
 import pytest
 
 from experiments.benchmarks import measuring, suite
-from experiments.report.results import RESULTS
-from tests.experiments.benchmarks.tiny import TINY
+from experiments.report.report import RESULTS
+from tests.experiments.benchmarks.test_suite import TINY
 from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixture)
 from tests.pages.commands import CHAINS
 from tests.pages.data import write_files

@@ -8,8 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +17,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from experiments.files import UserError
-from experiments.report.columns import Row
-from experiments.report.statistics import Estimate
+from experiments.report.statistics import Estimate, Row
 
 Step = Callable[[], object]
 
@@ -50,7 +47,7 @@ class Benchmark:
     device: Literal["cpu", "cuda"] = "cpu"
 
     def measure(self, rounds: int) -> list[Row]:
-        """A row for each contestant at each size."""
+        """A row for each contestant at each size: medians, and the 10 % and 90 % quantile of the ratio."""
         rows = list[Row]()
         for name, size in tqdm(self.sizes.items(), unit="size", disable=not sys.stderr.isatty(), leave=False):
             # on the CPU none: a device in charge takes time at every call of torch
@@ -58,39 +55,26 @@ class Benchmark:
                 steps = {one: step for one in self.contestants if (step := self.make_step(one, size)) is not None}
                 peaks = {one: self._peak(one, size, step) for one, step in steps.items() if self.memory}
                 times = interleave(steps, rounds=rounds, warm_up=max(1, rounds // 10)) if steps else {}
-            for one, timing in times.items():
-                memory = {"MB": Estimate(peaks[one], digits=0)} if self.memory else {}
-                rows.append({"size": name, "contestant": one} | timing.cells() | memory)
+            for one, taken in times.items():
+                low, ratio, high = _quantiles(taken / times[self.contestants[0]])
+                cells = {"ratio": Estimate(ratio), "10-90 % of the ratio": f"{low:.2f} - {high:.2f}"}
+                cells |= {"ms": Estimate(_quantiles(taken)[1], digits=1)}
+                rows.append({"size": name, "contestant": one} | cells | ({"MB": peaks[one]} if self.memory else {}))
         return rows
 
-    def _peak(self, contestant: str, size: Any, step: Step) -> float:
+    def _peak(self, contestant: str, size: Any, step: Step) -> Estimate:
         if self.device == "cpu":
-            return peak_memory(self.make_step, contestant, size)
+            return Estimate(peak_memory(self.make_step, contestant, size), digits=0)
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         for _ in range(2):
             step()
-        return (torch.cuda.max_memory_allocated() - before) / 1e6
+        return Estimate((torch.cuda.max_memory_allocated() - before) / 1e6, digits=0)
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Times of one contestant: median, 10 % and 90 % quantile over rounds of a call's time in milliseconds.
-
-    Beside them those of its ratio, the time divided by that of the reference in the same round.
-    """
-
-    median: float
-    low: float
-    high: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-
-    def cells(self) -> Row:
-        """Cells of a table."""
-        spread = f"{self.ratio_low:.2f} - {self.ratio_high:.2f}"
-        return {"ratio": Estimate(self.ratio), "10-90 % of the ratio": spread, "ms": Estimate(self.median, digits=1)}
+def _quantiles(values: Tensor) -> list[float]:
+    # of an even number of rounds torch's own median would be the lower middle one
+    return values.quantile(torch.tensor([0.1, 0.5, 0.9], dtype=values.dtype, device="cpu")).tolist()
 
 
 def training_step(
@@ -117,8 +101,8 @@ def training_step(
     return step
 
 
-def interleave(contestants: Mapping[str, Step], *, rounds: int, warm_up: int) -> dict[str, Timing]:
-    """Time the contestants in turn, rounds after those of the warm-up; the first is the reference of the ratios.
+def interleave(contestants: Mapping[str, Step], *, rounds: int, warm_up: int) -> dict[str, Tensor]:
+    """Time the contestants in turn, rounds after those of the warm-up: milliseconds ``[rounds]`` of each.
 
     Where torch's default device is a GPU, times are those between events on it.
     """
@@ -129,14 +113,7 @@ def interleave(contestants: Mapping[str, Step], *, rounds: int, warm_up: int) ->
             elapsed = clock(call)
             if turn >= warm_up:
                 times[name].append(elapsed)
-    samples = {name: torch.tensor(values, dtype=torch.float64, device="cpu") for name, values in times.items()}
-    reference = next(iter(samples.values()))
-    return {name: Timing(*_spread(values), *_spread(values / reference)) for name, values in samples.items()}
-
-
-def _spread(values: Tensor) -> list[float]:
-    """Median, 10 % and 90 % quantile; of an even number of rounds torch's own median would be the lower middle one."""
-    return values.quantile(torch.tensor([0.5, 0.1, 0.9], dtype=values.dtype, device="cpu")).tolist()
+    return {name: torch.tensor(values, dtype=torch.float64, device="cpu") for name, values in times.items()}
 
 
 def _wall_time(call: Step) -> float:
@@ -156,31 +133,23 @@ def _event_time(call: Step) -> float:
 
 
 def peak_memory(prepare: Callable[..., Any], *arguments: Any) -> float:
-    """Memory that calls need at their peak beyond what was there before the first one, in MB (10^6 bytes).
+    """Memory that calls need at their peak beyond what was there before the first one, in MB (10^6 bytes), on Linux.
 
     ``prepare``, a function of a module, makes the call of the arguments, in a new process; the first call leaves behind
     what the second finds, such as gradients. The process is forked from one that has only imported what it needs: one
     that is started the usual way inherits this one's peak (Linux keeps ``ru_maxrss`` across exec).
-
-    Raises:
-        UserError: The process was killed or ran out of memory.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([prepare.__module__])  # counts before the first process only
-    try:
-        with ProcessPoolExecutor(1, context) as pool:
-            return pool.submit(_peak_here, prepare, arguments, torch.get_num_threads()).result()
-    except (BrokenProcessPool, MemoryError, RuntimeError) as error:
-        raise UserError(f"no peak memory of {prepare.__name__}{arguments}: {error}; free some memory") from error
+    with ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(_peak_here, prepare, arguments, torch.get_num_threads()).result()
 
 
 def _peak_here(prepare: Callable[..., Any], arguments: tuple[Any, ...], threads: int) -> float:
     torch.set_num_threads(threads)
     call = prepare(*arguments)
-    with suppress(OSError):  # Linux lowers the peak to the present size: the preparation's own would hide the calls'
-        Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5")  # lowers the peak, which may be that of the preparation
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(2):
         call()
-    unit = 1 if sys.platform == "darwin" else 1024
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit / 1e6
+    return 1024e-6 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -1,19 +1,345 @@
-"""Training steps of whole networks: MCAN, and a BERT of MiniLM's size out of transformers made Bayesian."""
+"""Training steps of whole networks: classifiers, translation with latent alignments, MCAN, and a converted BERT."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pyro
+import pyro.distributions as dist
 import torch
-from torch import Tensor
+from pyro.infer import TraceEnum_ELBO, TraceMeanField_ELBO
+from torch import Tensor, nn
+from torch.distributions import Gamma, kl_divergence
+from torch.distributions import Weibull as TorchWeibull
+from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention
 
-from experiments.benchmarks.measuring import Benchmark, training_step
+from experiments.benchmarks.measuring import Benchmark, Step, training_step
+from experiments.harness.options import Precision
+from experiments.harness.training import resolve_precision
+from guides.inference_network import AlignmentNetwork
+from guides.schemes import build_scheme
+from models.nmt import Translation, TranslationSizes
 from models.vqa import MCAN, MCANSizes
-from pyro_attention import AttentionELBO, AttentionGuide, LogNormal, Soft, Weibull
-from pyro_attention.families.base import Family
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    ContextualGammaPrior,
+    Dense,
+    LogNormal,
+    MultiheadAttention,
+    Soft,
+    Weibull,
+    sample_posterior,
+)
+from pyro_attention.families.base import Family, Prior
+from pyro_attention.families.key_network import KeyNetwork
+from pyro_attention.likelihoods import TokenLikelihood
+
+# Self-attention: ours against attention written without this library
+
+CONCENTRATION, DROPOUT = 10.0, 0.1
+BY_HAND, FUSED, MC_DROPOUT = "softmax, hand-written", "scaled_dot_product_attention", "MC dropout"
+NAIVE, STOCK = "naive Bayesian, hand-written", "stock Pyro, two passes"
+OURS = {"soft, ours": Soft(), "Weibull, ours": Weibull(CONCENTRATION)}
+CONTESTANTS = (BY_HAND, FUSED, MC_DROPOUT, *OURS, NAIVE, STOCK)
+
+
+@dataclass(frozen=True)
+class Classified:
+    """Sizes of the classifier and its batch."""
+
+    batch: int = 32
+    length: int = 64
+    width: int = 128
+    heads: int = 4
+    layers: int = 2
+    classes: int = 2
+
+
+class PeerAttention(nn.Module):
+    """Multi-head attention of a contestant as it is written without this library.
+
+    The Bayesian ones have Weibull weights S with mean softmax(scores), and a contextual Gamma prior, for every query
+    and key. By hand, as one writes it down, the KL from torch's distributions evaluates lgamma of the prior at every
+    query and key, though it depends on the key alone. With stock Pyro S is the value of a sample site.
+    """
+
+    def __init__(self, contestant: str, sizes: Classified, name: str) -> None:
+        super().__init__()
+        self.contestant, self.heads, self.name = contestant, sizes.heads, name
+        self.in_guide, self.kl = False, torch.zeros(())
+        self.query, self.key, self.value, self.out = (nn.Linear(sizes.width, sizes.width) for _ in range(4))
+        if contestant in (NAIVE, STOCK):
+            self.prior = KeyNetwork(sizes.width // sizes.heads)
+
+    def forward(self, *vectors: Tensor, **_: bool) -> tuple[Tensor]:
+        layers = self.query, self.key, self.value
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f, x in zip(layers, vectors, strict=True))
+        return (self.out(self._mix(q, k, v).transpose(1, 2).flatten(-2)),)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.contestant == FUSED:
+            return scaled_dot_product_attention(q, k, v)
+        weights = (q @ k.mT / math.sqrt(q.size(-1))).softmax(-1)
+        if self.contestant == MC_DROPOUT:  # random weights without a posterior
+            weights = dropout(weights, DROPOUT)
+        elif self.contestant != BY_HAND:
+            weights = self._sample(weights / math.gamma(1 + 1 / CONCENTRATION), k)
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights @ v
+
+    def _sample(self, scale: Tensor, k: Tensor) -> Tensor:
+        sample: Tensor
+        if self.in_guide:
+            sample = pyro.sample(self.name, dist.Weibull(scale, CONCENTRATION).to_event(3))
+            return sample
+        prior = self.prior(k, Dense()).exp().expand_as(scale)
+        if self.contestant == STOCK:
+            sample = pyro.sample(self.name, dist.Gamma(prior, 1.0).to_event(3))
+            return sample
+        posterior = TorchWeibull(scale, torch.full_like(scale, CONCENTRATION), validate_args=False)
+        self.kl = kl_divergence(posterior, Gamma(prior, torch.ones_like(scale), validate_args=False)).sum()
+        return posterior.rsample()
+
+
+class Classifier(nn.Module):
+    """Transformer encoder, mean over positions and linear classifier, as a Pyro model and by hand.
+
+    Our attention has weights from a contextual Gamma prior.
+    """
+
+    attention: Any
+
+    def __init__(self, contestant: str, sizes: Classified) -> None:
+        super().__init__()
+        width, hidden, names = sizes.width, 4 * sizes.width, [f"layers.{i}" for i in range(sizes.layers)]
+        self.attention = nn.ModuleList()
+        for name in names:
+            if contestant in OURS:
+                prior = ContextualGammaPrior(width // sizes.heads)
+                self.attention.append(MultiheadAttention(width, sizes.heads, name=name, prior=prior))
+            else:
+                self.attention.append(PeerAttention(contestant, sizes, name))
+        self.feed_forward = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in names
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in 2 * names)
+        self.out = nn.Linear(width, sizes.classes)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits ``[B, classes]`` of vectors ``[B, N, D]``."""
+        for i, (attention, feed_forward) in enumerate(zip(self.attention, self.feed_forward, strict=True)):
+            x = self.norms[2 * i](x + attention(x, x, x, need_weights=False)[0])
+            x = self.norms[2 * i + 1](x + feed_forward(x))
+        found: Tensor = self.out(x.mean(1))
+        return found
+
+    def forward(self, x: Tensor, labels: Tensor) -> None:
+        with pyro.plate("batch", len(x)):
+            pyro.sample("labels", dist.Categorical(logits=self.logits(x)), obs=labels)
+
+    def guide(self, x: Tensor, labels: Tensor) -> None:  # noqa: ARG002
+        """The guide of stock Pyro, which runs the whole network, too."""
+        for layer in self.attention:
+            layer.in_guide = True
+        with pyro.plate("batch", len(x)):
+            self.logits(x)
+        for layer in self.attention:
+            layer.in_guide = False
+
+    def loss_by_hand(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Cross entropy, summed over the batch, and the KL that the attention layers leave behind."""
+        loss = cross_entropy(self.logits(x), labels, reduction="sum")
+        return loss + sum(layer.kl for layer in self.attention)
+
+
+def make_loss(contestant: str, sizes: Classified) -> tuple[Classifier, Callable[..., Tensor]]:
+    """A network, and the loss of inputs ``[B, N, D]`` and labels ``[B]``.
+
+    The KL of Weibull and Gamma of stock Pyro is the one that this library registers: torch and Pyro have none and
+    would sample it.
+    """
+    network = Classifier(contestant, sizes)
+    if contestant in OURS:
+        return network, AttentionELBO()(network, AttentionGuide(network, OURS[contestant]))
+    if contestant == STOCK:
+        return network, partial(TraceMeanField_ELBO().differentiable_loss, network, network.guide)
+    return network, network.loss_by_hand
+
+
+def make_classifier_step(contestant: str, sizes: Classified) -> Step:
+    """Forward, backward and Adam of a contestant; the step returns the loss."""
+    torch.manual_seed(0)
+    x = torch.randn(sizes.batch, sizes.length, sizes.width)
+    labels = torch.randint(sizes.classes, (sizes.batch,))
+    network, loss = make_loss(contestant, sizes)
+    return training_step(network, x, labels, loss=loss)
+
+
+CLASSIFIERS = Benchmark(
+    title="Self-attention",
+    text="Training steps of a two-layer transformer classifier: batch 32, 64 positions, width 128, 4 heads.",
+    make_step=make_classifier_step,
+    contestants=CONTESTANTS,
+    sizes={"32 x 64 positions": Classified()},
+    rounds=30,
+    memory=False,
+)
+
+# Translation with latent alignments
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a batch: source and target positions, sentences, width of the network and vocabulary; the arithmetic."""
+
+    sources: int = 25
+    targets: int = 25
+    batch: int = 16
+    width: int = 256
+    vocabulary: int = 10_000
+    precision: Precision = "32"
+
+
+# Exact sums
+
+
+class LastLayer(nn.Module):
+    """The last layer of a translation model, p(token | alignment, states), with a prior of the alignment.
+
+    Called, it is a Pyro model whose enumerated site is the alignment.
+    """
+
+    def __init__(self, contestant: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.contestant = contestant
+        self.scores = nn.Parameter(torch.randn(sizes.batch, sizes.targets, sizes.sources))
+        self.keys = nn.Parameter(torch.randn(sizes.batch, sizes.sources, sizes.width))
+        self.states = nn.Parameter(torch.randn(sizes.batch, sizes.targets, sizes.width))
+        self.output = nn.Linear(sizes.width, sizes.vocabulary)
+
+    def forward(self, token: Tensor) -> None:
+        pyro.module("translation", self)
+        batch, targets = token.shape
+        with pyro.plate("batch", batch, dim=-2), pyro.plate("targets", targets, dim=-1):
+            alignment = dist.Categorical(logits=self.scores)
+            z = pyro.sample("z", alignment, infer={"enumerate": "parallel"})
+            features = (self.keys[torch.arange(batch)[:, None], z] + self.states).tanh()
+            if self.contestant == "TokenLikelihood":
+                likelihood = TokenLikelihood(features, self.output.weight, self.output.bias)
+            else:  # without its check of all logits, which would be slower still
+                likelihood = dist.Categorical(logits=self.output(features), validate_args=False)
+            pyro.sample("token", likelihood, obs=token)
+
+    def loss_by_hand(self, token: Tensor) -> Tensor:
+        """Negative log evidence from the logits of all alignments, ``[sources, batch, targets, vocabulary]``."""
+        features = (self.keys.transpose(0, 1).unsqueeze(2) + self.states).tanh()
+        index = token.expand(*features.shape[:-1]).unsqueeze(-1)
+        log_f = self.output(features).log_softmax(-1).gather(-1, index).squeeze(-1)
+        return -(log_f + self.scores.log_softmax(-1).movedim(-1, 0)).logsumexp(0).sum()
+
+
+def make_sum(contestant: str, sizes: Sizes) -> Step:
+    """Forward and backward of the negative log evidence, which is returned."""
+    torch.manual_seed(0)
+    model = LastLayer(contestant, sizes)
+    token = torch.randint(sizes.vocabulary, (sizes.batch, sizes.targets))
+    if contestant == "logsumexp, by hand":
+        return training_step(model, token, loss=model.loss_by_hand, optimizer=None)
+    loss = TraceEnum_ELBO(max_plate_nesting=2).differentiable_loss
+    return training_step(model, model, lambda *_: None, token, loss=loss, optimizer=None)
+
+
+ENUMERATION = Benchmark(
+    title="Exact enumeration of alignments",
+    text="Forward and backward of the last layer of a translation model, the alignment summed out by Pyro: 16 "
+    "sentences of 25 words, width 256, 10000 tokens; and the logsumexp over all logits, by hand and without Pyro.",
+    make_step=make_sum,
+    contestants=("logsumexp, by hand", "Categorical", "TokenLikelihood"),
+    sizes={f"{sources} sources": Sizes(sources) for sources in (10, 25, 50)},
+)
+
+# Inference schemes
+
+
+def _translation(sizes: Sizes, prior: Prior | None) -> tuple[Translation, Tensor, Tensor]:
+    widths = TranslationSizes(*[sizes.width] * 4)
+    model = Translation(sizes.vocabulary, sizes.vocabulary, sizes=widths, prior=prior)
+    shapes = ((sizes.batch, sizes.sources), (sizes.batch, sizes.targets))
+    source, target = (torch.randint(sizes.vocabulary, shape) for shape in shapes)
+    return model, source, target
+
+
+def make_scheme_step(contestant: Any, sizes: Sizes) -> Step | None:
+    """Forward, backward and Adam of an untrained translation model; the step returns the negative ELBO."""
+    if resolve_precision(sizes.precision, torch.device("cpu")) != sizes.precision:
+        return None
+    torch.manual_seed(0)
+    scheme = build_scheme(contestant, top_k=3)
+    model, source, target = _translation(sizes, scheme.prior(sizes.width, 1))
+    network = None
+    if scheme.amortised:
+        network = AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=sizes.width)
+    masks = [torch.ones_like(words, dtype=torch.bool) for words in (source, target)]
+    loss = scheme.elbo(model, scheme.guide(model, network))
+    # without the backward pass, as in training
+    mixed = torch.autocast(source.device.type, torch.bfloat16, enabled=sizes.precision == "bf16-mixed")
+    return training_step(loss, source, masks[0], target, target, masks[1], loss=mixed(loss), learning_rate=0.0)
+
+
+PRECISIONS: dict[str, Precision] = {"32 bits": "32", "bfloat16": "bf16-mixed"}
+SCHEMES = Benchmark(
+    title="Training steps by inference scheme",
+    text="Training steps (forward, backward, Adam) of a translation model, untrained, by inference scheme: 16 "
+    "sentences of 25 words, width 256, two layers, 10000 tokens; in 32 bits, and with matrix products in bfloat16. "
+    "Sparse alignments are top-k sparsemax with k = 3, and have so many keys at every word before training; marginal "
+    "and categorical_enum sum over all sources.",
+    make_step=make_scheme_step,
+    contestants=("soft", "marginal", "sparse_marginal", "categorical_enum", "sparse_enum"),
+    sizes={
+        f"{sources} sources, {name}": Sizes(sources, precision=precision)
+        for sources in (10, 25)
+        for name, precision in PRECISIONS.items()
+    },
+)
+
+# Posterior samples
+
+SAMPLES = 32
+
+
+def make_guides(sizes: Sizes) -> tuple[AttentionGuide, AttentionGuide, tuple[Any, ...]]:
+    """Soft and Weibull attention over one translation model, and the arguments of a teacher-forced pass."""
+    torch.manual_seed(0)
+    model, source, target = _translation(sizes, ContextualGammaPrior(sizes.width))
+    model.eval()
+    guides = AttentionGuide(model, Soft()), AttentionGuide(model, Weibull())
+    return *guides, (source, torch.ones_like(source, dtype=torch.bool), target, target)
+
+
+def make_samples(contestant: str, sizes: Sizes) -> Step:
+    """A pass of soft attention, without the log probabilities of the words, or samples of Weibull attention."""
+    soft, weibull, arguments = make_guides(sizes)
+    if contestant == "deterministic pass":
+        return torch.no_grad()(partial(soft.run, *arguments))
+    chunk = 1 if "one at a time" in contestant else SAMPLES
+    return partial(sample_posterior, weibull, *arguments, num_samples=SAMPLES, chunk_size=chunk)
+
+
+SAMPLING = Benchmark(
+    title="Posterior samples of an alignment",
+    text="Posterior samples of the alignment of 16 sentences of 25 words, and one deterministic pass of the model.",
+    make_step=make_samples,
+    contestants=("deterministic pass", f"{SAMPLES} samples, one at a time", f"{SAMPLES} samples, chunked"),
+    sizes={"25 words": Sizes()},
+    memory=False,
+)
+
+# MCAN and BERT
 
 FAMILIES: dict[str, Family] = {"soft": Soft(), "Weibull": Weibull(10.0)}
 
@@ -32,7 +358,7 @@ class Questions:
     dropout: float = 0.1
 
 
-def make_mcan_step(contestant: str, sizes: Questions) -> Callable[[], Tensor]:
+def make_mcan_step(contestant: str, sizes: Questions) -> Step:
     """Forward, backward and Adam of MCAN with a contextual Gamma prior of all attention; the step returns the loss.
 
     Questions have a quarter of the most words and more, regions are all real, and a few answers have a score.
@@ -58,7 +384,7 @@ MCAN_STEPS = Benchmark(
 )
 
 # Posterior and prior of the converted model; the others are the model's own attention by its name.
-SCHEMES: dict[str, tuple[Family, str] | None] = {
+CONVERTED: dict[str, tuple[Family, str] | None] = {
     "soft": (Soft(), "gamma_contextual"),
     "eager": None,
     "sdpa": None,
@@ -81,7 +407,7 @@ class Tokens:
     length: int = 64
 
 
-def make_bert_step(contestant: str, sizes: Tokens) -> Callable[[], Tensor]:
+def make_bert_step(contestant: str, sizes: Tokens) -> Step:
     """Forward, backward and AdamW of a BERT with random weights; the step returns the loss.
 
     Tokens are random, of lengths between a quarter of the longest and it, with one of two labels each.
@@ -103,7 +429,7 @@ def make_bert_step(contestant: str, sizes: Tokens) -> Callable[[], Tensor]:
     model = BertForSequenceClassification(config).train()
     model.set_attn_implementation("eager" if contestant == "eager" else "sdpa")
     options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "learning_rate": 3e-5}
-    if (scheme := SCHEMES[contestant]) is None:  # its own loss, a mean over the batch, as a sum like the ELBO's
+    if (scheme := CONVERTED[contestant]) is None:  # its own loss, a mean over the batch, as a sum like the ELBO's
         return training_step(model, loss=lambda: model(**batch).loss * sizes.batch, **options)
     bayesian(model, prior=scheme[1])
     elbo = AttentionELBO()(model, AttentionGuide(model, scheme[0]))
@@ -116,7 +442,7 @@ TRANSFORMER_STEPS = Benchmark(
     "32 x 64 tokens with padding, in float32. Rows: the converted model under Soft, the original with eager and with "
     "fused (sdpa) attention, and the converted model with contextual priors.",
     make_step=make_bert_step,
-    contestants=tuple(SCHEMES),
+    contestants=tuple(CONVERTED),
     sizes={"32 x 64 tokens": Tokens()},
     rounds=10,
 )

@@ -6,25 +6,24 @@ from collections.abc import Sequence
 
 import torch
 
-from experiments.benchmarks import alignments, blocked_attention, graph_attention, networks, self_attention
+from experiments.benchmarks import layers, networks
 from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.measuring import Benchmark
 from experiments.files import UserError
 from experiments.harness.cli import command_line
-from experiments.harness.results import write_environment
-from experiments.report.columns import Row
-from experiments.report.report import Part, Report
-from experiments.report.results import RESULTS, read_results, source_of, write_results
+from experiments.harness.folder import write_environment
+from experiments.report.report import RESULTS, Part, Report, read_results, source_of, write_results
+from experiments.report.statistics import Row
 
 BENCHMARKS: dict[Name, Benchmark] = {
-    "graph_attention": graph_attention.LAYERS,
-    "self_attention": self_attention.CLASSIFIERS,
-    "normalizers": self_attention.NORMALIZERS,
-    "enumeration": alignments.ENUMERATION,
-    "alignment_schemes": alignments.SCHEMES,
-    "posterior_samples": alignments.SAMPLING,
-    "blocked_attention": blocked_attention.BLOCKED,
-    "fused_attention": blocked_attention.FUSED,
+    "graph_attention": layers.GRAPHS,
+    "self_attention": networks.CLASSIFIERS,
+    "normalizers": layers.NORMALIZERS,
+    "enumeration": networks.ENUMERATION,
+    "alignment_schemes": networks.SCHEMES,
+    "posterior_samples": networks.SAMPLING,
+    "blocked_attention": layers.BLOCKED,
+    "fused_attention": layers.FUSED,
     "mcan": networks.MCAN_STEPS,
     "transformer": networks.TRANSFORMER_STEPS,
 }

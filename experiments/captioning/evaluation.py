@@ -24,9 +24,8 @@ from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
 from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.alignments import BatchAlignment, EntropySums, align_batch, has_posterior_gap
-from experiments.sequence.evaluation import BATCH
+from experiments.sequence.evaluation import BATCH, word_uncertainty
 from experiments.sequence.model import AnyTrained, model_arguments, perplexity
-from experiments.sequence.uncertainty import word_uncertainty
 from models.decoding import Hypothesis, Inference, beam_search, sample, target_log_probs
 from pyro_attention import Soft
 from pyro_attention.analysis import merge_pieces

@@ -19,9 +19,8 @@ from experiments.captioning.evaluation import COUNT, DOUBTS, NOUNS, WAYS, batche
 from experiments.captioning.train import CaptioningTask, build, load_images, load_trained
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
-from experiments.report.columns import Column, Row
 from experiments.report.report import Part
-from experiments.report.statistics import Estimate, summarize
+from experiments.report.statistics import Column, Estimate, Row, summarize
 from experiments.sequence.model import AnyTrained
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, rows

@@ -30,7 +30,7 @@ from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import UserError, read_text, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.training import PriorFactory, resolve_device, seeded_build
-from experiments.report.tables import element
+from experiments.report.report import element
 from experiments.run import run_and_show
 from experiments.sequence.alignments import align_batch
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary

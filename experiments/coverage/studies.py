@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.coverage.model import WEIBULL
 from experiments.coverage.train import CoverageTask
-from experiments.report.columns import Column
+from experiments.report.statistics import Column
 from experiments.study import Study, run_study
 
 TASK = CoverageTask()

@@ -23,7 +23,7 @@ from experiments.datasets.text.glue import GLUE, GlueName, LabelledPairs, load_g
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig, Pooling
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
-from experiments.harness import ranks
+from experiments.harness.folder import gathered
 from experiments.harness.training import FITTED
 from experiments.report.classification import KINDS, SCALED_SCORES, SCORES, score, score_scaled
 from experiments.run import run_and_show
@@ -195,7 +195,7 @@ class PairTraining(FineTuning):
 
     def on_validation_epoch_end(self) -> None:
         """Log the score and the loss of all validation examples together: most scores are no means over examples."""
-        logits, labels = (torch.cat(parts) for parts in zip(*ranks.gathered(self._found), strict=True))
+        logits, labels = (torch.cat(parts) for parts in zip(*gathered(self._found), strict=True))
         self._found.clear()
         predicted = predictions(logits)
         loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss

@@ -22,7 +22,7 @@ from transformers.utils import logging
 from experiments.datasets.text.masked_text import EpochSampler
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
-from experiments.harness.checkpoints import weights_file
+from experiments.harness.callbacks import weights_file
 from experiments.harness.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
 from experiments.run import Task
 from pyro_attention import AttentionELBO, AttentionGuide, predict

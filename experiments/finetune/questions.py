@@ -22,7 +22,7 @@ from experiments.datasets.text.squad import Question, load_squad
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import QaConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
-from experiments.harness import ranks
+from experiments.harness.folder import gathered
 from experiments.harness.training import FITTED, Fitted
 from experiments.report.classification import KINDS
 from experiments.run import run_and_show
@@ -182,7 +182,7 @@ class SpanTraining(FineTuning):
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean F1 of the questions."""
-        questions, answered = self.validation.questions, best_answers(self.validation, ranks.gathered(self._found))
+        questions, answered = self.validation.questions, best_answers(self.validation, gathered(self._found))
         self._found.clear()
         self.log("val_score", float(all_scores(answered.texts, questions)[1].mean()))
 
@@ -273,7 +273,7 @@ def question_scores(predicted: str, answers: Sequence[str]) -> tuple[float, floa
         >>> question_scores("the Norman conquest", ["Norman", "Norman conquest of 1066"])
         (0.0, 0.666...)
     """
-    truth = {"id": "", "answers": {"text": list(answers), "answer_start": [0] * len(answers)}}
+    truth: Any = {"id": "", "answers": {"text": list(answers), "answer_start": [0] * len(answers)}}
     found = squad({"id": "", "prediction_text": predicted}, truth)  # in per cent
     return found["exact_match"].item() / 100, found["f1"].item() / 100
 

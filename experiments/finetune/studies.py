@@ -15,9 +15,8 @@ from experiments.datasets.places import read_arrays
 from experiments.finetune.config import GlueName
 from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask
 from experiments.finetune.questions import QaTask
-from experiments.report.columns import Column, Row
 from experiments.report.report import Part
-from experiments.report.statistics import Difference
+from experiments.report.statistics import Column, Difference, Row
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, rows
 

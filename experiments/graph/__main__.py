@@ -1,8 +1,4 @@
-"""Node classification with latent attention: train a network, make tables, search settings.
-
-python -m experiments.graph train --dataset cora --guide weibull --prior contextual --data-root DIR --out DIR
-python -m experiments.graph table bam1 --seeds 10
-"""
+"""Node classification with latent attention: train a network, make tables, search settings."""
 
 import sys
 

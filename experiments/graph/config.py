@@ -1,5 +1,6 @@
 """Options of the scripts on node classification."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -19,7 +20,6 @@ class GraphConfig(TrainingOptions, SchemeOptions):
 
     Args:
         dataset: The graph.
-        max_epochs: Epochs at most.
         patience: Epochs without as good a validation accuracy or loss before training stops.
         num_samples: Samples of a prediction.
         normalizer: What makes weights of positive numbers: a softmax over the neighbours; doubly_normalized, first over
@@ -44,7 +44,6 @@ class GraphConfig(TrainingOptions, SchemeOptions):
         dropout: In the architecture gat, dropout of the inputs of both layers and of the attention weights; in the
             residual ones, behind the input layer and inside the network after each attention.
         weight_decay: L2 penalty on every parameter.
-        seed: Seed of the initial weights and of all noise.
         split_seed: Seed of the split of digits, or number of the split of graphs that have several.
         labels_per_class: Training labels kept in each class, or all of a class that has fewer, drawn by the seed; all
             when omitted.
@@ -77,6 +76,12 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     feature_noise: ClosedUnitInterval = 0.0
     edge_noise: NonNegativeFloat = 0.0
 
+    GROUPS: ClassVar[Mapping[str, str]] = {
+        "data": "graph split_seed labels_per_class edge_noise",
+        "attention": "scores kl_scale prior_nodes",
+        "training": "weight_decay monitor",
+    }
+    EXPERT: ClassVar[str] = "kl_scale prior_nodes value_dropout monitor"
     USED_BY: ClassVar[UsedBy] = {
         "kl_scale": {"guide": WEIGHTS},
         "prior_nodes": {"guide": WEIGHTS, "prior": ("contextual",)},

@@ -10,12 +10,9 @@ import numpy as np
 import torch
 
 from experiments.files import reading
-from experiments.graph.evaluation import prediction_scores
-from experiments.graph.model import chosen_graph, perturbed
-from experiments.graph.train import GraphTask
-from experiments.report.columns import Column
+from experiments.graph.train import GraphTask, chosen_graph, perturbed, prediction_scores
 from experiments.report.report import Part
-from experiments.report.statistics import paired_difference
+from experiments.report.statistics import Column, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
 from guides.rows import LEGEND, ROWS, rows
 
@@ -42,7 +39,6 @@ _TEXAS = _CHAMELEON | {"WC": _NARROW[0]}
 
 
 def _scores(kind: str) -> list[Column]:
-    """Confidence before and after temperature scaling, of a kind of prediction."""
     return [
         Column("NLL", f"test_{kind}_nll"),
         Column("ECE", f"test_{kind}_ece"),
@@ -56,7 +52,6 @@ def _scores(kind: str) -> list[Column]:
 
 
 def _sampled(kind: str, noise: str) -> Block:
-    """All scores of the mean probability over samples of some noise."""
     return Block(
         f"Probabilities averaged over {{config.num_samples}} samples of {noise}",
         "PAvPU by paired t-tests on the logits of these samples; it depends strongly on their number.",
@@ -165,7 +160,6 @@ BAM1 = Study(
         "WC": {"cora": "83.81", "citeseer": "73.52"},
     },
     blocks=(CONFIDENCE, *SAMPLED, ATTENTION, TRAINING),
-    picture="intervals",
     parts=lambda finished: list(ensemble(finished)),
     grid=GRID,
     quality=QUALITY,
@@ -240,7 +234,6 @@ HETEROPHILOUS = replace(
 def _difficulty(
     name: str, title: str, axis: str, text: str, option: str, levels: Sequence[float], of: Study, *more: Column
 ) -> Study:
-    """Rows soft and WC with one option of a table's trainings at several levels."""
     return replace(
         of,
         name=name,
@@ -296,27 +289,6 @@ def _uniform(finished: Finished) -> Iterator[Part]:
     yield Part("What the learned attention is worth", "", found, labels=2)
 
 
-COMPARE = Study(
-    name="compare",
-    title="Kinds of attention on a graph",
-    text=f"{LEGEND} gamma: Gamma posterior, contextual prior. Bayesian rows average the class probabilities over "
-    "posterior samples of the attention, MC dropout over dropout masks of the soft row's network.",
-    task=TASK,
-    rows=rows(("soft", "no KL", "LF", "LC", "WF", "WC", "gamma")),
-    row="attention",
-    options={"dataset": "digits", "max_epochs": 80, "patience": 80, "num_samples": 30},
-    shows={"soft + MC dropout": "soft"},
-    kinds={"soft + MC dropout": "mc_dropout", **dict.fromkeys(("no KL", "LF", "LC", "WF", "WC", "gamma"), "attention")},
-    seeds=2,
-    columns=(Column("accuracy %", "test_{kind}_accuracy", 2, 100, better="higher"),),
-    more=(
-        Column("NLL", "test_{kind}_nll"),
-        Column("ECE", "test_{kind}_ece"),
-        Column("ms/step", "step_ms", 1),
-    ),
-    published=False,
-)
-
 STUDIES = {
     study.name: study
     for study in (
@@ -338,7 +310,6 @@ STUDIES = {
             blocks=(ATTENTION,),
             parts=lambda finished: list(_uniform(finished)),
         ),
-        COMPARE,
     )
 }
 

@@ -1,31 +1,202 @@
-"""Node classification by a graph attention network with latent attention weights."""
+"""Node classification by a graph attention network with latent attention: network, training, metrics, pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from torch import Tensor
+from matplotlib.axes import Axes
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from experiments.datasets.graphs.load import GraphData
+from experiments.datasets.graphs.load import (
+    GraphData,
+    MetricName,
+    add_edge_noise,
+    add_feature_noise,
+    limit_labels,
+    load_graph,
+    read_own_graph,
+)
 from experiments.files import write_atomic
 from experiments.graph.config import GraphConfig
-from experiments.graph.evaluation import definitions, evaluate, prediction_table
-from experiments.graph.model import TrainedGraph, build, check_same_graph, chosen_graph
-from experiments.harness.training import Fitted, fit
-from experiments.report.figures import panels, reliability_diagram, save
+from experiments.harness.training import (
+    FITTED,
+    ELBOTraining,
+    Fitted,
+    PriorFactory,
+    Trained,
+    fit,
+    resolve_device,
+    seeded_build,
+)
+from experiments.report.classification import (
+    KINDS,
+    SAMPLED_SCORES,
+    SCALED_SCORES,
+    SCORES,
+    roc_auc,
+    score,
+    score_samples,
+    score_scaled,
+)
+from experiments.report.figures import panels, save
+from experiments.report.report import as_table, metrics_table
 from experiments.run import Task, load_trained, run_and_show
-from pyro_attention import Soft, predict, sample_posterior
-from pyro_attention.posterior.predictive import Noise
+from guides.schemes import build_normalizer
+from models.gat import GAT, ResidualGAT
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    EdgeList,
+    GraphAttention,
+    Soft,
+    Softmax,
+    predict,
+    sample_posterior,
+)
+from pyro_attention.analysis import (
+    fit_temperature,
+    hybrid_weights,
+    selective_accuracy,
+    split_variance,
+)
+from pyro_attention.plots import reliability
+from pyro_attention.posterior.predictive import Prediction, seeded
 
-SAME, OTHER, SELF = "#1b6ca8", "#d1495b", "#6b7280"
-_SAMPLES = 200
+Batch = tuple[Tensor, EdgeList, Tensor, Tensor]
+
+_SIZES = ("hidden", "heads", "layers", "scores", "dropout")
+_OUTPUT_HEADS = {"pubmed": 8}  # averaged, as in Velickovic et al. (2018), section 3.3; elsewhere 1
+
+
+def chosen_graph(config: GraphConfig) -> GraphData:
+    """The graph that the options name, as it is."""
+    if config.graph is not None:
+        return read_own_graph(config.graph, split_seed=config.split_seed)
+    return load_graph(config.dataset, data_root=config.data_root, split_seed=config.split_seed)
+
+
+def perturbed(data: GraphData, config: GraphConfig) -> GraphData:
+    """A graph with the labels removed and the noise added that the options ask for."""
+    if config.labels_per_class is not None:
+        data = limit_labels(data, config.labels_per_class, seed=config.seed)
+    if config.feature_noise:
+        data = add_feature_noise(data, config.feature_noise, seed=config.seed)
+    if config.edge_noise:
+        data = add_edge_noise(data, config.edge_noise, seed=config.seed)
+    return data
+
+
+def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:
+    """True at the edges of a run's graph that are neither those of the genuine one nor self loops."""
+    count, sources, targets = genuine.num_nodes, graph.sources.index, graph.targets.index
+    edges = genuine.edge_index.to(sources.device)
+    known = torch.isin(sources * count + targets, edges[0] * count + edges[1])
+    return ~known & (sources != targets)
+
+
+class GraphTraining(ELBOTraining):
+    """Batches are (features, graph, labels, mask of the observed labels); the metric is that of the graph."""
+
+    def __init__(self, *args: Any, metric: MetricName = "accuracy", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.metric = metric
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:  # noqa: ARG002
+        return batch  # is there already, with its edges prepared
+
+    def observations(self, batch: Batch) -> int:
+        return int(batch[3].sum())
+
+    def evaluate(self, batch: Batch) -> dict[str, Tensor]:
+        *inputs, labels, mask = batch
+        logits = predict(self.objective.guide, *inputs, labels, num_samples=1, noise="none").mean[mask]
+        correct = (logits.argmax(-1) == labels[mask]).float()
+        found = {"loss": nn.functional.cross_entropy(logits, labels[mask]), "accuracy": correct.mean()}
+        if self.metric == "roc_auc":
+            found["roc_auc"] = torch.tensor(roc_auc(logits.double().softmax(-1), labels[mask]))
+        return found
+
+
+@dataclass(frozen=True)
+class TrainedGraph(Trained[GraphConfig, GAT | ResidualGAT]):
+    """A network with its weights, its guide and what they were trained on, all on one device."""
+
+    data: GraphData
+    features: Tensor  # sparse ones by rows, the layout with the fastest products
+    graph: EdgeList  # with self loops, unless own features are kept apart
+    noise: Tensor | None = None  # True at the edges that were added as noise; None where none were
+
+    @property
+    def inputs(self) -> tuple[Tensor, EdgeList, Tensor]:
+        """Arguments of the network; labels are given so that none is drawn."""
+        return self.features, self.graph, self.data.labels
+
+
+def build_model(config: GraphConfig, data: GraphData, prior: PriorFactory) -> GAT | ResidualGAT:
+    """A network whose initial weights depend on the seed alone; see :func:`seeded_build`."""
+
+    def build(prior: PriorFactory) -> GAT | ResidualGAT:
+        sizes = data.features.shape[1], data.num_classes
+        options: dict[str, Any] = {name: getattr(config, name) for name in _SIZES}
+        options |= {"prior": prior, "normalizer": partial(build_normalizer, config.normalizer)}
+        if config.architecture == "gat":
+            heads = _OUTPUT_HEADS.get(data.name, 1)
+            return GAT(*sizes, output_heads=heads, value_dropout=config.value_dropout, **options)
+        return ResidualGAT(*sizes, separate=config.architecture == "gat_sep", **options)
+
+    return seeded_build(build, prior, seed=config.seed)
+
+
+def kl_factor(config: GraphConfig, model: nn.Module, data: GraphData, graph: EdgeList) -> float:
+    """What the KL weight is multiplied by before it meets the KL summed over all attention weights.
+
+    The KL has a term for every edge, head and layer, labelled or not, so that with "total" its part in the loss of a
+    label grows with edges / labels: 240 000 edges and 160 labels drown the labels at a weight that suits Cora, with
+    13 264 and 140. With "edge" the loss is the mean over labels plus the weight times the mean KL of one attention
+    weight, as in the released code of Bayesian Attention Modules, and a weight means the same on any graph.
+    """
+    if config.kl_scale == "total":
+        return 1.0
+    heads = sum(layer.heads for layer in model.modules() if isinstance(layer, GraphAttention))
+    return int(data.train_mask.sum()) / max(1, heads * graph.sources.index.numel())
+
+
+def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
+    """Data, network and guide, untrained; the options say what is done to the graph."""
+    data = perturbed(genuine, config).to(resolve_device(config.device))
+    loops = config.architecture != "gat_sep"
+    graph = EdgeList.from_edge_index(data.edge_index, num_nodes=data.num_nodes, add_self_loops=loops)
+    scheme = config.build_scheme(all_nodes=config.prior_nodes == "all")
+    model = build_model(config, data, scheme.prior)
+    # the weight needs the number of edges and heads
+    scheme = config.build_scheme(kl_weight=config.kl_weight * kl_factor(config, model, data, graph))
+    module = GraphTraining(
+        model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay,
+        metric=data.metric,
+    )  # fmt: skip
+    noise = noise_edges(genuine, graph) if config.edge_noise else None
+    return TrainedGraph(config, module.to(data.features.device), data, _by_rows(data.features), graph, noise)
+
+
+def _by_rows(features: Tensor) -> Tensor:
+    if not features.is_sparse:
+        return features
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return features.to_sparse_csr()
+
+
+# training and pictures
 
 
 class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
@@ -53,8 +224,7 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
     def load(self, config: GraphConfig) -> GraphData:
         return chosen_graph(config) if self.graph is None else self.graph
 
-    def build(self, config: GraphConfig, data: GraphData, folder: Path) -> TrainedGraph:
-        check_same_graph(data, folder)
+    def build(self, config: GraphConfig, data: GraphData, folder: Path) -> TrainedGraph:  # noqa: ARG002
         return build(config, data)
 
     def fit(self, trained: TrainedGraph, data: GraphData, folder: Path) -> Fitted:  # noqa: ARG002
@@ -81,73 +251,192 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
 
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         print(prediction_table(metrics), end="\n\n")
-        trained = load_trained(self, config)
-        diagram = reliability_diagram(calibration_panels(config.guide, trained))
-        for name, figure in (("reliability", diagram), ("neighbourhood", attention_figure(trained))):
-            print(save(figure, folder / "figures" / f"{name}.png"))
+        figure, ((axes,),) = panels(1, 1, size=(5, 4))
+        draw_reliability(load_trained(self, config), axes)
+        print(save(figure, folder / "figures" / "reliability.png"))
 
 
 train = partial(run_and_show, GraphTask())
 
 
-def calibration_panels(name: str, trained: TrainedGraph) -> dict[str, tuple[Tensor, Tensor]]:
-    """Probabilities and labels of the test nodes, for a reliability diagram; of soft attention MC dropout's too."""
-    config, data = trained.config, trained.data
-
-    def probabilities(noise: Noise) -> tuple[Tensor, Tensor]:
-        prediction = predict(
-            trained.guide, *trained.inputs, noise=noise, num_samples=1 if noise == "none" else config.num_samples,
-            transform=lambda logits: logits.softmax(-1), seed=config.seed,
-        )  # fmt: skip
-        return prediction.mean[data.test_mask].cpu(), data.labels[data.test_mask].cpu()
-
-    if isinstance(trained.guide.family("layers.0"), Soft):
-        return {name: probabilities("none"), f"{name} + MC dropout": probabilities("dropout")}
-    return {name: probabilities("attention")}
+def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
+    """How honest the probabilities of the test nodes are."""
+    data, soft = trained.data, isinstance(trained.guide.family("layers.0"), Soft)
+    found = predict(
+        trained.guide, *trained.inputs, noise="none" if soft else "attention", seed=trained.config.seed,
+        num_samples=1 if soft else trained.config.num_samples, transform=lambda logits: logits.softmax(-1),
+    )  # fmt: skip
+    confidence, classes = found.mean[data.test_mask].max(-1)
+    reliability(confidence, classes == data.labels[data.test_mask], axes=axes)
 
 
-def attention_figure(trained: TrainedGraph) -> Figure:
-    """Posterior of the output layer's attention around the test node with the most mixed neighbourhood."""
-    data, graph, node = trained.data, trained.graph, _mixed_node(trained)
-    edges = (graph.targets.index == node).nonzero().squeeze(-1)
-    samples = sample_posterior(trained.guide, *trained.inputs, num_samples=_SAMPLES, seed=trained.config.seed)
-    weights, label = list(samples.values())[-1][:, edges].mean(-1).cpu(), data.labels[node].item()
-    neighbours = graph.sources.index[edges].tolist()
-    figure = neighbourhood(weights, node=node, neighbours=neighbours, labels=data.labels.cpu())
-    figure.suptitle(f"Output layer's attention of test node {node} (class {label}), {_SAMPLES} samples", fontsize=11)
-    return figure
+# metrics
+
+_SOURCES: tuple[Literal["attention", "dropout", "interaction"], ...] = (
+    "attention",
+    "dropout",
+    "interaction",
+)  # of the variance
+
+_MORE_SCORES = {
+    "roc_auc": "area under the ROC curve of the second of two classes",
+    "aurc": "area under the risk-coverage curve: mean error when the most confident are kept",
+    **SAMPLED_SCORES,
+}
+_OTHERS = {
+    **{f"variance_share_{source}": f"share of {source} in the variance of the probabilities" for source in _SOURCES},
+    "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
+    "val_roc_auc": "ROC AUC on the validation nodes at the best epoch, attention at its posterior mean",
+    "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
+    "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
+    "attention_entropy": "entropy of a node's mean attention, relative to that of uniform attention",
+    "uniform_accuracy": "accuracy on the test nodes with uniform attention in place of the learned one",
+    "uniform_roc_auc": "ROC AUC on the test nodes with uniform attention in place of the learned one",
+    "other_class_attention": "attention to the edges that join different classes, divided by that of uniform attention",
+    "noise_edge_attention": "attention to the edges added as noise, divided by that of uniform attention",
+    **FITTED,
+}
 
 
-def _mixed_node(trained: TrainedGraph) -> int:
-    """The test node (with 6 to 14 neighbours, if there is one) whose neighbours' classes have the largest entropy."""
-    data, graph = trained.data, trained.graph
-    classes = torch.nn.functional.one_hot(data.labels, data.num_classes).float()
-    counts = graph.targets.sum(classes[graph.sources.index])
-    degree = counts.sum(-1)
-    entropy = torch.special.entr(counts / degree.clamp(min=1).unsqueeze(-1)).sum(-1)
-    suitable = data.test_mask & (degree >= 7) & (degree <= 15)
-    return int(entropy.masked_fill(~(suitable if suitable.any() else data.test_mask), -1).argmax())
+def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
+    """What the metrics of a network mean."""
+    texts = dict(_OTHERS)
+    for kind, (_, how) in KINDS.items():
+        scores = SCORES | SCALED_SCORES | _MORE_SCORES
+        texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
+        texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
+    share = "share of doubly normalised attention in {}, mean over heads, at the best epoch"
+    return {name: texts.get(name) or share.format(name.removeprefix("hybrid_")) for name in metrics}
 
 
-def neighbourhood(samples: Tensor, *, node: int, neighbours: Sequence[int], labels: Tensor) -> Figure:
-    """Whom a node attends to: mean weight and 90 % credible interval of every edge.
+def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:
+    """All metrics of a trained network, and the logits of its posterior mean for all nodes, ``[N, classes]``.
 
-    The samples ``[S, edges]`` are those of the node's in-edges, which come from the neighbours and the node itself;
-    labels ``[N]`` are of all nodes.
+    With the same weights and seed these are the same numbers.
     """
-    order = samples.mean(0).argsort(descending=True)
-    samples, neighbours = samples[:, order], [neighbours[place] for place in order]
-    mean = samples.mean(0).numpy()
-    low, high = np.quantile(samples.numpy(), (0.05, 0.95), axis=0)
-    colours = [SELF if n == node else SAME if labels[n] == labels[node] else OTHER for n in neighbours]
-    figure, ((axis,),) = panels(1, 1, size=(6, 0.6 + 0.42 * max(6, len(neighbours))))
-    rows = np.arange(len(neighbours))
-    axis.barh(rows, mean, color=colours, alpha=0.35, height=0.7)
-    errors = np.stack([mean - low, high - mean]).clip(min=0)
-    axis.errorbar(mean, rows, xerr=errors, fmt="o", markersize=3, color="0.15", capsize=2, linewidth=1.2)
-    axis.axvline(1 / len(neighbours), color="0.5", linestyle=":", linewidth=1, label="uniform")
-    axis.legend(frameon=False, fontsize=8)
-    axis.set_yticks(rows, ["itself" if n == node else f"{labels[n].item()}" for n in neighbours], fontsize=9)
-    axis.invert_yaxis()
-    axis.set(xlabel="attention weight: mean and 90 % credible interval", ylabel="class of the neighbour")
-    return figure
+    guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
+    soft = isinstance(guide.family("layers.0"), Soft)
+    samples: dict[str, Any] = {}
+    for kind, (noise, _) in KINDS.items():
+        if soft and kind in ("attention", "both"):
+            continue
+        count, seed = 1 if noise == "none" else num_samples, trained.config.seed
+        samples[kind] = predict(guide, *inputs, num_samples=count, noise=noise, keep_samples=True, seed=seed).samples
+    metrics: dict[str, float] = {}
+    for kind, logits in samples.items():
+        metrics |= prediction_scores(kind, logits, data)
+        if kind != "mean" and num_samples > 1:
+            accurate = samples["mean"][0, data.test_mask].argmax(-1) == data.labels[data.test_mask]
+            found = score_samples(logits[:, data.test_mask], accurate)
+            metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
+    if not soft and num_samples > 1:
+        metrics |= _variance_shares(samples, data)
+    weights = sample_posterior(guide, *inputs, num_samples=1, noise="none")
+    if trained.noise is not None:
+        metrics["noise_edge_attention"] = relative_attention(weights, trained.graph, trained.noise)
+    others = edges_to_other_classes(trained.graph, data)
+    if others.any():
+        metrics["other_class_attention"] = relative_attention(weights, trained.graph, others)
+    uniform = predict(uniform_guide(trained), *inputs, num_samples=1, noise="none").mean[data.test_mask]
+    labels = data.labels[data.test_mask]
+    metrics["uniform_accuracy"] = (uniform.argmax(-1) == labels).float().mean().item()
+    if _has_roc_auc(data):
+        metrics["uniform_roc_auc"] = roc_auc(uniform.double().softmax(-1), labels)
+    best = fitted.history[fitted.best_epoch]
+    metrics |= {name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best}
+    metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
+    metrics["kl"] = _kl(trained)
+    metrics["attention_entropy"] = fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph))
+    return metrics, samples["mean"][0]
+
+
+# predictions
+
+
+def prediction_scores(kind: str, logits: Tensor, data: GraphData) -> dict[str, float]:
+    """Scores of the mean probability before and after temperature scaling, from logits ``[S, N, classes]``."""
+    scaling = fit_temperature(logits[:, data.val_mask], data.labels[data.val_mask])
+    tested, labels = logits[:, data.test_mask], data.labels[data.test_mask]
+    probabilities = tested.softmax(-1).mean(0)
+    scores = score(probabilities, labels) | score_scaled(scaling, tested, labels)
+    if _has_roc_auc(data):
+        scores["roc_auc"] = roc_auc(tested.double().softmax(-1).mean(0), labels)
+    scores["aurc"] = selective_accuracy(probabilities.amax(-1), probabilities.argmax(-1) == labels).area
+    return {f"test_{kind}_{name}": value for name, value in scores.items()} | {
+        f"{kind}_temperature": scaling.temperature
+    }
+
+
+def _has_roc_auc(data: GraphData) -> bool:
+    return data.num_classes == 2 and len(data.labels[data.test_mask].unique()) == 2
+
+
+def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str, float]:
+    def moments(logits: Tensor) -> Prediction:
+        probabilities = logits[:, data.test_mask].softmax(-1)
+        return Prediction(mean=probabilities.mean(0), variance=probabilities.var(0), num_samples=len(logits))
+
+    attention, dropout, both = (moments(samples[kind]) for kind in ("attention", "mc_dropout", "both"))
+    split = split_variance(attention=attention, dropout=dropout, both=both)
+    return {f"variance_share_{source}": split.share(source) for source in _SOURCES}
+
+
+def prediction_table(metrics: Mapping[str, float]) -> str:
+    """The test scores as tables, a row a kind of prediction, and the other metrics below."""
+    shown = [kind for kind in KINDS if f"test_{kind}_accuracy" in metrics]
+    tables = []
+    for scores in ([*SCORES, *SCALED_SCORES], [name for name in _MORE_SCORES if f"test_mc_dropout_{name}" in metrics]):
+        rows = [
+            {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in scores}} for kind in shown
+        ]
+        tables.append(as_table(rows))
+    others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
+    return "\n\n".join([*tables, metrics_table(others)])
+
+
+# attention
+
+
+def relative_entropies(weights: Mapping[str, Tensor], graph: EdgeList) -> list[Tensor]:
+    """Entropy of attention relative to uniform attention, of every layer ``[S, nodes with neighbours, H]``."""
+    neighbours = graph.targets.index.bincount(minlength=graph.targets.count)
+    several = neighbours > 1
+    return [
+        (graph.targets.sum(torch.special.entr(layer)) / neighbours.log().unsqueeze(-1))[:, several]
+        for layer in weights.values()
+    ]
+
+
+def relative_attention(weights: Mapping[str, Tensor], graph: EdgeList, edges: Tensor) -> float:
+    """Attention on some edges, relative to uniform attention."""
+    uniform = 1 / graph.targets.index.bincount(minlength=graph.targets.count)[graph.targets.index]
+    share = uniform[edges].sum()
+    return fmean((layer[:, edges].sum(1) / share).mean().item() for layer in weights.values())
+
+
+def edges_to_other_classes(graph: EdgeList, data: GraphData) -> Tensor:
+    """True at the edges that join different classes of nodes in some mask; others may have no class that is known."""
+    known = data.train_mask | data.val_mask | data.test_mask
+    sources, targets = graph.sources.index, graph.targets.index
+    return known[sources] & known[targets] & (data.labels[sources] != data.labels[targets])
+
+
+def uniform_guide(trained: TrainedGraph) -> AttentionGuide:
+    """The guide over a copy of the network whose equal scores make the attention over the neighbours uniform.
+
+    A softmax stands in for normalizers over queries too, under which equal scores are not uniform attention.
+    """
+    model, guide = deepcopy((trained.model, trained.guide))
+    for layer in model.modules():
+        if isinstance(layer, GraphAttention):
+            layer.attention.normalizer = Softmax()
+            for parameter in layer.score.parameters():
+                parameter.data.zero_()
+    return guide
+
+
+def _kl(trained: TrainedGraph) -> float:
+    """At one sample of the attention and without dropout."""
+    none_labelled = torch.zeros_like(trained.data.labels, dtype=torch.bool)  # leaves only the KL of the objective
+    with seeded(trained.config.seed):
+        return AttentionELBO().loss(trained.model, trained.guide, *trained.inputs, none_labelled)

@@ -52,21 +52,18 @@ def run_commands(commands: Mapping[str, Command] | str, *, name: str, arguments:
     return _answer(lambda given: _choose(_resolved(commands), given, name), arguments)
 
 
-def command_line(script: str, config: Any, *, always: Sequence[str] = ()) -> str:
+def command_line(script: str, config: Any) -> str:
     """The command that repeats a run: the options that say what is computed, where they are not the script's defaults.
 
-    ``script`` is the module with what is given by position; the options in ``always`` are named in any case. Of a file
-    or folder that is among them the name is shown; the others say where something is, not what is computed.
+    ``script`` is the module with what is given by position; a file or folder says where something is, and is left out.
     """
     from experiments.harness.options import SweepOptions
 
     words, how = [f"python -m {script}"], {field.name for field in fields(SweepOptions)}
     for field in fields(config):
-        value, named = getattr(config, field.name), field.name in always
-        if field.default is MISSING or field.name in how or (isinstance(value, Path) and not named):
-            continue
-        if value != field.default or (named and value is not None):
-            words.append(option_words(field.name, value))
+        value = getattr(config, field.name)
+        if field.default is not MISSING and field.name not in how and not isinstance(value, Path):
+            words += [option_words(field.name, value)] * (value != field.default)
     return " ".join(words)
 
 

@@ -1,31 +1,37 @@
-"""The folder of a run: one process at a time, its saved configuration, and what --overwrite removes."""
+"""The folder of a run: one process at a time, its saved configuration, its numbers, and what --overwrite removes."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from functools import wraps
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import torch
 import yaml
 from filelock import FileLock, Timeout
+from lightning.pytorch.utilities import rank_zero_only
+from torch import distributed
 
-from experiments.files import UserError, read_yaml, write_text
-from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration
-from experiments.harness.ranks import is_first
-from experiments.harness.results import read_metrics
+from experiments.files import UserError, read_json, read_yaml, reading, write_text
+from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration, unused
 
 Config = TypeVar("Config")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 # What runs leave in their folder. Nothing else is ever removed from it.
 _WRITTEN = (
     *("checkpoints", "figures", "metrics.json", "environment.json", "history.csv", "predictions.npz", "report.html"),
-    *("translations.txt", "captions.txt", "summaries.txt", "answers.json", "vocabulary.json", "graph.json"),
+    *("translations.txt", "captions.txt", "summaries.txt", "answers.json", "vocabulary.json"),
     "config.yaml",  # at last: if the removal is interrupted, the rest can still be told to be ours
 )
 # What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
@@ -51,9 +57,10 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
             "resume and overwrite are both set, expected one of them at most; to go on leave --overwrite out"
         )
     plain = _plain(asdict(config))
-    # a saved configuration read again by --config must not remove anything
-    del plain["resume"], plain["overwrite"]
-    hold(folder)
+    # a saved configuration read again by --config must not remove anything, and says what is in force alone
+    for name in {"resume", "overwrite", *(option for option, _, _ in unused(config))}:
+        del plain[name]
+    _hold(folder)
     present = [name for name in _WRITTEN if (folder / name).exists()]
     if present and not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} holds {present[0]} but no config.yaml: no run of ours; choose another --out")
@@ -102,12 +109,7 @@ def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[s
     return None
 
 
-def hold(folder: Path) -> None:
-    """Lock a folder for this process, until the function marked by :func:`exclusive` returns.
-
-    Raises:
-        UserError: Another process holds it, or nothing can be written there.
-    """
+def _hold(folder: Path) -> None:
     folder = folder.resolve()
     if folder in _held:
         return
@@ -174,7 +176,6 @@ def _remove_run(folder: Path) -> None:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain numbers and strings, for YAML."""
     plain: dict[str, Any] = json.loads(json.dumps(options, default=str))
     return plain
 
@@ -189,3 +190,59 @@ def _check_same(folder: Path, wanted: Mapping[str, Any], defaults: Mapping[str, 
         )
     if not resume:
         raise UserError(f"{folder} holds this run already; pass --resume to continue it, or --overwrite to start again")
+
+
+# metrics and environment
+
+
+def write_metrics(folder: Path, metrics: Mapping[str, float], definitions: Mapping[str, str]) -> None:
+    """Write metrics.json: one number (null when not finite) a name, and under "definitions" what the names mean."""
+    found: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    _write_json(folder / "metrics.json", found | {"definitions": {name: definitions[name] for name in found}})
+
+
+def read_metrics(folder: Path) -> dict[str, float] | None:
+    """The numbers of metrics.json; None where a run is not finished, and UserError where the file is damaged."""
+    path, remedy = folder / "metrics.json", "remove it, and the same command with --resume makes it again"
+    if not path.is_file():
+        return None
+    numbers = read_json(path, remedy)
+    with reading(path, "a number and a definition for each name", remedy):
+        return {name: math.nan if numbers[name] is None else numbers[name] for name in numbers.pop("definitions")}
+
+
+def write_environment(folder: Path, device: torch.device) -> None:
+    """Write environment.json: hardware and versions."""
+    packages = ("torch", "pyro-ppl", "lightning", "torchmetrics", "numpy", "scikit-learn")
+    record = {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in packages},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "cuda": torch.version.cuda,
+    }
+    _write_json(folder / "environment.json", record)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+# several processes that train one network, the ranks
+
+
+def is_first() -> bool:
+    """Whether this process writes, prints and evaluates; Lightning knows it from the environment."""
+    return getattr(rank_zero_only, "rank", 0) == 0  # an attribute that its type does not tell of
+
+
+def gathered(items: list[Item]) -> list[Item]:
+    """The items of all ranks, in the order of the ranks; the same everywhere."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return items
+    parts: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(parts, items)
+    return [item for part in parts for item in part]

@@ -7,13 +7,13 @@ are not imported.
 
 import math
 import re
-from argparse import ArgumentError
-from collections.abc import Mapping, Sequence
+from argparse import SUPPRESS, ArgumentError
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt, restricted_number_type
@@ -60,13 +60,15 @@ class RunOptions:
     device: Device = "auto"
     progress: bool = True
 
+    GROUP: ClassVar[str] = "output"
+    GROUPS: ClassVar[Mapping[str, str]] = {"data": "data_root", "machine": "device"}
+
     def __post_init__(self) -> None:
         _checked(type(self), {field.name: getattr(self, field.name) for field in fields(self)})
 
     def for_runs(self) -> dict[str, Any]:
         """Options of the runs a script starts in its own folder; one that is complete there is read, not repeated."""
-        options = {name: getattr(self, name) for name in ("data_root", "device", "overwrite")}
-        return options | {"resume": not self.overwrite, "progress": False}
+        return {"data_root": self.data_root, "device": self.device, "resume": True, "progress": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,17 @@ class TrainingOptions(RunOptions):
     precision: Precision = "32"
     seed: NonNegativeInt = 0
 
+    GROUP: ClassVar[str] = "training"
+    # names that several tasks have
+    GROUPS: ClassVar[Mapping[str, str]] = {
+        "data": "dataset task vocabulary length train_share train_file val_file test_file feature_noise out_of_domain",
+        "attention": "num_samples normalizer hybrid_share",
+        "training": "patience",
+        "machine": "devices num_nodes precision",
+        "output": "beam length_penalty no_repeat",
+    }
+    EXPERT: ClassVar[str] = "num_nodes hybrid_share length_penalty no_repeat"
+
     @property
     def processes(self) -> int:
         """Devices of all machines together."""
@@ -110,6 +123,9 @@ class BatchOptions(TrainingOptions):
 
     batch_size: PositiveInt = 32
     gradient_clip: PositiveFloat = 1.0
+
+    GROUP: ClassVar[str] = "training"
+    EXPERT: ClassVar[str] = "gradient_clip"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +158,7 @@ class StudyOptions(SweepOptions):
         first_seed: The first of them; the study's own when omitted.
         rows: Rows of the study, those among them that others are compared with; all when omitted.
         levels: Its levels, such as data sets; all when omitted.
-        base: Options that the training has in place of the study's from whose network all rows go on, where there is
-            one.
-        changes: Options that all trainings have in place of the study's.
+        changes: Options that all trainings have in place of the study's; what makes a row stays.
     """
 
     name: str
@@ -152,7 +166,6 @@ class StudyOptions(SweepOptions):
     first_seed: NonNegativeInt | None = None
     rows: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
-    base: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -166,12 +179,11 @@ def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Confi
 
 
 def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in the types of their fields."""
     try:
         # the parser reads the words inside of a dictionary as numbers, in place
         found: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()
     except ArgumentError as error:
-        raise OptionError(" ".join(str(error).split())) from error
+        raise OptionError(_in_words(" ".join(str(error).split()))) from error
     types = {field.name: get_args(field.type) for field in fields(config_type)}
     for name, value in found.items():
         if value is None and name in values and type(None) not in types.get(name, ()):
@@ -201,10 +213,8 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
         ArgumentError: What is given is not an option, or not a value of one; its text is one line.
         SystemExit: The help was asked for and has been printed.
     """
-    parser, own = option_parser(config_type, name=name), {field.name for field in fields(config_type)}
-    if training is not None:
-        required = {field.name for field in fields(training) if field.default is field.default_factory is MISSING}
-        parser.add_class_arguments(training, as_group=False, skip={*own, *required, "seed"})
+    own = {field.name for field in fields(config_type)}
+    parser = option_parser(config_type, name=name, training=training, everything="--help-all" in arguments)
     try:
         options: dict[str, Any] = parser.parse_args(arguments, defaults=False).as_dict()
     except ArgumentError as error:
@@ -222,22 +232,86 @@ def refuse_unused(config: Any, arguments: Sequence[str]) -> None:
         ArgumentError: Naming the option and what it is for.
     """
     given = {word.partition("=")[0].replace("--no-", "--") for word in arguments}
+    for option, choice, values in unused(config):
+        name, by, chosen = option.replace("_", "-"), choice.replace("_", "-"), getattr(config, choice)
+        if f"--{name}" in given:
+            text = f"--{name} is for {by} {', '.join(values)}, and {by} is {chosen}"
+            raise ArgumentError(None, f"{text}; leave it out, or change --{by}")
+
+
+def unused(config: Any) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Options that a configuration does not use, the option that decides on it, and for which of its values it would.
+
+    Each class of the configuration says them in ``USED_BY``.
+    """
     for option, choices in (use for one in type(config).__mro__ for use in vars(one).get("USED_BY", {}).items()):
-        name = option.replace("_", "-")
-        for choice, values in choices.items() if f"--{name}" in given else ():
-            chosen, by = getattr(config, choice, None), choice.replace("_", "-")
-            if isinstance(chosen, str) and chosen not in values:
-                text = f"--{name} is for {by} {', '.join(values)}, and {by} is {chosen}"
-                raise ArgumentError(None, f"{text}; leave it out, or change --{by}")
+        for choice, values in choices.items():
+            chosen = getattr(config, choice, None)
+            if hasattr(config, option) and isinstance(chosen, str) and chosen not in values:
+                yield option, choice, values
 
 
-def option_parser(config_type: type, *, name: str) -> ArgumentParser:
-    """The parser of a command; see :func:`parse`."""
+def option_parser(
+    config_type: type, *, name: str, training: type | None = None, everything: bool = False
+) -> ArgumentParser:
+    """The parser of a command; see :func:`parse`. Its help has ``everything``, or leaves out what experts need."""
     line = (config_type.__doc__ or "").strip().split("\n")[0]
     parser = _Parser(prog=f"python -m {name}", description=line, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action=ActionConfigFile, help="A config.yaml to read options from.")
     parser.add_class_arguments(config_type, as_group=False)
+    if training is not None:
+        own = {field.name for field in fields(config_type)}
+        required = {field.name for field in fields(training) if field.default is field.default_factory is MISSING}
+        parser.add_class_arguments(training, as_group=False, skip={*own, *required, "seed"})
+    trains = training or config_type
+    if issubclass(trains, TrainingOptions):
+        parser.add_argument("--help-all", action="help", help="Show all options, those for experts too.")
+        _arrange(parser, trains, everything=everything)
+        parser.usage = " ".join([parser.prog, *(one.dest for one in parser._positionals._group_actions), "[options]"])
     return parser
+
+
+def _arrange(parser: ArgumentParser, config_type: type, *, everything: bool) -> None:
+    """Put the options of a training into groups, and hide those for experts.
+
+    A class says the ``GROUP`` of its own options, and in ``GROUPS`` those of any options that belong elsewhere; without
+    that an option is about the network. Names of options for experts stand in ``EXPERT``.
+    """
+    named, expert = dict[str, str](), set[str]()
+    for one in reversed(config_type.__mro__):
+        own = vars(one)
+        for name in own.get("__annotations__", {}):
+            named.setdefault(name, own.get("GROUP", "network"))
+        named |= {name: group for group, names in own.get("GROUPS", {}).items() for name in names.split()}
+        expert |= {*own.get("EXPERT", "").split()}
+    groups = {title: parser.add_argument_group(title) for title in _GROUPS}
+    for action in list(parser._optionals._group_actions):
+        if action.dest in named:
+            parser._optionals._group_actions.remove(action)
+            groups[named[action.dest]]._group_actions.append(action)
+            action.help = SUPPRESS if action.dest in expert and not everything else action.help
+
+
+_GROUPS = ("data", "attention", "network", "training", "machine", "output")
+_ALLOWED = {
+    "PositiveInt": "a whole number from 1",
+    "NonNegativeInt": "a whole number from 0",
+    "PositiveFloat": "a number above 0",
+    "NonNegativeFloat": "a number from 0",
+    "ClosedUnitInterval": "a number from 0 to 1",
+    "HalfOpenUnitInterval": "a number from 0 to below 1",
+}
+
+
+def _in_words(text: str) -> str:
+    """The parser's error on a number, which names a type, with what is allowed."""
+    found = re.search(rf"Not of type ({'|'.join(_ALLOWED)}): ", text)
+    if not found:
+        return text
+    given = re.search(r"Given value: (.*)|: (\S+) does not conform|: '([^']*)'$", text)
+    value = f"{next(filter(None, given.groups()))}, " if given else ""
+    key = re.search(r'Parser key "\w+": ', text)
+    return f"{key[0] if key else ''}{value}expected {_ALLOWED[found[1]]}{' or null' * ('NoneType' in text)}"
 
 
 class _Parser(ArgumentParser):
@@ -245,10 +319,10 @@ class _Parser(ArgumentParser):
 
     def add_argument(self, *names: Any, **options: Any) -> Any:
         # jsonargparse looks for this option of its own under its name
-        if names != ("--print_config",):
-            names = tuple(name.replace("_", "-") for name in names)
         if options.pop("required", False):
             names = tuple(name.removeprefix("--") for name in names)
+        elif names != ("--print_config",):
+            names = tuple(name.replace("_", "-") for name in names)
         if options.get("type") is bool:
             del options["type"]
             options["action"] = ActionYesNo(no_prefix="no-")
@@ -257,7 +331,7 @@ class _Parser(ArgumentParser):
 
 def _explained(parser: ArgumentParser, error: Exception) -> str:
     """The parser's error in one line, with the word that was probably meant."""
-    text = " ".join(str(error).split())
+    text = _in_words(" ".join(str(error).split()))
     if unknown := re.match(r"[Uu]nrecognized arguments: (--[^ =]*)", text):
         names = [name for action in parser._actions for name in action.option_strings]
         return f"there is no option {unknown[1]}{did_you_mean(names, unknown[1]) or '; --help lists the options'}"

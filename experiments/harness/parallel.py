@@ -8,7 +8,6 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor
 from contextlib import chdir
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,15 +36,14 @@ def run_all(
     workers: int,
     cluster: str | None = None,
     progress: bool = True,
-    describe: Callable[[Key, Metrics], str] = lambda key, _: str(key),
 ) -> dict[Key, Metrics]:
     """Run every configuration, in this order: their metrics, by the keys of the configurations.
 
     One worker is this process itself; a ``cluster``, the address of a Dask scheduler, has workers of its own.
-    ``describe`` makes the text beside the bar after a run has finished. When runs fail, the others go on to their end.
+    When runs fail, the others go on to their end.
 
     Raises:
-        UserError: Runs have failed, which are named by their folders; or there is no such cluster.
+        UserError: Runs have failed, which are named by their folders.
     """
     metrics: dict[Key, Metrics] = {}
     failed: dict[str, list[str]] = {}
@@ -56,7 +54,6 @@ def run_all(
                 failed.setdefault(outcome, []).append(str(getattr(configs[key], "out", key)))
             else:
                 metrics[key] = outcome
-                bar.set_postfix_str(describe(key, outcome))
             bar.update()
     if failed:
         said = "; ".join(f"{', '.join(folders)}: {reason}" for reason, folders in failed.items())
@@ -71,28 +68,16 @@ def _here(run: Callable[[Config], Metrics], configs: Mapping[Key, Config], worke
     for name, value in _KEEP_MEMORY.items():
         os.environ.setdefault(name, value)  # what the user has set himself stays
     calls = (delayed(_outcome)(run, key, config, Path.cwd()) for key, config in configs.items())
-    try:
-        with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
-            # none is fetched ahead: a worker whose sweep is gone ends its training and begins no other one
-            finished = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")(calls)
-        yield from finished
-    except BrokenExecutor as error:
-        raise UserError(
-            "a worker process was killed, perhaps for want of memory; try fewer --workers, the same command with "
-            "--resume continues"
-        ) from error
+    with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
+        # none is fetched ahead: a worker whose sweep is gone ends its training and begins no other one
+        yield from Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")(calls)
 
 
 def _on_cluster(run: Callable[[Config], Metrics], configs: Mapping[Key, Config], address: str) -> Iterator[Outcome]:
     # not joblib's backend for Dask (1.6): it waits forever for a training whose workers have died
-    try:
-        from distributed import Client, as_completed
+    from distributed import Client, as_completed
 
-        client = Client(address, set_as_default=False)
-    except (ModuleNotFoundError, OSError, ValueError) as error:  # a ValueError is about the address
-        remedy = "start a Dask scheduler there, and pip install -e '.[cluster]'"
-        raise UserError(f"cluster {address} cannot be reached ({error}); {remedy}") from error
-    with client:
+    with Client(address, set_as_default=False) as client:
         futures = {
             client.submit(_outcome, run, key, config, Path.cwd(), pure=False): key for key, config in configs.items()
         }

@@ -22,24 +22,34 @@ from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader
 
 from experiments.files import UserError, reading, user_errors
-from experiments.harness import ranks
-from experiments.harness.callbacks import Bar, EarlyStopping, Keep, RandomState, SamplerEpoch
-from experiments.harness.checkpoints import (
+from experiments.harness.callbacks import (
     AGAIN,
     AtomicCheckpointIO,
+    Bar,
     Checkpoints,
+    EarlyStopping,
     History,
+    Keep,
+    RandomState,
+    SamplerEpoch,
     read_weights,
     weights_file,
 )
+from experiments.harness.folder import is_first, write_environment
 from experiments.harness.options import BatchOptions, Device, Precision, TrainingOptions
-from experiments.harness.results import hybrid_metrics, write_environment
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior
+from pyro_attention.analysis import hybrid_weights
 from pyro_attention.families.base import Prior
 
 PriorFactory = Callable[[int, int], Prior]
 Model = TypeVar("Model", bound=nn.Module)
 Options = TypeVar("Options", bound=TrainingOptions)
+
+
+def hybrid_metrics(model: nn.Module) -> dict[str, float]:
+    """Share of doubly normalised attention in every head of hybrid attention, as ``hybrid_SITE_HEAD``."""
+    found = hybrid_weights(model)
+    return {f"hybrid_{site}_{head}": share.item() for site, row in found.items() for head, share in enumerate(row)}
 
 
 class ELBOTraining(pl.LightningModule):
@@ -80,10 +90,6 @@ class ELBOTraining(pl.LightningModule):
     def evaluate(self, batch: Any) -> dict[str, Tensor]:
         """Validation metrics of a batch, means over its observations, logged as ``val_NAME``."""
         raise NotImplementedError
-
-    def terms(self, name: str, value: float) -> tuple[str, float]:
-        """Name and value of a metric as the progress bar shows it; a subclass says it in the terms of its task."""
-        return name, value
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         elbo, size = self.objective.elbo, self.observations(batch)
@@ -250,9 +256,9 @@ def fit(
     history, stopping = History(), EarlyStopping(monitor, patience=patience, keep=keep)
     checkpoints = Checkpoints(folder, history, stopping)
     ours = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
-    several, shows = config.processes > 1, config.progress and ranks.is_first()
+    several, shows = config.processes > 1, config.progress and is_first()
     target = resolve_device(config.device)
-    if ranks.is_first():
+    if is_first():
         write_environment(folder, target)
     resume_from = checkpoints.last if config.resume and checkpoints.last.exists() else None
     with user_errors(ValueError, OSError, MisconfigurationException), _quiet():
@@ -265,7 +271,7 @@ def fit(
             precision="32-true" if resolve_precision(config.precision, target) == "32" else "bf16-mixed",
             max_epochs=config.max_epochs,
             gradient_clip_val=gradient_clip,
-            callbacks=[*ours, Bar(monitor, module.terms)] if shows else ours,
+            callbacks=[*ours, Bar(monitor)] if shows else ours,
             plugins=[AtomicCheckpointIO()],
             enable_progress_bar=shows,
             use_distributed_sampler=False,  # batches are shared out by their sampler
@@ -280,7 +286,7 @@ def fit(
     if several:
         trainer.strategy.barrier()
         distributed.destroy_process_group()
-        if not ranks.is_first():
+        if not is_first():
             sys.exit()
     if stopping.best_epoch < 0:
         raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")

@@ -1,9 +1,4 @@
-"""Headlines by a Transformer with latent attention: train a network, compare normalisers, summarize one's own text.
-
-python -m experiments.headlines train --normalizer hybrid --guide weibull --data-root DIR --out RUN
-python -m experiments.headlines table headlines --data-root DIR
-python -m experiments.headlines summarize RUN FILE.txt
-"""
+"""Headlines by a Transformer with latent attention: train, compare normalisers, summarize one's own text."""
 
 import sys
 

@@ -1,5 +1,6 @@
 """Options of the scripts on headlines."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -19,7 +20,6 @@ class HeadlineConfig(BatchOptions, SchemeOptions):
 
     Args:
         normalizer: How the attention of the encoder is normalised.
-        guide: Posterior of the attention; soft is ordinary deterministic attention.
         train_file: File of JSON lines to train on, each with a text and its summaries; of the data root when omitted.
         val_file: The same to validate on.
         test_file: The same to test on.
@@ -43,8 +43,6 @@ class HeadlineConfig(BatchOptions, SchemeOptions):
         kl_weight: Weight of the KL, which is summed over all attention weights of a text.
         batch_size: Texts of a batch.
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
-        max_epochs: Epochs at most.
-        seed: Seed of the initial weights, the order of the batches and all noise.
     """
 
     normalizer: NormalizerName = "softmax"
@@ -74,6 +72,12 @@ class HeadlineConfig(BatchOptions, SchemeOptions):
     max_epochs: PositiveInt = 9
     num_samples: PositiveInt = 10
 
+    GROUPS: ClassVar[Mapping[str, str]] = {
+        "data": "train_texts test_texts headline_length",
+        "attention": "decoder",
+        "training": "lead_epochs lead_words",
+    }
+    EXPERT: ClassVar[str] = "decoder"
     USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
 

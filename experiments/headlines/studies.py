@@ -7,11 +7,9 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from experiments.headlines.model import load_texts
-from experiments.headlines.train import HeadlineTask, lead_baseline, rouge, summaries
-from experiments.report.columns import Column, Row
+from experiments.headlines.train import HeadlineTask, lead_baseline, load_texts, rouge, summaries
 from experiments.report.report import Part
-from experiments.report.statistics import Estimate, paired_difference
+from experiments.report.statistics import Column, Estimate, Row, paired_difference
 from experiments.sequence.encoder import HYBRID
 from experiments.study import Finished, Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE

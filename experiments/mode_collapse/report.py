@@ -16,14 +16,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.results import write_environment, write_metrics
+from experiments.harness.folder import exclusive, open_run, write_environment, write_metrics
 from experiments.mode_collapse.config import ModeCollapseConfig
-from experiments.report.columns import Row
 from experiments.report.figures import panels, save
-from experiments.report.report import Part, Report
-from experiments.report.results import RESULTS, source_of, write_results
-from experiments.report.statistics import Estimate, summarize
+from experiments.report.report import RESULTS, Part, Report, source_of, write_results
+from experiments.report.statistics import Estimate, Row, summarize
 from pyro_attention import AttentionGuide, DoublyNormalized, FixedGammaPrior, LatentAttention, Soft, Softmax, Weibull
 from pyro_attention.posterior.predictive import seeded
 

@@ -30,7 +30,7 @@ def align_file(config: AlignConfig) -> Path:
     trained = load_trained(config.run, device=config.device)
     # gold links count the words between blanks
     words = trained.config.words if config.gold is None else "none"
-    text = read_pairs(config.source, config.target, trained.config, max_words=config.max_words, words=words)
+    text = read_pairs(config.source_file, config.target_file, trained.config, max_words=config.max_words, words=words)
     gold = None if config.gold is None else read_gold(config.gold, text, config)
     out = config.out or Path("alignments")
     links_file, table, page = (out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
@@ -53,7 +53,7 @@ def align_file(config: AlignConfig) -> Path:
         write_lines(path, sentences)
     some = text.first(_MOST_PAIRS)
     views = alignment_views({trained.config.guide: pairs[: len(some)]}, some, gold)
-    write_page(page, views, title=f"{config.source.name} and {config.target.name}, aligned")
+    write_page(page, views, title=f"{config.source_file.name} and {config.target_file.name}, aligned")
     print(f"{len(links)} sentence pairs: {links_file}", *sides, f"the first {len(some)}: {page}", sep="\n")
     if config.table:
         write_lines(table, table_lines(pairs, links))

@@ -27,9 +27,8 @@ from experiments.nmt.config import ProbabilityCombineName, TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import EMModel, SentencePair, train_em
 from experiments.nmt.model import load_trained
-from experiments.report.columns import Column, Row, Runs, summary_rows
 from experiments.report.report import Part
-from experiments.report.statistics import Difference, Estimate
+from experiments.report.statistics import Column, Difference, Estimate, Row, Runs, summary_rows
 from experiments.sequence.alignments import predicts_by_posterior
 from experiments.study import Finished
 from pyro_attention.analysis import (

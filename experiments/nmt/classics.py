@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from experiments.files import UserError, user_errors
-from experiments.harness.results import write_environment
+from experiments.harness.folder import write_environment
 from experiments.nmt.aligners import (
     Align,
     Aligned,
@@ -30,11 +30,9 @@ from experiments.nmt.aligners import (
 from experiments.nmt.config import ClassicsConfig, TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import SentencePair
-from experiments.report.columns import Row
 from experiments.report.figures import reliability_panels, save
-from experiments.report.report import Part, Report
-from experiments.report.results import source_of, write_results
-from experiments.report.statistics import Difference, Estimate
+from experiments.report.report import Part, Report, source_of, write_results
+from experiments.report.statistics import Difference, Estimate, Row
 from pyro_attention.aligner import Aligner
 
 _WAY = "geometric, mbr"  # chooses nothing by gold links
@@ -108,7 +106,7 @@ def compare(config: ClassicsConfig) -> list[Row]:
     report = Report(title, name, parts)
     print(report.terminal())
     if config.results is not None:
-        write_environment(folder, torch.device("cpu"), script="experiments.nmt classics")
+        write_environment(folder, torch.device("cpu"))
         pairs = "" if config.pairs is None else f" --pairs {config.pairs}"
         rows = f" --aligners '{json.dumps(config.aligners)}'" if config.aligners else ""
         encoder = "" if config.encoder is None else " --encoder FOLDER"

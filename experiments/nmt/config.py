@@ -1,5 +1,6 @@
 """Options of the scripts on translation."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -89,6 +90,11 @@ class TranslationConfig(SequenceConfig):
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 15
 
+    GROUPS: ClassVar[Mapping[str, str]] = {
+        "data": "train_pairs test_pairs max_words text source target lowercase tokenize skip_bad",
+        "output": "k_max selective_pairs",
+    }
+    EXPERT: ClassVar[str] = "k_max selective_pairs out_of_domain skip_bad"
     USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}}
 
     def __post_init__(self) -> None:
@@ -181,8 +187,8 @@ class AlignConfig(FileOptions):
     With gold links the words are what stands between blanks, as the links count them; else as in training.
 
     Args:
-        source: File of the source sentences, UTF-8.
-        target: File of their translations.
+        source_file: File of the source sentences, UTF-8.
+        target_file: File of their translations.
         out: Folder for alignments.txt (Pharaoh format, words from 0, source first), alignments.html, a page to look at
             the first 200 pairs with, and, where the network's text was divided into words, words.SOURCE and
             words.TARGET, which the links count; alignments when omitted.
@@ -200,8 +206,8 @@ class AlignConfig(FileOptions):
             --reverse of both directions: the mean of their probabilities, or their product if links are chosen by it.
     """
 
-    source: Path
-    target: Path
+    source_file: Path
+    target_file: Path
     out: Path | None = None
     overwrite: bool = False
     reverse: Path | None = None

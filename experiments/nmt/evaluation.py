@@ -29,12 +29,12 @@ from experiments.nmt.config import (
 )
 from experiments.nmt.data import load_text, read_pairs, tokenised
 from experiments.nmt.model import Trained, batches, load_trained
-from experiments.report.tables import metrics_table
+from experiments.report.report import metrics_table
 from experiments.sequence import evaluation as sequence
+from experiments.sequence.evaluation import word_uncertainty
 from experiments.sequence.model import model_arguments
 from experiments.sequence.model import perplexity as sequence_perplexity
 from experiments.sequence.own_text import read_source
-from experiments.sequence.uncertainty import word_uncertainty
 from models.decoding import target_log_probs
 from pyro_attention.posterior.predictive import seeded
 

@@ -16,11 +16,9 @@ from experiments.nmt.em_aligners import train_em
 from experiments.nmt.evaluation import MEASURES
 from experiments.nmt.train import TranslationTask
 from experiments.nmt.views import viewer_part
-from experiments.report.claims import Claim, claims_part
-from experiments.report.columns import Column, Runs, columns_of, summary_rows
 from experiments.report.figures import reliability_panels, save
-from experiments.report.report import Part
-from experiments.report.statistics import paired_difference
+from experiments.report.report import Claim, Part, claims_part
+from experiments.report.statistics import Column, Runs, columns_of, paired_difference, summary_rows
 from experiments.study import Finished, Study, run_study
 from guides.names import WeightsSchemeName
 from guides.options import AMORTISED, WEIGHTS
@@ -199,7 +197,6 @@ def _below(runs: Mapping[str, Runs], text: str, column: Column, pairs: Iterable[
 
 
 def _links(runs: Mapping[str, Runs]) -> list[Claim]:
-    """The claim on the links of the inference network; none where there are no gold links or rows."""
     ours, soft = runs.get("categorical_enum", []), runs.get("soft", [])
     if not (PRIOR.values(ours) and POSTERIOR.values(soft)):
         return []
@@ -263,7 +260,6 @@ def _aligners_part(config: TranslationConfig, folder: Path) -> list[Part]:
 
 
 def _selective_parts(runs: Mapping[str, Runs], config: TranslationConfig) -> list[Part]:
-    """Tables of what the uncertainty of the translations is worth, where it was measured."""
     if not config.selective_pairs:
         return []
     compared, soft = next(iter(MEASURES)), runs.get("soft", [])  # every scheme has the first measure

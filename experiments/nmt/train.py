@@ -63,12 +63,6 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
         return {name: DEFINITIONS.get(name) or definition(name) for name in metrics}
 
     def show(self, config: TranslationConfig, metrics: Mapping[str, float], folder: Path) -> None:
-        if config.dataset == "own":
-            case = "all letters made small (--no-lowercase keeps them)" if config.lowercase else "capitals kept"
-            divided = "words as they stand between blanks"
-            if config.words != "none":
-                divided = f"punctuation split off words by {config.words} (--tokenize none for text that is tokenised)"
-            print(f"{config.text}: {case}, {divided}")
         super().show(config, metrics, folder)
         trained = load_trained(folder, device=config.device)
         text = load_text(config, "test").first(10)

@@ -11,8 +11,7 @@ from experiments.nmt.alignments import PairAlignment, aligned_pairs
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.model import load_trained
-from experiments.report.report import Part
-from experiments.report.tables import element
+from experiments.report.report import Part, element
 from pyro_attention.analysis import GoldAlignment
 from pyro_attention.viewer import AlignmentView, document, fragment
 

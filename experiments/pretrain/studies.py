@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from experiments.pretrain.train import PretrainTask
-from experiments.report.columns import Column
+from experiments.report.statistics import Column
 from experiments.sequence.encoder import HYBRID
 from experiments.study import Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
@@ -41,7 +41,6 @@ PRETRAINING = Study(
         Column("mass, 1st percentile", "key_mass_1_percent"),
     ),
     blocks=(HYBRID,),
-    picture="intervals",
 )
 STUDIES = {study.name: study for study in (PRETRAINING,)}
 

@@ -19,7 +19,6 @@ from experiments.datasets.text.masked_text import EpochSampler, MaskedBatch, Mas
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import user_errors
 from experiments.harness.folder import saved_config
-from experiments.harness.results import hybrid_metrics
 from experiments.harness.training import (
     FITTED,
     Fitted,
@@ -27,6 +26,7 @@ from experiments.harness.training import (
     PriorFactory,
     Trained,
     fit_batches,
+    hybrid_metrics,
     load_best,
     resolve_device,
     seeded_build,

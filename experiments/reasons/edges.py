@@ -22,10 +22,9 @@ from torch.nn.functional import one_hot
 from experiments.harness.folder import exclusive, open_run
 from experiments.reasons.config import EdgesConfig
 from experiments.reasons.report import ACCURACY, AUROC, DEFINITIONS, ECE, TOP_1, publish, reason_scores, table
-from experiments.report.columns import Column
 from experiments.report.figures import panels, save
-from experiments.report.report import Part, Report
-from experiments.report.results import RESULTS
+from experiments.report.report import RESULTS, Part, Report
+from experiments.report.statistics import Column
 from pyro_attention import (
     AlignmentPrior,
     AttentionELBO,

@@ -11,10 +11,9 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc, binary_calibration_error
 
 from experiments.harness.cli import command_line
-from experiments.harness.results import write_environment, write_metrics
-from experiments.report.columns import Column, Row, Runs
-from experiments.report.report import Part, Report
-from experiments.report.results import RESULTS, source_of, write_results
+from experiments.harness.folder import write_environment, write_metrics
+from experiments.report.report import RESULTS, Part, Report, source_of, write_results
+from experiments.report.statistics import Column, Row, Runs
 
 TOP_1 = Column("top-1", "top_1", 3, better="higher")
 AUROC = Column("AUROC", "auroc", 3, better="higher")

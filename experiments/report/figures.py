@@ -1,23 +1,20 @@
-"""Pictures: of studies, of weights over a photograph, and of how honest probabilities are."""
+"""Pictures of studies, and of how honest probabilities are."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.files import write_atomic
-from experiments.report.statistics import paired_difference, summarize
+from experiments.report.statistics import summarize
 from pyro_attention.plots import reliability
 
-_LINE = "#1b6ca8"
 _COLORS = ("0.35", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5ea7")
 
 
@@ -43,19 +40,6 @@ def printable(text: str, longest: int = 100) -> str:
     """Text without mathematics, and without the endless words and control characters of an untrained network."""
     text = text if len(text) <= longest else text[: longest - 1] + "…"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
-
-
-def reliability_diagram(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
-    """Accuracy against confidence, one panel a row of the comparison; on the diagonal confidence is honest.
-
-    Args:
-        predictions: Name to (probabilities ``[items, classes]``, labels ``[items]``).
-    """
-    found = {}
-    for name, (probabilities, labels) in predictions.items():
-        confidence, predicted = probabilities.max(-1)
-        found[name] = confidence, predicted == labels
-    return reliability_panels(found, confidence="confidence: probability of the predicted class", right="accuracy")
 
 
 def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence: str, right: str) -> Figure:
@@ -84,51 +68,11 @@ def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence
     return figure
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Numbers of the rows of one panel.
-
-    Attributes:
-        title: What they are.
-        values: One number a seed, by row; in :func:`level_curves` by row and level.
-        paper: The paper's numbers, by row.
-    """
+class Panel(NamedTuple):
+    """Numbers of one panel: what they are, and by row and level one number a seed."""
 
     title: str
     values: Mapping[str, Sequence[Sequence[float]]]
-    paper: Mapping[str, float] = field(default_factory=dict)
-
-
-def row_intervals(shown: Sequence[Panel]) -> Figure:
-    """Every seed's number, the row's mean with its 95 % interval, and the paper's number; the first row is a line."""
-    rows = list(shown[0].values)
-    figure, (axes,) = panels(1, len(shown), size=(5.2 * len(shown), 0.9 + 0.5 * len(rows)), sharey=True)
-    for axis, panel in zip(axes, shown, strict=True):
-        _intervals(axis, panel)
-        axis.set_title(panel.title, fontsize=11)
-    axes[0].set_yticks(range(len(rows)), rows)
-    axes[0].invert_yaxis()
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    return figure
-
-
-def _intervals(axis: Axes, panel: Panel) -> None:
-    (first, [baseline]), *_ = panel.values.items()
-    axis.axvline(float(np.mean(baseline)), color="0.6", linewidth=1, linestyle=":", label=f"mean of {first}")
-    for place, (row, [values]) in enumerate(panel.values.items()):
-        # one entry of the legend for all rows
-        seed, mean, paper = ("a seed", "mean, 95 % interval", "paper") if place == 0 else ("_nolegend_",) * 3
-        axis.plot(values, np.full(len(values), place + 0.18), "|", color="0.55", markersize=7, label=seed)
-        if len(values) > 1:
-            found = paired_difference(values, [0.0] * len(values))
-            errors = [[found.mean - found.low], [found.high - found.mean]]
-            axis.errorbar(
-                [found.mean], [place - 0.08], xerr=errors, label=mean, fmt="o", color="#1b6ca8", capsize=3, markersize=5
-            )
-        if row in panel.paper:
-            axis.plot([panel.paper[row]], [place - 0.08], "D", color="#d1495b", markersize=5, label=paper)
-    axis.grid(axis="x", color="0.92")
-    axis.set_axisbelow(True)
 
 
 def level_curves(shown: Sequence[Panel], levels: Sequence[str], *, axis: str) -> Figure:

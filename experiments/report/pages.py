@@ -11,9 +11,8 @@ from pathlib import Path
 from scipy import stats
 
 from experiments.files import write_text
-from experiments.report.results import RESULTS, results_in
+from experiments.report.report import RESULTS, markdown_table, results_in
 from experiments.report.statistics import Difference
-from experiments.report.tables import markdown_table
 
 PAGE = RESULTS.parents[1] / "docs" / "where_it_helps.md"
 VERDICTS = ("better", "worse", "cannot be told")

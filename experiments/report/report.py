@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import base64
+import json
+import math
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from html import escape
 from itertools import chain
 from pathlib import Path
+from typing import Any, Literal
 
-from experiments.files import write_atomic
-from experiments.report.columns import Row
-from experiments.report.tables import as_table, element, html_table, markdown_table
+from experiments.files import read_json, reading, write_atomic, write_text
+from experiments.report.statistics import Cell, Difference, Estimate, Row
 from pyro_attention.viewer import View, document, fragment
 
 _WIDTH = 100  # letters in a line on the terminal
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 @dataclass(frozen=True)
@@ -128,3 +131,212 @@ class Report:
         write_atomic(path, lambda file: file.write(text))
         print("", self.terminal(), "", path, sep="\n", flush=True)
         return path
+
+
+# results/: every published number, one JSON file a study, with what made it
+
+
+def source_of(folders: Sequence[Path], command: str, seeds: str = "") -> Source:
+    """What made the runs in these folders, from their environment.json.
+
+    Raises:
+        UserError: A folder's environment.json is missing or damaged.
+    """
+    kinds, versions = dict[str, None](), dict[str, dict[str, None]]()
+    for folder in folders:
+        path, remedy = folder / "environment.json", "remove the folder, and the same command makes it again"
+        record = read_json(path, remedy)
+        with reading(path, "the environment of a run", remedy):
+            device = record["device"] if record["device"] != "cpu" else f"{record['cpus']} CPU cores"
+            kinds[f"{device}, {record['system']}"] = None
+            for name in ("torch", "pyro-ppl"):
+                versions.setdefault(name, {})[record["packages"][name]] = None
+    return Source(command, seeds, "; ".join(kinds), {name: " and ".join(found) for name, found in versions.items()})
+
+
+def write_results(folder: Path, report: Report, source: Source) -> Path:
+    """Write the file of a report: its texts, and one long table with a row for each cell of its tables."""
+    head = {"title": report.title, "about": report.about, "summary": report.summary, **asdict(source)}
+    report = report.published()
+    parts = [_part(part) for part in report.parts]
+    rows = [row for number, part in enumerate(report.parts) for row in _long(number, part)]
+    # one line a row, so that a change of a number is a change of a line
+    lines = [f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
+    lines += [f'"{name}": {_lines(items)}' for name, items in (("parts", parts), ("rows", rows))]
+    path = folder / f"{report.name}.json"
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    return path
+
+
+def read_results(path: Path) -> tuple[Report, Source]:
+    """The report of a file, and what made it."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    parts = []
+    for number, part in enumerate(found["parts"]):
+        long = [row for row in found["rows"] if row["part"] == number]
+        picture = path.parent / "pictures" / part["picture"] if part["picture"] else None
+        parts.append(Part(**part | {"picture": picture, "rows": _wide(long)}))
+    source = Source(**{field.name: found[field.name] for field in fields(Source)})
+    return Report(found["title"], path.stem, parts, found["summary"], found["about"]), source
+
+
+def results_in(folder: Path) -> Iterator[tuple[Report, Source]]:
+    """All reports of a folder, by name."""
+    return map(read_results, sorted(folder.glob("*.json")))
+
+
+def _part(part: Part) -> dict[str, Any]:
+    texts = {name: getattr(part, name) for name in ("title", "text", "labels", "lines", "caption")}
+    return texts | {"picture": part.picture.name if part.picture else ""}
+
+
+def _long(number: int, part: Part) -> Iterator[dict[str, Any]]:
+    for row in part.rows:
+        labels = {name: str(label) for name, label in list(row.items())[: part.labels]}
+        for column, cell in list(row.items())[part.labels :]:
+            yield {"part": number, "labels": labels, "column": column, **_plain_cell(cell)}
+
+
+def _wide(long: list[dict[str, Any]]) -> list[Row]:
+    rows: dict[tuple[str, ...], Row] = {}
+    for one in long:
+        row = rows.setdefault(tuple(one["labels"].values()), dict(one["labels"]))
+        row[one["column"]] = _read_cell({name: one[name] for name in one.keys() - {"part", "labels", "column"}})
+    return list(rows.values())
+
+
+def _plain_cell(cell: Cell) -> dict[str, Any]:
+    if not isinstance(cell, Estimate | Difference):
+        return {"text": str(cell)}
+    defaults = {field.name: field.default for field in fields(cell)}
+    # the metric tells that it is a difference
+    found = {name: value for name, value in asdict(cell).items() if value != defaults[name] or name == "metric"}
+    return {name: value for name, value in found.items() if not (isinstance(value, float) and math.isnan(value))}
+
+
+def _read_cell(plain: dict[str, Any]) -> Cell:
+    if "text" in plain:
+        return str(plain["text"])
+    number = {"mean": math.nan, **plain}
+    return Difference(**{"low": math.nan, "high": math.nan, **number}) if "metric" in plain else Estimate(**number)
+
+
+def _lines(items: list[dict[str, Any]]) -> str:
+    return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False, allow_nan=False) for item in items) + "\n]"
+
+
+# claims about differences between rows, which may well not hold
+
+Verdict = Literal["holds", "does not hold", "cannot be told"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """That some mean differences over seeds, by what they are, are all above zero, or all below it.
+
+    Attributes:
+        text: The claim, in a sentence without a full stop.
+        differences: What is said to be above zero or below it.
+        expected: The side of zero on which the claim wants them.
+        ours: Whether it is a claim of ours, and none of a paper.
+        percent: Whether they are percentage points.
+    """
+
+    text: str
+    differences: Mapping[str, Difference]
+    expected: Literal["above", "below"] = "above"
+    ours: bool = False
+    percent: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """It holds if every confidence interval lies on its side, and does not if one lies on the other side."""
+        ranges = [(found.low, found.high) for found in self.differences.values()]
+        if self.expected == "below":
+            ranges = [(-high, -low) for low, high in ranges]
+        if all(low > 0 for low, _ in ranges):
+            return "holds"
+        return "does not hold" if any(high <= 0 for _, high in ranges) else "cannot be told"
+
+    def __str__(self) -> str:
+        unit = " percentage points" if self.percent else ""
+        lines = (f"    {name}: {found}{unit}" for name, found in self.differences.items())
+        return "\n".join([f"{self.verdict}: {self.text}", *lines])
+
+
+def claims_part(title: str, claims: Sequence[Claim], *, note: str = "") -> Part:
+    """The part of a report with some claims, one at least, which all want their differences on the same side of zero.
+
+    Args:
+        title: Its heading.
+        claims: The claims.
+        note: What else is to be said of the numbers, in whole sentences.
+    """
+    (side,) = {claim.expected for claim in claims}
+    text = (
+        f"Mean differences over the seeds with 95 % confidence intervals. A claim holds where all intervals are {side} "
+        f"0, it does not hold where one is not {side} 0 at all, and else it cannot be told. {note}"
+    )
+    rows = [
+        {"claim": claim.text, "difference": name, "number": found, "verdict": claim.verdict}
+        for claim in claims
+        for name, found in claim.differences.items()
+    ]
+    return Part(title, text.rstrip(), rows, labels=2, lines="\n".join(map(str, claims)))
+
+
+# tables of text
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Rows as a plain text table: text to the left, numbers to the right with four significant digits."""
+    aligned = []
+    for name in dict.fromkeys(name for row in rows for name in row) if columns is None else columns:
+        values = [row.get(name, "") for row in rows]
+        cells = [name, *map(_cell, values)]
+        left, width = all(isinstance(value, str) for value in values), max(map(len, cells))
+        aligned.append([cell.ljust(width) if left else cell.rjust(width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
+
+
+def metrics_table(metrics: Mapping[str, float | str]) -> str:
+    """Metrics as a plain text table, one a line."""
+    return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
+
+
+def _plain(text: str) -> str:
+    """Text that neither ends a cell or the row, nor begins an element of HTML or a comment that ends a section."""
+    return " ".join(text.splitlines()).replace("|", r"\|").replace("<", "&lt;")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a Markdown table; columns are those of the first row. What is markup in a cell shows as text."""
+    columns = list(rows[0])
+    lines = [
+        [_plain(str(cell)) for cell in line] for line in (columns, *([row[name] for name in columns] for row in rows))
+    ]
+    head, *body = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([head, "|---" * len(columns) + "|", *body])
+
+
+def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a table of HTML, the first cell of each as its head."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(element("th", name, scope="col") for name in columns)
+    body = []
+    for row in rows:
+        first, *others = [_cell(row.get(name, "")) for name in columns]
+        cells = [element("th", first, scope="row"), *(element("td", text) for text in others)]
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    lines = "\n".join([f"<thead><tr>{head}</tr></thead>", "<tbody>", *body, "</tbody>"])
+    return f'<div class="scroll"><table class="data">{lines}</table></div>'
+
+
+def element(tag: str, text: str, **attributes: str) -> str:
+    """An element of HTML with plain text inside."""
+    given = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<{tag}{given}>{escape(text)}</{tag}>"

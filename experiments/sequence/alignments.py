@@ -86,7 +86,6 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, *, exact: 
 
 
 def _exact_alignment(trained: AnyTrained, batch: Batch) -> Tensor:
-    """The exact posterior ``[B, M, N]`` of alignments that can be summed out."""
     model = trained.model
     state = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask)
     if model.jumps is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.harness.training import PriorFactory
-from experiments.report.columns import Column
+from experiments.report.statistics import Column
 from experiments.study import Block
 from guides.schemes import build_normalizer
 from models.text import TextEncoder

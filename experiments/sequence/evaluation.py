@@ -1,20 +1,22 @@
-"""Networks that write sentences: the search, whether they have learned anything, and what metrics mean."""
+"""Networks that write sentences: the search, whether they have learned anything, how sure they are of each word."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD
 from experiments.harness.training import FITTED
 from experiments.sequence.model import AnyTrained
-from models.decoding import Hypothesis, beam_search
+from models.decoding import Hypothesis, beam_search, next_word_mixture
+from pyro_attention.posterior.predictive import seeded
 
 BATCH = 50  # sentences at a time, in evaluation
 
@@ -25,7 +27,6 @@ LEARNED = {
     "over word pieces that have several places to attend to",
     "test_attention_change": "total variation distance between the mean posterior weights of a word piece and their "
     "mean over its sentence, mean over word pieces of sentences with several",
-    "test_most_frequent": "share of the most frequent sentence among those that were written of the test data",
 }
 DEFINITIONS = {
     "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
@@ -41,7 +42,6 @@ DEFINITIONS = {
 LEAST_GAIN = 0.1  # below a unigram model's perplexity
 MOST_ENTROPY = 0.95  # of uniform attention
 LEAST_CHANGE = 0.05  # from word to word; weights that have nothing in common have 1
-MOST_ALIKE = 0.5  # of the sentences
 
 
 def unigram_perplexity(train: Sequence[Tensor], val: Sequence[Tensor], *, vocabulary: int) -> float:
@@ -59,16 +59,9 @@ def unigram_perplexity(train: Sequence[Tensor], val: Sequence[Tensor], *, vocabu
     return math.exp(-log_probs[val_counts > 0].dot(val_counts[val_counts > 0]).item() / val_counts.sum().item())
 
 
-def most_frequent(sentences: Sequence[str]) -> dict[str, float]:
-    """The metric ``test_most_frequent``; nothing of a single sentence."""
-    if len(sentences) < 2:
-        return {}
-    return {"test_most_frequent": max(Counter(sentences).values()) / len(sentences)}
-
-
 def warnings_of(metrics: Mapping[str, float]) -> list[str]:
     """What shows that a network has learned nothing, a sentence each; metrics that are missing show nothing."""
-    perplexity, unigram, entropy, change, alike = (metrics.get(name, math.nan) for name in ("val_ppl", *LEARNED))
+    perplexity, unigram, entropy, change = (metrics.get(name, math.nan) for name in ("val_ppl", *LEARNED))
     found = {
         f"the network predicts words hardly better than their frequencies do: its validation perplexity is "
         f"{perplexity:.4g}, that of a unigram model {unigram:.4g}, and {LEAST_GAIN:.0%} less is expected; train for "
@@ -77,8 +70,6 @@ def warnings_of(metrics: Mapping[str, float]) -> list[str]:
         f"{MOST_ENTROPY:.0%} at most is expected": entropy > MOST_ENTROPY,
         f"the attention looks at the same places for every word of a sentence: {change:.1%} of it changes from word to "
         f"word, where {LEAST_CHANGE:.0%} at least is expected": change < LEAST_CHANGE and not entropy > MOST_ENTROPY,
-        f"the network writes the same sentence for {alike:.0%} of the test data, so the scores of its sentences say "
-        f"little; {MOST_ALIKE:.0%} at most is expected": alike > MOST_ALIKE,
     }
     return [text for text, shown in found.items() if shown]
 
@@ -102,3 +93,32 @@ def search(trained: AnyTrained, source: Tensor, mask: Tensor, **options: Any) ->
     options = given | {"inference": trained.inference()} | options
     found = beam_search(trained.model, source, mask, begin=BEGIN, end=END, alignments=False, **options)
     return [best for best, *_ in found]
+
+
+@dataclass(frozen=True)
+class WordUncertainty:
+    """Entropy of each word piece by source, in nats, ``[B, M]``: ``total = word + attention``."""
+
+    total: Tensor  # entropy of the next piece, the attention averaged over
+    word: Tensor  # mean entropy of the piece given the attention: what stays if one knew where to look
+    attention: Tensor  # the rest, the mutual information of piece and attention, >= 0
+
+
+@torch.no_grad()
+def word_uncertainty(trained: AnyTrained, batch: Batch, *, num_samples: int = 100) -> WordUncertainty:
+    r"""Split the predictive entropy of every word piece, :math:`H[y] = \mathrm{E}_w H[y \mid w] + I(y; w)`.
+
+    Exact for alignments; over posterior samples for Bayesian attention, as
+    :func:`pyro_attention.analysis.decompose_uncertainty`; without an attention part for soft attention. The words
+    before each piece are taken as given.
+    """
+    model = trained.model.eval()
+    inference = trained.inference(samples=num_samples if trained.is_random else 0)
+    state, parts = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask), []
+    with seeded(trained.config.seed):
+        for step in model.steps(state, batch.target_in):
+            probs, weights = (part.double().exp() for part in next_word_mixture(model, step, inference))
+            given = (weights * torch.special.entr(probs).sum(-1)).sum(-1)
+            total = torch.special.entr((weights.unsqueeze(-1) * probs).sum(1)).sum(-1)
+            parts.append((total, given, (total - given).clamp(min=0)))
+    return WordUncertainty(*(torch.stack(part, 1).float() for part in zip(*parts, strict=True)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
-from experiments.harness.checkpoints import read_weights, weights_file
+from experiments.harness.callbacks import read_weights, weights_file
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, OneCycleTraining, Trained, load_best, resolve_device
 from experiments.sequence.config import SequenceConfig
@@ -64,10 +64,6 @@ class SequenceTraining(ELBOTraining):
 
     def observations(self, batch: Batch) -> int:
         return int(batch.target_mask.sum())
-
-    def terms(self, name: str, value: float) -> tuple[str, float]:
-        """The validation loss, which is per word piece, as a perplexity."""
-        return ("val_ppl", float(torch.tensor(value).exp())) if name == "val_loss" else (name, value)
 
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
         inference = Inference(family=prediction_family(self.objective.guide))

@@ -14,9 +14,9 @@ from torch import Tensor
 from experiments.datasets.text.batches import BucketSampler, batch_loader
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import Fitted, Trained, fit_batches
-from experiments.report.tables import metrics_table
+from experiments.report.report import metrics_table
 from experiments.run import Task
-from experiments.sequence.evaluation import most_frequent, print_verdict, unigram_perplexity, warnings_of
+from experiments.sequence.evaluation import print_verdict, unigram_perplexity, warnings_of
 from experiments.sequence.own_text import write_lines
 
 Config = TypeVar("Config", bound=TrainingOptions)
@@ -61,7 +61,7 @@ class SequenceTask(Task[Config, Data, Network]):
         encoded = self.encode(trained, data)
         unigram = unigram_perplexity(encoded.targets, encoded.val.targets, vocabulary=len(network.vocabulary))
         perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])
-        return metrics | {"val_ppl": perplexity, "val_ppl_unigram": unigram} | most_frequent(sentences)
+        return metrics | {"val_ppl": perplexity, "val_ppl_unigram": unigram}
 
     def planned(self, config: Config) -> bool:
         return bool(getattr(config, "planned", False))

@@ -14,10 +14,8 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from experiments.files import user_errors
-from experiments.report.claims import Claim, claims_part
-from experiments.report.columns import Column, Row
-from experiments.report.report import Part
-from experiments.report.statistics import Estimate, paired_difference
+from experiments.report.report import Claim, Part, claims_part
+from experiments.report.statistics import Column, Estimate, Row, paired_difference
 from experiments.study import Block, Finished, Study, run_search, run_study
 from experiments.vqa.model import Answered, load_questions, load_words
 from experiments.vqa.train import UNCERTAINTIES, VQATask, accuracies

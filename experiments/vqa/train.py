@@ -32,9 +32,9 @@ from experiments.report.classification import (
     score_samples,
     score_scaled,
 )
-from experiments.report.columns import Row
 from experiments.report.figures import panels, printable, save
-from experiments.report.tables import as_table
+from experiments.report.report import as_table
+from experiments.report.statistics import Row
 from experiments.run import Task, run_and_show
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words

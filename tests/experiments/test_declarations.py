@@ -40,5 +40,8 @@ def test_a_study_declares_options_and_rows_that_there_are(name: str, study: Stud
         for row in (study.base, *study.rows.values()):
             study.task.config(**{**study.options, **level, **row, **needed})
     assert {*study.against, *study.against.values(), *study.paper, *study.shows.values()} <= study.rows.keys()
+    for level in study.levels:
+        columns = study.level_columns.get(level, study.columns)
+        assert study.task.definitions({column.metric.replace("{kind}", "mean"): 0.0 for column in columns}) is not None
     for row, settings in study.grid.items():
         assert any(setting.items() <= study.rows[row].items() for setting in settings)

@@ -11,11 +11,10 @@ from scipy import stats
 
 import experiments.study
 from experiments.files import UserError
-from experiments.harness.folder import exclusive, open_run
+from experiments.harness.folder import write_environment
 from experiments.harness.options import StudyOptions, TrainingOptions
-from experiments.harness.results import read_metrics, write_environment, write_metrics
-from experiments.report.columns import Column
-from experiments.report.results import read_results, write_results
+from experiments.report.report import read_results, write_results
+from experiments.report.statistics import Column
 from experiments.study import Block, Study, run_search, run_study
 
 SCORE = Column("score", "{kind}_score", 1, better="higher")
@@ -35,10 +34,6 @@ class Task:
     """What a study needs of a task."""
 
     config, script = Config, "experiments.nothing"
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        known = dict.fromkeys(("mean_score", "other_score", "val"), "a number")
-        return {name: known[name] for name in metrics}
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return ["no gain"] if metrics["mean_score"] == 0 else []
@@ -159,24 +154,24 @@ def test_changes_hold_for_all_trainings_and_are_told(tmp_path: Path, trained: li
 def test_rows_go_on_from_a_first_training(
     tmp_path: Path, trained: list[Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its options stand above the study's and a change, and under those that are given for it."""
+    """Its options stand above the study's, and a change above both."""
     made = study(
         rows={"soft": {}, "good": {"gain": 3.0}}, levels={"low": {}, "high": {"level": 1.0}}, axis="at", seeds=1,
         base={"max_epochs": 7, "gain": 9.0}, text="{base.max_epochs} and {config.max_epochs}",
     )  # fmt: skip
-    run_study({"made": made}, options(tmp_path, base={"gain": 8.0}, changes={"max_epochs": 2}))
+    run_study({"made": made}, options(tmp_path, changes={"max_epochs": 2}))
     runs = tmp_path / "out" / "runs"
     bases, rows = trained[:2], trained[2:]
     assert [(one.gain, one.level, one.max_epochs, one.init_from) for one in bases] == [
-        (8.0, 0.0, 7, None), (8.0, 1.0, 7, None),
+        (9.0, 0.0, 2, None), (9.0, 1.0, 2, None),
     ]  # fmt: skip
     assert [(one.gain, one.max_epochs, one.init_from) for one in rows] == [
         (gain, 2, runs / f"{level}-base-0") for level in ("low", "high") for gain in (0.0, 3.0)
     ]
     report, source = published(tmp_path)
     assert [row["row"] for row in report.parts[0].rows] == ["soft", "good"] * 2
-    assert report.parts[0].text.startswith("7 and 2\n\nOther than said here: base gain 8.0, max epochs 2.")
-    assert source.command.endswith("made --base '{\"gain\": 8.0}' --max-epochs 2")
+    assert report.parts[0].text.startswith("2 and 2\n\nOther than said here: max epochs 2.")
+    assert source.command.endswith("made --max-epochs 2")
     assert "warning: soft, low, 0: no gain" in capsys.readouterr().err
 
 
@@ -193,10 +188,8 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "is_published"),
-    [({}, True), ({"seeds": 5}, True), ({"seeds": 2}, False), ({"rows": ("soft",)}, False),
-     ({"changes": {"level": 1.0}}, False)],
-)  # fmt: skip
+    ("given", "is_published"), [({"seeds": 5}, True), ({"seeds": 2}, False), ({"changes": {"level": 1.0}}, False)]
+)
 def test_only_a_whole_study_takes_the_place_of_published_numbers(
     given: dict[str, Any], is_published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,21 +198,11 @@ def test_only_a_whole_study_takes_the_place_of_published_numbers(
     assert (tmp_path / "results").exists() == is_published
 
 
-def test_a_column_without_a_definition_is_told_before_anything_is_trained(
-    tmp_path: Path, trained: list[Config]
-) -> None:
-    with pytest.raises(ValueError, match="made: its task has no definition of one of score, test_loss"):
-        run_study({"made": study(columns=(Column("a", "score"), Column("b", "test_loss")))}, options(tmp_path))
-    assert trained == []
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "mode"}, "name 'mode': expected one of made; did you mean 'made'"),
         ({"rows": ("soft", "god")}, "rows 'god': expected one of soft, good, better"),
         ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
-        ({"base": {"gain": 1.0}}, "base is for studies whose rows go on from another training, and made is none"),
     ],
 )
 def test_what_a_study_has_not_is_named(given: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -227,24 +210,8 @@ def test_what_a_study_has_not_is_named(given: dict[str, Any], message: str, tmp_
         run_study({"made": study()}, options(tmp_path, **given))
 
 
-def test_an_interrupted_overwriting_leaves_no_older_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else resume would read those that had not begun again."""
-
-    def version(number: int, **given: Any) -> float:
-        @exclusive
-        def one(_: Any, config: Config) -> dict[str, float]:
-            open_run(config.out, config)  # type: ignore[arg-type]
-            if not (config.out / "metrics.json").is_file():  # type: ignore[operator]
-                if number == 2 and config.seed == 1 and given.get("overwrite"):
-                    raise KeyboardInterrupt
-                write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
-                write_metrics(config.out, {"mean_score": float(number)}, {"mean_score": "of the code"})  # type: ignore[arg-type]
-            return dict(read_metrics(config.out))  # type: ignore[arg-type]
-
-        monkeypatch.setattr(experiments.study, "run", one)
-        return run_study({"made": study(rows={"soft": {}})}, options(tmp_path, **given))["soft/mean_score"]
-
-    assert version(1) == 1
-    with pytest.raises(KeyboardInterrupt):
-        version(2, overwrite=True)
-    assert version(2, resume=True) == 2
+def test_overwriting_removes_all_runs_before_the_first_begins(tmp_path: Path, trained: list[Config]) -> None:
+    run_study({"made": study()}, options(tmp_path))
+    run_study({"made": study()}, options(tmp_path, overwrite=True))  # whose folders must not be there
+    assert len(trained) == 2 * 9
+    assert all(config.resume and not config.overwrite for config in trained)

@@ -60,10 +60,10 @@ BERT = f"{TRAINING} --length 20 --batch-size 8"
 SOFT_AND_WC = "--rows [soft,WC] --max-epochs 1 --num-samples 2"
 QUESTION_ROWS = f"{SOFT_AND_WC} --train-share 0.5"
 SMALL = "--hidden 8 --embedding 8 --vocabulary 300 --num-samples 2"
-TRANSLATIONS = f"""--base '{{"max_epochs": 1}}' {SMALL} --beam 1"""
+TRANSLATIONS = f"--max-epochs 1 {SMALL} --beam 1"
 DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.html"))
 SCENES = f"--max-epochs 1 {SMALL}"
-CAPTIONED = f"""{SCENES} --beam 1 --base '{{"max_epochs": 1}}'"""
+CAPTIONED = f"{SCENES} --beam 1"
 
 NMT, CAPTIONING, VQA, FINETUNE = (f"python -m experiments.{name}" for name in ("nmt", "captioning", "vqa", "finetune"))
 QUESTIONS_TRAIN = f"{VQA} train --dataset digits --model mcan --guide weibull --out RUN"
@@ -79,7 +79,7 @@ def study(line: str, more: str) -> Step:
 STUDIES = (
     (f"{NMT} table translation-multi30k", f"{TRANSLATIONS} --rows [soft,marginal]"),
     (f"{NMT} table translation-multi30k-from-scratch",
-     f"--rows [soft,marginal] {SMALL} --beam 1 --max-epochs 1 --selective-pairs 2 --out-of-domain [tatoeba]"),
+     f"--rows [soft,marginal] {TRANSLATIONS} --selective-pairs 2 --out-of-domain [tatoeba]"),
     (f"{NMT} table translation-toy-normalizers", TRANSLATIONS),
     (f"{NMT} table alignment-europarl_de_en --data-root DIR", f"{SMALL} --max-epochs 1"),
     (f"{CAPTIONING} table compare-flickr8k", f"{CAPTIONED} --rows [soft,weibull] --size 32"),
@@ -146,10 +146,6 @@ CHAINS: dict[str, list[Step]] = {
     "compare captioning": [
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
              ("runs/table/captioning-digits*/report.html",)),
-    ],
-    "compare graph": [
-        Step(f"{GRAPH} table compare", f"{COMPARISON} --max-epochs 1 --num-samples 2",
-             ("runs/table/compare*/metrics.json", "runs/table/compare*/report.html")),
     ],
     "list": [Step("python -m experiments", "", (), ("compare", "nmt"))],
     "own aligner": [

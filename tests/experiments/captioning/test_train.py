@@ -20,11 +20,11 @@ from experiments.datasets.images.region_captions import (
     own_photograph,
 )
 from experiments.datasets.text.vocabulary import train_tokenizer
-from experiments.harness.results import read_metrics
+from experiments.harness.folder import read_metrics
 from experiments.run import run
 from experiments.sequence.alignments import BatchAlignment
+from experiments.sequence.evaluation import word_uncertainty
 from experiments.sequence.model import perplexity
-from experiments.sequence.uncertainty import word_uncertainty
 from models.decoding import Inference
 from models.decoding.next_word import next_word_mixture
 from pyro_attention import AlignmentELBO, AttentionGuide, Marginal

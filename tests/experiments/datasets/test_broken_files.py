@@ -21,7 +21,7 @@ from experiments.datasets.places import read_arrays
 from experiments.datasets.text.parallel_text import read_lines
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import DamagedFileError, read_yaml
-from experiments.harness.checkpoints import read_run, read_weights
+from experiments.harness.callbacks import read_run, read_weights
 from tests.experiments.datasets.tiny_files import packed_photographs, photograph
 
 

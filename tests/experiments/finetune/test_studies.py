@@ -10,7 +10,7 @@ import pytest
 from experiments.finetune import studies
 from experiments.finetune.studies import QA_STUDIES
 from experiments.harness.options import StudyOptions
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 from experiments.study import Finished
 
 TINY = {"max_epochs": 1, "num_samples": 2, "batch_size": 20, "length": 20}

@@ -10,20 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from experiments.datasets.graphs.load import GraphData, read_own_graph
 from experiments.files import UserError
-from experiments.graph import train
 from experiments.graph.config import GraphConfig
-from experiments.graph.evaluation import (
+from experiments.graph.train import (
+    GraphTask,
+    build,
+    build_model,
+    chosen_graph,
+    draw_reliability,
     edges_to_other_classes,
+    kl_factor,
+    perturbed,
     prediction_table,
     relative_attention,
     relative_entropies,
     uniform_guide,
 )
-from experiments.graph.model import build, build_model, chosen_graph, kl_factor, perturbed
-from experiments.graph.train import GraphTask, attention_figure
 from experiments.run import load_trained, run
 from guides.schemes import build_scheme
 from pyro_attention import AttentionELBO, EdgeList, predict, sample_posterior
@@ -100,24 +105,9 @@ def test_a_graph_of_ones_own(data: Path, tmp_path: Path, graph: GraphData, monke
         run(GraphTask(graph), replace(first, resume=True, kl_weight=0.5))
 
 
-def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData) -> None:
-    graph = replace(graph, features=graph.features.to_sparse())
-    run(GraphTask(graph), config(tmp_path, guide="soft"))
-    (tmp_path / "metrics.json").unlink()
-    for other in (
-        replace(graph, features=2 * graph.features),
-        replace(graph, labels=1 - graph.labels),
-        replace(graph, metric="roc_auc"),
-    ):
-        with pytest.raises(UserError, match=r"run on another graph.*--overwrite"):
-            run(GraphTask(other), config(tmp_path, guide="soft", resume=True))
-    run(GraphTask(replace(graph, name="another name")), config(tmp_path, guide="soft", resume=True))
-
-
 def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch) -> None:
     task = GraphTask(replace(graph, metric="roc_auc"))
     options = {"architecture": "gat_sep", "normalizer": "hybrid", "scores": "gatv2", "objective": "evidence"}
-    monkeypatch.setattr(train, "_SAMPLES", 5)
     chosen = config(tmp_path, monitor="metric", guide="lognormal", **options)
     found, trained = run(task, chosen), load_trained(task, chosen)
     logits = torch.from_numpy(np.load(tmp_path / "predictions.npz")["logits"])
@@ -128,7 +118,9 @@ def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData, mon
     assert {"val_roc_auc", "test_attention_roc_auc", "uniform_roc_auc", "other_class_attention"} <= found.keys()
     assert sum(name.startswith("hybrid_") for name in found) == 2
     assert "roc_auc" in prediction_table(found)
-    assert attention_figure(trained).axes
+    axes = Figure().subplots()
+    draw_reliability(trained, axes)
+    assert axes.patches
 
 
 def test_noise_reaches_the_graph_and_is_measured(data: Path, tmp_path: Path) -> None:

@@ -2,10 +2,6 @@
 
 import ctypes
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +30,6 @@ def run_or_fail(config: Place) -> dict[str, float]:
     if number == 2:
         raise ZeroDivisionError("a mistake")
     return {"square": number**2, "threads": torch.get_num_threads(), "here": os.getpid() == int(config.out.parent.name)}
-
-
-def die(config: Place) -> dict[str, float]:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return {}
 
 
 @pytest.mark.parametrize("engine", ["one", "two", "cluster"])
@@ -78,52 +69,3 @@ def test_a_worker_returns_the_memory_of_a_run() -> None:
     found = run_all(resident, {i: blocks for i, blocks in enumerate((1, 1, 1000, 1, 1))}, workers=2, progress=False)
     sizes = [metrics["mb"] for metrics in found.values()]
     assert max(sizes[3:]) < sizes[1] + 200  # the run before took 400 MB
-
-
-def test_a_killed_worker_and_a_cluster_that_is_not_there_are_said_with_a_remedy() -> None:
-    with pytest.raises(UserError, match=r"^a worker process was killed.*--workers"):
-        run_all(die, {0: Place(Path("0")), 1: Place(Path("1"))}, workers=2, progress=False)
-    with pytest.raises(UserError, match="cluster nowhere cannot be reached"):
-        run_all(die, {0: Place(Path("0"))}, workers=1, cluster="nowhere", progress=False)
-
-
-SWEEP = f"""
-import signal, sys
-from pathlib import Path
-from experiments.harness.cli import run_script
-from experiments.harness.options import SweepOptions
-from experiments.harness.parallel import run_all
-from {__name__} import Place, wait_long
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    places = {{i: Place(Path(sys.argv[1], str(i))) for i in range(4)}}
-    run = lambda config: run_all(wait_long, places, workers=2, progress=False)
-    raise SystemExit(run_script(SweepOptions, run, name="test", arguments=[]))
-"""
-
-
-def wait_long(config: Place) -> dict[str, float]:
-    config.out.write_text(str(os.getpid()))
-    time.sleep(10 * LIMIT)
-    return {}
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_a_sweep_with_all_its_processes(tmp_path: Path) -> None:
-    script, places = tmp_path / "script.py", tmp_path / "places"
-    script.write_text(SWEEP)
-    places.mkdir()
-    line, environment = [sys.executable, str(script), str(places)], os.environ | {"PYTHONPATH": str(ROOT)}
-    options: dict[str, Any] = {"cwd": ROOT, "env": environment, "start_new_session": True}
-    with psutil.Popen(line, stderr=subprocess.PIPE, text=True, **options) as process:
-        deadline = time.monotonic() + LIMIT
-        while process.poll() is None and len(list(places.iterdir())) < 2:
-            assert time.monotonic() < deadline, "no training has begun"
-            time.sleep(0.05)
-        workers = process.children(recursive=True)
-        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the workers too
-        _, errors = process.communicate(timeout=LIMIT)
-    assert (process.returncode, errors) == (130, "\ninterrupted; the same command with --resume continues\n")
-    assert psutil.wait_procs(workers, timeout=LIMIT)[1] == []
-    assert {path.name for path in places.iterdir()} == {"0", "1"}

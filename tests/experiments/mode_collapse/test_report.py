@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from experiments.harness.results import read_metrics
+from experiments.harness.folder import read_metrics
 from experiments.mode_collapse import report as mode_collapse
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.mode_collapse.report import centre_distances, clusters, next_distance, run, trajectory
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 
 
 def distances(attention, sizes, distance, *, steps=1, dim=1, deviation=0.0, seed=0):

@@ -71,7 +71,7 @@ TEXT = ParallelText(["a b", "a b c"], ["x y z w", "x y z"], "text", ("de", "en")
 )
 def test_gold_links_in_every_order(tmp_path, lines, options):
     (tmp_path / "gold").write_text(lines)
-    config = AlignConfig(run=tmp_path, source=tmp_path, target=tmp_path, **options)
+    config = AlignConfig(run=tmp_path, source_file=tmp_path, target_file=tmp_path, **options)
     assert [str(links) for links in read_gold(tmp_path / "gold", TEXT, config)] == ["0p0 1-3", "2-0"]
 
 

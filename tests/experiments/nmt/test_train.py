@@ -135,7 +135,7 @@ def test_the_command_says_what_became_of_the_text_and_shows_the_first_sentences(
     options = [*tiny_options(text), "--max-epochs", "1", "--skip-bad", "--k-max", "null"]
     assert command_line("train", *options, "--out", tmp_path / "run", "--progress") == 0
     out, err = capsys.readouterr()
-    for name in ("test_ppl", "val_ppl_unigram", "test_most_frequent", "--no-lowercase", "--tokenize none"):
+    for name in ("test_ppl", "val_ppl_unigram"):
         assert name in out
     assert "training text: 22 pairs; left out in reading: 1 long, 1 empty\n" in err
     assert "warning: the network predicts words hardly better than their frequencies do" in err  # three updates
@@ -165,10 +165,9 @@ def test_one_cycle_is_planned_over_all_epochs(tmp_path, rates):
     config = tiny_config(tmp_path, **PLAIN, schedule="one-cycle", max_epochs=4)
     run(config)
     assert len(rates) == 12
-    peak = rates.index(max(rates))
-    assert peak == 1
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert rates[-1] < max(rates) / 100 < 0.002 / 100 + 1e-9
+    assert rates[1] == max(rates) <= 0.002
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+    assert rates[-1] < 0.002 / 100
     with pytest.raises(UserError, match="max_epochs"):
         run(replace(config, max_epochs=5))
 

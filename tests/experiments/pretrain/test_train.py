@@ -11,12 +11,12 @@ from torch.nn.functional import nll_loss
 from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.files import UserError
+from experiments.harness.folder import read_metrics
 from experiments.harness.options import StudyOptions
-from experiments.harness.results import read_metrics
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.pretrain.studies import table
 from experiments.pretrain.train import PretrainTask, SST2Task, definitions, hidden_batches, key_masses, token_scores
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 from experiments.run import load_trained, run
 from pyro_attention import predict
 from tests.experiments.pretrain.tiny_reviews import write_reviews

@@ -8,14 +8,13 @@ import torch
 
 from experiments.datasets.text.batches import Batch, padded, teacher_forced
 from experiments.sequence.alignments import BatchAlignment, EntropySums
-from experiments.sequence.evaluation import most_frequent, print_verdict, unigram_perplexity, warnings_of
+from experiments.sequence.evaluation import print_verdict, unigram_perplexity, warnings_of
 
 GOOD = {
     "val_ppl": 10.0,
     "val_ppl_unigram": 100.0,
     "test_relative_entropy": 0.5,
     "test_attention_change": 0.4,
-    "test_most_frequent": 0.1,
 }
 
 
@@ -26,7 +25,6 @@ def ids(*sentences):
 @pytest.mark.parametrize(
     ("val", "probabilities"),
     [
-        ([[5]], [2 / 10, 3 / 10]),
         ([[4, 4], []], [4 / 10, 4 / 10, 3 / 10, 3 / 10]),
         ([[6, 4]], [1 / 10, 4 / 10, 3 / 10]),
     ],
@@ -45,7 +43,6 @@ def test_word_frequencies_count_once_more_and_with_the_ends(val, probabilities):
         ("val_ppl", 90.1, "perplexity is 90.1, that of a unigram model 100"),
         ("test_relative_entropy", 0.951, "nearly uniform: its entropy is 95.1%"),
         ("test_attention_change", 0.049, "the same places for every word of a sentence: 4.9%"),
-        ("test_most_frequent", 0.51, "the same sentence for 51% of the test data"),
     ],
 )
 def test_what_shows_that_nothing_was_learned_is_said_in_a_sentence(metric, value, part, capsys):
@@ -65,7 +62,6 @@ def test_a_network_that_has_learned_something_is_not_warned_of(capsys):
     # uniform attention is not said twice
     texts = warnings_of(metrics | {"test_relative_entropy": 1.0, "test_attention_change": 0.0})
     assert ["uniform" in text for text in texts] == [True]
-    assert most_frequent(["a", "b", "a", "a"]) == {"test_most_frequent": 0.75}
 
 
 def spread(weights):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from experiments.harness.folder import read_metrics
 from experiments.harness.options import StudyOptions
-from experiments.harness.results import read_metrics
-from experiments.report.results import read_results
+from experiments.report.report import read_results
 from experiments.study import Finished
 from experiments.vqa import studies
 from experiments.vqa.model import load_words

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from experiments.files import UserError
-from experiments.harness.results import read_metrics
+from experiments.harness.folder import read_metrics
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, Words, load_questions, load_words
 from experiments.vqa.train import ask, evaluate, guesses, load_trained, looked_at, outputs_of, reply_to
