@@ -81,7 +81,8 @@ class EdgeList(Layout):
         loops = torch.arange(num_targets, device=edge_index.device)
         replaced = source == target
         mask = None
-        if torch.compiler.is_exporting() or replaced.any():
+        # elsewhere than on a CPU one would have to wait for the answer
+        if torch.compiler.is_exporting() or not replaced.is_cpu or replaced.any():
             mask = torch.cat([~replaced, torch.ones_like(loops, dtype=torch.bool)]).unsqueeze(-1)
         source, target = torch.cat([source, loops]), torch.cat([target, loops])
         return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
@@ -138,7 +139,8 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
     if edge_index.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
-    if in_transform(edge_index) or edge_index.size(1) == 0:  # there are no numbers to look at
+    validates = torch.distributions.Distribution._validate_args
+    if not validates or in_transform(edge_index) or edge_index.size(1) == 0:  # there are no numbers to look at
         return
     for row, (name, size) in enumerate((("source", num_sources), ("target", num_targets))):
         low, high = edge_index[row].min().item(), edge_index[row].max().item()

@@ -16,7 +16,7 @@ from torch.distributions import constraints
 from pyro_attention._checks import as_float, broadcasts_to
 from pyro_attention.families.alignment import EnumeratedAlignment
 from pyro_attention.families.distribution import expand_shared
-from pyro_attention.ops.token_log_prob import sample_tokens, summed_token_log_prob, token_log_prob
+from pyro_attention.ops.token_log_prob import chosen_slots, sample_tokens, summed_token_log_prob, token_log_prob
 
 __all__ = ["TokenLikelihood"]
 
@@ -156,9 +156,9 @@ class TokenLikelihood(TorchDistribution):
         if self._rows is None and self._summed is None:
             return token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
         dim = -1 if self._summed is None else self._summed.dim
-        wanted = torch.tensor(True, device=token.device) if self._rows is None else self._rows
+        wanted = torch.ones((), dtype=torch.bool, device=token.device) if self._rows is None else self._rows
         # what is summed over stands last, as rows of one sum are computed together
-        slots = wanted.expand(shape).movedim(dim, -1).flatten().nonzero().squeeze(1)
+        slots, ends = chosen_slots(torch.atleast_2d(wanted.expand(shape).movedim(dim, -1)).flatten(0, -2))
         if math.prod(self.features.shape[:-1]) < len(slots):  # one row of logits serves several tokens
             found = token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
             return found.where(wanted, 0)
@@ -170,7 +170,7 @@ class TokenLikelihood(TorchDistribution):
         else:
             log_weight = self._summed.log_weight.expand(shape).movedim(dim, -1).flatten(0, -2)
             found = summed_token_log_prob(
-                features, self.weight, token, self.bias, slots=slots, log_weight=log_weight,
+                features, self.weight, token, self.bias, slots=slots, ends=ends, log_weight=log_weight,
                 evidence=self._summed.evidence, roulette=self._summed.roulette, chunk_rows=self.chunk_rows,
             )  # fmt: skip
         return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)

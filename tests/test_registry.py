@@ -17,7 +17,7 @@ def test_names_of_members():
     with pytest.raises(ValueError, match="color 'red' is registered already, as <class 'int'>"):
         colors.register("red")(float)
     assert colors["red"] is int
-    with pytest.raises(ValueError, match=r"unknown color 'gren'; did you mean 'green'\? Registered: red, green"):
+    with pytest.raises(ValueError, match="unknown color 'gren'; registered: red, green"):
         colors["gren"]
 
 

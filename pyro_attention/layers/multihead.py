@@ -413,7 +413,8 @@ class Mask:
     @property
     def has_bias(self) -> bool:
         """Whether it adds anything but zero."""
-        return self.bias is not None and (in_transform(self.bias) or bool(self.bias.any()))
+        # elsewhere than on a CPU one would have to wait for the answer
+        return self.bias is not None and (in_transform(self.bias) or not self.bias.is_cpu or bool(self.bias.any()))
 
 
 def _read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:

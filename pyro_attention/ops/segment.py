@@ -48,7 +48,8 @@ class Segments:
     _patterns: dict[int, _HeadPattern] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        offsets = torch.bincount(self.index, minlength=self.count).cumsum(0)
+        # torch.bincount would have to wait for the device
+        offsets = self.index.new_zeros(self.count).scatter_add_(0, self.index, torch.ones_like(self.index)).cumsum(0)
         object.__setattr__(self, "order", self.index.argsort(stable=True))
         object.__setattr__(self, "offsets", pad(offsets, (1, 0)))
 

@@ -10,13 +10,14 @@ one factor for all. So :func:`summed_token_log_prob` computes it while the logit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["default_chunk_rows", "sample_tokens", "summed_token_log_prob", "token_log_prob"]
+__all__ = ["chosen_slots", "default_chunk_rows", "sample_tokens", "summed_token_log_prob", "token_log_prob"]
 
 # on a CPU smaller chunks repeat too much work on the weights, and larger ones leave the cache; a GPU wants large ones
 _CPU_CHUNK_BYTES, _CHUNK_BYTES = 8_000_000, 40_000_000
@@ -128,7 +129,11 @@ class _Layout:
 
     def take(self, tensor: Tensor, rows: Tensor) -> Tensor:
         """Some rows of ``matrix(tensor)``."""
-        return self._view(tensor)[torch.unravel_index(rows, self._by_row)].reshape(len(rows), self.size[1])
+        places, rest = [], rows  # as torch.unravel_index, which copies the shape to the device
+        for size in reversed(self._by_row):
+            places.append(rest % size)
+            rest = rest // size
+        return self._view(tensor)[tuple(reversed(places))].reshape(len(rows), self.size[1])
 
     def restore(self, matrix: Tensor) -> Tensor:
         """The result, of its matrix."""
@@ -172,8 +177,8 @@ class _TokenLogProb(torch.autograd.Function):
             for_features = rows.new(*rows.x.shape).zero_() if needed[0] else None
             for_weight = rows.new(*weight.shape).zero_() if needed[1] else None
             for_bias = rows.new(len(weight)).zero_() if needed[2] else None
-            # masked positions and impossible alignments have no gradient: no work either
-            for chunk in grad.any(1).nonzero().squeeze(1).split(rows.chunk):
+            # masked positions have no gradient: no work either, where to ask does not mean to wait
+            for chunk in grad.any(1).nonzero().squeeze(1).split(rows.chunk) if grad.is_cpu else rows.chunks():
                 total, logits = grad[chunk].sum(1, keepdim=True), rows.logits(chunk)
                 # the gradient of the logits: observed minus expected number of each token
                 logits.sub_(log_totals[chunk]).exp_().mul_(total.neg_())
@@ -262,24 +267,35 @@ def sample_tokens(
     return layout.restore(tokens)
 
 
+def chosen_slots(wanted: Tensor) -> tuple[Tensor, list[int]]:
+    """Where the true entries of ``[G, N]`` stand, flattened, and how many there are up to the end of each row.
+
+    Their numbers have to be known on the host: this is the one time that a training step waits for them.
+
+    Example:
+        >>> chosen_slots(torch.tensor([[True, False], [True, True]]))
+        (tensor([0, 2, 3]), [1, 3])
+    """
+    ends: list[int] = wanted.sum(1).cumsum(0).tolist()
+    total, flat = ends[-1] if ends else 0, wanted.flatten()
+    places = (flat.cumsum(0) - 1).masked_fill(~flat, total)  # the others share one behind the last
+    return places.new_zeros(total + 1).scatter_(0, places, torch.arange(len(flat), device=flat.device))[:total], ends
+
+
 class _Groups:
     """Rows that are summed over together, of groups in their order, and chunks of whole groups."""
 
-    def __init__(self, slots: Tensor, log_weight: Tensor, *, evidence: bool, roulette: float, chunk_rows: int) -> None:
+    def __init__(
+        self, slots: Tensor, ends: Sequence[int], log_weight: Tensor, *,
+        evidence: bool, roulette: float, chunk_rows: int,
+    ) -> None:  # fmt: skip
         self._slots, self._log_weight, self._evidence, self._roulette = slots, log_weight, evidence, roulette
-        groups, self._size = log_weight.shape
-        counts = torch.bincount(slots // self._size, minlength=groups)
-        chunk = (counts.cumsum(0) - counts) // chunk_rows
-        self._groups: list[int] = chunk.unique_consecutive(return_counts=True)[1].tolist()
-        self._rows: list[int] = [int(part.sum()) for part in counts.split(self._groups)]
-        self.most_rows = max(self._rows, default=0)
-
-    def chunks(self) -> Iterator[tuple[slice, slice]]:
-        """Groups of each chunk, and their rows."""
-        group = row = 0
-        for groups, rows in zip(self._groups, self._rows, strict=True):
-            yield slice(group, group + groups), slice(row, row + rows)
-            group, row = group + groups, row + rows
+        self._size, starts = log_weight.size(1), [0, *ends]
+        # a chunk ends with the group in which it becomes full
+        firsts = [g for g in range(len(ends)) if not g or starts[g] // chunk_rows > starts[g - 1] // chunk_rows]
+        bounds = pairwise([*firsts, len(ends)]) if firsts else ()
+        self.chunks = [(slice(first, last), slice(starts[first], starts[last])) for first, last in bounds]
+        self.most_rows = max((rows.stop - rows.start for _, rows in self.chunks), default=0)
 
     def shares(self, groups: slice, rows: slice, log_prob: Tensor) -> Tensor:
         """Gradient of the sums with respect to the log probabilities of a chunk's rows, ``[rows]``."""
@@ -315,16 +331,17 @@ class _SummedTokenLogProb(torch.autograd.Function):
         for_weight = layer.new(*weight.shape).zero_() if needed[1] else None
         for_bias = layer.new(len(weight), 1).zero_() if needed[2] else None
         buffer = torch.empty(groups.most_rows, len(weight), dtype=dtype, device=features.device)
-        for chunk_groups, chunk in groups.chunks():
+        for chunk_groups, chunk in groups.chunks:
             x = layer.x[chunk]
             logits = torch.mm(x, layer.weight.t(), out=buffer[: len(x)])
             log_probs[chunk] = _to_residuals(logits, layer, token[chunk].unsqueeze(1))
             shares = all_shares[chunk] = groups.shares(chunk_groups, chunk, log_probs[chunk]).to(layer.exact)
             shares = groups.rounded(shares)
             rows: slice | Tensor = chunk
-            kept = (shares > torch.finfo(shares.dtype).eps).nonzero().squeeze(1)  # less is lost in a sum
-            if len(kept) < _MOST_WORTH_LEAVING_OUT * len(x):
-                logits, x, shares, rows = logits[kept], x[kept], shares[kept], kept + chunk.start
+            if shares.is_cpu:  # elsewhere one would have to wait for their number
+                kept = (shares > torch.finfo(shares.dtype).eps).nonzero().squeeze(1)  # less is lost in a sum
+                if len(kept) < _MOST_WORTH_LEAVING_OUT * len(x):
+                    logits, x, shares, rows = logits[kept], x[kept], shares[kept], kept + chunk.start
             factors = shares.unsqueeze(1)
             if for_features is not None:
                 for_features[rows] = (logits @ layer.weight).to(layer.exact).mul_(factors)
@@ -395,6 +412,7 @@ def summed_token_log_prob(
     bias: Tensor | None = None,
     *,
     slots: Tensor,
+    ends: Sequence[int],
     log_weight: Tensor,
     evidence: bool,
     roulette: float = 0.0,
@@ -412,7 +430,8 @@ def summed_token_log_prob(
         weight: ``[V, D]``.
         token: Ids ``[R]``.
         bias: ``[V]``.
-        slots: Where each row stands in ``log_weight``, flattened; increasing, ``[R]``.
+        slots: Where each row stands in ``log_weight``, flattened; increasing, ``[R]`` (:func:`chosen_slots`).
+        ends: How many rows there are up to the end of each group.
         log_weight: log w, prior or posterior of each alignment of each group: ``[G, N]``, without gradient.
         evidence: The first of the sums, else the second.
         roulette: Rows whose share of a group's gradient is below this have a gradient with the probability share /
@@ -424,7 +443,7 @@ def summed_token_log_prob(
 
     Example:
         >>> x, w = torch.zeros(2, 3), torch.zeros(4, 3)
-        >>> weights = {"slots": torch.tensor([0, 1]), "log_weight": torch.zeros(1, 2)}
+        >>> weights = {"slots": torch.tensor([0, 1]), "ends": [2], "log_weight": torch.zeros(1, 2)}
         >>> summed_token_log_prob(x, w, torch.tensor([1, 1]), **weights, evidence=True).exp().tolist()
         [0.25, 0.25]
     """
@@ -434,5 +453,6 @@ def summed_token_log_prob(
     if chunk_rows is None:  # 16 MB on a CPU: the gradient of the weights, as large, is added to once a chunk
         chunk_rows = default_chunk_rows(len(weight), dtype, device=features.device) * 2
     with torch.autocast(features.device.type, enabled=False):
-        groups = _Groups(slots, log_weight.detach(), evidence=evidence, roulette=roulette, chunk_rows=chunk_rows)
+        options: dict[str, Any] = {"evidence": evidence, "roulette": roulette, "chunk_rows": chunk_rows}
+        groups = _Groups(slots, ends, log_weight.detach(), **options)
         return _summed_token_log_prob(features, weight, bias, token, groups, dtype)

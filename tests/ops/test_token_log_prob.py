@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear
 
 from pyro_attention.ops import token_log_prob as module
-from pyro_attention.ops.token_log_prob import sample_tokens, summed_token_log_prob, token_log_prob
+from pyro_attention.ops.token_log_prob import chosen_slots, sample_tokens, summed_token_log_prob, token_log_prob
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
@@ -161,7 +161,7 @@ def test_sample_frequencies():
 
 def alignments(groups, size, *, share=0.7, vocabulary=6, dtype=torch.float64):
     """Features, weight, bias, tokens, slots and log weights; some alignments of a group are impossible."""
-    slots = (torch.rand(groups * size) < share).nonzero().squeeze(1)
+    slots, _ = chosen_slots(torch.rand(groups, size) < share)
     *inputs, _ = problem((len(slots),), (), vocabulary=vocabulary, dtype=dtype)
     return *inputs, torch.randint(vocabulary, (groups,))[slots // size], slots, torch.randn(groups, size, dtype=dtype)
 
@@ -178,7 +178,9 @@ def both(inputs, *, evidence, weights=1.0, **options):
     """Value and gradients of the weighted sum of the groups that have a row: found and expected."""
     x, w, b, token, slots, log_weight = inputs
     filled = torch.zeros(len(log_weight), dtype=torch.bool).index_fill(0, slots // log_weight.size(1), True)
-    found = summed_token_log_prob(x, w, token, b, slots=slots, log_weight=log_weight, evidence=evidence, **options)
+    ends = torch.bincount(slots // log_weight.size(1), minlength=len(log_weight)).cumsum(0).tolist()
+    rows = {"slots": slots, "ends": ends, "log_weight": log_weight}
+    found = summed_token_log_prob(x, w, token, b, evidence=evidence, **rows, **options)
     leaves = [tensor for tensor in (x, w, b) if tensor.requires_grad]
     for log_prob in (found, reference(x, w, b, token)):
         loss = (weights * summed(log_prob, slots, log_weight, evidence=evidence))[filled].sum()
@@ -236,7 +238,8 @@ def test_roulette_changes_the_shares_of_the_gradient_alone(evidence, monkeypatch
     monkeypatch.setattr(module._Groups, "rounded", lambda *args: seen.append((args[1], original(*args))) or seen[-1][1])
     x, w, b, token, slots, log_weight = alignments(6, 8)
     log_weight = (3 * log_weight).log_softmax(-1)
-    options = {"slots": slots, "log_weight": log_weight, "evidence": evidence}
+    ends = torch.bincount(slots // 8, minlength=6).cumsum(0).tolist()
+    options = {"slots": slots, "ends": ends, "log_weight": log_weight, "evidence": evidence}
     found, expected = summed_token_log_prob(x, w, token, b, roulette=0.1, **options), reference(x, w, b, token)
     torch.testing.assert_close(found, expected, **CLOSE)
     ((shares, rounded),) = seen
@@ -247,7 +250,7 @@ def test_roulette_changes_the_shares_of_the_gradient_alone(evidence, monkeypatch
 
 
 def test_roulette_is_unbiased():
-    groups = module._Groups(torch.arange(4), torch.zeros(1, 4), evidence=True, roulette=0.01, chunk_rows=4)
+    groups = module._Groups(torch.arange(4), [4], torch.zeros(1, 4), evidence=True, roulette=0.01, chunk_rows=4)
     shares, draws = torch.tensor([0.0, 0.001, 0.004, 0.995], dtype=torch.float64), 20_000
     rounded = groups.rounded(shares.expand(draws, -1))
     error = (shares * (0.01 - shares)).clamp(min=0).div(draws).sqrt()

@@ -119,6 +119,7 @@ def test_an_unlikely_observation():
     assert exact_alignments(model, torch.tensor([50.0]))["alignment"].tolist() == [[[0.0, 1.0]]]
 
 
+@pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites")
 def test_other_priors_and_no_attention():
     attention = LatentAttention("attention", FixedGammaPrior())
     with pytest.raises(ValueError, match="site 'attention': Marginal fits priors of kind 'alignment'"):

@@ -89,7 +89,7 @@ def test_any_guide_gives_the_posterior(guide):
 
 def test_one_draw_a_pass_is_as_good_as_chunks():
     q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), FromPrior())
-    found = [weighted_posterior(q, num_samples=200, chunk_size=size, seed=1) for size in (None, 50)]
+    found = [weighted_posterior(q, num_samples=200, chunk_size=size, seed=1) for size in (1, 50)]
     assert found[0].log_weights.shape == found[1].log_weights.shape == (200, 3)
     assert_mean(found[0].log_weights.exp() - found[1].log_weights.exp(), 0)
 
@@ -143,7 +143,7 @@ def test_warns_of_weights_that_few_draws_carry():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"given": "y"}, "unknown condition 'y'. Registered: observations"),
+        ({"given": "y"}, "unknown condition 'y'; registered: observations"),
         ({"given": "observations", "noise": "none"}, "noise is 'none', but draws without noise have no weights"),
         ({"given": "observations", "y": None}, "the model observes nothing"),
         ({"given": "observations", "y": torch.full((3,), 1e30)}, "the weights of 3 items vanish in all 30 draws"),

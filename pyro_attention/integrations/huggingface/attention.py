@@ -115,8 +115,8 @@ def _masked(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Dense]:
     # not by equality: sums of such numbers overflow to -inf in half precision
     allowed = mask > torch.finfo(mask.dtype).min / 2
     bias = mask.masked_fill(~allowed, 0)
-    # nearly always the mask says nothing else, and one pass over the scores is saved
-    return scores + bias if bias.any() else scores, Dense(allowed)
+    # nearly always the mask says nothing else; a GPU would have to wait for the answer, which costs more than the pass
+    return scores + bias if not bias.is_cpu or bias.any() else scores, Dense(allowed)
 
 
 def batch_plate(name: str, size: int) -> AbstractContextManager[Any]:

@@ -190,7 +190,7 @@ def _next_tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
 def _positions(logits: Tensor, target: Tensor) -> None:
     target = _fit(target, logits.shape[:-1])
     counts = target != _IGNORED
-    _check_classes(target[counts], logits.size(-1))
+    _check_classes(target.masked_fill(~counts, 0), logits.size(-1))
     likelihood = Categorical(logits=logits.float()).mask(counts).to_event(1)
     pyro.sample("labels", likelihood, obs=target.masked_fill(~counts, 0))
 
@@ -231,7 +231,8 @@ def _check_classes(target: Tensor, classes: int) -> None:
             f"labels are {target.dtype}, expected integers 0 .. {classes - 1}; set config.problem_type to 'regression' "
             f"or 'multi_label_classification' for numbers"
         )
-    if target.numel() and (target.min() < 0 or target.max() >= classes):
+    validates = torch.distributions.Distribution._validate_args
+    if validates and target.numel() and (target.min() < 0 or target.max() >= classes):
         raise ValueError(
             f"labels lie in {target.min().item()} .. {target.max().item()}, expected classes 0 .. {classes - 1}; load "
             f"the model with num_labels= as many as there are classes"

@@ -118,7 +118,7 @@ def _evaluation(model: nn.Module) -> Iterator[None]:
     before = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
             yield
     finally:
         for module, training in before.items():

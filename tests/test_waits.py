@@ -1,0 +1,198 @@
+"""How often a training step waits for its device, and that nothing it makes lands on another one.
+
+Steps run on the device "meta", whose tensors hold no numbers: what would ask a GPU for a number, or copy to it or from
+it, is counted and answered here. It refuses operations between devices, as a GPU does.
+"""
+
+import contextlib
+
+import pyro
+import pytest
+import torch
+import transformers
+from torch.nn.utils import rnn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from guides.schemes import build_scheme
+from models.gat import GAT
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    Categorical,
+    DoublyNormalized,
+    EdgeList,
+    EvidenceELBO,
+    FixedLogNormalPrior,
+    FromPrior,
+    GumbelSoftmax,
+    Hybrid,
+    ImportanceELBO,
+    LogNormal,
+    ScoreFunctionELBO,
+    ScorePrior,
+    Soft,
+    Weibull,
+    WidthNetwork,
+    check,
+    exact_alignments,
+    predict,
+    sample_posterior,
+)
+from pyro_attention.integrations.huggingface import bayesian
+from pyro_attention.ops import segment
+from tests.models import test_headlines, test_nmt
+from tests.toy_alignments import Toy, make_problem
+from tests.toy_models import GraphData, SelfAttention, Sequences
+
+LIGHT = {"kl_weight": 1e-3}
+
+
+class Waits(TorchDispatchMode):
+    """Counts what has to wait for a device, and answers for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, func._schema.name.removeprefix("aten::")
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if not any(tensor.is_meta for tensor in tensors) and torch.device(kwargs.get("device") or "cpu").type == "cpu":
+            return func(*args, **kwargs)
+        if name in ("_local_scalar_dense", "nonzero", "equal", "bincount", "masked_select", "unique_consecutive"):
+            self.seen.append(name)
+            if name == "_local_scalar_dense":
+                return args[0].dtype.is_floating_point * 1.0 or (args[0].dtype == torch.bool) or 1
+            return True if name == "equal" else args[0].new_zeros((args[0].numel(), args[0].dim()), dtype=torch.int64)
+        if name in ("_to_copy", "copy_"):
+            target = torch.device(kwargs.get("device") or args[0].device)
+            source = args[name == "copy_"]
+            if source.device != target:
+                self.seen.append(name)
+                if source.is_meta:
+                    return torch.ones(source.shape, dtype=kwargs.get("dtype") or source.dtype)
+        return func(*args, **kwargs)
+
+
+@pytest.fixture(autouse=True)
+def meta(monkeypatch):
+    """What the device lacks: autocast, sparse products, and packed sequences, which ask for their lengths."""
+    autocast, enabled = torch.autocast, torch.is_autocast_enabled
+    monkeypatch.setattr(
+        torch, "autocast", lambda kind, *a, **k: contextlib.nullcontext() if kind == "meta" else autocast(kind, *a, **k)
+    )
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind="cpu": kind != "meta" and enabled(kind))
+    monkeypatch.setattr(segment, "in_transform", lambda *_: True)
+    monkeypatch.setattr(rnn, "pack_padded_sequence", lambda words, *_, **__: words)
+    monkeypatch.setattr(rnn, "pad_packed_sequence", lambda outputs, **_: (outputs, None))
+    monkeypatch.setattr(check, "_FIRST", 0)  # the steps are later ones
+
+
+def sequences(family=None, elbo=None, *, layers=2, padding=True, **options):
+    data, model = Sequences.random(), SelfAttention(layers=layers, **options)
+    arguments = (data.x, data.y, data.padding)[: 2 + padding]
+    return elbo or AttentionELBO(**LIGHT), AttentionGuide(model, family or Weibull()), arguments
+
+
+def graph(*, reused):
+    data, model = GraphData.random(), GAT(5, 3, hidden=4, heads=2, output_heads=3, dropout=0.5)
+    edges = data.graph if reused else data.edge_index
+    return AttentionELBO(**LIGHT), AttentionGuide(model, Weibull()), (data.features, edges, *data.arguments[2:])
+
+
+def translation(name):
+    scheme = build_scheme(name, top_k=3)
+    model = test_nmt.make(prior=scheme.prior(test_nmt.SIZES.memory, 1))
+    guide = scheme.guide(model, test_nmt.network(model) if scheme.amortised else None)
+    return scheme.elbo, guide, test_nmt.batch()
+
+
+def headlines():
+    guide = test_headlines.guided(test_headlines.make(), Weibull, Weibull)
+    return AttentionELBO(**LIGHT), guide, test_headlines.batch()
+
+
+def bert():
+    sizes = {"hidden_size": 8, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 8}
+    model = bayesian(
+        transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, num_labels=3, **sizes))
+    )
+    mask = (torch.arange(7) < torch.tensor([[7], [5], [3]])).long()
+    batch = {"input_ids": torch.randint(20, (3, 7)), "attention_mask": mask, "labels": torch.tensor([0, 2, 1])}
+    return AttentionELBO(**LIGHT), AttentionGuide(model, Weibull()), batch
+
+
+def toy(family, elbo):
+    return elbo, AttentionGuide(Toy(), family), make_problem()
+
+
+def width():
+    prior = lambda *_: ScorePrior(LogNormal(WidthNetwork(2, 2)))  # noqa: E731
+    return sequences(FromPrior(), EvidenceELBO(4, max_plate_nesting=1), layers=1, prior=prior)
+
+
+PACKED = 1  # its lengths
+STEPS = {
+    "classifier, 12 layers": (lambda: sequences(layers=12), 0),
+    "LogNormal prior": (lambda: sequences(LogNormal(), prior=lambda *_: FixedLogNormalPrior()), 0),
+    "doubly normalized": (
+        lambda: sequences(padding=False, layer_options={"normalizer": DoublyNormalized()}),
+        0,
+    ),
+    "hybrid": (lambda: sequences(padding=False, layer_options={"normalizer": Hybrid(2)}), 0),
+    "learned width": (width, 0),
+    "graph, EdgeList": (lambda: graph(reused=True), 0),
+    "graph, edge_index": (lambda: graph(reused=False), 0),
+    "soft translation": (lambda: translation("soft"), PACKED + 1),
+    "weibull translation": (lambda: translation("weibull"), PACKED + 1),
+    # a term of Pyro's, the number of rows, and whether the gradient is the one known beforehand
+    "marginal translation": (lambda: translation("marginal"), PACKED + 3),
+    "enumerated translation": (lambda: translation("categorical_enum"), 3 * PACKED + 5),
+    "headlines": (headlines, 1),
+    "BERT": (bert, 1),
+    "gumbel": (lambda: toy(GumbelSoftmax(), AttentionELBO()), 0),
+    "score function": (lambda: toy(Categorical(enumerate=False), ScoreFunctionELBO()), 0),
+    "importance": (lambda: toy(Categorical(enumerate=False), ImportanceELBO(3, max_plate_nesting=2)), 0),
+}
+
+
+def moved(elbo, guide, arguments):
+    """Guide and arguments on the device; nesting is guessed before, where there are numbers."""
+    keywords = arguments if isinstance(arguments, dict) else {}
+    positional = () if keywords else arguments
+    elbo.loss(guide.model, guide, *positional, **keywords)
+    guide.model.to("meta")
+    guide.to("meta")
+    move = lambda x: x.to("meta") if isinstance(x, torch.Tensor | EdgeList) else x  # noqa: E731
+    return tree_map(move, positional), tree_map(move, keywords)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_waits_of_a_step(name):
+    make, most = STEPS[name]
+    elbo, guide, arguments = make()
+    arguments, keywords = moved(elbo, guide, arguments)
+    for validates in (False, True):
+        with pyro.validation_enabled(validates), Waits() as waits:
+            loss = elbo.differentiable_loss(guide.model, guide, *arguments, **keywords)
+            loss.backward()
+        assert loss.is_meta
+        assert all(parameter.grad is None or parameter.grad.is_meta for parameter in guide.model.parameters())
+        assert len(waits.seen) <= most + validates, waits.seen
+
+
+def test_draws_and_predictions_stay_on_their_device():
+    for make in (sequences, lambda: graph(reused=True), bert):
+        elbo, guide, arguments = make()
+        arguments, keywords = moved(elbo, guide, arguments)
+        with pyro.validation_enabled(False), Waits():
+            for chunk_size in (1, 2) if make is sequences else (1,):
+                drawn = sample_posterior(guide, *arguments, num_samples=3, chunk_size=chunk_size, **keywords)
+                assert all(value.is_meta and len(value) == 3 for value in drawn.values())
+            if make is not bert:
+                assert predict(guide, *arguments, num_samples=3, quantiles=[0.5]).quantiles[0.5].is_meta
+    elbo, guide, arguments = toy(Soft(), AttentionELBO())
+    arguments, _ = moved(elbo, guide, arguments)
+    with pyro.validation_enabled(False), Waits():
+        assert all(each.is_meta for each in exact_alignments(guide.model, *arguments, max_plate_nesting=2).values())
