@@ -1,12 +1,11 @@
-"""Training scripts that are killed in the middle of an epoch."""
+"""Training scripts that are killed, or whose folder another process holds."""
 
 import os
-import signal
+import random
 from dataclasses import replace
 from typing import get_args
 
 import pytest
-import torch
 
 from experiments.captioning.config import COMMANDS as CAPTIONING
 from experiments.finetune.config import COMMANDS as FINETUNING
@@ -20,8 +19,10 @@ from experiments.nmt.config import COMMANDS as TRANSLATION
 from experiments.pretrain.config import COMMANDS as PRETRAINING
 from experiments.vqa.config import COMMANDS as QUESTIONS
 from guides.names import AblationSchemeName, SchemeName
+from tests.experiments.moments import Moments, killed
 from tests.experiments.training_scripts import EPOCHS, SCRIPTS, assert_same, left, small_data  # noqa: F401 (a fixture)
 
+KILLS = 20
 SLOW = pytest.mark.slow
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
@@ -40,40 +41,11 @@ def data(tmp_path_factory):
     return tmp_path_factory.mktemp("data")
 
 
-def killed(run, *, at=None):
-    """Run something whose training is killed at a step, in a copy of this process; else the number of its steps."""
-    steps, backward = [0], torch.Tensor.backward
-
-    def counted(*args, **options):
-        if steps[0] == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        steps[0] += 1
-        return backward(*args, **options)
-
-    torch.Tensor.backward = counted
-    try:
-        if at is None:
-            return run(), steps[0]
-        if (process := os.fork()) == 0:
-            try:
-                run()
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
-    finally:
-        torch.Tensor.backward = backward
-    return None
-
-
-def assert_resumes(name, data, folder, **changes):
-    """Killed in the second epoch, behind a checkpoint, a script ends with the numbers of one that nothing disturbs."""
-    script = SCRIPTS[name]
-    config = script.config(data, folder / "whole", **changes)
-    metrics, steps = killed(lambda: script.run(config))
-    again = script.config(data, folder / "killed", **changes)
-    killed(lambda: script.run(again), at=steps // EPOCHS + 1)
-    read_run(again.out / "checkpoints" / "last.ckpt")
-    assert_same(left(again.out, script.run(replace(again, resume=True))), left(config.out, metrics))
+def whole_run(script, config, monkeypatch):
+    """What a run leaves that nothing disturbs, and its moments."""
+    with monkeypatch.context() as patch:
+        moments = Moments(patch)
+        return left(config.out, script.run(config)), moments.kinds
 
 
 def test_every_script_that_trains_is_tried():
@@ -83,9 +55,18 @@ def test_every_script_that_trains_is_tried():
     assert found == {script.config_type for script in SCRIPTS.values()}
 
 
-@pytest.mark.parametrize("name", [one if one == "graph" else pytest.param(one, marks=SLOW) for one in SCRIPTS])
-def test_every_script_resumes_to_the_same_numbers(name, data, tmp_path):
-    assert_resumes(name, data, tmp_path)
+# one script, and a few moments of it, for every day; all of them at length
+@pytest.mark.parametrize(("name", "count"), [("graph", 3), *(pytest.param(one, KILLS, marks=SLOW) for one in SCRIPTS)])
+def test_killed_at_random_moments(name, count, data, tmp_path, monkeypatch):
+    script = SCRIPTS[name]
+    whole, kinds = whole_run(script, script.config(data, tmp_path / "whole"), monkeypatch)
+    for at in random.Random(0).sample(range(len(kinds)), count):
+        config = script.config(data, tmp_path / str(at))
+        killed(lambda config=config: script.run(config), monkeypatch, at=at)
+        last = config.out / "checkpoints" / "last.ckpt"
+        if last.exists():
+            read_run(last)  # whole, whatever happened
+        assert_same(left(config.out, script.run(replace(config, resume=True))), whole)
 
 
 GUIDES = get_args(SchemeName) + get_args(AblationSchemeName)
@@ -93,5 +74,11 @@ DAILY = ("weibull", "iwae")
 
 
 @pytest.mark.parametrize("guide", [one if one in DAILY else pytest.param(one, marks=SLOW) for one in GUIDES])
-def test_every_scheme_resumes_to_the_same_numbers(guide, data, tmp_path):
-    assert_resumes("captioning", data, tmp_path, guide=guide)
+def test_every_scheme_resumes_to_the_same_numbers(guide, data, tmp_path, monkeypatch):
+    """Killed in the second epoch, behind a checkpoint."""
+    script = SCRIPTS["captioning"]
+    expected, kinds = whole_run(script, script.config(data, tmp_path / "whole", guide=guide), monkeypatch)
+    steps = [at for at, kind in enumerate(kinds) if kind == "step"]
+    config = script.config(data, tmp_path / "killed", guide=guide)
+    killed(lambda: script.run(config), monkeypatch, at=steps[len(steps) // EPOCHS + 1])
+    assert_same(left(config.out, script.run(replace(config, resume=True))), expected)
