@@ -60,7 +60,7 @@ class Script:
 
 
 def _graph(root: Path) -> dict[str, Any]:
-    if not (root / "cora.npz").exists():
+    if not (root / "planetoid").exists():
         write_citations(root)
     return {"dataset": "cora", "data_root": root, "num_samples": 2, "learning_rate": 0.05, "guide": "weibull"}
 
