@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Batch", "Sentences", "Vocabulary", "WordPairs", "batches", "word_pairs"]
+__all__ = ["Batch", "Cells", "Sentences", "Vocabulary", "WordPairs", "batches", "word_pairs"]
 
 _CELLS = 400_000  # of a batch, padding included
 _ROUNDING, _ROWS = 4, 64  # lengths of a batch with more rows are alike up to this
@@ -103,6 +104,28 @@ def _batch(rows: list[int], source: Sequence[Ints], target: Sequence[Ints], padd
     return Batch(rows, *sides, *lengths)
 
 
+class Cells(NamedTuple):
+    """The pairs of words of a batch, each once, so that the sums of a batch are made in a small place.
+
+    Attributes:
+        pairs: Their places among the pairs of the text, int32 ``[U]``; P stands for padding, and P + 1 for unknown.
+        inverse: Which of these every link has, int32 ``[M, N, B]``.
+    """
+
+    pairs: Tensor
+    inverse: Tensor
+
+    def gather(self, values: Tensor) -> Tensor:
+        """The value of every link by those of the pairs of the text, ``[M, N, B]``."""
+        own = values.index_select(0, self.pairs)
+        return own.index_select(0, self.inverse.flatten()).view(self.inverse.shape)
+
+    def add_to(self, sums: Tensor, values: Tensor) -> None:
+        """Add values of the links to the sums of the pairs of the text."""
+        own = sums.new_zeros(len(self.pairs)).index_add_(0, self.inverse.flatten(), values.flatten())
+        sums.index_add_(0, self.pairs, own)
+
+
 @dataclass(frozen=True)
 class WordPairs:
     """Pairs of words, in the order of their keys.
@@ -125,30 +148,29 @@ class WordPairs:
         """Number of the target word of every pair, ``[P]``."""
         return torch.from_numpy(self.keys % (self.sizes[1] + 2))
 
-    def find(self, batch: Batch) -> Tensor:
-        """Place of every pair of words of a batch, int32 ``[M, B, N]``; P where it is padding, P + 1 where unknown."""
-        wanted, inverse = _unique_keys(batch, self.sizes)
-        return self._places(wanted, inverse)
+    def find(self, batch: Batch) -> Cells:
+        """The pairs of words of a batch."""
+        return self._cells(*_unique_keys(batch, self.sizes))
 
-    def _places(self, wanted: Ints, inverse: NDArray[np.int32]) -> Tensor:
+    def _cells(self, wanted: Ints, inverse: NDArray[np.int32]) -> Cells:
         places = np.searchsorted(self.keys, wanted)
         known = np.take(self.keys, places, mode="clip") == wanted
         places = np.where(known, places, len(self.keys) + ~_padded(wanted, self.sizes))
-        return torch.from_numpy(places.astype(np.int32)[inverse])
+        return Cells(torch.from_numpy(places.astype(np.int32)), torch.from_numpy(inverse))
 
 
-def word_pairs(text: Sequence[Batch], sizes: tuple[int, int], more: Ints) -> tuple[WordPairs, list[Tensor]]:
+def word_pairs(text: Sequence[Batch], sizes: tuple[int, int], more: Ints) -> tuple[WordPairs, list[Cells]]:
     """All pairs of words that stand together in a text or are ``more``, and their places in every batch."""
     found = [_unique_keys(batch, sizes) for batch in text]
     # faster than np.unique, which makes a table of hashes
     keys = np.sort(np.concatenate([more, *(part[~_padded(part, sizes)] for part, _ in found)]))
     pairs = WordPairs(keys[np.diff(keys, prepend=-1) > 0], sizes)
-    return pairs, [pairs._places(*one) for one in found]
+    return pairs, [pairs._cells(*one) for one in found]
 
 
 def _unique_keys(batch: Batch, sizes: tuple[int, int]) -> tuple[Ints, NDArray[np.int32]]:
     """The keys of a batch, padding among them, and the place of each cell's among them."""
-    keys, inverse = np.unique(batch.source.mT * (sizes[1] + 2) + batch.target[..., None], return_inverse=True)
+    keys, inverse = np.unique(batch.source * (sizes[1] + 2) + batch.target[:, None], return_inverse=True)
     return keys, inverse.astype(np.int32)
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches, word_pairs
+from pyro_attention.aligner._corpus import Batch, Cells, Sentences, Vocabulary, WordPairs, batches, word_pairs
 from pyro_attention.aligner.hmm import NO_LINK, Posterior, markov_posterior, uniform_posterior
 
 __all__ = ["ITERATIONS", "Both", "Direction", "Text", "both_posteriors", "train"]
@@ -58,28 +58,29 @@ class Direction:
 
 
 def both_posteriors(
-    posterior: Infer, directions: Both, tables: Sequence[tuple[Tensor, Tensor]], batch: Batch, cells: Tensor,
+    posterior: Infer, directions: Both, tables: Sequence[tuple[Tensor, Tensor]], batch: Batch, cells: Cells,
     potentials: Tensor | None = None,
 ) -> tuple[Posterior, Posterior]:  # fmt: skip
-    """Posteriors of a batch in both directions; those of the backward one are ``[N, B, M]``.
+    """Posteriors of a batch in both directions; those of the backward one are ``[N, M, B]``.
 
     Args:
         posterior: With the prior of jumps or without.
         directions: The model.
         tables: Their :meth:`Direction.tables`.
         batch: Sentence pairs.
-        cells: Places of their pairs of words, ``[M, B, N]``.
-        potentials: What the probabilities of links are multiplied by, ``[M, B, N]``; 0 at padded places.
+        cells: Their pairs of words.
+        potentials: What the probabilities of links are multiplied by, ``[M, N, B]``; 0 at padded places.
     """
     found = []
     words, lengths = (batch.target, batch.source), (batch.source_lengths, batch.target_lengths)
     for side, (direction, (pairs, nulls)) in enumerate(zip(directions, tables, strict=True)):
-        emission = pairs.index_select(0, cells.flatten()).view(cells.shape)
+        emission = cells.gather(pairs)
         if potentials is not None:
             emission = emission.clamp_min(_LEAST) * potentials
         if side:
-            emission = emission.permute(2, 1, 0).contiguous()
-        found.append(posterior(emission, nulls[words[side]], direction.jumps, lengths[side]))
+            emission = emission.transpose(0, 1)
+        none = nulls.index_select(0, words[side].flatten()).view(words[side].shape)
+        found.append(posterior(emission, none, direction.jumps, lengths[side]))
     return found[0], found[1]
 
 
@@ -122,11 +123,11 @@ class Text:
         counts = [_Counts(*table, direction.jumps) for table, direction in zip(tables, directions, strict=True)]
         for batch, cells in zip(self.batches, self.cells, strict=True):
             found = both_posteriors(posterior, directions, tables, batch, cells)
-            links = [found[0].links, found[1].links.permute(2, 1, 0)]
+            links = [found[0].links, found[1].links.transpose(0, 1)]
             if agree:
                 links = [links[0].mul_(links[1])]
             for count, part in zip(counts, links, strict=False):  # in agreement both have the same
-                count.pairs.index_add_(0, cells.flatten(), part.flatten())
+                cells.add_to(count.pairs, part)
             for count, one, words in zip(counts, found, (batch.target, batch.source), strict=True):
                 count.null.index_add_(0, words.flatten(), one.null.flatten())
                 count.jumps += one.jumps
@@ -199,7 +200,8 @@ class _Backoff:
         prior = torch.zeros(())
         for level, total in zip(self.levels[::-1], totals[:0:-1], strict=True):
             own = total / _sums(total, level.stem[given], len(level.share[given]))
-            prior = (own / level.share[told][level.stem[told]]).add_(prior)[level.pair]
+            own = own.div_(level.share[told].index_select(0, level.stem[told])).add_(prior)
+            prior = own.index_select(0, level.pair)
         weight = PRIOR_WEIGHT / len(self.levels)
         smooth = torch.addcmul(counts, prior, self.share[told].index_select(0, self.words[told]), value=weight)
         return smooth.div_(_sums(smooth, self.words[given], len(self.share[given])))

@@ -192,12 +192,12 @@ class Aligner:
             strict=True,
         )
         one, other = (torch.lerp(apart.links, agreed.links, _AGREED) for apart, agreed in (forward, backward))
-        links = (one * other.permute(2, 1, 0)).sqrt().clamp(max=1.0)
+        links = (one * other.transpose(0, 1)).sqrt().clamp(max=1.0)
         target_null, source_null = (
             torch.lerp(apart.null, agreed.null, _AGREED) for apart, agreed in (forward, backward)
         )
         for column, (n, m) in enumerate(zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)):
-            yield links[:m, column, :n].clone(), source_null[:n, column].clone(), target_null[:m, column].clone()
+            yield links[:m, :n, column].clone(), source_null[:n, column].clone(), target_null[:m, column].clone()
 
     def save(self, folder: str | Path) -> None:
         """Write the aligner into a folder: ``aligner.json`` and ``aligner.safetensors``."""
@@ -299,13 +299,13 @@ def _check_sides(source: Sentences, target: Sentences) -> None:
 def _potentials(
     batch: Batch, pairs: Sequence[AlignedPair], anchors: Anchors | None, similarity: Sequence[Tensor] | None
 ) -> Tensor | None:
-    """What the translation probabilities of a batch are multiplied by, ``[M, B, N]``."""
+    """What the translation probabilities of a batch are multiplied by, ``[M, N, B]``."""
     if anchors is None and similarity is None:
         return None
-    factor = torch.zeros(batch.target.size(0), len(batch.rows), batch.source.size(0))
+    factor = torch.zeros(batch.target.size(0), batch.source.size(0), len(batch.rows))
     for column, row in enumerate(batch.rows):
         num_target, num_source = shape = pairs[row].links.shape
-        part = factor[:num_target, column, :num_source]
+        part = factor[:num_target, :num_source, column]
         if similarity is None:
             part.fill_(1)
         elif similarity[row].shape == shape:
