@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 __all__ = ["Batch", "Cells", "Sentences", "Vocabulary", "WordPairs", "batches", "word_pairs"]
 
@@ -34,11 +37,9 @@ class Vocabulary:
     @classmethod
     def of(cls, sentences: Sentences, more: Sequence[str] = ()) -> Vocabulary:
         """The words of a text and ``more``, in the order in which they occur."""
-        words: dict[str, int] = {}
-        numbers = [words.setdefault(word, len(words)) for sentence in sentences for word in sentence]
-        for word in more:
-            words.setdefault(word, len(words))
-        share = torch.bincount(torch.tensor(numbers, dtype=torch.int64), minlength=len(words)).float()
+        counts = Counter(chain.from_iterable(sentences))
+        words = {word: number for number, word in enumerate(dict.fromkeys([*counts, *more]))}
+        share = torch.tensor([counts[word] for word in words]).float()
         return cls(words, share / share.sum())
 
     def stems(self, length: int) -> Tensor:
@@ -46,9 +47,10 @@ class Vocabulary:
         seen: dict[str, int] = {}
         return torch.tensor([seen.setdefault(word[:length], len(seen)) for word in self.words])
 
-    def numbers(self, sentence: Sequence[str]) -> Ints:
-        """Number of each word; V stands for padding, and V + 1 for a word that is unknown."""
-        return np.fromiter((self.words.get(word, len(self.words) + 1) for word in sentence), np.int64, len(sentence))
+    def numbers(self, sentences: Sentences) -> Sequence[Tensor]:
+        """Number of each word of every sentence; V stands for padding, and V + 1 for a word that is unknown."""
+        flat = np.fromiter(map(self.words.get, chain.from_iterable(sentences), repeat(len(self.words) + 1)), np.int64)
+        return torch.from_numpy(flat).split([len(sentence) for sentence in sentences])
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Sentence pairs in batches of alike lengths; a pair with an empty side is in none."""
     source, target = (
-        [vocabulary.numbers(sentence) for sentence in side]
-        for vocabulary, side in zip(vocabularies, (source_words, target_words), strict=True)
+        vocabulary.numbers(side) for vocabulary, side in zip(vocabularies, (source_words, target_words), strict=True)
     )
     padding = len(vocabularies[0].words), len(vocabularies[1].words)
     sizes = [(len(s), len(t)) for s, t in zip(source, target, strict=True)]
@@ -93,15 +94,10 @@ def batches(
         yield _batch(rows, source, target, padding)
 
 
-def _batch(rows: list[int], source: Sequence[Ints], target: Sequence[Ints], padding: tuple[int, int]) -> Batch:
-    sides, lengths = [], []
-    for words, number in zip((source, target), padding, strict=True):
-        lengths.append(torch.tensor([len(words[row]) for row in rows]))
-        padded = np.full((int(lengths[-1].max()), len(rows)), number)
-        for column, row in enumerate(rows):
-            padded[: len(words[row]), column] = words[row]
-        sides.append(torch.from_numpy(padded))
-    return Batch(rows, *sides, *lengths)
+def _batch(rows: list[int], source: Sequence[Tensor], target: Sequence[Tensor], padding: tuple[int, int]) -> Batch:
+    sides = [[words[row] for row in rows] for words in (source, target)]
+    padded = (pad_sequence(words, padding_value=number) for words, number in zip(sides, padding, strict=True))
+    return Batch(rows, *padded, *(torch.tensor([len(sentence) for sentence in words]) for words in sides))
 
 
 class Cells(NamedTuple):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 
 import numpy as np
@@ -29,11 +30,12 @@ from pyro_attention.aligner.hmm import NO_LINK, Posterior, markov_posterior, uni
 __all__ = ["ITERATIONS", "Both", "Direction", "Text", "both_posteriors", "train"]
 
 Infer = Callable[[Tensor, Tensor, Tensor, Tensor], Posterior]
-ITERATIONS = (5, 8)  # of the model without jumps, and of the one with them
+ITERATIONS = (5, 5)  # of the model without jumps, and of the one with them
 PRIOR_WEIGHT = 1.0
 STEMS = (1, 2, 3, 4, 6)  # letters; of those tried the text is most probable with them
 _REACH = 60  # words; longer jumps are as probable as this one
 _LEAST = 1e-6  # p(word | word) that an encoder or a known link may still outweigh
+_COUNTED = 25  # batches at least, which tell of the jumps, as these are few
 _SMOOTHING = 0.02  # share of the jumps that is spread over all widths
 
 
@@ -117,12 +119,14 @@ class Text:
         )
         return first, second
 
-    def iterate(self, posterior: Infer, directions: Both, *, agree: bool) -> Both:
-        """One iteration."""
+    def iterate(self, directions: Both, *, markov: bool, agree: bool) -> Both:
+        """One iteration, with the prior of jumps or without."""
         tables = [direction.tables(0.0) for direction in directions]
         counts = [_Counts(*table, direction.jumps) for table, direction in zip(tables, directions, strict=True)]
-        for batch, cells in zip(self.batches, self.cells, strict=True):
-            found = both_posteriors(posterior, directions, tables, batch, cells)
+        some = max(1, len(self.batches) // _COUNTED)
+        for number, (batch, cells) in enumerate(zip(self.batches, self.cells, strict=True)):
+            infer = partial(markov_posterior, count_jumps=number % some == 0) if markov else uniform_posterior
+            found = both_posteriors(infer, directions, tables, batch, cells)
             links = [found[0].links, found[1].links.transpose(0, 1)]
             if agree:
                 links = [links[0].mul_(links[1])]
@@ -131,10 +135,9 @@ class Text:
             for count, one, words in zip(counts, found, (batch.target, batch.source), strict=True):
                 count.null.index_add_(0, words.flatten(), one.null.flatten())
                 count.jumps += one.jumps
-        if agree:
-            counts[1].pairs = counts[0].pairs
+        totals = [self.backoff.totals(count.pairs[:-2] + self.known) for count in counts[: 2 - agree]]
         first, second = (
-            count.maximize(self.backoff.translation(count.pairs[:-2] + self.known, given), words.share)
+            count.maximize(self.backoff.translation(totals[given % len(totals)], given), words.share)
             for given, (count, words) in enumerate(zip(counts, self.vocabularies[::-1], strict=True))
         )
         return first, second
@@ -191,19 +194,22 @@ class _Backoff:
             self.levels.append(stems)
             above, finer = stems.stem, numbers
 
-    def translation(self, counts: Tensor, given: int) -> Tensor:
-        """p(told | given) of every pair by its counts; 0 where the source is given, 1 where the target is."""
-        told, totals = 1 - given, [counts]
+    def totals(self, counts: Tensor) -> list[Tensor]:
+        """Counts of the pairs of words, and of those of ever shorter stems."""
+        totals = [counts]
         for level in self.levels:
-            sums = torch.zeros(len(level.stem[0])).index_add_(0, level.pair, totals[-1])
-            totals.append(sums)
-        prior = torch.zeros(())
+            totals.append(torch.zeros(len(level.stem[0])).index_add_(0, level.pair, totals[-1]))
+        return totals
+
+    def translation(self, totals: list[Tensor], given: int) -> Tensor:
+        """p(told | given) of every pair by its counts; 0 where the source is given, 1 where the target is."""
+        told, prior = 1 - given, torch.zeros(())
         for level, total in zip(self.levels[::-1], totals[:0:-1], strict=True):
             own = total / _sums(total, level.stem[given], len(level.share[given]))
             own = own.div_(level.share[told].index_select(0, level.stem[told])).add_(prior)
             prior = own.index_select(0, level.pair)
         weight = PRIOR_WEIGHT / len(self.levels)
-        smooth = torch.addcmul(counts, prior, self.share[told].index_select(0, self.words[told]), value=weight)
+        smooth = torch.addcmul(totals[0], prior, self.share[told].index_select(0, self.words[told]), value=weight)
         return smooth.div_(_sums(smooth, self.words[given], len(self.share[given])))
 
 
@@ -215,10 +221,10 @@ def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
 def train(text: Text, *, agree: bool, stop: Event, progress: bool = False) -> Both:
     """Both directions, from source to target and back, trained apart or in agreement, unless somebody says stop."""
     directions = text.start()
-    steps = [uniform_posterior] * ITERATIONS[0] + [markov_posterior] * ITERATIONS[1]
+    steps = [False] * ITERATIONS[0] + [True] * ITERATIONS[1]
     name = "in agreement" if agree else "apart"
-    for posterior in tqdm(steps, desc=name, unit="iteration", position=int(agree), disable=not progress):
+    for markov in tqdm(steps, desc=name, unit="iteration", position=int(agree), disable=not progress):
         if stop.is_set():
             break
-        directions = text.iterate(posterior, directions, agree=agree)
+        directions = text.iterate(directions, markov=markov, agree=agree)
     return directions

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -186,7 +187,7 @@ class Aligner:
         cells = self.pairs.find(batch)
         forward, backward = zip(
             *(
-                both_posteriors(markov_posterior, model, table, batch, cells, factor)
+                both_posteriors(partial(markov_posterior, count_jumps=False), model, table, batch, cells, factor)
                 for model, table in zip(self.models, tables, strict=True)
             ),
             strict=True,

@@ -59,9 +59,7 @@ class Posterior:
     log_evidence: Tensor
 
 
-def uniform_posterior(
-    emission: Tensor, null: Tensor, jumps: Tensor, lengths: Tensor, *, count_jumps: bool = True
-) -> Posterior:
+def uniform_posterior(emission: Tensor, null: Tensor, jumps: Tensor, lengths: Tensor) -> Posterior:
     """The posterior where all source words are equally probable (IBM Model 1); jumps are not used."""
     unlinked = null * (NO_LINK / (1 - NO_LINK) * lengths)
     sums = emission.sum(1) + unlinked
