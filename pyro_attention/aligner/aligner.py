@@ -25,7 +25,7 @@ _UNKNOWN = 1e-6  # p(word | word) of a pair that the training text has not
 _KEPT = 1e-5  # pairs of words that are less probable in both directions and models are forgotten
 _ANCHOR = 1e30  # how much likelier a link is made that is known
 _LARGEST = 60.0  # log potential that is used
-_DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself; chosen on generated text
+_DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
 _AGREED = 2 / 3  # share of the model whose directions agree
 _FORMAT = 2
 Anchors = Sequence[Sequence[tuple[int, int]]]
@@ -41,8 +41,8 @@ class AlignedPair:
         links: Probability of every link, ``[M, N]``, by the mean of the log odds of both directions.
         source_null: Probability that a source word has no link, ``[N]``, by the direction that links source words.
         target_null: The same of the target words, ``[M]``.
-        certainty: How sure the link of every target word is, ``[M]``, from 0 to 1: the largest geometric mean of both
-            directions, which is small where one of them doubts.
+        certainty: How sure the link of every target word is, ``[M]``, from 0 to 1: the largest probability of a link
+            by the direction that is less sure of it.
     """
 
     source: list[str]
@@ -200,7 +200,7 @@ class Aligner:
         )
         one, other = (torch.lerp(apart.links, agreed.links, _AGREED) for apart, agreed in (forward, backward))
         other = other.transpose(0, 1)
-        certainty = (one * other).amax(1).sqrt_().clamp_(max=1.0)
+        certainty = torch.minimum(one, other).amax(1)
         links = ((_log_odds(one) + _log_odds(other)) / 2).sigmoid()
         target_null, source_null = (
             torch.lerp(apart.null, agreed.null, _AGREED) for apart, agreed in (forward, backward)
