@@ -50,7 +50,8 @@ class Vocabulary:
     def numbers(self, sentences: Sentences) -> Sequence[Tensor]:
         """Number of each word of every sentence; V stands for padding, and V + 1 for a word that is unknown."""
         flat = np.fromiter(map(self.words.get, chain.from_iterable(sentences), repeat(len(self.words) + 1)), np.int64)
-        return torch.from_numpy(flat).split([len(sentence) for sentence in sentences])
+        found: tuple[Tensor, ...] = torch.from_numpy(flat).split([len(sentence) for sentence in sentences])
+        return found
 
 
 @dataclass(frozen=True)
