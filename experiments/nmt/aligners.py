@@ -56,6 +56,7 @@ class Aligned:
 
     forward: Sequence[PairAlignment]
     backward: Sequence[PairAlignment]
+    certain: Sequence[Tensor] | None = None  # how sure each target word's link is, where weights do not tell it
 
     def weights(self, kind: str) -> list[Weights]:
         """Mean weights of each pair: "posterior", "prior" or "exact"; none where some pair has none."""
@@ -82,13 +83,15 @@ class Aligned:
         return [combine_pairs(*pair, combine="mean") for pair in zip(self.forward, self.backward, strict=True)]
 
 
-def aligned_words(pairs: Sequence[SentencePair], weights: Sequence[Weights]) -> Aligned:
+def aligned_words(
+    pairs: Sequence[SentencePair], weights: Sequence[Weights], certain: Sequence[Tensor] | None = None
+) -> Aligned:
     """Weights ``[M, N]`` and ``[N, M]`` of every pair as alignments of its words."""
     forward, backward = list[PairAlignment](), list[PairAlignment]()
     for (source, target), (one, other) in zip(pairs, weights, strict=True):
         forward.append(PairAlignment(list(source), list(target), None, one.unsqueeze(0)))
         backward.append(PairAlignment(list(target), list(source), None, other.unsqueeze(0)))
-    return Aligned(forward, backward)
+    return Aligned(forward, backward, certain)
 
 
 # Error rates
@@ -224,13 +227,15 @@ def calibration_error(links: Mapping[str, Tensor], name: str) -> float:
 def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> Tensor:
     """Error rate of the links of the most certain target words, for every number of them, float64 ``[words]``.
 
-    A word's certainty is the largest probability of a link of its, by the mean of both directions. A word left out
+    A word's certainty is the largest probability of a link of its, by the mean of both directions, unless the aligner
+    tells another. A word left out
     counts in no way, with its predicted and gold links, so an aligner does not lose recall by saying that it does not
     know.
     """
     certain, right, total = list[Tensor](), list[Tensor](), list[Tensor]()
-    for pair, found, truth in zip(aligned.combined, links, gold, strict=True):
-        certain.append(pair.posterior.mean(0).amax(-1).double())
+    for number, (pair, found, truth) in enumerate(zip(aligned.combined, links, gold, strict=True)):
+        own = pair.posterior.mean(0).amax(-1) if aligned.certain is None else aligned.certain[number]
+        certain.append(own.double())
         written = found.to_matrix()
         sure, possible = (replace(found, links=part).to_matrix() for part in (truth.sure, truth.possible))
         right.append((written & sure).sum(-1) + (written & possible).sum(-1))

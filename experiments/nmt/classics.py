@@ -7,8 +7,11 @@ import resource
 import shutil
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,7 +46,7 @@ _TEXT = (
     "directions on {pairs} pairs and, as is the custom of these aligners, on the test text, without its links. Links "
     "are those of minimum Bayes risk by the geometric mean of both directions, so that no gold link chooses anything. "
     "ECE: calibration error of the probabilities of the links that are written. Surest half: AER of the target words "
-    "whose link is most probable. eflomal writes links without probabilities; its votes are the mean of {votes} runs "
+    "whose link is surest. eflomal writes links without probabilities; its votes are the mean of {votes} runs "
     "with one sampler each. CPU s: seconds of the processor, of one run, training and alignment, on a machine that was "
     "shared. MB: memory, with that of Python and of the text."
 )
@@ -122,8 +125,33 @@ def _aligners(encoder: Path | None) -> dict[str, Align]:
         found[f"eflomal, votes of {_VOTES} runs"] = lambda text, own: _mean(
             [single(text, own) for _ in range(_VOTES)], own
         )
+    if find_spec("thot") is not None:
+        found["sil-thot, HMM"] = _thot
     found |= {"pyro-align": _own, "pyro-align, not trained on the test": partial(_own, held_out=True)}
     return found if encoder is None else found | {"pyro-align + encoder": partial(_own, encoder=encoder)}
+
+
+def _thot(text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Aligned:
+    """Links of the hidden Markov model of the package sil-thot, five iterations each of Model 1 and of it."""
+    models = import_module("thot.alignment")
+    found = []
+    for turned in (False, True):
+        start = models.Ibm1AlignmentModel()
+        for source, target in text:
+            start.add_sentence_pair(*((target, source) if turned else (source, target)))
+        _train_thot(start)
+        model = _train_thot(models.HmmAlignmentModel(start))
+        links = [model.get_best_alignment(*(pair[::-1] if turned else pair))[1].to_numpy().T for pair in own]
+        found.append([torch.from_numpy(matrix).float() for matrix in links])
+    return aligned_words(own, list(zip(*found, strict=True)))
+
+
+def _train_thot(model: Any) -> Any:
+    model.start_training()
+    for _ in range(5):
+        model.train()
+    model.end_training()
+    return model
 
 
 def _mean(runs: Sequence[Aligned], own: Sequence[SentencePair]) -> Aligned:
@@ -140,7 +168,7 @@ def _own(
 ) -> Aligned:
     aligner = Aligner.fit(*zip(*(text[: -len(own)] if held_out else text), strict=True))
     pairs = aligner(*zip(*own, strict=True), encoder=encoder)
-    return aligned_words(own, [(pair.links, pair.links.mT) for pair in pairs])
+    return aligned_words(own, [(pair.links, pair.links.mT) for pair in pairs], [pair.certainty for pair in pairs])
 
 
 def _measured(align: Align, text: Sequence[SentencePair], own: Sequence[SentencePair]) -> tuple[Aligned, Row]:
@@ -150,19 +178,22 @@ def _measured(align: Align, text: Sequence[SentencePair], own: Sequence[Sentence
 
     def work() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF)
-        weights = align(text, own).weights("posterior")
+        aligned = align(text, own)
+        weights, certain = aligned.weights("posterior"), aligned.certain
         usage, programs = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         seconds = sum(one.ru_utime + one.ru_stime for one in (usage, programs)) - before.ru_utime - before.ru_stime
         megabytes = "" if programs.ru_maxrss else round(usage.ru_maxrss / 1024)  # that of a program is not told apart
-        send.send(([(one.numpy(), other.numpy()) for one, other in weights], seconds, megabytes))
+        certain = None if certain is None else [pair.numpy() for pair in certain]
+        send.send(([(one.numpy(), other.numpy()) for one, other in weights], certain, seconds, megabytes))
 
     child = context.Process(target=work)
     child.start()
     send.close()
     try:
-        weights, seconds, megabytes = receive.recv()
+        weights, certain, seconds, megabytes = receive.recv()
     except EOFError as error:
         raise UserError("the aligner failed, see above") from error
     child.join()
-    aligned = aligned_words(own, [(torch.from_numpy(one), torch.from_numpy(other)) for one, other in weights])
+    pairs = [(torch.from_numpy(one), torch.from_numpy(other)) for one, other in weights]
+    aligned = aligned_words(own, pairs, None if certain is None else [torch.from_numpy(pair) for pair in certain])
     return aligned, {"CPU s": round(seconds), "MB": megabytes}

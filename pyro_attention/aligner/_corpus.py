@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-__all__ = ["Batch", "Sentences", "Vocabulary", "WordPairs", "batches", "word_pairs"]
+__all__ = ["Batch", "Cells", "Sentences", "Vocabulary", "WordPairs", "batches", "word_pairs"]
 
 _CELLS = 400_000  # of a batch, padding included
 _ROUNDING, _ROWS = 4, 64  # lengths of a batch with more rows are alike up to this
@@ -33,11 +37,9 @@ class Vocabulary:
     @classmethod
     def of(cls, sentences: Sentences, more: Sequence[str] = ()) -> Vocabulary:
         """The words of a text and ``more``, in the order in which they occur."""
-        words: dict[str, int] = {}
-        numbers = [words.setdefault(word, len(words)) for sentence in sentences for word in sentence]
-        for word in more:
-            words.setdefault(word, len(words))
-        share = torch.bincount(torch.tensor(numbers, dtype=torch.int64), minlength=len(words)).float()
+        counts = Counter(chain.from_iterable(sentences))
+        words = {word: number for number, word in enumerate(dict.fromkeys([*counts, *more]))}
+        share = torch.tensor([counts[word] for word in words]).float()
         return cls(words, share / share.sum())
 
     def stems(self, length: int) -> Tensor:
@@ -45,9 +47,11 @@ class Vocabulary:
         seen: dict[str, int] = {}
         return torch.tensor([seen.setdefault(word[:length], len(seen)) for word in self.words])
 
-    def numbers(self, sentence: Sequence[str]) -> Ints:
-        """Number of each word; V stands for padding, and V + 1 for a word that is unknown."""
-        return np.fromiter((self.words.get(word, len(self.words) + 1) for word in sentence), np.int64, len(sentence))
+    def numbers(self, sentences: Sentences) -> Sequence[Tensor]:
+        """Number of each word of every sentence; V stands for padding, and V + 1 for a word that is unknown."""
+        flat = np.fromiter(map(self.words.get, chain.from_iterable(sentences), repeat(len(self.words) + 1)), np.int64)
+        found: tuple[Tensor, ...] = torch.from_numpy(flat).split([len(sentence) for sentence in sentences])
+        return found
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Sentence pairs in batches of alike lengths; a pair with an empty side is in none."""
     source, target = (
-        [vocabulary.numbers(sentence) for sentence in side]
-        for vocabulary, side in zip(vocabularies, (source_words, target_words), strict=True)
+        vocabulary.numbers(side) for vocabulary, side in zip(vocabularies, (source_words, target_words), strict=True)
     )
     padding = len(vocabularies[0].words), len(vocabularies[1].words)
     sizes = [(len(s), len(t)) for s, t in zip(source, target, strict=True)]
@@ -92,15 +95,32 @@ def batches(
         yield _batch(rows, source, target, padding)
 
 
-def _batch(rows: list[int], source: Sequence[Ints], target: Sequence[Ints], padding: tuple[int, int]) -> Batch:
-    sides, lengths = [], []
-    for words, number in zip((source, target), padding, strict=True):
-        lengths.append(torch.tensor([len(words[row]) for row in rows]))
-        padded = np.full((int(lengths[-1].max()), len(rows)), number)
-        for column, row in enumerate(rows):
-            padded[: len(words[row]), column] = words[row]
-        sides.append(torch.from_numpy(padded))
-    return Batch(rows, *sides, *lengths)
+def _batch(rows: list[int], source: Sequence[Tensor], target: Sequence[Tensor], padding: tuple[int, int]) -> Batch:
+    sides = [[words[row] for row in rows] for words in (source, target)]
+    padded = (pad_sequence(words, padding_value=number) for words, number in zip(sides, padding, strict=True))
+    return Batch(rows, *padded, *(torch.tensor([len(sentence) for sentence in words]) for words in sides))
+
+
+class Cells(NamedTuple):
+    """The pairs of words of a batch, each once, so that the sums of a batch are made in a small place.
+
+    Attributes:
+        pairs: Their places among the pairs of the text, int32 ``[U]``; P stands for padding, and P + 1 for unknown.
+        inverse: Which of these every link has, int32 ``[M, N, B]``.
+    """
+
+    pairs: Tensor
+    inverse: Tensor
+
+    def gather(self, values: Tensor) -> Tensor:
+        """The value of every link by those of the pairs of the text, ``[M, N, B]``."""
+        own = values.index_select(0, self.pairs)
+        return own.index_select(0, self.inverse.flatten()).view(self.inverse.shape)
+
+    def add_to(self, sums: Tensor, values: Tensor) -> None:
+        """Add values of the links to the sums of the pairs of the text."""
+        own = sums.new_zeros(len(self.pairs)).index_add_(0, self.inverse.flatten(), values.flatten())
+        sums.index_add_(0, self.pairs, own)
 
 
 @dataclass(frozen=True)
@@ -125,30 +145,29 @@ class WordPairs:
         """Number of the target word of every pair, ``[P]``."""
         return torch.from_numpy(self.keys % (self.sizes[1] + 2))
 
-    def find(self, batch: Batch) -> Tensor:
-        """Place of every pair of words of a batch, int32 ``[M, B, N]``; P where it is padding, P + 1 where unknown."""
-        wanted, inverse = _unique_keys(batch, self.sizes)
-        return self._places(wanted, inverse)
+    def find(self, batch: Batch) -> Cells:
+        """The pairs of words of a batch."""
+        return self._cells(*_unique_keys(batch, self.sizes))
 
-    def _places(self, wanted: Ints, inverse: NDArray[np.int32]) -> Tensor:
+    def _cells(self, wanted: Ints, inverse: NDArray[np.int32]) -> Cells:
         places = np.searchsorted(self.keys, wanted)
         known = np.take(self.keys, places, mode="clip") == wanted
         places = np.where(known, places, len(self.keys) + ~_padded(wanted, self.sizes))
-        return torch.from_numpy(places.astype(np.int32)[inverse])
+        return Cells(torch.from_numpy(places.astype(np.int32)), torch.from_numpy(inverse))
 
 
-def word_pairs(text: Sequence[Batch], sizes: tuple[int, int], more: Ints) -> tuple[WordPairs, list[Tensor]]:
+def word_pairs(text: Sequence[Batch], sizes: tuple[int, int], more: Ints) -> tuple[WordPairs, list[Cells]]:
     """All pairs of words that stand together in a text or are ``more``, and their places in every batch."""
     found = [_unique_keys(batch, sizes) for batch in text]
     # faster than np.unique, which makes a table of hashes
     keys = np.sort(np.concatenate([more, *(part[~_padded(part, sizes)] for part, _ in found)]))
     pairs = WordPairs(keys[np.diff(keys, prepend=-1) > 0], sizes)
-    return pairs, [pairs._places(*one) for one in found]
+    return pairs, [pairs._cells(*one) for one in found]
 
 
 def _unique_keys(batch: Batch, sizes: tuple[int, int]) -> tuple[Ints, NDArray[np.int32]]:
     """The keys of a batch, padding among them, and the place of each cell's among them."""
-    keys, inverse = np.unique(batch.source.mT * (sizes[1] + 2) + batch.target[..., None], return_inverse=True)
+    keys, inverse = np.unique(batch.source * (sizes[1] + 2) + batch.target[:, None], return_inverse=True)
     return keys, inverse.astype(np.int32)
 
 

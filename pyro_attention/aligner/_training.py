@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 
 import numpy as np
@@ -23,17 +24,18 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches, word_pairs
+from pyro_attention.aligner._corpus import Batch, Cells, Sentences, Vocabulary, WordPairs, batches, word_pairs
 from pyro_attention.aligner.hmm import NO_LINK, Posterior, markov_posterior, uniform_posterior
 
 __all__ = ["ITERATIONS", "Both", "Direction", "Text", "both_posteriors", "train"]
 
 Infer = Callable[[Tensor, Tensor, Tensor, Tensor], Posterior]
-ITERATIONS = (5, 8)  # of the model without jumps, and of the one with them
+ITERATIONS = (5, 5)  # of the model without jumps, and of the one with them
 PRIOR_WEIGHT = 1.0
 STEMS = (1, 2, 3, 4, 6)  # letters; of those tried the text is most probable with them
 _REACH = 60  # words; longer jumps are as probable as this one
 _LEAST = 1e-6  # p(word | word) that an encoder or a known link may still outweigh
+_COUNTED = 25  # batches at least, which tell of the jumps, as these are few
 _SMOOTHING = 0.02  # share of the jumps that is spread over all widths
 
 
@@ -58,28 +60,29 @@ class Direction:
 
 
 def both_posteriors(
-    posterior: Infer, directions: Both, tables: Sequence[tuple[Tensor, Tensor]], batch: Batch, cells: Tensor,
+    posterior: Infer, directions: Both, tables: Sequence[tuple[Tensor, Tensor]], batch: Batch, cells: Cells,
     potentials: Tensor | None = None,
 ) -> tuple[Posterior, Posterior]:  # fmt: skip
-    """Posteriors of a batch in both directions; those of the backward one are ``[N, B, M]``.
+    """Posteriors of a batch in both directions; those of the backward one are ``[N, M, B]``.
 
     Args:
         posterior: With the prior of jumps or without.
         directions: The model.
         tables: Their :meth:`Direction.tables`.
         batch: Sentence pairs.
-        cells: Places of their pairs of words, ``[M, B, N]``.
-        potentials: What the probabilities of links are multiplied by, ``[M, B, N]``; 0 at padded places.
+        cells: Their pairs of words.
+        potentials: What the probabilities of links are multiplied by, ``[M, N, B]``; 0 at padded places.
     """
     found = []
     words, lengths = (batch.target, batch.source), (batch.source_lengths, batch.target_lengths)
     for side, (direction, (pairs, nulls)) in enumerate(zip(directions, tables, strict=True)):
-        emission = pairs.index_select(0, cells.flatten()).view(cells.shape)
+        emission = cells.gather(pairs)
         if potentials is not None:
             emission = emission.clamp_min(_LEAST) * potentials
         if side:
-            emission = emission.permute(2, 1, 0).contiguous()
-        found.append(posterior(emission, nulls[words[side]], direction.jumps, lengths[side]))
+            emission = emission.transpose(0, 1)
+        none = nulls.index_select(0, words[side].flatten()).view(words[side].shape)
+        found.append(posterior(emission, none, direction.jumps, lengths[side]))
     return found[0], found[1]
 
 
@@ -116,24 +119,25 @@ class Text:
         )
         return first, second
 
-    def iterate(self, posterior: Infer, directions: Both, *, agree: bool) -> Both:
-        """One iteration."""
+    def iterate(self, directions: Both, *, markov: bool, agree: bool) -> Both:
+        """One iteration, with the prior of jumps or without."""
         tables = [direction.tables(0.0) for direction in directions]
         counts = [_Counts(*table, direction.jumps) for table, direction in zip(tables, directions, strict=True)]
-        for batch, cells in zip(self.batches, self.cells, strict=True):
-            found = both_posteriors(posterior, directions, tables, batch, cells)
-            links = [found[0].links, found[1].links.permute(2, 1, 0)]
+        some = max(1, len(self.batches) // _COUNTED)
+        for number, (batch, cells) in enumerate(zip(self.batches, self.cells, strict=True)):
+            infer = partial(markov_posterior, count_jumps=number % some == 0) if markov else uniform_posterior
+            found = both_posteriors(infer, directions, tables, batch, cells)
+            links = [found[0].links, found[1].links.transpose(0, 1)]
             if agree:
                 links = [links[0].mul_(links[1])]
             for count, part in zip(counts, links, strict=False):  # in agreement both have the same
-                count.pairs.index_add_(0, cells.flatten(), part.flatten())
+                cells.add_to(count.pairs, part)
             for count, one, words in zip(counts, found, (batch.target, batch.source), strict=True):
                 count.null.index_add_(0, words.flatten(), one.null.flatten())
                 count.jumps += one.jumps
-        if agree:
-            counts[1].pairs = counts[0].pairs
+        totals = [self.backoff.totals(count.pairs[:-2] + self.known) for count in counts[: 2 - agree]]
         first, second = (
-            count.maximize(self.backoff.translation(count.pairs[:-2] + self.known, given), words.share)
+            count.maximize(self.backoff.translation(totals[given % len(totals)], given), words.share)
             for given, (count, words) in enumerate(zip(counts, self.vocabularies[::-1], strict=True))
         )
         return first, second
@@ -190,18 +194,22 @@ class _Backoff:
             self.levels.append(stems)
             above, finer = stems.stem, numbers
 
-    def translation(self, counts: Tensor, given: int) -> Tensor:
-        """p(told | given) of every pair by its counts; 0 where the source is given, 1 where the target is."""
-        told, totals = 1 - given, [counts]
+    def totals(self, counts: Tensor) -> list[Tensor]:
+        """Counts of the pairs of words, and of those of ever shorter stems."""
+        totals = [counts]
         for level in self.levels:
-            sums = torch.zeros(len(level.stem[0])).index_add_(0, level.pair, totals[-1])
-            totals.append(sums)
-        prior = torch.zeros(())
+            totals.append(torch.zeros(len(level.stem[0])).index_add_(0, level.pair, totals[-1]))
+        return totals
+
+    def translation(self, totals: list[Tensor], given: int) -> Tensor:
+        """p(told | given) of every pair by its counts; 0 where the source is given, 1 where the target is."""
+        told, prior = 1 - given, torch.zeros(())
         for level, total in zip(self.levels[::-1], totals[:0:-1], strict=True):
             own = total / _sums(total, level.stem[given], len(level.share[given]))
-            prior = (own / level.share[told][level.stem[told]]).add_(prior)[level.pair]
+            own = own.div_(level.share[told].index_select(0, level.stem[told])).add_(prior)
+            prior = own.index_select(0, level.pair)
         weight = PRIOR_WEIGHT / len(self.levels)
-        smooth = torch.addcmul(counts, prior, self.share[told].index_select(0, self.words[told]), value=weight)
+        smooth = torch.addcmul(totals[0], prior, self.share[told].index_select(0, self.words[told]), value=weight)
         return smooth.div_(_sums(smooth, self.words[given], len(self.share[given])))
 
 
@@ -213,10 +221,10 @@ def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
 def train(text: Text, *, agree: bool, stop: Event, progress: bool = False) -> Both:
     """Both directions, from source to target and back, trained apart or in agreement, unless somebody says stop."""
     directions = text.start()
-    steps = [uniform_posterior] * ITERATIONS[0] + [markov_posterior] * ITERATIONS[1]
+    steps = [False] * ITERATIONS[0] + [True] * ITERATIONS[1]
     name = "in agreement" if agree else "apart"
-    for posterior in tqdm(steps, desc=name, unit="iteration", position=int(agree), disable=not progress):
+    for markov in tqdm(steps, desc=name, unit="iteration", position=int(agree), disable=not progress):
         if stop.is_set():
             break
-        directions = text.iterate(posterior, directions, agree=agree)
+        directions = text.iterate(directions, markov=markov, agree=agree)
     return directions

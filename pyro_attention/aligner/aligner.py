@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -24,6 +25,7 @@ _UNKNOWN = 1e-6  # p(word | word) of a pair that the training text has not
 _KEPT = 1e-5  # pairs of words that are less probable in both directions and models are forgotten
 _ANCHOR = 1e30  # how much likelier a link is made that is known
 _LARGEST = 60.0  # log potential that is used
+_DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
 _AGREED = 2 / 3  # share of the model whose directions agree
 _FORMAT = 2
 Anchors = Sequence[Sequence[tuple[int, int]]]
@@ -36,9 +38,11 @@ class AlignedPair:
     Attributes:
         source: Words of the source, N.
         target: Words of the target, M.
-        links: Probability of every link, ``[M, N]``: the geometric mean of both directions.
+        links: Probability of every link, ``[M, N]``, by the mean of the log odds of both directions.
         source_null: Probability that a source word has no link, ``[N]``, by the direction that links source words.
         target_null: The same of the target words, ``[M]``.
+        certainty: How sure the link of every target word is, ``[M]``, from 0 to 1: the largest probability of a link
+            by the direction that is less sure of it.
     """
 
     source: list[str]
@@ -46,6 +50,7 @@ class AlignedPair:
     links: Tensor
     source_null: Tensor
     target_null: Tensor
+    certainty: Tensor
 
     @property
     def alignment(self) -> Alignment:
@@ -61,19 +66,15 @@ class AlignedPair:
         """Probability of every link (source word, target word) of :attr:`alignment`, in order."""
         return {(s, t): self.links[t, s].item() for s, t in sorted(self.alignment.links)}
 
-    @property
-    def certainty(self) -> Tensor:
-        """The largest probability of a link of every target word, ``[M]``."""
-        return self.links.amax(1) if self.links.numel() else self.links.new_zeros(len(self.target))
-
 
 class Aligner:
     r"""Aligns the words of sentence pairs after :meth:`fit` has seen some thousand pairs without links.
 
     The alignment is a latent site with a Markov prior, and its posterior is exact. Two models are trained, one whose
     directions are apart and one whose directions agree, and their posteriors are averaged with weights 1/3 and 2/3:
-    agreement finds more links, and alone it would be too sure of them. The probability of a link is the geometric mean
-    of both directions, :math:`P_{ji} = \sqrt{\bar p(a_j = i \mid s, t)\, \bar p(b_i = j \mid s, t)}`.
+    agreement finds more links, and alone it would be too sure of them. The log odds of a link are the mean of those of
+    both directions, :math:`\bar p(a_j = i \mid s, t)` and :math:`\bar p(b_i = j \mid s, t)`: of the distributions over
+    "linked" and "not linked" this is the geometric mean, with its sum brought to 1.
 
     Example:
         >>> german = ["das Haus", "das Buch", "ein Buch", "ein Haus"] * 3
@@ -165,15 +166,21 @@ class Aligner:
                 raise ValueError("got similarity and encoder, expected one of them")
             similarity = encoder_potentials(encoder, source, target, self._links, progress=progress)
         found = [
-            AlignedPair(list(s), list(t), torch.zeros(len(t), len(s)), torch.ones(len(s)), torch.ones(len(t)))
+            AlignedPair(
+                list(s),
+                list(t),
+                torch.zeros(len(t), len(s)),
+                torch.ones(len(s)),
+                torch.ones(len(t)),
+                torch.zeros(len(t)),
+            )
             for s, t in zip(source, target, strict=True)
         ]
         tables = [[direction.tables(_UNKNOWN) for direction in model] for model in self.models]
         for batch in batches(self.vocabularies, source, target):
             factor = _potentials(batch, found, anchors, similarity)
-            for column, (links, source_null, target_null) in enumerate(self._posterior(batch, tables, factor)):
-                row = batch.rows[column]
-                found[row] = AlignedPair(found[row].source, found[row].target, links, source_null, target_null)
+            for row, posterior in zip(batch.rows, self._posterior(batch, tables, factor), strict=True):
+                found[row] = AlignedPair(found[row].source, found[row].target, *posterior)
         return found
 
     def _links(self, source: Sentences, target: Sentences, similarity: Sequence[Tensor] | None) -> list[Tensor]:
@@ -181,23 +188,28 @@ class Aligner:
 
     def _posterior(
         self, batch: Batch, tables: Sequence[Sequence[tuple[Tensor, Tensor]]], factor: Tensor | None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Probabilities of links and of NULL on both sides of every pair of a batch."""
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Probabilities of links, of NULL on both sides, and certainty of every pair of a batch."""
         cells = self.pairs.find(batch)
         forward, backward = zip(
             *(
-                both_posteriors(markov_posterior, model, table, batch, cells, factor)
+                both_posteriors(partial(markov_posterior, count_jumps=False), model, table, batch, cells, factor)
                 for model, table in zip(self.models, tables, strict=True)
             ),
             strict=True,
         )
         one, other = (torch.lerp(apart.links, agreed.links, _AGREED) for apart, agreed in (forward, backward))
-        links = (one * other.permute(2, 1, 0)).sqrt().clamp(max=1.0)
+        other = other.transpose(0, 1)
+        certainty = torch.minimum(one, other).amax(1)
+        links = ((_log_odds(one) + _log_odds(other)) / 2).sigmoid()
         target_null, source_null = (
             torch.lerp(apart.null, agreed.null, _AGREED) for apart, agreed in (forward, backward)
         )
         for column, (n, m) in enumerate(zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)):
-            yield links[:m, column, :n].clone(), source_null[:n, column].clone(), target_null[:m, column].clone()
+            yield (
+                links[:m, :n, column].clone(), source_null[:n, column].clone(), target_null[:m, column].clone(),
+                certainty[:m, column].clone(),
+            )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
         """Write the aligner into a folder: ``aligner.json`` and ``aligner.safetensors``."""
@@ -285,6 +297,10 @@ def _train_both(text: Text, progress: bool) -> list[Both]:
             stop.set()  # Ctrl-C, or an error of one, ends both
 
 
+def _log_odds(probability: Tensor) -> Tensor:
+    return torch.logit(torch.lerp(probability, 1 - probability, _DOUBT), eps=1e-6)
+
+
 def _check_sides(source: Sentences, target: Sentences) -> None:
     if len(source) != len(target):
         raise ValueError(
@@ -299,13 +315,13 @@ def _check_sides(source: Sentences, target: Sentences) -> None:
 def _potentials(
     batch: Batch, pairs: Sequence[AlignedPair], anchors: Anchors | None, similarity: Sequence[Tensor] | None
 ) -> Tensor | None:
-    """What the translation probabilities of a batch are multiplied by, ``[M, B, N]``."""
+    """What the translation probabilities of a batch are multiplied by, ``[M, N, B]``."""
     if anchors is None and similarity is None:
         return None
-    factor = torch.zeros(batch.target.size(0), len(batch.rows), batch.source.size(0))
+    factor = torch.zeros(batch.target.size(0), batch.source.size(0), len(batch.rows))
     for column, row in enumerate(batch.rows):
         num_target, num_source = shape = pairs[row].links.shape
-        part = factor[:num_target, column, :num_source]
+        part = factor[:num_target, :num_source, column]
         if similarity is None:
             part.fill_(1)
         elif similarity[row].shape == shape:

@@ -50,15 +50,15 @@ def test_sums_over_all_alignments():
     sizes = [(4, 4), (2, 3), (3, 1), (1, 4)]
     emission, null = torch.zeros(4, 4, 4, dtype=torch.float64), torch.full((4, 4), 1 / NO_LINK, dtype=torch.float64)
     for column, (n, m) in enumerate(sizes):
-        emission[:m, column, :n], null[:m, column] = torch.rand(m, n), torch.rand(m)
+        emission[:m, :n, column], null[:m, column] = torch.rand(m, n), torch.rand(m)
     jumps = torch.rand(5, dtype=torch.float64)
-    found = markov_posterior(emission, null, jumps, torch.tensor([n for n, _ in sizes]))
+    found = markov_posterior(emission.clone(), null, jumps, torch.tensor([n for n, _ in sizes]))
     total = torch.zeros_like(jumps)
     for column, (n, m) in enumerate(sizes):
-        evidence, links, unlinked, jumped = enumerated(emission[:m, column, :n], null[:m, column], jumps)
+        evidence, links, unlinked, jumped = enumerated(emission[:m, :n, column], null[:m, column], jumps)
         total += jumped
         assert found.log_evidence[column].item() == pytest.approx(evidence)
-        torch.testing.assert_close(found.links[:m, column, :n], links)
+        torch.testing.assert_close(found.links[:m, :n, column], links)
         torch.testing.assert_close(found.null[:m, column], unlinked)
     torch.testing.assert_close(found.jumps, total)
 
@@ -66,10 +66,10 @@ def test_sums_over_all_alignments():
 def test_the_alignment_is_a_latent_site_with_its_exact_posterior():
     """Without jumps, NULL being one more key, the posterior is that of an attention site given the words."""
     torch.manual_seed(0)
-    emission, null = torch.rand(3, 1, 2), torch.rand(3, 1)
+    emission, null = torch.rand(3, 2, 1), torch.rand(3, 1)
     prior = torch.tensor([NO_LINK, (1 - NO_LINK) / 2, (1 - NO_LINK) / 2]).log()
     attention = LatentAttention("alignment", AlignmentPrior())
-    values = torch.cat([null[..., None], emission], -1)[..., None]  # what each key says of the word
+    values = torch.cat([null, emission[..., 0]], -1)[:, None, :, None]  # what each key says of the word
 
     def model():
         with pyro.plate("words", 3):
@@ -78,7 +78,7 @@ def test_the_alignment_is_a_latent_site_with_its_exact_posterior():
 
     weights = exact_alignments(model)["alignment"][:, 0]
     found = uniform_posterior(emission, null, torch.ones(3), torch.tensor([2]))
-    torch.testing.assert_close(torch.cat([found.null, found.links[:, 0]], -1), weights)
+    torch.testing.assert_close(torch.cat([found.null, found.links[..., 0]], -1), weights)
 
 
 def test_probabilities_are_right_where_the_model_is():
@@ -100,7 +100,7 @@ def test_probabilities_are_right_where_the_model_is():
         null.append(nothing[word[:, 0]])
         links.append(torch.nn.functional.one_hot(drawn, num_source) * linked[:, None])
     lengths = torch.full((num_pairs,), num_source)
-    found = markov_posterior(torch.stack(emission), torch.stack(null), jumps, lengths).links.flatten()
+    found = markov_posterior(torch.stack(emission).mT, torch.stack(null), jumps, lengths).links.mT.flatten()
     right = torch.stack(links).flatten().float()
     for low in torch.arange(0, 1, 0.1):
         some = (found >= low) & (found < low + 0.1)

@@ -51,7 +51,7 @@ def test_a_model_is_kept_and_used(files, monkeypatch):
 def test_every_line_has_its_line(files):
     """Right-to-left script, empty lines, separators that are no newlines, a side that is twice as long, a long line."""
     hebrew = GERMAN.lower().translate(str.maketrans("abcdeghinstu", "אבגדהוזחטיכל"))
-    source = hebrew + "\n" + "הכה זבלכ\u2028\x85 " * 3 + "\r\n" + hebrew.split("\n")[0] * 250 + "\n"
+    source = hebrew + "\n" + "הכה זבלכ\u2028\x85 " * 3 + "\r\n" + (hebrew.split("\n")[0] + " ") * 500 + "\n"
     (files / "c").write_bytes(source.encode())
     (files / "d").write_text(ENGLISH + "a line\nthe house the house the house the house\n" + "the house " * 500)
     main(["c", "d", "--probabilities"])
