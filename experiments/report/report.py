@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.files import write_atomic
 from experiments.report.columns import Row
-from experiments.report.tables import as_table, element, html_table, markdown_table
+from experiments.report.tables import as_table, element, html_table, markdown_table, narrow
 from pyro_attention.viewer import View, document, fragment
 
 _WIDTH = 100  # letters in a line on the terminal
@@ -44,7 +44,7 @@ class Part:
             yield f"## {self.title}"
         yield self.text
         if self.rows:
-            yield markdown_table(self.rows)
+            yield from map(markdown_table, narrow(self.rows, self.labels))
         elif self.lines:
             yield f"```text\n{self.lines}\n```"
         if self.picture is not None:

@@ -17,7 +17,7 @@ from experiments.report.pages import PAGE, Finding, findings, page_of
 from experiments.report.report import Part, Report, Source
 from experiments.report.results import read_results, results_in, write_results
 from experiments.report.statistics import Difference, Estimate, paired_difference, summarize
-from experiments.report.tables import as_table, markdown_table
+from experiments.report.tables import as_table, markdown_table, narrow
 from pyro_attention.viewer import AlignmentView
 
 # statistics
@@ -117,6 +117,11 @@ def test_tables_and_the_best_of_their_columns():
         "row   accuracy %   loss", "a    62.5 ± 17.7      -", "b              -  1.000",
     ]  # fmt: skip
     assert markdown_table([{"b": 1, "a": "x"}, {"a": "y", "b": 2}]).splitlines()[2:] == ["| 1 | x |", "| 2 | y |"]
+    wide = [{"row": "a", "first column": 1, "second column": 2, "third": 3}]
+    assert narrow(wide, 1) == [wide]
+    assert [list(table[0]) for table in narrow(wide, 1, most=24)] == [
+        ["row", "first column", "second column"], ["row", "third"],
+    ]  # fmt: skip
     runs = {"a": [{"x": 1.0}], "b": [{"x": 2.0}], "c": [{"x": 2.0}], "d": [{}]}
     columns = [Column("low", "x", better="lower"), Column("high", "x", better="higher"), Column("either", "x")]
     assert [best_row(runs, column) for column in columns] == ["a", "b", None]
