@@ -20,8 +20,8 @@ VERDICTS = ("better", "worse", "cannot be told")
 NO_ATTENTION = ("MC dropout", "question only", "soft, in noise")  # rows that differ in something else than attention
 _HEAD = """# Where it helps
 
-**Latent attention helps in word alignment, where it makes fewer errors than all classics but eflomal; in most other tasks
-no difference from soft attention can be told.**
+**Latent attention helps in word alignment, where it makes fewer errors than all classics but eflomal; in most other
+tasks no difference from soft attention can be told.**
 
 The table counts every difference in `experiments/results/` that has an interval and a better side, by task;
 `python -m experiments.pages` writes this page.
