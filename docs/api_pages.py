@@ -32,6 +32,11 @@ class Entry:
     module: str
     value: Any
 
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
+
 
 @dataclass(frozen=True)
 class Topic:
@@ -172,7 +177,7 @@ def pages() -> dict[str, str]:
         own = sorted((entry for entry in found if topic_of(entry.module) == slug), key=topic.place)
         if own:
             texts[slug] = "\n".join([*_title(topic.title, "="), topic.text, "", *_sections(own)])
-    return {"index": _index(texts), **texts}
+    return {"index": _index(texts, found), **texts}
 
 
 def write(folder: Path) -> None:
@@ -188,19 +193,29 @@ def _title(text: str, line: str) -> list[str]:
     return [text, line * len(text), ""]
 
 
-def _index(slugs: Iterable[str]) -> str:
+def _index(slugs: Iterable[str], found: Iterable[Entry]) -> str:
     lines = [
         *_title("API reference", "="),
-        "Every public name of the library stands here once, under the shortest path by which it can be imported. "
-        "The pages are made from the docstrings.",
+        "Every public name of the library stands on one of these pages, under the shortest path by which it can be "
+        "imported, and in the list below. The pages are made from the docstrings.",
         "",
         ".. toctree::",
-        "   :maxdepth: 2",
+        "   :maxdepth: 1",
         "",
         *(f"   {slug}" for slug in slugs),
         "",
+        *_title("All names", "-"),
+        *(_line(entry) for entry in sorted(found, key=lambda entry: entry.name.casefold())),
+        "",
     ]
     return "\n".join(lines)
+
+
+def _line(entry: Entry) -> str:
+    """A name with its link and the first sentence of what it is."""
+    plain = not (inspect.isclass(entry.value) or inspect.isroutine(entry.value))
+    summary, *_ = (_constant(entry.value) if plain else inspect.getdoc(entry.value) or "").split("\n\n")
+    return f"* :py:obj:`{entry.name} <{entry.path}>`: {' '.join(summary.split())}"
 
 
 def _sections(own: list[Entry]) -> Iterator[str]:

@@ -93,6 +93,8 @@ def test_every_public_name_stands_in_the_reference_once():
     ]
     assert missing == []
     assert len(PAGES) >= 10
+    in_the_index = re.findall(r"^\* :py:obj:`\w+ <(\S+)>`: \S", PAGES["index"], re.M)
+    assert sorted(in_the_index) == sorted(LISTED)
     assert all("auto" in text for name, text in PAGES.items() if name != "index")
     with pytest.raises(LookupError, match="belongs to no topic"):
         api_pages.topic_of("pyro_attention.unheard_of")

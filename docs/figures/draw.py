@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import sys
 from pathlib import Path
 
@@ -124,12 +123,14 @@ def priors() -> None:
             (context + torch.tensor(20.0).log()).view(1, 1, -1), torch.tensor(20.0).log(), shape=(1, 1, 5)
         ),
     }
-    figure = Figure(figsize=(9.5, 2.6), layout="constrained")
-    axes = figure.subplots(1, 4, sharey=True)
-    for axis, (title, prior) in zip(axes, panels.items(), strict=True):
+    figure = Figure(figsize=(8.0, 4.6), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True, sharey=True)
+    for axis, (title, prior) in zip(axes.flat, panels.items(), strict=True):
         bars(axis, prior_draws(prior), ORANGE)
-        axis.set_title(title, fontsize=10)
-    axes[0].set_ylabel("weight")
+        axis.set_title(title)
+    for axis in axes[0]:
+        axis.set_xlabel("")
+    figure.supylabel("weight")
     save(figure, "priors.svg")
 
 
@@ -255,30 +256,6 @@ def believed() -> None:
     save(figure, "believed.png")
 
 
-def alignment() -> None:
-    """What the tutorial on aligning text finds, with credible intervals."""
-    told = runpy.run_path(str(HERE.parent / "tutorials" / "2_align_text.py"))
-    found, source, target = told["found"], told["source_words"], told["target_words"]
-    count = len(source)
-    figure = Figure(figsize=(9.2, 3.1), layout="constrained")
-    left, *right = figure.subplots(1, 4, width_ratios=[1.9, 1, 1, 1])
-    image = left.imshow(found.mean[:, :count], cmap="Blues", vmin=0, vmax=1)
-    left.set_xticks(range(count), source, rotation=60)
-    left.set_yticks(range(len(target)), target)
-    left.set_title("mean weight", fontsize=10)
-    left.spines[:].set_visible(False)
-    figure.colorbar(image, ax=left, shrink=0.8)
-    for axis, word in zip(right, ("today", "the", "sees"), strict=True):
-        place = target.index(word)
-        axis.bar(range(count), found.mean[place, :count], color=BLUE, alpha=0.55)
-        axis.vlines(range(count), found.low[place, :count], found.high[place, :count], color="black")
-        axis.set_xticks(range(count), source, rotation=60)
-        axis.set_ylim(0, 1)
-        axis.set_title(f"“{word}”", fontsize=10)
-    right[0].set_ylabel("weight, 90 % interval")
-    save(figure, "alignment.png")
-
-
 def ranks() -> None:
     """What the page on checking an interval draws."""
     page: dict[str, object] = {"__name__": "page"}
@@ -289,7 +266,7 @@ def ranks() -> None:
 
 
 if __name__ == "__main__":
-    for draw in (weights, normalizers, priors, guides, objectives, alignment, ranks):
+    for draw in (weights, normalizers, priors, guides, objectives, ranks):
         pyro.clear_param_store()
         pyro.set_rng_seed(0)
         draw()

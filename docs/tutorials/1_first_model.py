@@ -171,3 +171,9 @@ for name, guide in guides.items():
 # %%
 # Ordinary attention is certain of one class, though the sentence is ambiguous. The other two guides choose the same
 # class, and are less certain of it.
+#
+# Your turn
+# ---------
+#
+# How do the intervals change where the marked word is hard to tell from the others? Change ``+= 2.0`` in
+# ``make_sentences`` to ``+= 1.0``, run the script again, and compare the bars with those above.

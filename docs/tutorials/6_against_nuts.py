@@ -113,3 +113,9 @@ for name, samples in (("exact", exact), ("guide that sees y", seeing), ("guide w
 # If the interval of a guide is much wider or narrower than that of NUTS on a small version of your model, do not trust
 # it on the large one. Alignments are discrete, so NUTS cannot draw them; they are summed out exactly by
 # ``AlignmentELBO`` under ``Marginal``. A Dirichlet site is refused by NUTS, because its values lie on a simplex.
+#
+# Your turn
+# ---------
+#
+# When is a guide that does not see ``y`` good enough? Change ``Normal(context, 0.2)`` to ``Normal(context, 2.0)``, so
+# that ``y`` says little, and compare the three pictures again.

@@ -15,6 +15,7 @@ from experiments.files import write_atomic
 from experiments.report.statistics import summarize
 from pyro_attention.plots import reliability
 
+_PAGE = 11.0  # inches that are as wide as a page of the site
 _COLORS = ("0.35", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5ea7")
 
 
@@ -75,10 +76,20 @@ class Panel(NamedTuple):
     values: Mapping[str, Sequence[Sequence[float]]]
 
 
+def _grid(count: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with that many panels of a size, so many beside each other that they can be read on a page."""
+    columns = 2 if count == 4 else min(count, int(_PAGE // size[0]))
+    rows = -(-count // columns)
+    figure, axes = panels(rows, columns, size=(size[0] * columns, size[1] * rows), **options)
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, list(axes.flat)
+
+
 def level_curves(shown: Sequence[Panel], levels: Sequence[str], *, axis: str) -> Figure:
     """One panel a number: mean over seeds with its standard error, against the level."""
-    figure, (axes,) = panels(1, len(shown), size=(3.4 * len(shown), 3.4))
-    for one, panel in zip(axes, shown, strict=True):
+    figure, axes = _grid(len(shown), size=(3.4, 3.4))
+    for one, panel in zip(axes, shown, strict=False):
         for place, (row, values) in enumerate(panel.values.items()):
             found = [summarize(list(at_level) or [math.nan]) for at_level in values]
             one.errorbar(
