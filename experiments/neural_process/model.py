@@ -128,7 +128,7 @@ class NeuralProcess(nn.Module):
             context = self.attention(scores, v, keys=k, queries=q).context.transpose(-3, -2).flatten(-2)
             read = self.out(context)
             mean, width = self.decoder(torch.cat([read, targets.expand_as(read)], -1)).unbind(-1)
-            likelihood: Any = Normal(mean, 0.02 + nn.functional.softplus(width))
+            likelihood: Any = Normal(mean, 0.1 + 0.9 * nn.functional.softplus(width))
             pyro.sample("y", likelihood.to_event(1), obs=target)
         found: Tensor = likelihood.log_prob(target)
         return found
