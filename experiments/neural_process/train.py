@@ -53,7 +53,8 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
     def fit(self, trained: TrainedProcess, data: dict[str, Functions], folder: Path) -> Fitted:
         config = trained.config
         train = Batches(data["train"], config.batch_size, max(1, config.steps // config.max_epochs))
-        val = DataLoader([data["val"].split(contexts) for contexts in (5, 20)], batch_size=None)
+        batches: Any = [data["val"].split(contexts) for contexts in (5, 20)]
+        val = DataLoader[Any](batches, batch_size=None)
         return fit(
             config, trained.module, train, val, folder=folder, patience=config.max_epochs,
             monitor={"val_loss": "min"}, keep="last", gradient_clip=10.0,

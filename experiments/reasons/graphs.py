@@ -118,6 +118,6 @@ def run(config: GraphsConfig) -> dict[str, float]:
         f"standard deviation over {config.seeds} seeds; differences seed by seed with their 95 % interval (Student's "
         f"t)."
     )
-    rows = table("explained by", "graph", runs, (TOP_1, AUROC, AGREEMENT, ACCURACY), AUROC)
+    shown = table("explained by", "graph", runs, (TOP_1, AUROC, AGREEMENT, ACCURACY), AUROC)
     title = "Which edges are real: houses and citations among edges at random"
-    return publish(config, "graphs", Report(title, "real-edges", [Part(text=text, rows=rows, labels=2)]), runs)
+    return publish(config, "graphs", Report(title, "real-edges", [Part(text=text, rows=shown, labels=2)]), runs)
