@@ -33,6 +33,7 @@ TASKS = {
     "headlines",
     "coverage",
     "reasons",
+    "neural_process",
 }
 TASK = {*LIBRARY, "files", "harness", "report", "datasets", "run", "study"}
 ALLOWED = LIBRARY | {
@@ -51,12 +52,13 @@ ALLOWED = LIBRARY | {
     "mode_collapse": TASK,
     "coverage": TASK,
     "reasons": TASK,
+    "neural_process": TASK,
     "vqa": TASK,
     "headlines": TASK | {"sequence"},
     "benchmarks": TASK,
     "commands": {"files", "harness", "report", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 107, 9  # of experiments
+MOST_ARROWS, MOST_LEVELS = 113, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
 
 

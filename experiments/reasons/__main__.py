@@ -1,6 +1,7 @@
 """Which neighbour, which instance is the reason: attention, explainers and exact posteriors where the reason is known.
 
 python -m experiments.reasons edges
+python -m experiments.reasons graphs
 python -m experiments.reasons bags
 """
 

@@ -29,6 +29,23 @@ class EdgesConfig(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphsConfig(RunOptions):
+    """Which edges of a graph are real, among edges that were added: attention, GNNExplainer and exact posteriors.
+
+    Args:
+        seeds: Seeds of added edges, splits and networks.
+        steps: Training steps of a network.
+        explainer_epochs: Steps of GNNExplainer.
+        results: Folder for the published numbers, experiments/results when omitted.
+    """
+
+    seeds: PositiveInt = 5
+    steps: PositiveInt = 100
+    explainer_epochs: PositiveInt = 100
+    results: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BagsConfig(RunOptions):
     """Which image of a bag is the reason for its label: kinds of attention pooling, and max pooling.
 
@@ -47,5 +64,6 @@ class BagsConfig(RunOptions):
 
 COMMANDS = {
     "edges": Command(EdgesConfig, "experiments.reasons.edges:run"),
+    "graphs": Command(GraphsConfig, "experiments.reasons.graphs:run"),
     "bags": Command(BagsConfig, "experiments.reasons.bags:run"),
 }

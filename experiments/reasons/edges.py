@@ -57,6 +57,7 @@ class Data:
     edges: Tensor
     y: Tensor
     cause: Tensor
+    seen: Tensor | None = None  # nodes whose label counts, all of them when omitted
 
     @property
     def graph(self) -> EdgeList:
@@ -92,17 +93,19 @@ class Reader(pyro.nn.PyroModule):
     ``mixes`` says that a node's class is that of one neighbour, and a prediction averages over neighbours.
     """
 
-    def __init__(self, prior: Prior, *, mixes: bool = False) -> None:
+    def __init__(
+        self, prior: Prior, *, mixes: bool = False, width: int = 2 * WIDTH + KINDS, classes: int = CLASSES
+    ) -> None:
         super().__init__()
         self.attention = GraphAttention(
-            2 * WIDTH + KINDS, HIDDEN, add_self_loops=False, scores="gatv2", prior=prior, name="neighbour"
+            width, HIDDEN, add_self_loops=False, scores="gatv2", prior=prior, name="neighbour"
         )
-        self.head, self.mixes = nn.Linear(HIDDEN, CLASSES), mixes
+        self.head, self.mixes = nn.Linear(HIDDEN, classes), mixes
 
-    def forward(self, x: Tensor, graph: EdgeList, y: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, graph: EdgeList, y: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
         output = self.attention.attend(x, graph)
         logits: Tensor = self.head(output.context)
-        pyro.sample("y", NodeLikelihood(Categorical(logits=logits), output), obs=y)
+        pyro.sample("y", NodeLikelihood(Categorical(logits=logits), output, mask=seen), obs=y)
         return logits
 
 
@@ -119,7 +122,7 @@ def train(
 
     def step() -> None:
         optimizer.zero_grad()
-        loss(data.x, graph, data.y).backward()
+        loss(data.x, graph, data.y, data.seen).backward()
         optimizer.step()
 
     best, kept = -1.0, model.state_dict()
@@ -145,12 +148,13 @@ def predicted(model: Reader, data: Data) -> tuple[Tensor, Tensor]:
         if not model.mixes:
             return run.output.softmax(-1), weights
         each = model.head(model.attention.lin_src(data.x) + model.attention.bias).softmax(-1)[data.edges[0]]
-        return (weights.view(-1, NEIGHBOURS, 1) * each.view(-1, NEIGHBOURS, CLASSES)).sum(1), weights
+        return each.new_zeros(len(data.x), each.size(-1)).index_add(0, data.edges[1], weights * each), weights
 
 
 def accuracy(probabilities: Tensor, data: Data) -> float:
     """Share of labels that are the most probable ones."""
-    return (probabilities.argmax(-1) == data.y).float().mean().item()
+    right = (probabilities.argmax(-1) == data.y).float()
+    return (right if data.seen is None else right[data.seen]).mean().item()
 
 
 def explain_by_pyg(model: Reader, data: Data, algorithm: Any, kind: str) -> Tensor:

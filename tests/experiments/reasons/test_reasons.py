@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from experiments.reasons import edges
+from experiments.reasons import edges, graphs
 from experiments.reasons.bags import SIZES, Linear, make_bags
 from experiments.reasons.report import reason_scores
 from pyro_attention import AlignmentPrior
@@ -50,3 +50,13 @@ def test_bags():
     assert not known & {tuple(image) for image in test.images[0].flatten(0, 1).tolist()}
     layer, x = Linear(2, 3, 4), torch.randn(2, 5, 6, 3)
     torch.testing.assert_close(layer(x)[1], x[1] @ layer.weight[1, 0] + layer.bias[1, 0, 0])
+
+
+def test_scores_of_edges_are_those_of_test_nodes_with_real_and_added_ones():
+    data, real = graphs.houses(0)
+    assert real.sum() == 60 * 12
+    everything = torch.cat([real, torch.zeros(data.edge_index.size(1) - len(real), dtype=torch.bool)]).float() + 0.1
+    found = graphs.scores(data, real, (everything, 0.5), (everything, 0.5))
+    assert found == {"top_1": 1.0, "auroc": pytest.approx(1.0, abs=0.01), "accuracy": 0.5, "agreement": 1.0}
+    found = graphs.scores(data, real, (everything, 0.5), (1.2 - everything, 0.5))
+    assert found["agreement"] == 0.0

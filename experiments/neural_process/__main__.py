@@ -1,0 +1,11 @@
+"""Attentive neural processes with random attention, on functions of Gaussian processes, beside the true one.
+
+python -m experiments.neural_process table neural-process
+"""
+
+import sys
+
+from experiments.harness.cli import run_commands
+
+if __name__ == "__main__":
+    sys.exit(run_commands("experiments.neural_process.config:COMMANDS", name="experiments.neural_process"))

@@ -1,0 +1,46 @@
+"""Options of the study of neural processes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from experiments.harness.cli import Command
+from experiments.harness.options import StudyOptions, TrainingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeuralProcessConfig(TrainingOptions):
+    """Train an attentive neural process on functions of Gaussian processes.
+
+    Args:
+        scores: Products of queries and keys; distances, with a learned bandwidth a head; or products that are
+            normalised over the heads before they are over the context points.
+        objective: soft attention; the ELBO of Weibull weights; or the log evidence of LogNormal weights, whose width is
+            a network of the query, by several draws for the whole target set of a function.
+        concentration: Of the Weibull weights.
+        kl_weight: Weight of the KL, which the ELBO alone has.
+        draws: Of the evidence.
+        functions: Training functions.
+        batch_size: Functions of a batch.
+        steps: Training steps.
+        max_epochs: Parts of them, each of which ends with a checkpoint.
+        num_samples: Draws of every test function.
+    """
+
+    scores: Literal["product", "distance", "heads"] = "product"
+    objective: Literal["soft", "elbo", "evidence"] = "soft"
+    concentration: PositiveFloat = 300.0
+    kl_weight: NonNegativeFloat = 2e-4
+    draws: PositiveInt = 8
+    functions: PositiveInt = 8000
+    batch_size: PositiveInt = 8
+    steps: PositiveInt = 1000
+    learning_rate: PositiveFloat = 3e-3
+    max_epochs: PositiveInt = 5
+    num_samples: PositiveInt = 32
+
+
+COMMANDS = {
+    "table": Command(StudyOptions, "experiments.neural_process.train:table", training=NeuralProcessConfig),
+}
