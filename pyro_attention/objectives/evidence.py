@@ -19,7 +19,7 @@ from pyro_attention.families.distribution import AttentionDistribution, Continuo
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
 from pyro_attention.objectives.elbo import AttentionELBO, is_point_mass
 
-__all__ = ["EvidenceELBO", "ItemWeights", "item_weights", "sum_to_items"]
+__all__ = ["Draws", "EvidenceELBO", "ItemWeights", "item_weights", "sum_to_items"]
 
 
 class EvidenceELBO(AttentionELBO):
@@ -120,7 +120,7 @@ class EvidenceELBO(AttentionELBO):
         self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: _Normalized
     ) -> ItemWeights:
         """Log weights of some of the draws; the draws of a posterior of its own are prepared for their gradient."""
-        with _Draws(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
+        with Draws(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
             model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
         self._elbo_particle(model_trace, guide_trace)  # for its checks
         sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
@@ -136,7 +136,7 @@ class EvidenceELBO(AttentionELBO):
         return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
 
 
-class _Draws(pyro.plate):
+class Draws(pyro.plate):
     """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
 
     def _process_message(self, msg: Any) -> None:

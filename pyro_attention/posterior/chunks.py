@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
@@ -19,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyro_attention.guide import DRAWS, is_attention_site
+from pyro_attention.objectives.elbo import is_point_mass
+from pyro_attention.objectives.evidence import Draws
 from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, depth
 
 __all__ = ["draw_chunks", "outputs"]
@@ -55,7 +56,7 @@ def draw_chunks(run: Run, num_samples: int, chunk_size: int | None, memory_budge
             yield Pass(*run())
         else:
             count = min(chunk_size, num_samples - start)
-            yield Pass(*run(pyro.plate(DRAWS, count, dim=-1 - nesting)), nesting, count)
+            yield Pass(*run(Draws(DRAWS, count, dim=-1 - nesting)), nesting, count)
 
 
 def outputs(drawn: Pass) -> Tensor:
@@ -65,7 +66,8 @@ def outputs(drawn: Pass) -> Tensor:
             f"the model returned {type(drawn.output).__name__}, expected a tensor such as logits; return it from the "
             f"model, or make the guide of a function that picks it: AttentionGuide(lambda x: model(x)[0], ...)"
         )
-    output = drawn.output.unsqueeze(0) if drawn.nesting is None else drawn.output
+    repeated = any(drawn.repeats(drawn.trace.nodes[name]) for name in drawn.trace.stochastic_nodes)
+    output = drawn.output if repeated else drawn.output.expand(drawn.size, *drawn.output.shape)
     if output.shape[:1] != (drawn.size,):
         raise ValueError(
             f"the model returned shape {tuple(output.shape)} for {drawn.size} samples in one pass, expected a leading "
@@ -93,14 +95,15 @@ def _check_broadcasts(run: Run, first: Pass, nesting: int) -> None:
     The output is compared, or the weights of the sites that come last.
     """
     latent = [first.trace.nodes[name] for name in first.trace.stochastic_nodes]
-    rest = [site for site in latent if not is_attention_site(site) and not site_is_subsample(site)]
-    if len(run.sites) == 1 and not rest:  # nothing is drawn ahead of it
-        return
+    latent = [site for site in latent if not site_is_subsample(site)]
+    rest = [site for site in latent if not is_attention_site(site)]
+    if run.sites and all(is_point_mass(site["fn"]) for site in latent if site["name"] != run.sites[-1]):
+        return  # nothing is drawn ahead of the last site
     one = {site["name"]: site["value"] for site in rest}
     two = {site["name"]: site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape) for site in rest}
     alone = Pass(*run(_AtValues(one)))
     try:
-        pair = Pass(*run(_AtValues(two), pyro.plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
+        pair = Pass(*run(_AtValues(two), Draws(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
         by_output = not run.sites and isinstance(alone.output, Tensor)
         found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, alone))
         for name, expected in wanted.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import RLock
@@ -116,10 +116,14 @@ class Pass:
         for name, site in self.trace.nodes.items():
             if is_attention_site(site):
                 value = site["value"].to_dense() if log_weights else site["infer"]["prior"].weights(site["value"])
-                if self.nesting is None:
-                    yield name, value.unsqueeze(0)
-                else:  # without the unit dimensions of plates that the site is not in
+                if self.repeats(site):  # without the unit dimensions of plates that the site is not in
                     yield name, value.flatten(0, self.nesting - depth(site))
+                else:
+                    yield name, value.expand(self.size, *value.shape)
+
+    def repeats(self, site: Any) -> bool:
+        """Whether a site has a value for each of several samples; a point mass has one for all."""
+        return self.nesting is not None and len(getattr(site["fn"], "batch_shape", ())) > self.nesting
 
 
 def depth(site: Any) -> int:
@@ -138,7 +142,7 @@ class Run:
     args: Any
     kwargs: Any
     whole: bool
-    sites: Collection[str] = ()
+    sites: Sequence[str] = ()
 
     def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
         output = None
