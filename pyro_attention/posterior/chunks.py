@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
@@ -46,17 +47,19 @@ def draw_chunks(run: Run, num_samples: int, chunk_size: int | None, memory_budge
             )
         chunk_size = int(min(memory_budget / max(1, sample_bytes), chunk_size or num_samples))
     chunk_size = chunk_size or 1
+    drawn = any(is_attention_site(site) and not is_point_mass(site["fn"]) for site in first.trace.nodes.values())
+    plate = Draws if drawn else pyro.plate  # what nothing is drawn for is repeated, as its samples would not show
     nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
     yield first
     if chunk_size > 1 and num_samples > 1:
-        _check_broadcasts(run, first, nesting)
+        _check_broadcasts(run, first, nesting, plate)
     del first  # the next pass needs the memory
     for start in range(1, num_samples, chunk_size):
         if chunk_size == 1:
             yield Pass(*run())
         else:
             count = min(chunk_size, num_samples - start)
-            yield Pass(*run(Draws(DRAWS, count, dim=-1 - nesting)), nesting, count)
+            yield Pass(*run(plate(DRAWS, count, dim=-1 - nesting)), nesting, count)
 
 
 def outputs(drawn: Pass) -> Tensor:
@@ -66,8 +69,7 @@ def outputs(drawn: Pass) -> Tensor:
             f"the model returned {type(drawn.output).__name__}, expected a tensor such as logits; return it from the "
             f"model, or make the guide of a function that picks it: AttentionGuide(lambda x: model(x)[0], ...)"
         )
-    repeated = any(drawn.repeats(drawn.trace.nodes[name]) for name in drawn.trace.stochastic_nodes)
-    output = drawn.output if repeated else drawn.output.expand(drawn.size, *drawn.output.shape)
+    output = drawn.output.unsqueeze(0) if drawn.nesting is None else drawn.output
     if output.shape[:1] != (drawn.size,):
         raise ValueError(
             f"the model returned shape {tuple(output.shape)} for {drawn.size} samples in one pass, expected a leading "
@@ -89,21 +91,23 @@ class _AtValues(AtMean):
             msg["value"] = self.values[msg["name"]]
 
 
-def _check_broadcasts(run: Run, first: Pass, nesting: int) -> None:
+def _check_broadcasts(run: Run, first: Pass, nesting: int, plate: type[pyro.plate]) -> None:
     """Raise unless each of two samples in a pass is what one alone is: attention at its mean, the rest as in the first.
 
     The output is compared, or the weights of the sites that come last.
     """
-    latent = [first.trace.nodes[name] for name in first.trace.stochastic_nodes]
-    latent = [site for site in latent if not site_is_subsample(site)]
+    names = first.trace.stochastic_nodes
+    if run.sites:  # it ends there
+        names = names[: names.index(run.sites[-1]) + 1]
+    latent = [site for site in map(first.trace.nodes.get, names) if not site_is_subsample(site)]
+    if run.sites and all(is_point_mass(site["fn"]) for site in latent[:-1]):  # nothing is drawn ahead of the last one
+        return
     rest = [site for site in latent if not is_attention_site(site)]
-    if run.sites and all(is_point_mass(site["fn"]) for site in latent if site["name"] != run.sites[-1]):
-        return  # nothing is drawn ahead of the last site
     one = {site["name"]: site["value"] for site in rest}
     two = {site["name"]: site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape) for site in rest}
     alone = Pass(*run(_AtValues(one)))
     try:
-        pair = Pass(*run(_AtValues(two), Draws(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
+        pair = Pass(*run(_AtValues(two), plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
         by_output = not run.sites and isinstance(alone.output, Tensor)
         found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, alone))
         for name, expected in wanted.items():

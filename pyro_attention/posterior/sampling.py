@@ -123,7 +123,7 @@ class Pass:
 
     def repeats(self, site: Any) -> bool:
         """Whether a site has a value for each of several samples; a point mass has one for all."""
-        return self.nesting is not None and len(getattr(site["fn"], "batch_shape", ())) > self.nesting
+        return self.nesting is not None and len(site["fn"].batch_shape) > self.nesting
 
 
 def depth(site: Any) -> int:

@@ -9,6 +9,7 @@ import torch
 from pyro import poutine
 from pyro.distributions import Categorical as PyroCategorical
 from pyro.distributions import Normal
+from pyro.infer import MCMC, NUTS
 from pyro.ops.stats import fit_generalized_pareto
 from torch import nn
 
@@ -86,6 +87,32 @@ def test_any_guide_gives_the_posterior(guide):
     assert found.trusted.all()
     assert (found.effective_sample_size < 20_000).all()
     assert torch.equal(drawn, sample_posterior(q, given="observations", **options)["attention"])
+
+
+@pytest.mark.slow
+def test_draws_given_the_observations_are_those_of_nuts():
+    """Of three keys with two numbers each, from no closed form and no quadrature: mean and spread of the weights."""
+    values = torch.tensor([[[0.0, 0.5], [1.0, 0.0], [0.3, -1.0]]])
+    attention = LatentAttention("attention", ScorePrior(LogNormal(1.0)))
+
+    def model(y):
+        with pyro.plate("data", len(y)):
+            mean = attention(torch.zeros(len(y), 1, 3), values, layout=Dense(event_dim=2)).context.squeeze(-2)
+            pyro.sample("y", Normal(mean, NOISE).to_event(1), obs=y)
+
+    y = torch.tensor([[0.9, -0.1], [0.2, -0.6]])
+    torch.manual_seed(0)
+    mcmc = MCMC(NUTS(model, max_tree_depth=4), num_samples=300, warmup_steps=100, disable_progbar=True)
+    mcmc.run(y)
+    chain = mcmc.get_samples()["attention"].softmax(-1).squeeze(-2).double()
+    guide = AttentionGuide(model, FromPrior())
+    found = weighted_posterior(guide, y, num_samples=20_000, chunk_size=5000, seed=0)
+    drawn, size = found.resample()["attention"].squeeze(-2).double(), found.effective_sample_size.view(-1, 1)
+    effective = mcmc.diagnostics()["attention"]["n_eff"].squeeze(-2).clamp(max=300).amin(-1, keepdim=True)
+    error = (drawn.var(0) / size + chain.var(0) / effective).sqrt()
+    assert ((drawn.mean(0) - chain.mean(0)).abs() < 4 * error).all()
+    assert ((drawn.mean(0) - 1 / 3).abs() > 8 * error).any(-1).all()  # it can fail: the prior is elsewhere
+    torch.testing.assert_close(drawn.std(0), chain.std(0), rtol=0.3, atol=0)
 
 
 def test_one_draw_a_pass_is_as_good_as_chunks():

@@ -12,6 +12,7 @@ from pyro_attention import (
     ContextualGammaPrior,
     FixedGammaPrior,
     LatentAttention,
+    Soft,
     Weibull,
     predict,
     sample_posterior,
@@ -108,6 +109,21 @@ def test_what_comes_behind_the_last_site_is_computed_in_the_first_pass_alone(opt
     assert watched.model.training
     watched.draw(predict, num_samples=3)
     assert watched.ran["out"] == 4
+
+
+def test_soft_attention_ahead_is_computed_once_for_all_samples():
+    """It has a value for each sample all the same, and no pass has to show that samples are apart."""
+    watched = Watched()
+    guide = AttentionGuide(watched.model, {"layers.0": Soft(), "*": Weibull(2.0)})
+    watched.sizes.clear()
+    drawn = sample_posterior(guide, watched.x, num_samples=9, chunk_size=8)
+    assert [len(shape) for shape in watched.sizes] == [4, 4]
+    first, last = drawn.values()
+    assert first.shape[0] == last.shape[0] == 9
+    assert (first == first[:1]).all()
+    assert (last[1:] != last[:-1]).flatten(1).any(1).all()
+    prediction = predict(AttentionGuide(watched.model, Soft()), watched.x, num_samples=9, chunk_size=8)
+    assert prediction.variance.max() < 1e-8
 
 
 def test_an_early_end_is_no_exception_that_a_model_could_catch():
