@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from experiments.coverage.model import WEIBULL
-from experiments.coverage.train import CoverageTask
+from experiments.coverage.train import WEIBULL, CoverageTask
 from experiments.report.columns import Column
 from experiments.study import Study, run_study
 

@@ -117,7 +117,7 @@ class Pass:
             if is_attention_site(site):
                 value = site["value"].to_dense() if log_weights else site["infer"]["prior"].weights(site["value"])
                 if self.repeats(site):  # without the unit dimensions of plates that the site is not in
-                    yield name, value.flatten(0, self.nesting - depth(site))
+                    yield name, value.flatten(0, (self.nesting or 0) - depth(site))
                 else:
                     yield name, value.expand(self.size, *value.shape)
 
