@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from experiments.coverage.model import WEIBULL
-from experiments.coverage.train import CoverageTask
+from experiments.coverage.train import WEIBULL, CoverageTask
 from experiments.report.statistics import Column
 from experiments.study import Study, run_study
 
@@ -101,7 +100,7 @@ IGNORANCE = Study(
     axis="items",
     shows={"soft, ScorePosterior": "soft"},
     kinds={"soft, ScorePosterior": "laplace"},
-    seeds=5,
+    seeds=24,
     columns=COLUMNS,
     more=WIDTHS,
     picture="curves",

@@ -3,29 +3,199 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
+from pyro.distributions import Normal
 from torch import Tensor, nn
 
 from experiments.coverage.config import CoverageConfig
-from experiments.coverage.model import NOISE, Batches, Items, TrainedCoverage, build, generate, log_mean, scheme
-from experiments.harness.training import FITTED, Fitted, fit
+from experiments.harness.training import FITTED, Fitted, OneCycleTraining, Trained, fit, resolve_device
 from experiments.run import Task, run_and_show
-from pyro_attention import ScorePosterior
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    Dense,
+    EvidenceELBO,
+    FixedGammaPrior,
+    FixedLogNormalPrior,
+    FromPrior,
+    LatentAttention,
+    LogNormal,
+    ScorePosterior,
+    ScorePrior,
+    Soft,
+    Weibull,
+    WidthNetwork,
+    predict,
+)
 from pyro_attention.analysis.inputs import equal_tailed
+from pyro_attention.families.base import Family, OneParameterFamily, Prior
 from pyro_attention.posterior.predictive import seeded
 
+KEYS = 6
+NOISE = {"noise": 0.1, "ignorance": 0.5}  # standard deviation of an observation
+WEIBULL = math.pi / math.sqrt(6)  # concentration times the standard deviation of log S
 LEVEL = 0.9
 TERCILES = ("low", "middle", "high")
 _RUNS = 200  # with other parameters, or other dropout
 _CHUNK = 100  # draws of a run
+
+
+class Items(NamedTuple):
+    """Items of a problem, the first four of which a network is given."""
+
+    queries: Tensor  # [n, Q]
+    keys: Tensor  # [n, KEYS, D]
+    values: Tensor  # [n, KEYS, V]
+    y: Tensor  # [n, V]
+    weights: Tensor  # [n, KEYS], true ones
+    scores: Tensor  # [n, KEYS], true ones
+    spread: Tensor  # [n], true standard deviation of log S
+
+
+def generate(config: CoverageConfig) -> dict[str, Items]:
+    """Training, validation and test items of a problem, by the seed."""
+    generator = torch.Generator().manual_seed(config.seed)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    form = torch.eye(3) if config.toy == "noise" else config.form * randn(4, 4)
+    found, width = {}, 4 if config.toy == "noise" else 3
+    for part, count in {"train": config.items, "val": 2000, "test": 2000}.items():
+        queries, keys, values = randn(count, len(form)), randn(count, KEYS, len(form)), randn(count, KEYS, width)
+        scores, spread = torch.einsum("nq,qd,nkd->nk", queries, form, keys), torch.zeros(count)
+        if config.toy == "noise":
+            hint = randn(count, 1)
+            queries, spread = torch.cat([queries, hint], 1), 0.1 + 1.9 * (2 * hint[:, 0]).sigmoid()
+        weights = (scores + spread.unsqueeze(1) * randn(count, KEYS)).softmax(-1)
+        y = torch.einsum("nk,nkv->nv", weights, values) + NOISE[config.toy] * randn(count, width)
+        found[part] = Items(queries, keys, values, y, weights, scores, spread)
+    return found
+
+
+class Regression(nn.Module):
+    """y = W V + noise; its scores are a product of queries and keys, both projected where weights are random.
+
+    It returns the log likelihood of every item.
+    """
+
+    def __init__(self, config: CoverageConfig, prior: Prior) -> None:
+        super().__init__()
+        queries, keys, hidden = (4, 3, 8) if config.toy == "noise" else (4, 4, 4)
+        self.query = nn.Linear(queries, hidden, bias=False)
+        self.key = nn.Linear(keys, hidden, bias=False) if config.toy == "noise" else nn.Identity()
+        self.scale = 1 / math.sqrt(hidden) if config.toy == "noise" else 1.0
+        self.dropout = nn.Dropout(config.dropout)
+        self.attention = LatentAttention("attention", prior)
+        self.log_noise: nn.Module | Tensor = nn.Buffer(torch.tensor(math.log(NOISE[config.toy])))
+        if config.noise == "one":
+            self.log_noise = nn.Parameter(torch.zeros(()))
+        elif config.noise == "network":
+            self.log_noise = nn.Sequential(nn.Linear(queries, 16), nn.Tanh(), nn.Linear(16, 1))
+        self.temperature = 1.0  # what the noise is multiplied by
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, y: Tensor) -> Tensor:
+        projected = self.dropout(self.query(queries)).unsqueeze(-1)
+        scores = self.scale * (self.dropout(self.key(keys)) @ projected).squeeze(-1)
+        log_noise = self.log_noise(queries) if isinstance(self.log_noise, nn.Module) else self.log_noise
+        with pyro.plate("items", len(y), dim=-1):
+            context = self.attention(
+                scores.unsqueeze(-2), values.unsqueeze(-3), queries=queries.unsqueeze(-2), layout=Dense(event_dim=2)
+            ).context.squeeze(-2)
+            likelihood: Any = Normal(context, self.temperature * log_noise.exp()).to_event(1)
+            pyro.sample("y", likelihood, obs=y)
+        found: Tensor = likelihood.log_prob(y)
+        return found
+
+
+def scheme(config: CoverageConfig) -> tuple[Prior, Family, AttentionELBO]:
+    """Prior, posterior family and objective."""
+    if config.objective == "soft":
+        return FixedGammaPrior(), Soft(), AttentionELBO(max_plate_nesting=1)
+    weibull = config.family == "weibull"
+    value: Any = WEIBULL / config.spread if weibull else config.spread
+    if config.width == "network":
+        value = WidthNetwork(4, initial=value, hidden_dim=16, minimum=0.1 if weibull else 1e-2)
+    options: dict[str, Any] = {"learnable": True} if config.width == "one" else {}
+    family: OneParameterFamily = (Weibull if weibull else LogNormal)(value, **options)
+    if config.objective == "evidence":
+        return ScorePrior(family), FromPrior(), EvidenceELBO(config.draws, max_plate_nesting=1)
+    prior = FixedGammaPrior() if weibull else FixedLogNormalPrior()
+    return prior, family, AttentionELBO(kl_weight=config.kl_weight, max_plate_nesting=1)
+
+
+def log_mean(log_likelihood: Tensor) -> Tensor:
+    """Log likelihood of every item by draws ``[S, n]``."""
+    return log_likelihood.logsumexp(0) - math.log(len(log_likelihood))
+
+
+class CoverageTraining(OneCycleTraining):
+    """Batches are what the network is given; the validation loss is the predictive one, by some draws."""
+
+    num_draws = 1
+
+    def observations(self, batch: Any) -> int:
+        return len(batch[-1])
+
+    def evaluate(self, batch: Any) -> dict[str, Tensor]:
+        options: dict[str, Any] = {"num_samples": self.num_draws, "chunk_size": self.num_draws, "seed": 0}
+        drawn = predict(self.objective.guide, *batch, keep_samples=True, **options).samples
+        assert drawn is not None
+        return {"loss": -log_mean(drawn).mean()}
+
+
+@dataclass(frozen=True)
+class TrainedCoverage(Trained[CoverageConfig, Regression]):
+    """A network, and the other members of its ensemble."""
+
+    others: list[CoverageTraining] = field(default_factory=list)
+
+    @property
+    def modules(self) -> list[Any]:
+        """All members."""
+        return [self.module, *self.others]
+
+
+def build(config: CoverageConfig) -> TrainedCoverage:
+    """Networks and guides, untrained."""
+    modules = []
+    for member in range(config.members):
+        pyro.set_rng_seed(1000 * member + config.seed)
+        prior, family, elbo = scheme(config)
+        model = Regression(config, prior)
+        # the prior of what ignorance has to learn has a standard deviation of one
+        decay = 1 / config.items if config.toy == "ignorance" else 0.0
+        module = CoverageTraining(
+            model, AttentionGuide(model, family), elbo, learning_rate=config.learning_rate, weight_decay=decay
+        )
+        module.num_draws = 1 if config.objective == "soft" else 64
+        modules.append(module.to(resolve_device(config.device)))
+    return TrainedCoverage(config, modules[0], modules[1:])
+
+
+class Batches:
+    """Batches of the items, in another order in every pass if they are shuffled."""
+
+    def __init__(self, items: Items, size: int, *, shuffle: bool = False, repeats: int = 1) -> None:
+        self.items, self.size, self.shuffle, self.repeats = items, size, shuffle, repeats
+
+    def __len__(self) -> int:
+        return self.repeats * math.ceil(len(self.items.y) / self.size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        count = len(self.items.y)
+        for _ in range(self.repeats):
+            order = torch.randperm(count) if self.shuffle else torch.arange(count)
+            for index in order.split(self.size):
+                yield tuple(each[index] for each in self.items[:4])
 
 
 class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):

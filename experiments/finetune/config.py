@@ -16,7 +16,9 @@ GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuneOptions(BatchOptions, PosteriorOptions):
-    """How to fine-tune a pretrained transformer, all of it, with its own rates of dropout.
+    """How to fine-tune a pretrained transformer, all of it, with its own rates of dropout, by the ELBO.
+
+    The evidence by several draws is no choice: they come in one pass, and these models do not broadcast over draws.
 
     Args:
         model: Folder of the pretrained model and its tokenizer, or its name on the hub; it has to be given.

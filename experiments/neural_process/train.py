@@ -13,7 +13,7 @@ from experiments.harness.training import FITTED, Fitted, fit
 from experiments.neural_process import model
 from experiments.neural_process.config import NeuralProcessConfig
 from experiments.neural_process.model import Batches, Functions, Kernel, TrainedProcess, generate, oracle, predictive
-from experiments.report.columns import Column
+from experiments.report.statistics import Column
 from experiments.run import Task
 from experiments.study import Study, run_study
 from pyro_attention import AttentionGuide, Soft

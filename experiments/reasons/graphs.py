@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc
 
-from experiments.datasets.graphs.load import GraphData, load_graph, random_split, split_masks
-from experiments.datasets.graphs.perturbations import add_edge_noise
+from experiments.datasets.graphs.load import GraphData, add_edge_noise, load_graph, random_split, split_masks
 from experiments.harness.folder import exclusive, open_run
 from experiments.reasons.config import GraphsConfig
 from experiments.reasons.edges import AGREEMENT, Data, Reader, accuracy, explain_by_pyg, predicted, train

@@ -127,12 +127,8 @@ def check_coverage(
     """
     guide: Any = poutine.unwrap(model)
     has_guide = isinstance(guide, AttentionGuide)
-    if infer is None:
-        if not has_guide:
-            raise TypeError(
-                f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model"
-            )
-        infer = _by_guide(model, num_draws)
+    if infer is None and not has_guide:
+        raise TypeError(f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model")
     if num_draws < 2 or (num_draws + 1) % bins:
         raise ValueError(f"num_draws is {num_draws} and bins is {bins}, expected one less than a multiple of bins: 99")
     for level in levels:
@@ -142,19 +138,15 @@ def check_coverage(
     with seeded(seed), torch.no_grad():
         for _ in range(num_simulations):
             truth, observations = _simulate(guide.model if has_guide else model, args, kwargs)
-            draws = infer(observations, *args, **kwargs)
+            if infer is None:
+                conditioned: Any = poutine.condition(model, data=observations)
+                draws: Mapping[str, Tensor] = sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
+            else:
+                draws = infer(observations, *args, **kwargs)
             for name, (weights, kept) in truth.items():
                 ranks = _ranks(name, weights, draws, num_draws).view_as(kept)
                 found.setdefault(name, []).append((ranks, kept))
         return {name: _coverage(runs, num_draws, levels, bins, name) for name, runs in found.items()}
-
-
-def _by_guide(guide: Any, num_draws: int) -> Infer:
-    def infer(observations: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        conditioned: Any = poutine.condition(guide, data=observations)
-        return sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
-
-    return infer
 
 
 def _simulate(model: Any, args: Any, kwargs: Any) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:

@@ -101,5 +101,4 @@ class WidthNetwork(nn.Module):
         return self.minimum + torch.nn.functional.softplus(potential)
 
     def extra_repr(self) -> str:
-        hidden = "" if self.hidden is None else f", hidden_dim={self.hidden.size(-1)}"
-        return f"{self.dim}, heads={self.heads}, of='{self.of}', initial={self.initial}{hidden}"
+        return f"{self.dim}, heads={self.heads}, of='{self.of}', initial={self.initial}"

@@ -20,7 +20,7 @@ from pyro_attention.families.distribution import AttentionDistribution, Continuo
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
 from pyro_attention.objectives.elbo import AttentionELBO, is_point_mass
 
-__all__ = ["EvidenceELBO", "ItemWeights", "item_weights", "sum_to_items"]
+__all__ = ["Draws", "EvidenceELBO", "ItemWeights", "item_weights", "sum_to_items"]
 
 
 class EvidenceELBO(AttentionELBO):
@@ -89,7 +89,7 @@ class EvidenceELBO(AttentionELBO):
         check_guide(guide)
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
-        self.kl_record, normalized = {}, _Normalized()
+        self.kl_record, normalized = {}, list[Tensor]()
         size = self.chunk_size or self.num_particles
         saves_memory = size < self.num_particles and torch.is_grad_enabled()
         # checkpoint keeps the random state of the devices that it sees among the arguments
@@ -107,7 +107,7 @@ class EvidenceELBO(AttentionELBO):
             chunks.append(run[0])
             scale = run[1]
         log_weights = torch.cat(chunks)
-        normalized.weights = log_weights.detach().softmax(0)
+        normalized.append(log_weights.detach().softmax(0))  # for the gradients of the draws
         bounds = log_weights.logsumexp(0) - math.log(self.num_particles)
         if torch.distributions.Distribution._validate_args and (count := (~bounds.isfinite()).sum().item()):
             raise ValueError(
@@ -118,10 +118,10 @@ class EvidenceELBO(AttentionELBO):
         return -torch.as_tensor(scale_and_mask(bounds, scale=scale)).sum()
 
     def _draw(
-        self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: _Normalized
+        self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: list[Tensor]
     ) -> ItemWeights:
         """Log weights of some of the draws; the draws of a posterior of its own are prepared for their gradient."""
-        with _Draws(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
+        with Draws(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
             model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
         self._elbo_particle(model_trace, guide_trace)  # for its checks
         sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
@@ -133,11 +133,12 @@ class EvidenceELBO(AttentionELBO):
             q, value = own[0]["fn"], own[0]["value"]
             own[0]["fn"] = _detached(q)
             if value.requires_grad:
-                value.register_hook(lambda grad: grad * normalized.of(place, len(q.event_shape)))
+                ones = [1] * len(q.event_shape)
+                value.register_hook(lambda grad: grad * (w := normalized[0][place]).reshape(*w.shape, *ones))
         return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
 
 
-class _Draws(pyro.plate):
+class Draws(pyro.plate):
     """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
 
     def _process_message(self, msg: Any) -> None:
@@ -145,18 +146,6 @@ class _Draws(pyro.plate):
             SubsampleMessenger._process_message(self, msg)  # which does not broadcast
         else:
             super()._process_message(msg)
-
-
-@dataclass
-class _Normalized:
-    """Normalised weights of all draws, which are known once the last chunk is drawn, for the gradients of each."""
-
-    weights: Tensor | None = None
-
-    def of(self, place: slice, event_dim: int) -> Tensor:
-        assert self.weights is not None
-        weights = self.weights[place]
-        return weights.reshape(*weights.shape, *[1] * event_dim)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,20 @@ plate, as for vectorised particles; two more passes check this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import pyro
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.guide import DRAWS, is_attention_site
+from pyro_attention.guide import DRAWS, is_attention_site, run_guide
+from pyro_attention.objectives.elbo import is_point_mass
+from pyro_attention.objectives.evidence import Draws
 from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, depth
 
 __all__ = ["draw_chunks", "outputs"]
@@ -21,16 +27,64 @@ __all__ = ["draw_chunks", "outputs"]
 
 @SAMPLERS.register("chunks")
 def draw_chunks(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
-    """Passes of as many samples as asked for, the first of one; ValueError where a model does not broadcast."""
+    """Passes of as many samples as asked for, the first of one; ValueError where a model does not broadcast.
+
+    Where the attention alone is wanted, passes after the first end when its sites have their values.
+    """
     first = Pass(*run())
+    sites = {name: is_point_mass(site["fn"]) for name, site in first.trace.nodes.items() if is_attention_site(site)}
+    # what nothing is drawn for is repeated, as its samples would not show
+    plate = pyro.plate if all(sites.values()) else Draws
     nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
+    run = run if run.whole or not sites else _Early(run.guide, run.args, run.kwargs, sites=tuple(sites))
     yield first
     if num_samples > 1:
-        _check_broadcasts(run, first, nesting)
+        _check_broadcasts(run, first, nesting, plate)
     del first  # the next pass needs the memory
     for start in range(1, num_samples, chunk_size):
         count = min(chunk_size, num_samples - start)
-        yield Pass(*run(pyro.plate(DRAWS, count, dim=-1 - nesting)), nesting, count)
+        yield Pass(*run(plate(DRAWS, count, dim=-1 - nesting)), nesting, count)
+
+
+@dataclass(frozen=True)
+class _Early(Run):
+    """Runs that end when all of some sites have their values, without an output."""
+
+    sites: tuple[str, ...] = ()
+
+    def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
+        with _Stop(self.sites), ExitStack() as stack:
+            for handler in around:
+                stack.enter_context(handler)
+            tracer = stack.enter_context(poutine.trace())  # a run that is stopped returns no trace of its own
+            run_guide(self.guide, *self.args, **self.kwargs)
+        return tracer.trace, None
+
+
+class _Enough(BaseException):
+    """Ends a pass; no Exception, which a model might catch."""
+
+
+class _Stop(Messenger):
+    """Ends what runs inside as soon as all of some sites have their values."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self.missing = set(names)
+
+    def __exit__(self, kind: Any, *error: Any) -> bool:  # type: ignore[override]
+        super().__exit__(kind, *error)
+        return kind is _Enough
+
+    def _pyro_sample(self, msg: Any) -> None:
+        self.missing.discard(msg["name"])
+        if not self.missing:
+            # Pyro calls it after all handlers, so the guide's trace has this site, too
+            msg["continuation"] = self._stop
+
+    @staticmethod
+    def _stop(_: Any) -> None:
+        raise _Enough
 
 
 def outputs(drawn: Pass) -> Tensor:
@@ -62,18 +116,25 @@ class _AtValues(AtMean):
             msg["value"] = self.values[msg["name"]]
 
 
-def _check_broadcasts(run: Run, first: Pass, nesting: int) -> None:
-    """Raise unless two samples of a pass are what one alone is: attention at its mean, the rest as in the first."""
-    latent = [first.trace.nodes[name] for name in first.trace.stochastic_nodes]
-    rest = [site for site in latent if not is_attention_site(site) and not site_is_subsample(site)]
+def _check_broadcasts(run: Run, first: Pass, nesting: int, plate: type[pyro.plate]) -> None:
+    """Raise unless each of two samples in a pass is what one alone is: attention at its mean, the rest as in the first.
+
+    The output is compared, or the weights of the sites that come last.
+    """
+    names, sites = first.trace.stochastic_nodes, run.sites if isinstance(run, _Early) else ()
+    if sites:  # it ends there
+        names = names[: names.index(sites[-1]) + 1]
+    latent = [site for site in map(first.trace.nodes.get, names) if not site_is_subsample(site)]
+    if sites and all(is_point_mass(site["fn"]) for site in latent[:-1]):  # nothing is drawn ahead of the last one
+        return
+    rest = [site for site in latent if not is_attention_site(site)]
     one = {site["name"]: site["value"] for site in rest}
     two = {site["name"]: site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape) for site in rest}
     alone = Pass(*run(_AtValues(one)))
     try:
-        pair = Pass(*run(_AtValues(two), pyro.plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
-        found, wanted = (dict(each.weights()) for each in (pair, alone))
-        if isinstance(alone.output, Tensor):
-            found["output"], wanted["output"] = outputs(pair), outputs(alone)
+        pair = Pass(*run(_AtValues(two), plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
+        by_output = not sites and isinstance(alone.output, Tensor)
+        found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, alone))
         for name, expected in wanted.items():
             atol = 0.01 * expected.nan_to_num(0, 0, 0).abs().max().item()  # as close as results in half precision are
             same = found[name].shape[1:] == expected.shape[1:]

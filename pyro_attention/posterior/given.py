@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import torch
+from pyro.ops.stats import fit_generalized_pareto
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
@@ -183,23 +184,15 @@ def _items(trace: Any) -> ItemWeights:
 
 
 def _pareto_k(log_weights: Tensor) -> Tensor:
-    """Shape of a generalised Pareto distribution over the largest weights of every column, by Zhang and Stephens."""
-    count, columns = len(log_weights), log_weights.flatten(1)
-    size = math.ceil(min(0.2 * count, 3 * math.sqrt(count)))
-    if size < 5:
-        return log_weights.new_full(log_weights.shape[1:], math.nan)
-    fitted = [_fit(part, size) for part in columns.double().split(2000, 1)]
-    return torch.cat(fitted).to(log_weights.dtype).reshape(log_weights.shape[1:])
+    """Shape of a generalised Pareto distribution over the largest weights of every item."""
+    columns, size = log_weights.flatten(1), math.ceil(min(0.2 * len(log_weights), 3 * math.sqrt(len(log_weights))))
+    found = [math.nan if size < 5 else _shape(column, size) for column in columns.double().unbind(1)]
+    return log_weights.new_tensor(found).reshape(log_weights.shape[1:])
 
 
-def _fit(log_weights: Tensor, size: int) -> Tensor:
-    largest = (log_weights - log_weights.amax(0)).exp().topk(size + 1, 0).values.flip(0)
-    x, grid = largest[1:] - largest[0], 30 + math.isqrt(size)
-    steps = 1 - (grid / (torch.arange(grid, device=x.device) + 0.5)).sqrt()
-    b = steps.unsqueeze(-1) / (3 * x[int(size / 4 - 0.5)]) + 1 / x[-1]
-    k = torch.log1p(-b.unsqueeze(1) * x).mean(1)
-    weights = (size * (torch.log(-b / k) - k)).softmax(0)
-    k = torch.log1p(-(weights * b).sum(0) * x).mean(0)
-    k = k * size / (size + 10) + 5 / (size + 10)
-    # a few weights beside ties or zeros: as heavy a tail as there is
-    return k.where(k.isfinite() | (x[-1] == 0), math.inf)
+def _shape(log_weights: Tensor, size: int) -> float:
+    largest = (log_weights - log_weights.max()).exp().topk(size + 1).values.flip(0)
+    tail = largest[1:] - largest[0]
+    if tail[size // 4] > 0:
+        return float(fit_generalized_pareto(tail)[0])
+    return math.inf if tail[-1] > 0 else math.nan  # a few weights beside ties or zeros; nothing but ties

@@ -96,10 +96,14 @@ class Pass:
         for name, site in self.trace.nodes.items():
             if is_attention_site(site):
                 value = site["value"].to_dense() if log_weights else site["infer"]["prior"].weights(site["value"])
-                if self.nesting is None:
-                    yield name, value.unsqueeze(0)
-                else:  # without the unit dimensions of plates that the site is not in
-                    yield name, value.flatten(0, self.nesting - depth(site))
+                if self.repeats(site):  # without the unit dimensions of plates that the site is not in
+                    yield name, value.flatten(0, (self.nesting or 0) - depth(site))
+                else:
+                    yield name, value.expand(self.size, *value.shape)
+
+    def repeats(self, site: Any) -> bool:
+        """Whether a site has a value for each of several samples; a point mass has one for all."""
+        return self.nesting is not None and len(site["fn"].batch_shape) > self.nesting
 
 
 def depth(site: Any) -> int:
@@ -114,6 +118,7 @@ class Run:
     guide: Any
     args: Any
     kwargs: Any
+    whole: bool = False  # whether the output is wanted, or the attention alone
 
     def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
         with ExitStack() as stack:

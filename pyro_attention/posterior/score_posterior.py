@@ -51,8 +51,7 @@ class ScorePosterior:
             score-function gradients are not.
         batches: Arguments of the loss in every batch; together they are the training data.
         prior_scale: Standard deviation :math:`\sigma` of every parameter's prior, which is centred at zero.
-        curvature: What H is.
-        most: Numbers that may be held, 8 bytes each; 2 000 parameters squared, or 10 000 squared for "fisher".
+        curvature: What H is; of at most 2 000 parameters, and 10 000 squared numbers under "fisher", 8 bytes each.
 
     Raises:
         TypeError: The module is no module, or the loss is no scalar tensor.
@@ -83,7 +82,6 @@ class ScorePosterior:
         *,
         prior_scale: float = 1.0,
         curvature: Literal["hessian", "fisher"] = "hessian",
-        most: int | None = None,
     ) -> None:
         check_kind("module", module, nn.Module, "the network")
         check_positive("prior_scale", prior_scale)
@@ -92,10 +90,10 @@ class ScorePosterior:
         self.prior_scale, self._before = float(prior_scale), list[list[Tensor]]()
         self._chosen = _matching(module, [parameters] if isinstance(parameters, str) else parameters)
         self.mean = _flat([value.detach() for value in self._chosen.values()])
-        most, size, found = _MOST[curvature] if most is None else most, len(self.mean), list[Tensor]()
+        size, found = len(self.mean), list[Tensor]()
         with seeded(0), torch.enable_grad():
             for batch in batches:
-                _check_size(size * (size if curvature == "hessian" else 1 + len(found)), size, curvature, most)
+                _check_size(size * (size if curvature == "hessian" else 1 + len(found)), size, curvature)
                 slope = _slope(loss, batch, self._chosen, twice=curvature == "hessian")
                 if curvature == "fisher":
                     found.append(slope)
@@ -167,13 +165,13 @@ def _matching(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Parame
     return chosen
 
 
-def _check_size(held: int, size: int, curvature: str, most: int) -> None:
+def _check_size(held: int, size: int, curvature: str) -> None:
     """Raise ValueError before more numbers are held than may be."""
-    if held > most:
-        other = "curvature='fisher', " if curvature == "hessian" else "fewer batches, "
+    if held > _MOST[curvature]:
+        other = "curvature='fisher'" if curvature == "hessian" else "fewer batches"
         raise ValueError(
             f"the patterns choose {size} parameters, whose curvature takes {held} numbers ({8 * held / 1e9:.3g} GB), "
-            f"expected at most {most}; choose fewer, such as W_q of the last layer or LoRA's, {other}or raise most="
+            f"expected at most {_MOST[curvature]}; choose fewer, such as W_q of the last layer or LoRA's, or {other}"
         )
 
 

@@ -22,6 +22,7 @@ from pyro_attention import (
     Dirichlet,
     FixedGammaPrior,
     LogNormal,
+    ScorePosterior,
     Soft,
     Weibull,
     check_model,
@@ -68,6 +69,42 @@ def test_it_is_a_pyro_model():
     assert (prediction.variance > 0).all()
     samples = sample_posterior(guide, **without_labels(inputs), num_samples=3, seed=0)
     assert samples[SITES[0]].shape == (3, 4, 2, 7, 7)
+
+
+class LowRank(torch.nn.Module):
+    """LoRA of a square weight, as a parametrisation of it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.a, self.b = (torch.nn.Parameter(torch.randn(*shape) / width) for shape in ((width, 2), (2, width)))
+
+    def forward(self, weight):
+        return weight + self.a @ self.b
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size", "changed"),
+    [("*layer.1.*.query.weight", 256, SITES[1:]), ("*.query.parametrizations.*.b", 64, SITES)],
+)
+def test_a_posterior_of_what_makes_the_scores(pattern, size, changed):
+    """Of the last layer's queries, or of LoRA; a draw moves the attention of its layers alone, beside that of S."""
+    model, inputs = bayesian(classifier()), batch()
+    if "parametrizations" in pattern:
+        for layer in model.bert.encoder.layer:
+            query = layer.attention.self.query
+            torch.nn.utils.parametrize.register_parametrization(query, "weight", LowRank(16))
+    soft, random = (AttentionGuide(model, family) for family in (Soft(), LogNormal(0.1)))
+    loss = AttentionELBO(kl_weight=0.0)(model, soft)
+    rows = [({name: value[i : i + 1] for name, value in inputs.items()},) for i in range(4)]
+    posterior = ScorePosterior(model, pattern, lambda row: loss(**row), rows, prior_scale=1.0, curvature="fisher")
+    assert posterior.covariance.shape == (size, size)
+    spread = {
+        name: {site: draws.var(0).sum() for site, draws in
+               sample_posterior(guide, **without_labels(inputs), num_samples=30, seed=0).items()}
+        for name, guide in (("scores", posterior(soft)), ("noise", random), ("both", posterior(random)))
+    }  # fmt: skip
+    assert [site for site in SITES if spread["scores"][site] > 1e-8] == changed
+    assert all(spread["both"][site] > max(spread["noise"][site], spread["scores"][site]) for site in changed)
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])

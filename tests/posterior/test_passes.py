@@ -5,7 +5,7 @@ import torch
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import nn
 
-from pyro_attention import AttentionGuide, ContextualGammaPrior, Weibull, predict, sample_posterior
+from pyro_attention import AttentionGuide, ContextualGammaPrior, Soft, Weibull, predict, sample_posterior
 from tests.helpers import assert_mean
 from tests.models.test_nmt import SIZES, batch, make
 from tests.toy_models import SelfAttention, Sequences
@@ -30,6 +30,22 @@ def test_sizes_of_passes(draw, chunk_size, expected):
     assert not hasattr(guide, "trace")
     assert not nn.modules.module._global_forward_hooks
     assert model.training
+
+
+def test_soft_attention_ahead_is_computed_once_for_all_samples():
+    """It has a value for each sample all the same, and passes for the attention alone end with its last site."""
+    model, ran = SelfAttention(), {"layers.0": [], "out": []}
+    model.layers[0].attention.prior.register_forward_hook(lambda _, inputs, __: ran["layers.0"].append(inputs[0].dim()))
+    model.out.register_forward_pre_hook(lambda *_: ran["out"].append(1))
+    guide = AttentionGuide(model, {"layers.0": Soft(), "*": Weibull(2.0)})
+    drawn = sample_posterior(guide, Sequences.random().x, num_samples=9, chunk_size=8)
+    assert ran == {"layers.0": [4, 4], "out": [1]}
+    first, last = drawn.values()
+    assert first.shape[0] == last.shape[0] == 9
+    assert (first == first[:1]).all()
+    assert (last[1:] != last[:-1]).flatten(1).any(1).all()
+    prediction = predict(AttentionGuide(model, Soft()), Sequences.random().x, num_samples=9, chunk_size=8)
+    assert prediction.variance.max() < 1e-8
 
 
 @pytest.mark.parametrize("input_feed", ["expected", "sampled"])

@@ -114,7 +114,7 @@ def test_draws_of_parameters_and_of_weights_add_up(queries):
     posterior, soft, args, model = queries
     random = AttentionGuide(model, Weibull(10.0))
     variance = {
-        name: sample_posterior(guide, *args, num_samples=400, seed=1)["layers.0"].var(0).mean()
+        name: sample_posterior(guide, *args, num_samples=100, seed=1)["layers.0"].var(0).mean()
         for name, guide in {"both": posterior(random), "noise": random, "scores": posterior(soft)}.items()
     }
     assert variance["both"] > max(variance["noise"], variance["scores"])
@@ -164,19 +164,16 @@ def test_a_linear_loss_leaves_the_prior():
         ({"parameters": "query.*"}, r"no name matches 'query\.\*'; the names in the module are '0.weight', '0.bias'"),
         ({"parameters": []}, "no pattern is given"),
         ({"parameters": ["0.*", "1.*"]}, "'1.weight' is frozen"),
-        ({"most": 3}, r"choose 3 parameters, whose curvature takes 9 numbers .* curvature='fisher'"),
-        ({"most": 3, "curvature": "fisher", "batches": [(), ()]}, r"takes 6 numbers .* fewer batches"),
+        ({"width": 2001}, r"choose 2002 parameters, whose curvature takes 4008004 numbers .* curvature='fisher'"),
         ({"batches": []}, "batches are empty"),
         ({"scale": float("nan")}, "the loss is nan"),
         ({"parameters": ["0.*", "2.*"]}, "does not depend on '2.weight'"),
-        ({"prior_scale": 0.0}, "prior_scale"),
-        ({"curvature": "diagonal"}, "expected 'hessian' or 'fisher'"),
     ],
 )
 def test_bad_input(change, message):
-    net = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1).requires_grad_(False), nn.Linear(1, 1))
     options = {"parameters": "0.*", "batches": [()]} | change
-    scale = options.pop("scale", 1.0)
+    scale, width = options.pop("scale", 1.0), options.pop("width", 2)
+    net = nn.Sequential(nn.Linear(width, 1), nn.Linear(1, 1).requires_grad_(False), nn.Linear(1, 1))
     loss = lambda: scale * (net[0].weight.square().sum() + net[0].bias.square().sum())  # noqa: E731
     with pytest.raises(ValueError, match=message):
         ScorePosterior(net, loss=loss, **options)

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from experiments.coverage.config import CoverageConfig
-from experiments.coverage.model import NOISE, build, generate
-from experiments.coverage.train import CoverageTask, draws, scores, true_draws
+from experiments.coverage.train import NOISE, CoverageTask, build, draws, generate, scores, true_draws
 from experiments.run import run
 
 TINY = {"items": 200, "max_epochs": 1, "num_samples": 200, "draws": 4, "progress": False}
