@@ -390,8 +390,8 @@ def _score_networks(finished: Finished, gold: Sequence[GoldAlignment]) -> dict[s
     agreements = dict[str, list[float]]()
     for row in finished.rows:
         both = [[_network(finished.configs[row, way, seed]) for way in DIRECTIONS] for seed in finished.seeds]
-        aligned[row] = [Aligned(*(one["test"] for one in pair)) for pair in both]
-        agreements[row] = [Aligned(*(one["val"] for one in pair)).agreement for pair in both]
+        aligned[row] = [Aligned(one["test"], other["test"]) for one, other in both]
+        agreements[row] = [Aligned(one["val"], other["val"]).agreement for one, other in both]
     found = {row: score_row(one, gold, aligned.get("soft")) for row, one in aligned.items()}
     for row, scores in found.items():
         for seed, metrics, agreed in zip(finished.seeds, scores.runs, agreements[row], strict=True):

@@ -179,11 +179,11 @@ def _measured(align: Align, text: Sequence[SentencePair], own: Sequence[Sentence
     def work() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF)
         aligned = align(text, own)
-        weights, certain = aligned.weights("posterior"), aligned.certain
+        weights = aligned.weights("posterior")
         usage, programs = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         seconds = sum(one.ru_utime + one.ru_stime for one in (usage, programs)) - before.ru_utime - before.ru_stime
         megabytes = "" if programs.ru_maxrss else round(usage.ru_maxrss / 1024)  # that of a program is not told apart
-        certain = None if certain is None else [pair.numpy() for pair in certain]
+        certain = None if aligned.certain is None else [pair.numpy() for pair in aligned.certain]
         send.send(([(one.numpy(), other.numpy()) for one, other in weights], certain, seconds, megabytes))
 
     child = context.Process(target=work)

@@ -11,7 +11,7 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float, check_positive
+from pyro_attention._checks import as_float, broadcasts_to, check_positive, in_transform
 from pyro_attention.families.distribution import AttentionDistribution, LogWeights
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
@@ -92,7 +92,8 @@ class OneParameterFamily(Family):
 
     Raises:
         TypeError: The value requires a gradient, as an ``nn.Parameter`` does; the family makes its own.
-        ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head.
+        ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head; a module
+            gives another shape, or what is not positive and finite.
     """
 
     def __init__(self, name: str, value: float | Tensor | nn.Module, *, of: str, learnable: bool) -> None:
@@ -119,7 +120,18 @@ class OneParameterFamily(Family):
     def value(self, prior: LogWeights) -> Tensor:
         """The parameter in a shape that broadcasts against the prior's scores."""
         if self.network is not None:
-            return as_float(self.network(prior))
+            found, who = (
+                as_float(self.network(prior)),
+                f"site '{prior.site}': {self._name} of {type(self.network).__name__}",
+            )
+            if torch.distributions.Distribution._validate_args and not in_transform(found):
+                check_positive(who, found)
+            if not broadcasts_to(found.shape, prior.full_shape):
+                expected = (
+                    f"what broadcasts to the scores {tuple(prior.full_shape)}, as [..., heads, queries, 1] if dense"
+                )
+                raise ValueError(f"{who} has shape {tuple(found.shape)}, expected {expected}")
+            return found
         value, heads = self.log_value.exp(), prior.full_shape[prior.layout.head_dim]
         if value.numel() not in (1, heads):
             raise ValueError(f"{self._name} has {value.numel()} entries, expected 1 or one for each of {heads} heads")

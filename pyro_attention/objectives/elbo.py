@@ -21,7 +21,6 @@ from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
 
 __all__ = ["EVALUATIONS", "RUN_CHECKS", "STEP_CHECKS", "AttentionELBO", "DifferentiableELBO", "is_point_mass"]
 
-
 # What looks for mistakes while an objective trains; pyro_attention.check fills these in. Around an evaluation, called
 # with the objective, the model, the guide, and what evaluates; of a run, with the objective, the guide and both traces;
 # of a step, with the objective, the loss, and the modules, or the trace of param sites, that it trains.
@@ -39,9 +38,7 @@ class DifferentiableELBO(ELBO):
         """The loss as a module, called with the arguments of the model."""
         return _CheckedModule(model, guide, self)
 
-    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
-        """The loss, whatever it is."""
-        raise NotImplementedError
+    _evaluate: Callable[..., Tensor]  # of model, guide, args and kwargs: the loss
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Estimate of the loss in nats, a scalar tensor."""
@@ -109,7 +106,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             the guide alone, or parameters that would not train.
 
     Example:
-        >>>         >>> from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
+        >>> from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
         >>> attention = LatentAttention("attention", FixedGammaPrior())
         >>> model = lambda scores, values: attention(scores, values).context
         >>> elbo = AttentionELBO()
@@ -218,7 +215,6 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         return _weighted(q.log_prob(value), guide_site) - _weighted(p.log_prob(value), model_site)
 
     def _check_pathwise(self, name: str, site: Any) -> None:
-        """Raise ValueError when a site's draw loses a gradient."""
         # a site that keeps a prior without parameters has none to lose
         if not (_has_path(site) if keeps_prior(site) else site["fn"].has_rsample):
             raise ValueError(
@@ -228,7 +224,6 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
 
 def _take_means(model_trace: Any, guide_trace: Any) -> None:
-    """Scale attention sites, so that their KL is that of a mean weight in the mean site."""
     sites = [name for name, site in _sample_sites(guide_trace).items() if is_attention_site(site)]
     for name in sites:
         site = guide_trace.nodes[name]
@@ -241,7 +236,6 @@ def _sample_sites(trace: Any) -> dict[str, Any]:
 
 
 def _has_path(site: Any) -> bool:
-    """Whether a draw passes on all the gradients that its distribution has."""
     return site["fn"].has_rsample or not site["fn"].log_prob(site["value"]).requires_grad
 
 

@@ -105,7 +105,7 @@ def predict(
     if not all(0 <= q <= 1 for q in quantiles):
         raise ValueError(f"quantiles are {list(quantiles)}, expected probabilities in [0, 1]")
     moments, samples = Moments(), []
-    run = Run(guide, args, kwargs, whole=True)
+    run = Run(guide, args, kwargs)
     with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
         for drawn in draws:
             chunk = outputs(drawn) if transform is None else transform(outputs(drawn))

@@ -74,7 +74,7 @@ def sample_posterior(
         with seeded(seed):
             return CONDITIONS[given](guide, *args, **options, **kwargs)
     samples: dict[str, list[Tensor]] = {}
-    with closing(passes(Run(guide, args, kwargs), num_samples, noise, chunk_size, seed)) as draws:
+    with closing(passes(Run(guide, args, kwargs, whole=False), num_samples, noise, chunk_size, seed)) as draws:
         for drawn in draws:
             for name, value in drawn.weights(log_weights=log_weights):
                 samples.setdefault(name, []).append(value)
@@ -96,14 +96,10 @@ class Pass:
         for name, site in self.trace.nodes.items():
             if is_attention_site(site):
                 value = site["value"].to_dense() if log_weights else site["infer"]["prior"].weights(site["value"])
-                if self.repeats(site):  # without the unit dimensions of plates that the site is not in
-                    yield name, value.flatten(0, (self.nesting or 0) - depth(site))
-                else:
+                if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # of a point mass one for all
                     yield name, value.expand(self.size, *value.shape)
-
-    def repeats(self, site: Any) -> bool:
-        """Whether a site has a value for each of several samples; a point mass has one for all."""
-        return self.nesting is not None and len(site["fn"].batch_shape) > self.nesting
+                else:  # without the unit dimensions of plates that the site is not in
+                    yield name, value.flatten(0, self.nesting - depth(site))
 
 
 def depth(site: Any) -> int:
@@ -118,7 +114,7 @@ class Run:
     guide: Any
     args: Any
     kwargs: Any
-    whole: bool = False  # whether the output is wanted, or the attention alone
+    whole: bool = True  # or the attention alone is wanted
 
     def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
         with ExitStack() as stack:
@@ -162,10 +158,7 @@ class AtMean(Messenger):
 
 @contextmanager
 def _dropout_mode(active: bool) -> Iterator[None]:
-    """Evaluation mode for every module that runs, except dropout when it is to be sampled.
-
-    A hook also reaches modules in the closure of a plain function; a layer may read the mode of a part that is not run.
-    """
+    """Evaluation mode for every module that runs, also in the closure of a plain function, except sampled dropout."""
     before: dict[nn.Module, bool] = {}
 
     def set_mode(module: nn.Module, _: Any) -> None:

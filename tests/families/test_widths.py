@@ -1,5 +1,7 @@
 """Widths that are networks, and priors around the scores: closed forms, layouts, layers, and bad values."""
 
+import math
+
 import pyro
 import pytest
 import torch
@@ -156,3 +158,32 @@ def test_mistakes(make, message):
 
 def _prior(keys=None):
     return LatentAttention("a", FixedGammaPrior()).propose(torch.zeros(1, 2, 4), keys, Dense())
+
+
+class Returns(nn.Module):
+    """A network of widths that gives always the same."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.given = value
+
+    def forward(self, prior):
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            torch.tensor([[[1.0], [0.0]]]),
+            "site 'attention': concentration of Returns has an entry 0.0, expected positive",
+        ),
+        (torch.tensor(math.inf), "has an entry inf"),
+        (torch.tensor(math.nan), "has an entry nan"),
+        (torch.ones(1, 3, 1), r"has shape \(1, 3, 1\), expected what broadcasts to the scores"),
+    ],
+)
+def test_bad_widths(value, message):
+    attention = LatentAttention("attention", ScorePrior(Weibull(Returns(value))))
+    with pytest.raises(ValueError, match=message):
+        attention(torch.zeros(1, 2, 4), torch.zeros(1, 4, 3))
