@@ -33,6 +33,7 @@ _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
 
 
 def pyro_runs_the_model() -> bool:
+    """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
     return not all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK)
 
 

@@ -241,4 +241,5 @@ def keeps_prior(site: Any) -> bool:
 
 
 def first_match(name: str, patterns: tuple[str, ...]) -> str | None:
+    """The first pattern that matches a name."""
     return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)

@@ -69,8 +69,6 @@ class DifferentiableELBO(ELBO):
 
 
 class _CheckedModule(ELBOModule):
-    """Pyro's module of a loss, whose training steps are looked at."""
-
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().forward(*args, **kwargs)
         if loss.requires_grad:
