@@ -17,12 +17,12 @@ class Registry(dict[str, T]):
         what: What the members are, for error messages.
 
     Example:
-        >>> colours = Registry("colour")
-        >>> @colours.register("red")
+        >>> colors = Registry("color")
+        >>> @colors.register("red")
         ... class Red: ...
-        >>> colours["rad"]
+        >>> colors["rad"]
         Traceback (most recent call last):
-        ValueError: unknown colour 'rad'; registered: red
+        ValueError: unknown color 'rad'; registered: red
     """
 
     def __init__(self, what: str) -> None:

@@ -44,7 +44,7 @@ _TEXT = (
     "AER in percent on {sentences} gold sentences with its 95 % interval over resampled sentences, and the difference "
     "to the votes of eflomal on the same sentences of each sample; below 0 is better. Every aligner is trained in both "
     "directions on {pairs} pairs and, as is the custom of these aligners, on the test text, without its links. Links "
-    "are those of minimum Bayes risk by the geometric mean of both directions, so that no gold link chooses anything. "
+    "are those of minimum Bayes risk, so that no gold link chooses anything. "
     "ECE: calibration error of the probabilities of the links that are written. Surest half: AER of the target words "
     "whose link is surest. eflomal writes links without probabilities; its votes are the mean of {votes} runs "
     "with one sampler each. CPU s: seconds of the processor, of one run, training and alignment, on a machine that was "

@@ -38,7 +38,8 @@ class AlignedPair:
     Attributes:
         source: Words of the source, N.
         target: Words of the target, M.
-        links: Probability of every link, ``[M, N]``, by the mean of the log odds of both directions.
+        links: Probability of every link, ``[M, N]``, by the mean of the log odds of both directions, or with evidence from
+            elsewhere (anchors, similarities, an encoder), which both have, their geometric mean.
         source_null: Probability that a source word has no link, ``[N]``, by the direction that links source words.
         target_null: The same of the target words, ``[M]``.
         certainty: How sure the link of every target word is, ``[M]``, from 0 to 1: the largest probability of a link
@@ -201,7 +202,10 @@ class Aligner:
         one, other = (torch.lerp(apart.links, agreed.links, _AGREED) for apart, agreed in (forward, backward))
         other = other.transpose(0, 1)
         certainty = torch.minimum(one, other).amax(1)
-        links = ((_log_odds(one) + _log_odds(other)) / 2).sigmoid()
+        if factor is None:
+            links = ((_log_odds(one) + _log_odds(other)) / 2).sigmoid()
+        else:  # both directions have the same evidence from elsewhere, which counts once
+            links = (one * other).sqrt().clamp(max=1.0)
         target_null, source_null = (
             torch.lerp(apart.null, agreed.null, _AGREED) for apart, agreed in (forward, backward)
         )

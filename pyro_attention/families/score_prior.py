@@ -29,6 +29,7 @@ class ScorePrior(Prior):
         ValueError: It is one of other weights than positive ones, or none with a width.
 
     Example:
+        >>> import torch
         >>> from pyro_attention import AttentionGuide, LatentAttention, LogNormal
         >>> attention = LatentAttention("attention", ScorePrior(LogNormal(scale=0.5, learnable=True)))
         >>> guide = AttentionGuide(lambda scores, values: attention(scores, values).context, FromPrior())

@@ -216,7 +216,7 @@ def test_output_attentions_are_the_drawn_weights():
         ({"sites": "decoder.*"}, ValueError, r"matches 'decoder\.\*'; .* 'bert\.encoder"),
         ({"prior": FixedGammaPrior()}, TypeError, "every site needs a prior of its own"),
         ({"prior": lambda width: torch.nn.Linear(width, 1)}, TypeError, "made a Linear, expected a Prior"),
-        ({"prior": "gama_fixed"}, ValueError, "did you mean 'gamma_fixed'"),
+        ({"prior": "gama_fixed"}, ValueError, "unknown prior 'gama_fixed'"),
         ({"example": {"input_ids": torch.tensor([[99]])}}, ValueError, r"fails on a tiny batch of input_ids \(1, 1\)"),
     ],
 )
