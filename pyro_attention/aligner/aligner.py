@@ -38,8 +38,8 @@ class AlignedPair:
     Attributes:
         source: Words of the source, N.
         target: Words of the target, M.
-        links: Probability of every link, ``[M, N]``, by the mean of the log odds of both directions, or with evidence from
-            elsewhere (anchors, similarities, an encoder), which both have, their geometric mean.
+        links: Probability of every link, ``[M, N]``, by the mean of the log odds of both directions; with evidence from
+            elsewhere (anchors, similarities, an encoder), which both share, by their geometric mean.
         source_null: Probability that a source word has no link, ``[N]``, by the direction that links source words.
         target_null: The same of the target words, ``[M]``.
         certainty: How sure the link of every target word is, ``[M]``, from 0 to 1: the largest probability of a link
