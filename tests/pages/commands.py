@@ -110,11 +110,9 @@ STUDIES = (
     (f"{GRAPH} table edge_noise-cora", TINY),
     (f"{GRAPH} table uniformity", CORA),
     ("python -m experiments.coverage table coverage-noise",
-     "--items 300 --max-epochs 1 --num-samples 200 --draws 4 --rows '[\"soft, one noise\", \"evidence\"]'"),
-    ("python -m experiments.coverage train --noise one --draws 32",
-     "--items 300 --max-epochs 1 --num-samples 200 --draws 4"),
+     "--items 3000 --max-epochs 1 --num-samples 200 --draws 4 --rows '[\"soft, one noise\", \"evidence\"]'"),
     ("python -m experiments.coverage table coverage-ignorance",
-     "--repeats 5 --num-samples 200 --levels '[\"30\"]'"),
+     "--repeats 100 --num-samples 200 --levels '[\"30\"]'"),
     ("python -m experiments.neural_process table neural-process --rows '[\"soft\", \"heads, then contexts\", "
      "\"heads, then contexts, Weibull 300\", \"heads, then contexts, evidence\"]'",
      "--steps 20 --max-epochs 1 --functions 20 --num-samples 2"),
@@ -136,11 +134,15 @@ STUDIES = (
 )  # fmt: skip
 
 CHAINS: dict[str, list[Step]] = {
+    "coverage": [
+        Step("python -m experiments.coverage train --noise one --draws 32",
+             "--items 300 --max-epochs 1 --num-samples 200 --draws 4"),
+    ],
     "make demo": [
         Step(f"""{NMT} table compare --rows '["soft", "weibull", "marginal", "categorical_enum"]' --resume""",
              f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("categorical_enum", "pyro-align")),
         Step("python -m experiments.coverage table coverage-ignorance --levels '[\"30\", \"300\"]' --num-samples 200 "
-             "--seeds 3 --resume", f"{COMPARISON} --repeats 3", ("runs/table/coverage*/figures/*.png",)),
+             "--seeds 3 --resume", f"{COMPARISON} --repeats 100", ("runs/table/coverage*/figures/*.png",)),
     ],
     "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft,dirichlet]", DEMO_FILES)],
     "aligners without a network": [
