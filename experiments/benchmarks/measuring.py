@@ -23,7 +23,7 @@ from experiments.report.statistics import Estimate, Row
 Step = Callable[[], object]
 
 
-@register_kl(Weibull, Gamma)
+@register_kl(Weibull, Gamma)  # type: ignore[untyped-decorator]
 def kl_weibull_gamma(q: Weibull, p: Gamma) -> Tensor:
     """KL that the contestants by hand and in stock Pyro need; Fan et al. (2020), section 3.2."""
     k, a, b = q.concentration, p.concentration, p.rate
