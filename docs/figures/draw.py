@@ -212,9 +212,9 @@ def believed() -> None:
         "eflomal, votes of 6 runs": "eflomal, six votes", "pyro-align": "pyro-align",
         "pyro-align + encoder": "and an encoder",
     }  # fmt: skip
-    studies = ("aligners-europarl_de_en-19263", "aligners-europarl_de_en-19263-selected")
+    study = "aligners-europarl_de_en-19263"
     for column, color, shift in (("AER", GREY, -0.19), ("surest half", BLUE, 0.19)):
-        values = {name: value for study in studies for name, value in numbers(study, column).items()}
+        values = numbers(study, column)
         places = [place + shift for place in range(len(names))]
         drawn = left.barh(places, [values[name] for name in names], height=0.36, color=color, label=column)
         left.bar_label(drawn, fmt="%.1f", padding=2, fontsize=8)
@@ -266,7 +266,7 @@ def ranks() -> None:
 
 
 if __name__ == "__main__":
-    for draw in (weights, normalizers, priors, guides, objectives, ranks):
+    for draw in (weights, normalizers, priors, guides, objectives, ranks, believed):
         pyro.clear_param_store()
         pyro.set_rng_seed(0)
         draw()
