@@ -32,6 +32,7 @@ from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.over_queries import DoublyNormalized, Hybrid
 from pyro_attention.posterior.exact import exact_alignments
+from pyro_attention.posterior.given import weighted_posterior
 from pyro_attention.posterior.predictive import predict
 from pyro_attention.posterior.sampling import sample_posterior
 from pyro_attention.posterior.score_posterior import ScorePosterior
@@ -83,4 +84,5 @@ __all__ = [
     "name_sites",
     "predict",
     "sample_posterior",
+    "weighted_posterior",
 ]

@@ -113,9 +113,6 @@ STUDIES = (
      "--items 3000 --max-epochs 1 --num-samples 200 --draws 4 --rows '[\"soft, one noise\", \"evidence\"]'"),
     ("python -m experiments.coverage table coverage-ignorance",
      "--repeats 100 --num-samples 200 --levels '[\"30\"]'"),
-    ("python -m experiments.neural_process table neural-process --rows '[\"soft\", \"heads, then contexts\", "
-     "\"heads, then contexts, Weibull 300\", \"heads, then contexts, evidence\"]'",
-     "--steps 20 --max-epochs 1 --functions 20 --num-samples 2"),
     ("python -m experiments.neural_process table neural-process",
      "--rows '[\"soft\", \"soft, evidence\"]' --steps 20 --max-epochs 1 --functions 20 --num-samples 2"),
     ("python -m experiments.headlines table headlines", f"{HEADLINES} --precision 32 {SOFT_ROWS}"),
