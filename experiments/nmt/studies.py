@@ -304,7 +304,7 @@ TOY = Study(
     ),
     row="scheme",
     options={
-        # half of it is the demo, which is to take three minutes at most
+        # half of it is the demo
         "dataset": "toy", "train_pairs": 3000, "test_pairs": 250, "layers": 1, "beam": 1, "k_max": None,
         "max_epochs": 1, "patience": 1, "learning_rate": 5e-3,
     },
