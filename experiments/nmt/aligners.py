@@ -31,6 +31,7 @@ from experiments.report.report import Part
 from experiments.report.statistics import Column, Difference, Estimate, Row, Runs, summary_rows
 from experiments.sequence.alignments import predicts_by_posterior
 from experiments.study import Finished
+from pyro_attention.aligner import Aligner
 from pyro_attention.analysis import (
     Alignment,
     AlignmentScores,
@@ -92,6 +93,15 @@ def aligned_words(
         forward.append(PairAlignment(list(source), list(target), None, one.unsqueeze(0)))
         backward.append(PairAlignment(list(target), list(source), None, other.unsqueeze(0)))
     return Aligned(forward, backward, certain)
+
+
+def pyro_align(
+    text: Sequence[SentencePair], own: Sequence[SentencePair], *, held_out: bool = False, encoder: Path | None = None
+) -> Aligned:
+    """Alignments of the pairs to align, which stand last in the text, by the library's aligner; see ``Align``."""
+    aligner = Aligner.fit(*zip(*(text[: -len(own)] if held_out else text), strict=True))
+    pairs = aligner(*zip(*own, strict=True), encoder=encoder)
+    return aligned_words(own, [(pair.links, pair.links.mT) for pair in pairs], [pair.certainty for pair in pairs])
 
 
 # Error rates

@@ -28,6 +28,7 @@ from experiments.nmt.aligners import (
     eflomal,
     link_all,
     linked_words,
+    pyro_align,
     rate_at,
 )
 from experiments.nmt.config import ClassicsConfig, TranslationConfig
@@ -36,7 +37,6 @@ from experiments.nmt.em_aligners import SentencePair
 from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Part, Report, source_of, write_results
 from experiments.report.statistics import Difference, Estimate, Row
-from pyro_attention.aligner import Aligner
 
 _WAY = "geometric, mbr"  # chooses nothing by gold links
 _VOTES, _LONGEST = 6, 200
@@ -127,8 +127,8 @@ def _aligners(encoder: Path | None) -> dict[str, Align]:
         )
     if find_spec("thot") is not None:
         found["sil-thot, HMM"] = _thot
-    found |= {"pyro-align": _own, "pyro-align, not trained on the test": partial(_own, held_out=True)}
-    return found if encoder is None else found | {"pyro-align + encoder": partial(_own, encoder=encoder)}
+    found |= {"pyro-align": pyro_align, "pyro-align, not trained on the test": partial(pyro_align, held_out=True)}
+    return found if encoder is None else found | {"pyro-align + encoder": partial(pyro_align, encoder=encoder)}
 
 
 def _thot(text: Sequence[SentencePair], own: Sequence[SentencePair]) -> Aligned:
@@ -161,14 +161,6 @@ def _mean(runs: Sequence[Aligned], own: Sequence[SentencePair]) -> Aligned:
         for pair in pairs
     ]
     return aligned_words(own, weights)
-
-
-def _own(
-    text: Sequence[SentencePair], own: Sequence[SentencePair], *, held_out: bool = False, encoder: Path | None = None
-) -> Aligned:
-    aligner = Aligner.fit(*zip(*(text[: -len(own)] if held_out else text), strict=True))
-    pairs = aligner(*zip(*own, strict=True), encoder=encoder)
-    return aligned_words(own, [(pair.links, pair.links.mT) for pair in pairs], [pair.certainty for pair in pairs])
 
 
 def _measured(align: Align, text: Sequence[SentencePair], own: Sequence[SentencePair]) -> tuple[Aligned, Row]:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from experiments.files import UserError
 from experiments.harness.options import StudyOptions
-from experiments.nmt.aligners import DIRECTIONS, aligned_words, aligner_parts, linked_words
+from experiments.nmt.aligners import DIRECTIONS, aligner_parts, link_all, linked_words, pyro_align
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import train_em
@@ -22,7 +22,6 @@ from experiments.report.statistics import Column, Runs, columns_of, paired_diffe
 from experiments.study import Finished, Study, run_study
 from guides.names import WeightsSchemeName
 from guides.options import AMORTISED, WEIGHTS
-from pyro_attention.aligner import Aligner
 from pyro_attention.analysis import alignment_error_rate, hard_alignment
 
 TASK = TranslationTask()
@@ -239,13 +238,12 @@ def _aligners_part(config: TranslationConfig, folder: Path) -> list[Part]:
         return []
     pairs, own = word_pairs(train), word_pairs(test)
     model = train_em(pairs, model="ibm1")
-    probable = Aligner.fit(*zip(*pairs, strict=True))(*zip(*own, strict=True))
+    aligned = pyro_align([*pairs, *own], own, held_out=True)
     linked = {
         "IBM Model 1": [hard_alignment(model.link_probabilities(*pair)) for pair in own],
-        "pyro-align": [pair.alignment for pair in probable],
+        "pyro-align": link_all(aligned.weights("posterior"), "geometric, mbr", gold).links,
     }
     rows = [{"aligner": name, "AER %": 100 * alignment_error_rate(found, gold).aer} for name, found in linked.items()]
-    aligned = aligned_words(own, [(pair.links, pair.links.mT) for pair in probable])
     links = linked_words(aligned, linked["pyro-align"], gold)
     diagram = reliability_panels(
         {"pyro-align": (links["mean"].clamp(0, 1), links["right"])}, confidence="probability of a link", right="right"

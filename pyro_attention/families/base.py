@@ -120,17 +120,13 @@ class OneParameterFamily(Family):
     def value(self, prior: LogWeights) -> Tensor:
         """The parameter in a shape that broadcasts against the prior's scores."""
         if self.network is not None:
-            found, who = (
-                as_float(self.network(prior)),
-                f"site '{prior.site}': {self._name} of {type(self.network).__name__}",
-            )
+            found = as_float(self.network(prior))
+            who = f"site '{prior.site}': {self._name} of {type(self.network).__name__}"
             if torch.distributions.Distribution._validate_args and not in_transform(found):
                 check_positive(who, found)
             if not broadcasts_to(found.shape, prior.full_shape):
-                expected = (
-                    f"what broadcasts to the scores {tuple(prior.full_shape)}, as [..., heads, queries, 1] if dense"
-                )
-                raise ValueError(f"{who} has shape {tuple(found.shape)}, expected {expected}")
+                shapes = f"shape {tuple(found.shape)}, expected what broadcasts to the scores {tuple(prior.full_shape)}"
+                raise ValueError(f"{who} has {shapes}, as [..., heads, queries, 1] if dense")
             return found
         value, heads = self.log_value.exp(), prior.full_shape[prior.layout.head_dim]
         if value.numel() not in (1, heads):

@@ -7,7 +7,7 @@ plate, as for vectorised particles; two more passes check this.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.guide import DRAWS, is_attention_site, run_guide
+from pyro_attention.guide import DRAWS, is_attention_site
 from pyro_attention.objectives.elbo import is_point_mass
 from pyro_attention.objectives.evidence import Draws
 from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, depth
@@ -53,11 +53,9 @@ class _Early(Run):
     sites: tuple[str, ...] = ()
 
     def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
-        with _Stop(self.sites), ExitStack() as stack:
-            for handler in around:
-                stack.enter_context(handler)
-            tracer = stack.enter_context(poutine.trace())  # a run that is stopped returns no trace of its own
-            run_guide(self.guide, *self.args, **self.kwargs)
+        tracer = poutine.trace()  # a run that is stopped returns no trace of its own
+        with _Stop(self.sites):
+            super().__call__(*around, tracer)
         return tracer.trace, None
 
 
