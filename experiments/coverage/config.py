@@ -1,7 +1,8 @@
 """Options of the scripts on coverage."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -51,6 +52,12 @@ class CoverageConfig(TrainingOptions):
     learning_rate: PositiveFloat = 0.01
     max_epochs: PositiveInt = 2
     num_samples: PositiveInt = 1000
+
+    GROUPS: ClassVar[Mapping[str, str]] = {
+        "data": "toy items form",
+        "attention": "objective family width spread kl_weight draws laplace",
+        "training": "batch_size repeats",
+    }
 
 
 COMMANDS = {

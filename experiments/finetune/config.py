@@ -1,5 +1,6 @@
 """Options of the scripts on fine-tuning."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -46,6 +47,12 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
     length: PositiveInt = 128
     keep_weights: bool = True
 
+    GROUPS: ClassVar[Mapping[str, str]] = {
+        "data": "label_noise",
+        "attention": "guide",
+        "training": "kl_warmup prior_learning_rate",
+        "output": "keep_weights",
+    }
     USED_BY: ClassVar[UsedBy] = {name: {"guide": WEIGHTS} for name in ("kl_warmup", "prior_learning_rate")}
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 """Options of the scripts on pretraining."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -62,6 +63,7 @@ class PretrainConfig(BatchOptions, SchemeOptions):
     num_samples: PositiveInt = 10
     finetune_epochs: NonNegativeInt = 0
 
+    GROUPS: ClassVar[Mapping[str, str]] = {"data": "sentences", "training": "masked finetune_epochs"}
     USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
 

@@ -136,8 +136,8 @@ CHAINS: dict[str, list[Step]] = {
              "--items 300 --max-epochs 1 --num-samples 200 --draws 4"),
     ],
     "make demo": [
-        Step(f"""{NMT} table compare --rows '["soft", "weibull", "marginal", "categorical_enum"]' --resume""",
-             f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("categorical_enum", "pyro-align")),
+        Step(f"""{NMT} table compare --rows '["soft", "weibull", "marginal"]' --resume""",
+             f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("marginal", "pyro-align")),
         Step("python -m experiments.coverage table coverage-ignorance --levels '[\"30\", \"300\"]' --num-samples 200 "
              "--seeds 3 --resume", f"{COMPARISON} --repeats 100", ("runs/table/coverage*/figures/*.png",)),
     ],
