@@ -115,8 +115,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
     r"""Fit T to validation items, :math:`\min_T -\sum_n \log \frac1S \sum_s \mathrm{softmax}(\ell_n^{(s)} / T)_{y_n}`.
 
     Without samples the NLL is convex in 1/T. With samples it is that of the averaged probabilities, which need not be
-    convex; so both are searched on a grid of log T from .01 to 100 and then by thirds, in float64. The result is
-    never worse than T = 1, and is T = 1 where nothing else is better.
+    convex; so both are searched on a grid of log T from .01 to 100, and then on finer ones around its best point, in
+    float64. The result is never worse than T = 1, and is T = 1 where nothing else is better.
 
     Args:
         logits: ``[items, classes]``, or samples of them ``[S, items, classes]``.
@@ -139,19 +139,16 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
         scores = [(sample.double() / temperature).log_softmax(-1).gather(-1, labels[:, None]) for sample in samples]
         return math.log(len(scores)) - torch.stack(scores).logsumexp(0).mean().item()
 
-    end = math.log(100.0)
-    grid = [*(-end + 2 * end * step / 64 for step in range(64)), end]
-    values = {x: nll(x) for x in (0.0, *grid)}
-    best = grid.index(min(grid, key=values.__getitem__))
-    left, right = grid[max(0, best - 1)], grid[min(64, best + 1)]
-    while right - left > 1e-8:
-        third = (right - left) / 3
-        left, right = (left, right - third) if nll(left + third) <= nll(right - third) else (left + third, right)
-    inside = (left + right) / 2
-    values[inside] = nll(inside)
-    # no change and the ends come first: of equal values, up to rounding, they say more
+    low = -math.log(100.0)
+    values = {x: nll(x) for x in (0.0, low, -low)}  # first: of equal values, up to rounding, they say more
+    width = -low / 32
+    while width > 1e-7:
+        grid = [low + step * width for step in range(65)]
+        values |= {x: nll(x) for x in grid if x not in values}
+        best = min(grid, key=values.__getitem__)
+        low, width = max(low, min(best - width, low + 62 * width)), width / 32
     least = min(values.values())
-    chosen = next(x for x in (0.0, -end, end, inside, *grid) if values[x] <= least + 1e-13 * max(1.0, least))
+    chosen = next(x for x in values if values[x] <= least + 1e-13 * max(1.0, least))
     return TemperatureScaling(math.exp(chosen))
 
 
