@@ -19,14 +19,15 @@ VERDICTS = ("better", "worse", "cannot be told")
 NO_ATTENTION = ("MC dropout", "question only", "soft, in noise")  # rows that differ in something else than attention
 _HEAD = """# Where it helps
 
-**Latent attention helps in word alignment, where it makes fewer errors than all classics but eflomal; in most other
-tasks no difference from soft attention can be told.**
+**Networks with latent attention make fewer errors in word alignment than the IBM models and the diagonal model; with
+eflomal they tie at best. In most other tasks no difference from soft attention can be told.** Not counted here: the
+aligner without a network ([tables](results/alignments.md#aligners-without-a-network)), [learned
+widths](results/coverage.md), [causal edges](results/graphs.md) and [bags](how_to/which_instance.md).
 
-The table counts every difference in `experiments/results/` that has an interval and a better side, by task;
+The table counts every difference of the studies of a task that has an interval and a better side;
 `python -m experiments.pages` writes this page.
 
-A row is *better* or *worse* if the whole 95 % interval of the difference lies on one side of zero, else it *cannot be
-told*. Intervals over seeds are Student's t, and are widened by Bonferroni's correction for the number of differences
+A difference is *better* or *worse* if its whole 95 % interval lies on one side of zero, else it *cannot be told*. Intervals over seeds are Student's t, and are widened by Bonferroni's correction for the number of differences
 in their study and by the rounding of the numbers; intervals over resampled test sentences are not corrected. What
 cannot be told is not shown to be small: with three seeds and many differences the corrected intervals are wide.
 """

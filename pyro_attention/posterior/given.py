@@ -152,10 +152,11 @@ class WeightedPosterior:
         bad = ~self.trusted
         if bad.any():
             least = self.effective_sample_size.min().item()
-            worst = self.pareto_k.nan_to_num(nan=-math.inf, posinf=math.inf).max().item()
+            known = self.pareto_k[~self.pareto_k.isnan()]
+            worst = f"{known.max().item():.2f}" if len(known) else "unknown"
             warnings.warn(
                 f"draws given the observations cannot be trusted in {bad.sum().item()} of {bad.numel()} items (least "
-                f"effective sample size {least:.1f} of {len(self.log_weights)}, largest Pareto k {worst:.2f}); take "
+                f"effective sample size {least:.1f} of {len(self.log_weights)}, largest Pareto k {worst}); take "
                 f"more draws, or a guide that sees the observations (Amortised); weighted_posterior tells which items",
                 UnreliableWeights,
                 stacklevel=4,
