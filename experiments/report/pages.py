@@ -27,9 +27,10 @@ widths](results/coverage.md), [causal edges](results/graphs.md) and [bags](how_t
 The table counts every difference of the studies of a task that has an interval and a better side;
 `python -m experiments.pages` writes this page.
 
-A difference is *better* or *worse* if its whole 95 % interval lies on one side of zero, else it *cannot be told*. Intervals over seeds are Student's t, and are widened by Bonferroni's correction for the number of differences
-in their study and by the rounding of the numbers; intervals over resampled test sentences are not corrected. What
-cannot be told is not shown to be small: with three seeds and many differences the corrected intervals are wide.
+A difference is *better* or *worse* if its whole 95 % interval lies on one side of zero, else it *cannot be told*.
+Intervals over seeds are Student's t, and are widened by Bonferroni's correction for the number of differences in their
+study and by the rounding of the numbers; intervals over resampled test sentences are not corrected. What cannot be told
+is not shown to be small: with three seeds and many differences the corrected intervals are wide.
 """
 
 
