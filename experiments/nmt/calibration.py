@@ -77,14 +77,15 @@ def perplexity(networks: Sequence[Trained], text: ParallelText, *, runs: int = 1
 
 def calibration(networks: Sequence[Trained], text: ParallelText) -> dict[str, float]:
     """Metrics of the mean probabilities of networks of one scheme, by ``"<kind>_<reading>_<measure>"``."""
-    config, tables = networks[0].config, dict[str, list[list[Tensor]]]()
+    config, tables = networks[0].config, dict[str, list[Sequence[Tensor]]]()
     for trained in networks:
         pairs = aligned_pairs(trained, text, num_samples=config.num_samples, exact=True)
         # alignments have a prior beside their posterior, weights a posterior of alignments beside them
-        weights, given = [pair.posterior.mean(0) for pair in pairs], [pair.exact for pair in pairs]
-        before = weights if given[0] is not None else [pair.prior for pair in pairs]
-        for name, table in {"before": before, "given": weights if given[0] is None else given}.items():
-            tables.setdefault(f"mean_{name}", []).append(table)
+        weights = [pair.posterior.mean(0) for pair in pairs]
+        given = [pair.exact for pair in pairs if pair.exact is not None]
+        before = weights if given else [pair.prior for pair in pairs if pair.prior is not None]
+        tables.setdefault("mean_before", []).append(before)
+        tables.setdefault("mean_given", []).append(given or weights)
     found = {"mean_ppl": perplexity(networks, text)} if len(networks) > 1 else {}
     if networks[0].is_random:
         low, high = zip(*(equal_tailed(pair.posterior, LEVEL)[1:] for pair in pairs), strict=True)
