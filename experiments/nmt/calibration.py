@@ -30,13 +30,13 @@ from pyro_attention.posterior.predictive import seeded
 LEVEL = 0.9
 _DROPPED = 20  # runs with dropout
 _READINGS = {
-    "before": "the word is seen: the mean weights, or the prior alignment",
-    "given": "the word is seen, by Bayes' rule for the source word that explains it",
+    "before": "before the word is seen: by the mean weights, or the prior alignment",
+    "given": "once the word is seen: by Bayes' rule for the source word that explains it",
 }
 _MEASURES = {
     "aer": "alignment error rate of the most probable links",
     "ece": "expected calibration error of the most probable link of every word that has one",
-    "coverage": f"share of a word's known links in its smallest set of source words of mass {LEVEL}, mean over words,",
+    "coverage": f"share of a word's known links in its smallest set of source words of mass {LEVEL}, mean over words",
     "mass": "mean mass of these sets",
     "size": "mean number of source words in these sets",
 }
@@ -114,7 +114,7 @@ class CalibrationTask(TranslationTask):
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
         texts = {"ppl": "perplexity per word piece of the test text", "width": "mean over words of the widest interval"}
         texts |= {
-            f"{one}_{name}": f"{text} {said}" for one, said in _READINGS.items() for name, text in _MEASURES.items()
+            f"{one}_{name}": f"{text}, {said}" for one, said in _READINGS.items() for name, text in _MEASURES.items()
         }
         ours = {
             name: texts[kind] for name in metrics if (kind := name.partition("_")[2]) in texts and name[:5] != "test_"
