@@ -29,11 +29,11 @@ from pyro_attention.posterior.predictive import seeded
 
 LEVEL = 0.9
 _DROPPED = 20  # runs with dropout
-_READINGS = {
-    "before": "before the word is seen: by the mean weights, or the prior alignment",
-    "given": "once the word is seen: by Bayes' rule for the source word that explains it",
-}
-_MEASURES = {
+_KINDS = ("mean", "weighted", "dropout")  # of the probabilities of links
+_READINGS = ("before", "given")  # the word is seen, by Bayes' rule for the source word that explains it
+_DEFINITIONS = {
+    "ppl": "perplexity per word piece of the test text",
+    "width": "mean over words of the widest 90 % interval of a weight",
     "aer": "alignment error rate of the most probable links",
     "ece": "expected calibration error of the most probable link of every word that has one",
     "coverage": f"share of a word's known links in its smallest set of source words of mass {LEVEL}, mean over words",
@@ -112,13 +112,7 @@ class CalibrationTask(TranslationTask):
         return {**metrics, "mean_ppl": metrics["test_ppl"], **calibration([trained], data["test"])}, translations
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        texts = {"ppl": "perplexity per word piece of the test text", "width": "mean over words of the widest interval"}
-        texts |= {
-            f"{one}_{name}": f"{text}, {said}" for one, said in _READINGS.items() for name, text in _MEASURES.items()
-        }
-        ours = {
-            name: texts[kind] for name in metrics if (kind := name.partition("_")[2]) in texts and name[:5] != "test_"
-        }
+        ours = {name: _DEFINITIONS.get(name.split("_")[-1], "") for name in metrics if name.split("_")[0] in _KINDS}
         return {**super().definitions({name: metrics[name] for name in metrics.keys() - ours.keys()}), **ours}
 
 
@@ -128,13 +122,8 @@ def _ensemble(finished: Finished) -> list[Part]:
     networks = [load_trained(Path(str(config.out)), device=config.device) for config in configs]
     found = calibration(networks, load_text(configs[0], "test"))
     columns = [replace(one, metric=one.metric.replace("{kind}", "mean")) for one in (*COLUMNS, *MORE)]
-    return [
-        Part(
-            "Ensemble",
-            f"The {len(networks)} networks of soft attention as one.",
-            summary_rows("row", {"ensemble": [found]}, columns),
-        )
-    ]
+    rows = summary_rows("row", {"ensemble": [found]}, columns)
+    return [Part("Ensemble", f"The {len(networks)} networks of soft attention as one.", rows)]
 
 
 COLUMNS = (Column("AER %", "{kind}_before_aer", 1, 100, better="lower"),)
@@ -142,9 +131,9 @@ MORE = (
     Column("perplexity", "{kind}_ppl"),
     Column("AER % given y", "{kind}_given_aer", 1, 100),
     *(
-        Column(f"{name}{' given y' * (reading == 'given')}", f"{{kind}}_{reading}_{measure}")
+        Column(f"{measure.replace('ece', 'ECE')}{' given y' * (reading == 'given')}", f"{{kind}}_{reading}_{measure}")
         for reading in _READINGS
-        for name, measure in {"ECE": "ece", "coverage": "coverage", "mass": "mass", "size": "size"}.items()
+        for measure in ("ece", "coverage", "mass", "size")
     ),
     Column("width", "{kind}_width"),
 )
