@@ -53,7 +53,7 @@ print(f"largest difference: {(after - before).abs().max():.1e}")
 # -----
 #
 # The classification head says what is observed: with labels, the model is a Pyro model with the site ``labels``. The KL
-# is a sum over all weights of all layers, so its weight is small. The concentration of 10 is a regulariser that you
+# is a sum over all weights of all layers, so its weight is small. The concentration of 10 is a regularizer that you
 # choose, as a rate of dropout is: the width of the weights is not learned.
 
 from pyro_attention import AttentionELBO, AttentionGuide, Weibull

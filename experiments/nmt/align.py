@@ -19,6 +19,7 @@ from experiments.sequence.own_text import refuse_to_replace, write_lines
 from pyro_attention.analysis import Alignment, alignment_error_rate
 from pyro_attention.analysis.inputs import equal_tailed
 from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.families.distribution import LogWeights
 
 COLUMNS = ("line", "source", "target", "source_word", "target_word", "prior", "posterior", "low", "high", "link")
 _LEAST = 0.01  # links whose prior and posterior are below it are left out
@@ -97,8 +98,8 @@ def _turned(config: AlignConfig, trained: Trained) -> Trained:
 
 
 def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
-    """Alignments of the text, with the exact posterior in place of an inference network's where that is asked for."""
-    if config.exact and trained.family.kind != CategoricalAlignment.kind:
+    """Alignments of the text, with the posterior of z in place of another where that is asked for."""
+    if config.exact and trained.model.attention.prior.kind not in (CategoricalAlignment.kind, LogWeights.kind):
         raise UserError(
             f"{trained.config.out} was trained with guide {trained.config.guide}, whose weights cannot be summed out; "
             f"leave out --exact"

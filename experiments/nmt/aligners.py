@@ -42,6 +42,7 @@ from pyro_attention.analysis import (
     read_pharaoh,
 )
 from pyro_attention.analysis.inputs import equal_tailed
+from pyro_attention.families.alignment import CategoricalAlignment
 
 RESAMPLES = 5000
 COVERAGE = (0.5, 0.7, 0.9)
@@ -352,7 +353,8 @@ def _network(config: TranslationConfig) -> dict[str, list[PairAlignment]]:
     trained, found = load_trained(Path(str(config.out)), device=config.device), {}
     for split in ("val", "test"):
         text, count = load_text(config, split), config.num_samples
-        pairs = aligned_pairs(trained, text, num_samples=count, exact=split == "test")
+        exact = split == "test" and trained.family.kind == CategoricalAlignment.kind
+        pairs = aligned_pairs(trained, text, num_samples=count, exact=exact)
         # the prior of Bayesian attention sees the source alone, is the same for every target word and aligns nothing
         found[split] = [replace(pair, prior=None) for pair in pairs] if predicts_by_posterior(trained) else pairs
     return found

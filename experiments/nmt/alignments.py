@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 from tqdm import tqdm
@@ -30,7 +31,7 @@ class PairAlignment:
     target: list[str]  # M words
     prior: Tensor | None  # its mean [M, N]; None where it is the same for all words, or under soft attention
     posterior: Tensor  # [S, M, N]
-    exact: Tensor | None = None  # [M, N], where it was asked for and the posterior is that of an inference network
+    exact: Tensor | None = None  # [M, N], where it was asked for and the posterior is none of z given y
 
     @property
     def links(self) -> Alignment:
@@ -46,16 +47,18 @@ def aligned_pairs(
     exact: bool = False,
     entropies: EntropySums | None = None,
     progress: bool = False,
+    **drawing: Any,
 ) -> list[PairAlignment]:
     """Word alignments of all sentence pairs, in the order of the text.
 
-    ``exact`` as of :func:`experiments.sequence.alignments.align_batch`; the entropies are summed where they are given.
+    ``exact`` and ``drawing`` as of :func:`experiments.sequence.alignments.align_batch`; the entropies are summed where
+    they are given.
     """
     null = trained.model.null_word is not None
     pairs = dict[int, PairAlignment]()
     bar = tqdm(desc="aligning", total=len(text), unit="sentence", disable=not progress)
     for batch in batches(trained, text):
-        found = align_batch(trained, batch, num_samples=num_samples, exact=exact)
+        found = align_batch(trained, batch, num_samples=num_samples, exact=exact, **drawing)
         if entropies is not None:
             entropies.add(trained, batch, found)
         for row, index in enumerate(batch.indices.tolist()):

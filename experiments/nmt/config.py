@@ -198,7 +198,8 @@ class AlignConfig(FileOptions):
             that choose nothing by gold links) or the mean of their probabilities.
         threshold: Choose every link with a larger probability. When omitted: the most probable source word of each
             target word, or for combined probabilities minimum Bayes risk under the alignment error rate.
-        exact: Take the exact posterior in place of that of an inference network.
+        exact: Take the exact posterior in place of that of an inference network, or in place of soft or random weights
+            the probability that a source word, by itself, explains the target word.
         gold: File of gold links, Pharaoh (i-j sure, ipj possible) or NAACL format, to score against.
         gold_index: What its first word counts as; 0 for Pharaoh and 1 for NAACL when omitted.
         gold_order: Which side stands on the left of its links.

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from experiments.files import UserError
 from experiments.harness.options import StudyOptions
 from experiments.nmt.aligners import DIRECTIONS, aligner_parts, link_all, linked_words, pyro_align
+from experiments.nmt.calibration import CALIBRATION
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import train_em
@@ -422,7 +423,7 @@ _ALL = (
     NORMALIZED, MULTI30K, MULTI30K_SCRATCH, TED_SCRATCH, EUROPARL, HANSARDS, _ablations(HANSARDS, jumps=False),
     _ablations(EUROPARL, jumps=False, prior_from="words", null_word=False),
 )  # fmt: skip
-STUDIES = {"compare": TOY, **{study.name: study for study in _ALL}}
+STUDIES = {"compare": TOY, CALIBRATION.name: CALIBRATION, **{study.name: study for study in _ALL}}
 
 
 def table(options: StudyOptions) -> dict[str, float]:

@@ -23,6 +23,7 @@ from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategorical
+from pyro_attention.posterior.exact import posterior_attention
 from pyro_attention.posterior.predictive import seeded
 
 _CHUNK = 32  # posterior samples that are drawn in one pass
@@ -37,11 +38,13 @@ class BatchAlignment:
 
     prior: Tensor | None  # its mean [B, M, N]; None where it is the same for all keys, or under soft attention
     posterior: Tensor  # samples [S, B, M, N], or its mean where that is exact, with S = 1
-    exact: Tensor | None = None  # [B, M, N], where it was asked for and the posterior is an inference network's
+    exact: Tensor | None = None  # [B, M, N], where it was asked for and the posterior is none of z given y
 
 
 @torch.no_grad()
-def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int, exact: bool = False) -> BatchAlignment:
+def align_batch(
+    trained: AnyTrained, batch: Batch, *, num_samples: int, exact: bool = False, **drawing: Any
+) -> BatchAlignment:
     """Prior and posterior alignment of the pieces of a batch, given its target sentences.
 
     ============================== ==================================================================
@@ -55,19 +58,20 @@ def align_batch(trained: AnyTrained, batch: Batch, *, num_samples: int, exact: b
 
     Where the decoder is fed with sampled contexts, it is fed with the expected one here, as for perplexity and
     decoding. ``exact`` asks also for the posterior of the second row where there is an inference network of alignments
-    that can be summed out; it takes a pass over the output layer for every key.
+    that can be summed out, and for :func:`posterior_attention` of the last two; it takes a pass over the output layer
+    for every key. ``drawing`` are options of :func:`sample_posterior`, such as its noise, for the last two.
     """
     trained.module.eval()
     trained_with = trained.model.input_feed
     if trained_with == "sampled":
         trained.model.input_feed = "expected"
     try:
-        return _align_batch(trained, batch, num_samples, exact=exact)
+        return _align_batch(trained, batch, num_samples, exact, drawing)
     finally:
         trained.model.input_feed = trained_with
 
 
-def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, *, exact: bool) -> BatchAlignment:
+def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, exact: bool, drawing: Any) -> BatchAlignment:
     arguments = model_arguments(batch)
     nodes: Any = trained.guide.run(*arguments).trace.nodes
     site = nodes["alignment"]
@@ -75,10 +79,14 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, *, exact: 
     fixed = isinstance(trained.model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
     mean = None if fixed else prior.mean_weights.squeeze(-2)
     if prior.kind != CategoricalAlignment.kind:
-        count = 1 if isinstance(family, Soft) else num_samples
+        count = 1 if isinstance(family, Soft) and not drawing else num_samples
+        explains = exact and prior.kind == LogWeights.kind  # of a Dirichlet posterior there is no such reading
         with seeded(trained.config.seed):
-            samples = sample_posterior(trained.guide, *arguments, num_samples=count, chunk_size=_CHUNK)
-        return BatchAlignment(mean, samples["alignment"].squeeze(-2))
+            drawing = {"num_samples": count, "chunk_size": _CHUNK, **drawing}
+            samples = sample_posterior(trained.guide, *arguments, **drawing)
+            found = posterior_attention(trained.guide, *arguments, num_samples=min(count, _CHUNK)) if explains else {}
+        summed = found["alignment"].squeeze(-2) if explains else None
+        return BatchAlignment(mean, samples["alignment"].squeeze(-2), summed)
     if not isinstance(family, Amortised):
         return BatchAlignment(mean, _exact_alignment(trained, batch).unsqueeze(0))
     summed = _exact_alignment(trained, batch) if exact else None

@@ -58,7 +58,9 @@ class Coverage:
             ax = Figure(figsize=(5, 3), layout="constrained").subplots()
         counts, share = _counts(self.ranks, self.num_draws, self.bins), 1 / self.bins
         error = 2.58 * (share * (1 - share) / len(self.ranks)) ** 0.5
-        ax.axhspan(share - error, share + error, color="0.85", label="99 % of an exact posterior")
+        # over the bars, so that both of its ends are seen
+        band = ax.axhspan(share - error, share + error, color="0.5", alpha=0.35, zorder=2, linewidth=0)
+        band.set_label("99 % of an exact posterior")
         edges, heights = (torch.arange(self.bins) / self.bins).tolist(), (counts / len(self.ranks)).tolist()
         ax.bar(edges, heights, 1 / self.bins, align="edge", color="#1b6ca8", edgecolor="white")
         stated = ", ".join(f"{level:.0%}: {found:.3f}" for level, found in self.coverage.items())

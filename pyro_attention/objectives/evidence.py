@@ -112,8 +112,8 @@ class EvidenceELBO(AttentionELBO):
         if torch.distributions.Distribution._validate_args and (count := (~bounds.isfinite()).sum().item()):
             raise ValueError(
                 f"the log evidence of {count} of {bounds.numel()} items is NaN or infinite: all of their "
-                f"{self.num_particles} weights vanish, or an observation is NaN; hide missing observations by "
-                f"poutine.mask, or give the likelihood more noise"
+                f"{self.num_particles} weights vanish, or an observation is NaN; put a number in place of missing "
+                f"observations and hide them by poutine.mask, or give the likelihood more noise"
             )
         return -torch.as_tensor(scale_and_mask(bounds, scale=scale)).sum()
 

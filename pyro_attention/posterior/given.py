@@ -194,6 +194,7 @@ def _pareto_k(log_weights: Tensor) -> Tensor:
 def _shape(log_weights: Tensor, size: int) -> float:
     largest = (log_weights - log_weights.max()).exp().topk(size + 1).values.flip(0)
     tail = largest[1:] - largest[0]
-    if tail[size // 4] > 0:
-        return float(fit_generalized_pareto(tail)[0])
-    return math.inf if tail[-1] > 0 else math.nan  # a few weights beside ties or zeros; nothing but ties
+    if tail[-1] < 1e-5:  # nothing but ties, up to rounding
+        return math.nan
+    # Pyro divides by the tail's quarter, which is zero where a few weights stand beside ties or zeros
+    return float(fit_generalized_pareto(tail)[0]) if tail[int(size / 4 - 0.5)] > 0 else math.inf

@@ -178,6 +178,7 @@ class Returns(nn.Module):
             torch.tensor([[[1.0], [0.0]]]),
             "site 'attention': concentration of Returns has an entry 0.0, expected positive",
         ),
+        (torch.tensor(-1.0), "has an entry -1.0"),
         (torch.tensor(math.inf), "has an entry inf"),
         (torch.tensor(math.nan), "has an entry nan"),
         (torch.ones(1, 3, 1), r"has shape \(1, 3, 1\), expected what broadcasts to the scores"),

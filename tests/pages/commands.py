@@ -81,6 +81,7 @@ STUDIES = (
     (f"{NMT} table translation-multi30k-from-scratch",
      f"--rows [soft,marginal] {TRANSLATIONS} --selective-pairs 2 --out-of-domain [tatoeba]"),
     (f"{NMT} table translation-toy-normalizers", TRANSLATIONS),
+    (f"{NMT} table coverage-translation", f"{TRANSLATIONS} --rows [soft,evidence]"),
     (f"{NMT} table alignment-europarl_de_en --data-root DIR", f"{SMALL} --max-epochs 1"),
     (f"{CAPTIONING} table compare-flickr8k", f"{CAPTIONED} --rows [soft,weibull] --size 32"),
     (f"{CAPTIONING} table flickr8k --encoder-weights mobilenet_v2_imagenet.safetensors",

@@ -5,13 +5,16 @@ import re
 from functools import partial
 
 import pytest
+import torch
 
 from experiments.datasets.text import parallel
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.harness.folder import saved_options
 from experiments.harness.options import StudyOptions
+from experiments.nmt.calibration import statements
 from experiments.nmt.studies import claim_parts, claims, table
 from experiments.report.report import read_results
+from pyro_attention.analysis import GoldAlignment
 
 TINY = {"train_pairs": 16, "test_pairs": 6, "hidden": 8, "embedding": 8, "vocabulary": 300, "num_samples": 2, "beam": 1}
 
@@ -75,6 +78,17 @@ def test_aligners(study):
     for row in parts["Alignment error rates"].rows:
         assert 0 <= row["chosen"].mean <= 100
     assert "has the largest agreement of both directions" in parts["Alignment error rates"].text
+
+
+def test_statements_on_known_links():
+    """By hand: two words with links, one of them with two, of which the set of mass .9 holds one; and one without."""
+    weights = torch.tensor([[0.6, 0.35, 0.05], [0.02, 0.95, 0.03], [1.0, 0.0, 0.0]])
+    found = statements([weights], [GoldAlignment(frozenset({(0, 0), (2, 0), (0, 1)}))])
+    assert found["coverage"] == (0.5 + 0) / 2
+    assert found["mass"] == pytest.approx((0.95 + 0.95) / 2)
+    assert found["size"] == (2 + 1) / 2
+    assert found["aer"] == pytest.approx(1 - 2 / 6)  # one of three links is right
+    assert found["ece"] == pytest.approx((abs(0.6 - 1) + abs(0.95 - 0)) / 2)
 
 
 def rows(names, numbers):
