@@ -67,7 +67,8 @@ def test_an_empty_bag_has_no_reason_and_a_bag_of_one_a_certain_one():
 
 
 def test_scores_of_edges_are_those_of_test_nodes_with_real_and_added_ones():
-    data, real = graphs.houses(0)
+    (data, real), (again, _) = graphs.houses(0), graphs.houses(0)
+    assert torch.equal(data.edge_index, again.edge_index)
     assert real.sum() == 60 * 12
     everything = torch.cat([real, torch.zeros(data.edge_index.size(1) - len(real), dtype=torch.bool)]).float() + 0.1
     found = graphs.scores(data, real, (everything, 0.5), (everything, 0.5))
