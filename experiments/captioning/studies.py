@@ -23,7 +23,7 @@ from experiments.report.report import Part
 from experiments.report.statistics import Column, Estimate, Row, summarize
 from experiments.sequence.model import AnyTrained
 from experiments.study import Block, Finished, Study, run_search, run_study
-from guides.rows import LEGEND, rows
+from guides.rows import EVIDENCE, LEGEND, rows
 from pyro_attention.posterior.predictive import seeded
 
 ESTIMATORS = ("closed_form", "sampled")
@@ -130,9 +130,9 @@ FLICKR8K = Study(
     title="Captions of photographs: flickr8k, mobilenet_v2",
     about=ABOUT,
     text=(
-        f"{LEGEND} hard: one region a word, by the score function. {_FROM_SOFT} Features of a MobileNetV2 that was "
-        "trained on ImageNet. Three settings of LC and WC were tried on the validation photographs (`python -m "
-        "experiments.captioning search flickr8k`), and the best is that of LF and WF too: KL weight .01, scale .1, "
+        f"{LEGEND} {EVIDENCE} hard: one region a word, by the score function. {_FROM_SOFT} Features of a MobileNetV2 "
+        "that was trained on ImageNet. Three settings of LC and WC were tried on the validation photographs (`python "
+        "-m experiments.captioning search flickr8k`), and the best is that of LF and WF too: KL weight .01, scale .1, "
         f"concentration 10. {_SCORED} Relative entropy: of the mean posterior weights, 1 is uniform. Paper: BLEU-4 / "
         "ROUGE-L / CIDEr of Table 3 of Bayesian Attention Modules, on COCO with regions of a detector, for the order "
         "of the rows alone."
@@ -142,7 +142,7 @@ FLICKR8K = Study(
     rows={
         **rows(("soft",)),
         "hard": {"guide": "hard_sample"},
-        **rows(("LC", "LF", "WC", "WF"), {"LC": _L, "LF": _L, "WC": _W, "WF": _W}),
+        **rows(("LC", "LF", "WC", "WF", "evidence"), {"LC": _L, "LF": _L, "WC": _W, "WF": _W}),
     },
     options=_PHOTOGRAPHS | _WIDE | {"learning_rate": 1e-3, "max_epochs": 4, "precision": "bf16-mixed"},
     columns=(BLEU[0], BLEU[3], *SCORES, PERPLEXITY),

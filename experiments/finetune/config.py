@@ -9,17 +9,18 @@ from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFl
 
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
-from guides.options import WEIGHTS, PosteriorOptions, UsedBy
+from guides.options import WEIGHTS, SchemeOptions, UsedBy
 
 Pooling = Literal["head", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuneOptions(BatchOptions, PosteriorOptions):
-    """How to fine-tune a pretrained transformer, all of it, with its own rates of dropout, by the ELBO.
+class FineTuneOptions(BatchOptions, SchemeOptions):
+    """How to fine-tune a pretrained transformer, all of it, with its own rates of dropout.
 
-    The evidence by several draws is no choice: they come in one pass, and these models do not broadcast over draws.
+    By the ELBO all attention is random; by the evidence that of the last layer alone is, where the copies of a batch,
+    one a draw, part: many layers would need far more draws, and each draw the whole network.
 
     Args:
         model: Folder of the pretrained model and its tokenizer, or its name on the hub; it has to be given.
@@ -53,7 +54,10 @@ class FineTuneOptions(BatchOptions, PosteriorOptions):
         "training": "kl_warmup prior_learning_rate",
         "output": "keep_weights",
     }
-    USED_BY: ClassVar[UsedBy] = {name: {"guide": WEIGHTS} for name in ("kl_warmup", "prior_learning_rate")}
+    USED_BY: ClassVar[UsedBy] = {
+        "kl_warmup": {"guide": WEIGHTS, "objective": ("elbo",)},
+        "prior_learning_rate": {"guide": WEIGHTS},
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

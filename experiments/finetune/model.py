@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import pyro
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import DataLoader, Dataset
 from transformers import AutoConfig, AutoTokenizer, get_linear_schedule_with_warmup
 from transformers.utils import logging
@@ -25,10 +27,10 @@ from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
 from experiments.harness.callbacks import weights_file
 from experiments.harness.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
 from experiments.run import Task
-from pyro_attention import AttentionELBO, AttentionGuide, predict
-from pyro_attention.families.base import FAMILIES
+from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
+from pyro_attention.objectives.evidence import ItemWeights, item_weights
 from pyro_attention.posterior.sampling import Noise
 from pyro_attention.schedules import Linear
 
@@ -133,6 +135,41 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
 # training
 
 
+class CopiesEvidence(EvidenceELBO):
+    """:class:`EvidenceELBO` of a model that does not broadcast over draws: each draw has a copy of the batch.
+
+    The copies part at the last of the ``layers``, whose noise, dropout included, is that of a draw; what is ahead of it
+    is computed once.
+    """
+
+    def __init__(self, draws: int, layers: Sequence[nn.Module]) -> None:
+        super().__init__(draws, max_plate_nesting=1)
+        self.size = 0  # of the batch, while there are copies
+        for layer in layers:
+            changed = self._copy if layer is layers[-1] else self._first
+            layer.register_forward_pre_hook(partial(self._inputs, changed), with_kwargs=True)
+
+    def _inputs(self, changed: Callable[[Tensor], Tensor], _: nn.Module, *inputs: Any) -> Any:
+        return tree_map_only(Tensor, changed, inputs) if self.size else None
+
+    def _first(self, one: Tensor) -> Tensor:
+        return one[: self.size]
+
+    def _copy(self, one: Tensor) -> Tensor:
+        return torch.cat([one] * self.num_particles) if len(one) == self.size else one
+
+    def _draw(self, model: Any, guide: Any, args: Any, kwargs: Any, *_: Any) -> ItemWeights:
+        self.size = len(tree_leaves(args)[0])
+        try:
+            seen, drawn = self._get_trace(model, guide, *tree_map_only(Tensor, self._copy, (args, kwargs)))
+        finally:
+            self.size = 0
+        self._elbo_particle(seen, drawn)  # for its checks
+        latent = [(site, seen.nodes[name]["fn"]) for name, site in drawn.nodes.items() if site["type"] == "sample"]
+        items = item_weights(latent, [seen.nodes[name] for name in seen.observation_nodes])
+        return replace(items, log_weights=items.log_weights.unflatten(-1, (self.num_particles, -1)))
+
+
 class FineTuning(ELBOTraining):
     """Trains a pretrained network by AdamW, with a learning rate that rises and then falls.
 
@@ -225,21 +262,24 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         pyro.set_rng_seed(config.seed)
         network: Any = load_network(config, self.head, **self.output(config))
         network.train()  # it is loaded in evaluation mode, without dropout
-        guide: Any = no_guide
-        weibull = config.guide == "weibull"
-        if config.guide != "soft":
-            with user_errors(ValueError):
-                network = bayesian(network, prior=f"{'gamma' if weibull else config.guide}_{config.prior}")
-        model = self.wrap(config, network)
-        if config.guide != "soft":
-            family: Any = FAMILIES[config.guide]
-            guide = AttentionGuide(model, family(config.concentration if weibull else config.scale))
         steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
         sizes = network.config
         weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(length**2 for length in lengths)
         warmup, weight = round(config.kl_warmup * steps), config.kl_weight / weights  # of the attention of an example
+        scheme = config.build_scheme(kl_weight=Linear(warmup, weight) if warmup else weight, plates=1)
+        guide, elbo, sites = cast(Any, no_guide), cast(Any, scheme.elbo), "*"
+        if config.guide != "soft" and config.objective == "evidence":
+            layers = getattr(getattr(network.base_model, "encoder", None), "layer", None)
+            if layers is None:
+                raise UserError(f"objective is evidence, but {type(network).__name__} has not the layers of BERT")
+            elbo, sites = CopiesEvidence(config.draws, layers), f"*encoder.layer.{len(layers) - 1}.*"
+        if config.guide != "soft":
+            with user_errors(ValueError):  # a prior is shared by the heads
+                network = bayesian(network, prior=lambda width: scheme.prior(width, 1), sites=sites)
+        model = self.wrap(config, network)
+        if config.guide != "soft":
+            guide = AttentionGuide(model, scheme.family)
         pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
-        elbo = AttentionELBO(kl_weight=Linear(warmup, weight) if warmup else weight)
         module = self.training(model, guide, elbo, config).to(resolve_device(config.device))
         return Tuned(config, module, tokenizer)
 

@@ -18,7 +18,7 @@ from experiments.finetune.questions import QaTask
 from experiments.report.report import Part
 from experiments.report.statistics import Column, Difference, Row
 from experiments.study import Block, Finished, Study, run_search, run_study
-from guides.rows import LEGEND, rows
+from guides.rows import EVIDENCE, LEGEND, rows
 
 RESAMPLES = 2000
 DROPOUT = "MC dropout"
@@ -30,11 +30,11 @@ GRID: Mapping[str, tuple[dict[str, float], ...]] = {
 }  # fmt: skip
 # The spreads are the better ones on the validation part of STS-B with MiniLM, those of WC and LC, which WF and LF take
 # too. The KL weight is small enough for the labels to count most: the KL of a weight begins at some five nats.
-ROWS = rows(("soft", "WF", "WC", "LF", "LC"), {row: settings[0] for row, settings in GRID.items()})
+ROWS = rows(("soft", "WF", "WC", "LF", "LC", "evidence"), {row: settings[0] for row, settings in GRID.items()})
 
 _ROWS_TEXT = (
-    f"{LEGEND} Probabilities of these rows are means over {{config.num_samples}} posterior samples. {DROPOUT}: the "
-    "networks of soft, with means over as many dropout masks."
+    f"{LEGEND} {EVIDENCE} It is in the last layer alone. Probabilities of these rows are means over "
+    f"{{config.num_samples}} posterior samples. {DROPOUT}: the networks of soft, with means over as many dropout masks."
 )
 _TRAINED = (
     "{config.max_epochs} epochs, the last of which is kept, AdamW with learning rate {config.learning_rate:g} (prior "
@@ -106,7 +106,7 @@ GLUE = Study(
     options={"max_epochs": 3, "num_samples": 5, "precision": "bf16-mixed", "pooling": "pair", "keep_weights": False},
     rows=ROWS,
     shows={DROPOUT: "soft"},
-    kinds={DROPOUT: "mc_dropout", **dict.fromkeys(("WF", "WC", "LF", "LC"), "attention")},
+    kinds={DROPOUT: "mc_dropout", **dict.fromkeys(("WF", "WC", "LF", "LC", "evidence"), "attention")},
     wide=True,
     columns=(),
     **_of("mrpc", "rte", "cola", "stsb"),

@@ -35,7 +35,7 @@ class NeuralProcessConfig(TrainingOptions):
     draws: PositiveInt = 8
     functions: PositiveInt = 8000
     batch_size: PositiveInt = 8
-    steps: PositiveInt = 1000
+    steps: PositiveInt = 3000
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 5
     num_samples: PositiveInt = 32

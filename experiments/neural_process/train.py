@@ -88,7 +88,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     ", Weibull 300": {"objective": "elbo"},
     ", Weibull 10": {"objective": "elbo", "concentration": 10.0},
     ", evidence": {"objective": "evidence"},
-    ", as long as evidence": {"steps": 3000},
+    ", as long as evidence": {"steps": 9000},
 }
 _QUIET = ("heads, then contexts, Weibull 300", "heads, then contexts, evidence")
 NEURAL_PROCESS = Study(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyro
 import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc
@@ -26,7 +27,7 @@ def houses(seed: int) -> tuple[GraphData, Tensor]:
     from torch_geometric.datasets import ExplainerDataset
     from torch_geometric.datasets.graph_generator import BAGraph
 
-    torch.manual_seed(seed)
+    pyro.set_rng_seed(seed)  # PyG takes NumPy's random numbers too
     graph = ExplainerDataset(BAGraph(300, 5), "house", num_motifs=60)[0]
     split = random_split(graph.y, seed, per_class=30, validation=120)
     data = GraphData("houses", torch.zeros(len(graph.y), 1), graph.y, graph.edge_index, num_classes=4, **split)
@@ -41,6 +42,7 @@ def cora(config: GraphsConfig, seed: int) -> tuple[GraphData, Tensor]:
     order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(seed))
     half, ninth = data.num_nodes // 2, data.num_nodes // 9
     masks = split_masks(data.num_nodes, *order.tensor_split([half, half + ninth]))
+    torch.manual_seed(seed)
     words, _, _ = torch.pca_lowrank(data.features.to_dense(), min(COMPONENTS, *data.features.shape))
     features = words * len(words) ** 0.5
     real = torch.ones(data.edge_index.size(1), dtype=torch.bool)

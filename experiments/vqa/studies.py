@@ -19,7 +19,7 @@ from experiments.report.statistics import Column, Estimate, Row, paired_differen
 from experiments.study import Block, Finished, Study, run_search, run_study
 from experiments.vqa.model import Answered, load_questions, load_words
 from experiments.vqa.train import UNCERTAINTIES, VQATask, accuracies
-from guides.rows import LEGEND, rows
+from guides.rows import EVIDENCE, LEGEND, rows
 from pyro_attention.analysis import decompose_uncertainty
 
 TASK = VQATask()
@@ -47,7 +47,7 @@ GRID = {
 }
 # The best of them on validation questions about digits, and for fixed priors too.
 _L, _W = GRID["LC"][2], GRID["WC"][3]
-POSTERIORS = rows(("soft", "LF", "LC", "WF", "WC"), {"LF": _L, "LC": _L, "WF": _W, "WC": _W})
+POSTERIORS = rows(("soft", "LF", "LC", "WF", "WC", "evidence"), {"LF": _L, "LC": _L, "WF": _W, "WC": _W})
 NOISY = {f"{row}, in noise": {**POSTERIORS[row], "feature_noise": 0.5} for row in ("soft", "WC")}
 
 
@@ -150,9 +150,9 @@ def _mcan(dataset: str, **options: Any) -> Study:
         name=f"vqa-{dataset}",
         title=f"Bayesian Attention Modules, Table 2: MCAN on {dataset}",
         about=ABOUT,
-        text=f"{LEGEND} Every attention of MCAN is random. Noise is Gaussian, on the regions, in units of the "
-        "features' standard deviation; rows that are named so are trained with noise of .5. Attention at its posterior "
-        "mean, no dropout. Question only: soft, trained and tested with all regions blank. "
+        text=f"{LEGEND} {EVIDENCE} Every attention of MCAN is random. Noise is Gaussian, on the regions, in units of "
+        "the features' standard deviation; rows that are named so are trained with noise of .5. Attention at its "
+        "posterior mean, no dropout. Question only: soft, trained and tested with all regions blank. "
         f"{_TRAINED}: accuracy clean / noisy; PAvPU clean / noisy. KL weight 1e-5, scale .1, concentration 100: chosen "
         "on validation questions about digits (search vqa-digits), contextual priors for fixed ones too.",
         task=TASK,

@@ -17,6 +17,7 @@ RUNS = {
     "stsb": {"guide": "lognormal", "prior": "fixed", "kl_warmup": 0.0, "label_noise": 0.25, "pooling": "pair"},
     "sst2": {"out_of_domain": ("cola", "rte"), "pooling": "pair"},
     "mrpc": {"label_noise": 0.5, "train_share": 0.5, "precision": "bf16-mixed", "keep_weights": False},
+    "cola": {"guide": "lognormal", "objective": "evidence", "draws": 2, "learned_width": True},
     "squad": {"train_share": 0.25},
 }
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pyro
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from torch.utils._pytree import tree_map_only
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from experiments.datasets.text.squad import Answer, Question, load_squad
@@ -98,6 +100,29 @@ def test_the_kl_of_long_texts_does_not_drown_their_labels(finished):
         parts.append(float(module.objective.elbo.current_kl_weight() * kl / 4))
         assert parts[-1] == pytest.approx(0.01 * float(kl) / (4 * 2 * 2 * length**2))  # two layers of two heads
     assert 1 < parts[1] / parts[0] < 3
+
+
+@pytest.mark.parametrize("name", ["cola", "squad"])
+def test_the_evidence_by_copies_is_that_of_a_batch_that_is_repeated(name, finished):
+    """Of whole networks, without what they share: every copy by itself, with the same draws."""
+    task, config, _ = finished(name)
+    given = {"guide": "weibull", "concentration": 1.0, "objective": "evidence", "draws": 3}
+    module = task.network(replace(config, **given)).module.eval()
+    batch = next(iter(task.load(config)["test"].batches(torch.device("cpu"))))[1]
+    copies = tree_map_only(torch.Tensor, lambda one: one.repeat(3, *[1] * (one.dim() - 1)), module.arguments(batch))
+    parameters = [one for one in module.objective.model.parameters() if one.requires_grad]
+    found = []
+    for by_hand in (False, True):
+        pyro.set_rng_seed(0)
+        if by_hand:
+            trace = module.objective.guide.run(*copies).trace
+            trace.compute_log_prob(lambda _, site: site["is_observed"])
+            each = sum(trace.nodes[site]["log_prob"] for site in trace.observation_nodes)
+            loss = (math.log(3) - each.unflatten(0, (3, -1)).logsumexp(0)).sum()
+        else:
+            loss = module.objective(*module.arguments(batch))
+        found.append((loss.detach(), torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)))
+    torch.testing.assert_close(*found)
 
 
 def test_what_a_pair_is_read_from(place):

@@ -4,12 +4,27 @@ import pytest
 import torch
 
 from experiments.neural_process.config import NeuralProcessConfig
-from experiments.neural_process.model import HEADS, NOISE, TARGETS, Batches, Kernel, build, generate, oracle, predictive
+from experiments.neural_process.model import (
+    CONTEXTS,
+    HEADS,
+    NOISE,
+    TARGETS,
+    Batches,
+    Kernel,
+    build,
+    generate,
+    oracle,
+    predictive,
+)
 
 
+@pytest.mark.parametrize("among", [False, True], ids=["", "a target among its context"])
 @pytest.mark.parametrize("kernel", [Kernel(), Kernel(matern=True, noise=0.3)])
-def test_the_true_process_is_a_joint_normal_distribution(kernel):
+def test_the_true_process_is_a_joint_normal_distribution(kernel, among):
     functions = generate(kernel, 3, 0)
+    if among:
+        places = torch.cat([torch.arange(CONTEXTS), torch.arange(TARGETS)])  # targets are the first of the context
+        functions = functions._replace(x=functions.x[:, places], y=functions.y[:, places])
     found, (x, y, z, target) = oracle(kernel, functions, 7), functions.split(7)
     for item in range(3):
         points, values = torch.cat([x[item], z[item, :1]]).double(), torch.cat([y[item], target[item, :1]]).double()
@@ -41,6 +56,10 @@ def test_the_order_of_the_context_does_not_matter_and_it_may_be_empty(scores, co
     assert found.shape == (2, TARGETS)
     torch.testing.assert_close(predictive(trained.guide, (x.flip(-1), y.flip(-1), z, target), 1), found)
     assert found.isfinite().all()
+    if contexts:  # targets are context points like others where they are among their own context
+        among = predictive(trained.guide, (x, y, torch.cat([x, z], -1), torch.cat([y, target], -1)), 1)
+        torch.testing.assert_close(among[:, contexts:], found)
+        assert among.isfinite().all()
 
 
 def test_batches_have_other_points_of_the_same_functions():

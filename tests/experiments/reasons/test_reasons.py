@@ -1,13 +1,15 @@
 """Reasons that are known: what the data say of them, and what is said of answers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import one_hot
 
 from experiments.reasons import edges, graphs
-from experiments.reasons.bags import SIZES, Linear, make_bags
+from experiments.reasons.bags import SIZES, Linear, Pooling, make_bags, train
 from experiments.reasons.report import reason_scores
-from pyro_attention import AlignmentPrior
+from pyro_attention import AlignmentPrior, Marginal, exact_alignments
 
 
 def test_a_node_has_the_class_of_its_one_neighbour_of_the_kind_that_it_asks_for(monkeypatch):
@@ -52,8 +54,21 @@ def test_bags():
     torch.testing.assert_close(layer(x)[1], x[1] @ layer.weight[1, 0] + layer.bias[1, 0, 0])
 
 
+def test_an_empty_bag_has_no_reason_and_a_bag_of_one_a_certain_one():
+    bags = make_bags(4, test=False, seeds=1)
+    size = torch.tensor([0, 1, 1, SIZES[0]])
+    bags = replace(bags, there=(torch.arange(SIZES[1]) < size.unsqueeze(-1)).unsqueeze(0))
+    model = Pooling(AlignmentPrior(), 1)
+    posterior = exact_alignments(model, bags, max_plate_nesting=2)["instance"].squeeze(-2)[0]
+    torch.testing.assert_close(posterior.sum(-1), torch.tensor([0.0, 1.0, 1.0, 1.0]))
+    torch.testing.assert_close(posterior[1:3, 0], torch.ones(2))
+    trained = train(model, Marginal(), bags, steps=2)
+    assert all(parameter.isfinite().all() for parameter in trained.parameters())
+
+
 def test_scores_of_edges_are_those_of_test_nodes_with_real_and_added_ones():
-    data, real = graphs.houses(0)
+    (data, real), (again, _) = graphs.houses(0), graphs.houses(0)
+    assert torch.equal(data.edge_index, again.edge_index)
     assert real.sum() == 60 * 12
     everything = torch.cat([real, torch.zeros(data.edge_index.size(1) - len(real), dtype=torch.bool)]).float() + 0.1
     found = graphs.scores(data, real, (everything, 0.5), (everything, 0.5))
