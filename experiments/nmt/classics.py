@@ -17,6 +17,7 @@ import torch
 
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import write_environment
+from experiments.nmt.agreement import network_align
 from experiments.nmt.aligners import (
     Align,
     Aligned,
@@ -40,6 +41,8 @@ from experiments.report.statistics import Difference, Estimate, Row
 
 _WAY = "geometric, mbr"  # chooses nothing by gold links
 _VOTES, _LONGEST = 6, 200
+_NETWORKS = ("marginal", "marginal in agreement")  # minutes each, and asked for by their names alone
+_MEAN = "mean of pyro-align and marginal in agreement"
 _TEXT = (
     "AER in percent on {sentences} gold sentences with its 95 % interval over resampled sentences, and the difference "
     "to the votes of eflomal on the same sentences of each sample; below 0 is better. Every aligner is trained in both "
@@ -68,13 +71,16 @@ def compare(config: ClassicsConfig) -> list[Row]:
         raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected 2 at least")
     own = word_pairs(test)
     text = [*word_pairs(train), *own]
-    found, counts, certain = dict[str, Row](), {}, {}
-    aligners = _aligners(config.encoder)
+    found, counts, certain, known = dict[str, Row](), {}, {}, dict[str, Aligned]()
+    aligners = _aligners(config.encoder) | {name: partial(network_align, agree="in" in name) for name in _NETWORKS}
+    # of aligners that stand above it
+    aligners[_MEAN] = lambda _, own: _mean([known["pyro-align"], known[_NETWORKS[-1]]], own)
     if unknown := [name for name in config.aligners if name not in aligners]:
         raise UserError(f"aligners has {unknown[0]!r}, expected some of {', '.join(aligners)}")
-    for name in config.aligners or aligners:
+    for name in config.aligners or [name for name in aligners if name not in (*_NETWORKS, _MEAN)]:
         print(f"{name} ...", flush=True)
         aligned, cost = _measured(aligners[name], text, own)
+        known[name] = aligned
         linked = link_all(aligned.weights("posterior"), _WAY, gold)
         links, curve = linked_words(aligned, linked.links, gold), coverage_curve(aligned, linked.links, gold)
         counts[name], certain[name] = linked.counts[None], (links["mean"].clamp(0, 1), links["right"])
