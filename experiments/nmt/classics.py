@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import write_environment
 from experiments.nmt.agreement import network_align
@@ -34,6 +35,7 @@ from experiments.nmt.aligners import (
 )
 from experiments.nmt.config import ClassicsConfig, TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
+from experiments.nmt.drawn import drawn_text
 from experiments.nmt.em_aligners import SentencePair
 from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Part, Report, source_of, write_results
@@ -57,16 +59,7 @@ _TEXT = (
 
 def compare(config: ClassicsConfig) -> list[Row]:
     """Print the table, and publish it where a folder of results is given."""
-    with user_errors(ValueError, OSError):
-        options = TranslationConfig(
-            dataset=config.dataset,
-            data_root=config.data_root,
-            source="fr" if config.dataset == "hansards_fr_en" else "de",
-            lowercase=True,
-            max_words=_LONGEST,
-            train_pairs=config.pairs,
-        )
-        train, test = load_text(options, "train"), load_text(options, "test")
+    train, test = _texts(config)
     if (gold := test.gold) is None or len(gold) < 2:
         raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected 2 at least")
     own = word_pairs(test)
@@ -122,6 +115,22 @@ def compare(config: ClassicsConfig) -> list[Row]:
         command = f"python -m experiments.nmt classics --dataset {config.dataset}{pairs}{rows}{encoder}"
         print(write_results(config.results, report, source_of([folder], command)))
     return list(found.values())
+
+
+def _texts(config: ClassicsConfig) -> tuple[ParallelText, ParallelText]:
+    """Text to train on and to align."""
+    if config.dataset == "drawn-jumps" or config.dataset == "drawn-order":
+        return drawn_text(config.dataset, config.pairs or 20000)
+    with user_errors(ValueError, OSError):
+        options = TranslationConfig(
+            dataset=config.dataset,
+            data_root=config.data_root,
+            source="fr" if config.dataset == "hansards_fr_en" else "de",
+            lowercase=True,
+            max_words=_LONGEST,
+            train_pairs=config.pairs,
+        )
+        return load_text(options, "train"), load_text(options, "test")
 
 
 def _aligners(encoder: Path | None) -> dict[str, Align]:

@@ -234,7 +234,7 @@ class ClassicsConfig:
     """Compare aligners that need no network: IBM models, eflomal where it is installed, and pyro-align.
 
     Args:
-        dataset: Sentence pairs with gold links in their test split.
+        dataset: Sentence pairs with gold links in their test split, or drawn ones (:func:`drawn_text`).
         pairs: Number of training pairs; all when omitted.
         aligners: Rows of the table; all when omitted.
         encoder: Folder with a multilingual encoder of Hugging Face, for one more row.
@@ -242,7 +242,7 @@ class ClassicsConfig:
         results: Folder to publish the table in.
     """
 
-    dataset: Literal["toy", "europarl_de_en", "hansards_fr_en"] = "toy"
+    dataset: Literal["toy", "europarl_de_en", "hansards_fr_en", "drawn-jumps", "drawn-order"] = "toy"
     pairs: int | None = None
     aligners: tuple[str, ...] = ()
     encoder: Path | None = None
