@@ -39,7 +39,7 @@ from pyro_attention import AlignmentELBO
 
 Both = tuple[Batch, Batch]
 _CONFIG = TranslationConfig(
-    **ALIGNER, guide="marginal", schedule="one-cycle", max_epochs=4, num_samples=1, device="cpu", progress=False
+    **ALIGNER, guide="marginal", schedule="one-cycle", max_epochs=3, num_samples=1, device="cpu", progress=False
 )
 
 

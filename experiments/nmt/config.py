@@ -236,7 +236,7 @@ class ClassicsConfig:
     Args:
         dataset: Sentence pairs with gold links in their test split, or drawn ones (:func:`drawn_text`).
         pairs: Number of training pairs; all when omitted.
-        aligners: Rows of the table; all when omitted.
+        aligners: Rows of the table; when omitted all but networks, their mean with pyro-align, and cross-fitting.
         encoder: Folder with a multilingual encoder of Hugging Face, for one more row.
         data_root: Folder of the data sets.
         results: Folder to publish the table in.

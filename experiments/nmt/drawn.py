@@ -65,8 +65,7 @@ def _jumps(random: np.random.Generator, num_source: int) -> Sources:
 
 def _order(random: np.random.Generator, num_source: int) -> Sources:
     found = Sources()
-    order: list[int] = (np.arange(num_source) + random.uniform(0, 2, num_source)).argsort().tolist()
-    for place in order:
+    for place in np.argsort(np.arange(num_source) + random.uniform(0, 2, num_source)):
         dropped, doubled, added = random.random(3) < _SHARE
-        found += [place] * (int(not dropped) * (1 + int(doubled))) + [-1] * int(added)
+        found += [int(place)] * (int(not dropped) * (1 + int(doubled))) + [-1] * int(added)
     return found or [-1]
