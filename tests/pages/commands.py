@@ -155,7 +155,7 @@ CHAINS: dict[str, list[Step]] = {
     "own aligner": [
         Step(f"{NMT} train --dataset own --text FOLDER --guide marginal --encoder words --words-from context "
              "--prior-from place --diagonal --jumps --null-word --learning-rate 0.01 --vocabulary 2000 "
-             "--out ALIGNER", TEXT, looked_at("ALIGNER")),
+             "--no-test --out ALIGNER", TEXT, looked_at("ALIGNER")),
         Step(f"{NMT} align ALIGNER some.de some.en --out alignments --table", "",
              ("alignments/alignments.txt", "alignments/probabilities.tsv", "alignments/alignments.html")),
     ],
