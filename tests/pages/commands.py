@@ -146,6 +146,7 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{NMT} classics --dataset europarl_de_en --pairs 20000 --data-root DIR", "", (), ("pyro-align",)),
         Step(f"{NMT} classics --dataset hansards_fr_en --pairs 20000 --data-root DIR", "--dataset toy --pairs 50", (),
              ("pyro-align",)),
+        Step(f"{NMT} classics --dataset drawn-order", "--pairs 50 --aligners '[\"pyro-align\"]'", (), ("pyro-align",)),
     ],
     "compare captioning": [
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
