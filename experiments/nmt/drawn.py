@@ -35,14 +35,13 @@ def drawn_text(name: DrawnName, pairs: int, *, test: int = 1000, seed: int = 0) 
     align: Callable[[np.random.Generator, int], Sources] = _jumps if name == "drawn-jumps" else _order
     sides, links = (list[str](), list[str]()), list[Alignment]()
     for _ in range(pairs + test):
-        source = share.searchsorted(random.random(random.integers(*_LENGTHS, endpoint=True)))
+        source: list[int] = share.searchsorted(random.random(random.integers(*_LENGTHS, endpoint=True))).tolist()
         places = align(random, len(source))
-        target = [
-            share.searchsorted(random.random())
-            if place < 0
-            else translations[source[place], min(chances[source[place]].searchsorted(random.random()), 2)]
-            for place in places
-        ]
+        target = list[int]()
+        for word in (source[place] if place >= 0 else -1 for place in places):
+            drawn = random.random()
+            chosen = min(chances[word].searchsorted(drawn), _TRANSLATIONS - 1)
+            target.append(int(share.searchsorted(drawn) if word < 0 else translations[word, chosen]))
         for side, words, letter in zip(sides, (source, target), "st", strict=True):
             side.append(" ".join(f"{letter}{word}" for word in words))
         found = frozenset((place, j) for j, place in enumerate(places) if place >= 0)
