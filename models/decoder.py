@@ -228,19 +228,23 @@ class AttentionDecoder(nn.Module):
         pyro.module(type(self).__name__.lower(), self)
         if target_mask is None:
             target_mask = torch.ones_like(target_in, dtype=torch.bool)
-        state = self.start(self.encode(source, source_mask), source_mask)
+        state, log_f = self.start(self.encode(source, source_mask), source_mask), None
         sentences = pyro.plate("sentences", source.size(0), dim=-2)
         words = pyro.plate("words", target_in.size(1), dim=-1)
         if self.input_feed == "sampled":
             with sentences:
                 queries, context = self._decode_sampled(state, target_in, target_mask)
         else:
-            steps = list(self.steps(state, target_in))
+            log_f = None if target_out is None else self.explained(state, target_out, self.pieces(source, source_mask))
+            steps = list(self.steps(state, target_in, log_f=log_f))
             queries = torch.stack([step.queries for step in steps], 1)
             with sentences, words, _masked(target_mask):
                 context = self._attend(torch.stack([step.scores for step in steps], 1), state)
         with sentences, words, _masked(target_mask):
             likelihood = self.likelihood(queries, context)
+            # alignments that are summed out ask for what the jumps have asked for
+            if log_f is not None and torch.equal(context, state.memory.transpose(0, 1).unsqueeze(2)):
+                likelihood = _Known(likelihood, log_f.transpose(0, 1))
             # padding counts nowhere, and the output layer is most of the work; of words that are read from the context
             # alone it works on one row a source word, padding or not
             each_word = likelihood.batch_shape[-1] == target_mask.size(-1)
@@ -291,16 +295,20 @@ class AttentionDecoder(nn.Module):
         context = (weights @ step.state.memory).squeeze(-2)
         return replace(step, state=self.feed(step.state, step.queries, context))
 
-    def steps(self, state: DecoderState, words: Tensor, *, k_max: int | None = None) -> Iterator[Step]:
+    def steps(
+        self, state: DecoderState, words: Tensor, *, k_max: int | None = None, log_f: Tensor | None = None
+    ) -> Iterator[Step]:
         """Teacher forcing: one :meth:`step` for each of given words.
 
         Args:
             state: State before the words.
             words: Ids ``[B, M]``.
             k_max: As in :meth:`step`.
+            log_f: What :meth:`explained` says of the words that are told, the first of which is the second of
+                ``words``; computed when omitted.
         """
         # all words at once: fast, and dropout's draws keep their order
-        log_f = self.explained(state, words)
+        log_f = self.explained(state, words) if log_f is None else log_f.roll(1, 2)
         explained = [None] * words.size(1) if log_f is None else log_f.unbind(2)
         for word, of_word in zip(self.embed(words).unbind(1), explained, strict=True):
             step = self.step(state, word, k_max=k_max, log_f=of_word)
@@ -312,12 +320,24 @@ class AttentionDecoder(nn.Module):
         log_f = self.explained(state, words.unsqueeze(1))
         return self.step(state, self.embed(words), k_max=k_max, log_f=None if log_f is None else log_f.squeeze(2))
 
-    def explained(self, state: DecoderState, words: Tensor) -> Tensor | None:
-        """Log probabilities ``[B, N, M]`` of words ``[B, M]`` under each alignment, for jumps; None without them."""
+    def pieces(self, source: Tensor, source_mask: Tensor) -> Tensor | None:
+        """Ids ``[B, N]`` of what the rows of the memory depend on alone; None where they depend on their neighbors."""
+        return None
+
+    def explained(self, state: DecoderState, words: Tensor, pieces: Tensor | None = None) -> Tensor | None:
+        """Log probabilities ``[B, N, M]`` of words ``[B, M]`` under each alignment, for jumps; None without them.
+
+        With :meth:`pieces` the output layer is computed once for each distinct one, and with one dropout mask.
+        """
         if self.jumps is None:
             return None
-        likelihood = self.likelihood(state.context[:, None, None], state.memory.unsqueeze(2))
-        return likelihood.log_prob(words.unsqueeze(1))
+        if pieces is None:
+            likelihood = self.likelihood(state.context[:, None, None], state.memory.unsqueeze(2))
+            return likelihood.log_prob(words.unsqueeze(1))
+        distinct, row = pieces.unique(return_inverse=True)
+        place = row.new_empty(len(distinct)).scatter_(0, row.flatten(), torch.arange(row.numel(), device=row.device))
+        likelihood = self.likelihood(state.context[:1], state.memory.flatten(0, 1)[place].unsqueeze(1))
+        return likelihood.logits.squeeze(1)[row.unsqueeze(2), words.unsqueeze(1)]
 
     def _decode_sampled(self, state: DecoderState, target_in: Tensor, target_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]`` of drawn weights, each fed onwards."""
@@ -343,6 +363,20 @@ def _masked(mask: Tensor) -> MaskMessenger:
     """Only what is true counts."""
     words: Any = mask  # Pyro's annotation knows torch.BoolTensor alone, which no tensor is to a type checker
     return pyro.poutine.mask(mask=words)
+
+
+class _Known(TokenLikelihood):
+    """A likelihood whose log probabilities of the words that are observed are known."""
+
+    def __init__(self, likelihood: TokenLikelihood, log_prob: Tensor) -> None:
+        super().__init__(likelihood.features, likelihood.weight, likelihood.bias)
+        self._known = log_prob
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self._known
+
+    def below_alignments(self, *_: Any, **__: Any) -> TokenLikelihood:
+        return self
 
 
 class _Numbered(Messenger):

@@ -125,11 +125,18 @@ class Translation(AttentionDecoder):
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encoded source words ``[B, N, memory]``; zeros at the padding."""
-        vectors = self.dropout(self.source_embedding(source))
         if isinstance(self.encoder, nn.LSTM):
-            return encode_sequence(self.encoder, vectors, source_mask)
-        memory: Tensor = self.encoder(vectors)
+            return encode_sequence(self.encoder, self.dropout(self.source_embedding(source)), source_mask)
+        distinct, row = source.unique(return_inverse=True)  # a word has one dropout mask, wherever it stands
+        memory: Tensor = self.encoder(self.dropout(self.source_embedding(distinct)))[row]
         return memory.where(source_mask.unsqueeze(-1), 0)
+
+    def pieces(self, source: Tensor, source_mask: Tensor) -> Tensor | None:
+        """The source words, where nothing else stands for them; -1 is NULL and -2 the padding."""
+        if isinstance(self.encoder, nn.LSTM):
+            return None
+        ids = source.where(source_mask, -2)
+        return ids if self.null_word is None else nn.functional.pad(ids, (1, 0), value=-1)
 
     def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
         """Distribution of the next word from decoder outputs ``[..., decoder]`` and contexts ``[..., memory]``."""

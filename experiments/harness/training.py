@@ -206,12 +206,19 @@ def resolve_device(device: Device) -> torch.device:
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def cpu_computes_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16."""
+    if torch.backends.mkldnn.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False  # oneDNN, which computes an LSTM, then refuses to
+    # with the other instructions of AVX-512 it does, and takes ten times as long
+    cpu = torch.cpu
+    return not cpu._is_avx512_supported() or cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
+
+
 @cache
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
     """The arithmetic to train in: 32 bits, which a line tells once, where a CPU has no instructions for bfloat16."""
-    # oneDNN, which computes an LSTM, then refuses to
-    unable = torch.backends.mkldnn.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if precision == "32" or device.type != "cpu" or not unable:
+    if precision == "32" or device.type != "cpu" or cpu_computes_bfloat16():
         return precision
     print(f"warning: this CPU has no instructions for {precision}; computed in 32 bits", file=sys.stderr)
     return "32"
@@ -258,6 +265,10 @@ def fit(
     ours = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
     several, shows = config.processes > 1, config.progress and is_first()
     target = resolve_device(config.device)
+    precision = resolve_precision(config.precision, target)
+    if shows and target.type == "cpu":
+        has = "has" if cpu_computes_bfloat16() else "has no"
+        print(f"computed in {precision}; this CPU {has} instructions for bfloat16 (--precision)", file=sys.stderr)
     if is_first():
         write_environment(folder, target)
     resume_from = checkpoints.last if config.resume and checkpoints.last.exists() else None
@@ -268,7 +279,7 @@ def fit(
             num_nodes=config.num_nodes,
             strategy="ddp_find_unused_parameters_true" if several else "auto",
             logger=False,
-            precision="32-true" if resolve_precision(config.precision, target) == "32" else "bf16-mixed",
+            precision="32-true" if precision == "32" else "bf16-mixed",
             max_epochs=config.max_epochs,
             gradient_clip_val=gradient_clip,
             callbacks=[*ours, Bar(monitor)] if shows else ours,

@@ -31,7 +31,7 @@ from experiments.report.report import Part
 from experiments.report.statistics import Column, Difference, Estimate, Row, Runs, summary_rows
 from experiments.sequence.alignments import predicts_by_posterior
 from experiments.study import Finished
-from pyro_attention.aligner import Aligner
+from pyro_attention.aligner import Aligner, cross_fit
 from pyro_attention.analysis import (
     Alignment,
     AlignmentScores,
@@ -97,11 +97,22 @@ def aligned_words(
 
 
 def pyro_align(
-    text: Sequence[SentencePair], own: Sequence[SentencePair], *, held_out: bool = False, encoder: Path | None = None
+    text: Sequence[SentencePair],
+    own: Sequence[SentencePair],
+    *,
+    held_out: bool = False,
+    encoder: Path | None = None,
+    parts: int = 1,
 ) -> Aligned:
-    """Alignments of the pairs to align, which stand last in the text, by the library's aligner; see ``Align``."""
-    aligner = Aligner.fit(*zip(*(text[: -len(own)] if held_out else text), strict=True))
-    pairs = aligner(*zip(*own, strict=True), encoder=encoder)
+    """Alignments of the pairs to align, which stand last in the text, by the library's aligner; see ``Align``.
+
+    With several parts the whole text is cross-fitted.
+    """
+    if parts > 1:
+        pairs = cross_fit(*zip(*text, strict=True), parts=parts, encoder=encoder)[-len(own) :]
+    else:
+        aligner = Aligner.fit(*zip(*(text[: -len(own)] if held_out else text), strict=True))
+        pairs = aligner(*zip(*own, strict=True), encoder=encoder)
     return aligned_words(own, [(pair.links, pair.links.mT) for pair in pairs], [pair.certainty for pair in pairs])
 
 

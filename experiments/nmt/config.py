@@ -23,6 +23,13 @@ CombineName = Literal[
     "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and", ProbabilityCombineName
 ]
 
+ALIGNER: Mapping[str, Any] = {
+    "input_feed": "none", "diagonal": True, "null_word": True, "words_from": "context", "encoder": "words",
+    "prior_from": "place", "jumps": True, "embedding": 128, "hidden": 128, "dropout": 0.1, "layers": 1,
+    "vocabulary": 4000, "max_words": 40, "batch_size": 64, "learning_rate": 1e-2,
+}  # fmt: skip
+"""Options of a translation network that is to align."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig(SequenceConfig):
@@ -33,6 +40,7 @@ class TranslationConfig(SequenceConfig):
             from the folder given by --text.
         train_pairs: Sentence pairs to train on, the first ones; all when omitted.
         test_pairs: Sentence pairs to test on, the first ones; all when omitted.
+        test: Translate the test text and score the translations; a network that is only to align needs no test text.
         max_words: Most words of a training sentence; longer pairs are left out and counted.
         vocabulary: Word pieces at most, both languages together.
         hidden: Width of encoder, decoder, attention and inference network.
@@ -65,6 +73,7 @@ class TranslationConfig(SequenceConfig):
     dataset: Literal[ParallelName, "own"] = "toy"
     train_pairs: PositiveInt | None = None
     test_pairs: PositiveInt | None = None
+    test: bool = True
     max_words: PositiveInt = 80
     vocabulary: PositiveInt = 1000
     hidden: PositiveInt = 64
@@ -91,7 +100,7 @@ class TranslationConfig(SequenceConfig):
     max_epochs: PositiveInt = 15
 
     GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "train_pairs test_pairs max_words text source target lowercase tokenize skip_bad",
+        "data": "train_pairs test_pairs test max_words text source target lowercase tokenize skip_bad",
         "output": "k_max selective_pairs",
     }
     EXPERT: ClassVar[str] = "k_max selective_pairs out_of_domain skip_bad"
@@ -226,15 +235,15 @@ class ClassicsConfig:
     """Compare aligners that need no network: IBM models, eflomal where it is installed, and pyro-align.
 
     Args:
-        dataset: Sentence pairs with gold links in their test split.
+        dataset: Sentence pairs with gold links in their test split, or drawn ones (:func:`drawn_text`).
         pairs: Number of training pairs; all when omitted.
-        aligners: Rows of the table; all when omitted.
+        aligners: Rows of the table; when omitted all but networks, their mean with pyro-align, and cross-fitting.
         encoder: Folder with a multilingual encoder of Hugging Face, for one more row.
         data_root: Folder of the data sets.
         results: Folder to publish the table in.
     """
 
-    dataset: Literal["toy", "europarl_de_en", "hansards_fr_en"] = "toy"
+    dataset: Literal["toy", "europarl_de_en", "hansards_fr_en", "drawn-jumps", "drawn-order"] = "toy"
     pairs: int | None = None
     aligners: tuple[str, ...] = ()
     encoder: Path | None = None

@@ -11,7 +11,7 @@ from experiments.files import UserError
 from experiments.harness.options import StudyOptions
 from experiments.nmt.aligners import DIRECTIONS, aligner_parts, link_all, linked_words, pyro_align
 from experiments.nmt.calibration import CALIBRATION
-from experiments.nmt.config import TranslationConfig
+from experiments.nmt.config import ALIGNER, TranslationConfig
 from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import train_em
 from experiments.nmt.evaluation import MEASURES
@@ -398,10 +398,8 @@ def _aligners(dataset: str, source: str, target: str, **options: Any) -> Study:
         },
         axis="direction",
         options={
-            "dataset": dataset, "input_feed": "none", "diagonal": True, "null_word": True, "words_from": "context",
-            "encoder": "words", "prior_from": "place", "jumps": True, "embedding": 128, "hidden": 128, "dropout": 0.1,
-            "max_words": 40, "max_epochs": 8, "patience": 3, "vocabulary": 4000, "batch_size": 64,
-            "learning_rate": 1e-2, "layers": 1, "k_max": None, "beam": 1, "precision": "bf16-mixed", **options,
+            **ALIGNER, "dataset": dataset, "max_epochs": 8, "patience": 3, "test": False, "precision": "bf16-mixed",
+            **options,
         },
         columns=(),
         more=(Column("perplexity", "val_ppl", 2), Column("ms/step", "step_ms", 0), Column("epochs", "epochs", 0)),

@@ -34,7 +34,7 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
         return f"nmt/{config.dataset}-{config.guide}-{config.seed}"
 
     def load(self, config: TranslationConfig) -> Texts:
-        texts = {split: load_text(config, split) for split in SPLITS}
+        texts = {split: load_text(config, split) for split in SPLITS if config.test or split != "test"}
         if config.progress and texts["train"].skipped:
             reasons = ", ".join(f"{count} {reason}" for reason, count in texts["train"].skipped.items())
             print(f"training text: {len(texts['train'])} pairs; left out in reading: {reasons}", file=sys.stderr)
@@ -53,6 +53,8 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
 
     def scores(self, trained: Trained, data: Texts) -> tuple[dict[str, float], list[str]]:
         sizes = {"train_pairs": len(data["train"]), "train_left_out": sum(data["train"].skipped.values())}
+        if not trained.config.test:
+            return dict[str, float](sizes), []
         metrics, translations = evaluate(trained, data["test"])
         if pairs := trained.config.selective_pairs:
             elsewhere: Texts = {name: data[name] for name in trained.config.out_of_domain}
@@ -65,9 +67,9 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
     def show(self, config: TranslationConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)
         trained = load_trained(folder, device=config.device)
-        text = load_text(config, "test").first(10)
+        text = load_text(config, "test" if config.test else "val").first(10)
         views = alignment_views({config.guide: aligned_pairs(trained, text, num_samples=SAMPLES)}, text)
-        print(write_page(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: test sentences"))
+        print(write_page(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: sentences"))
 
 
 def train(config: TranslationConfig) -> None:

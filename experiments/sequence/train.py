@@ -57,7 +57,8 @@ class SequenceTask(Task[Config, Data, Network]):
     def evaluate(self, trained: Network, data: Data, fitted: Fitted, folder: Path) -> dict[str, float]:
         network: Any = trained
         metrics, sentences = self.scores(trained, data)
-        write_lines(folder / self.file, sentences)
+        if sentences:
+            write_lines(folder / self.file, sentences)
         encoded = self.encode(trained, data)
         unigram = unigram_perplexity(encoded.targets, encoded.val.targets, vocabulary=len(network.vocabulary))
         perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])

@@ -31,6 +31,7 @@ __all__ = ["ITERATIONS", "Both", "Direction", "Text", "both_posteriors", "train"
 
 Infer = Callable[[Tensor, Tensor, Tensor, Tensor], Posterior]
 ITERATIONS = (5, 5)  # of the model without jumps, and of the one with them
+_MUCH, _MORE = 50_000, 3  # pairs of which held-out text is more probable after so many iterations more
 PRIOR_WEIGHT = 1.0
 STEMS = (1, 2, 3, 4, 6)  # letters; of those tried the text is most probable with them
 _REACH = 60  # words; longer jumps are as probable as this one
@@ -221,7 +222,8 @@ def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
 def train(text: Text, *, agree: bool, stop: Event, progress: bool = False) -> Both:
     """Both directions, from source to target and back, trained apart or in agreement, unless somebody says stop."""
     directions = text.start()
-    steps = [False] * ITERATIONS[0] + [True] * ITERATIONS[1]
+    more = _MORE if sum(len(batch.rows) for batch in text.batches) >= _MUCH else 0
+    steps = [False] * ITERATIONS[0] + [True] * (ITERATIONS[1] + more)
     name = "in agreement" if agree else "apart"
     for markov in tqdm(steps, desc=name, unit="iteration", position=int(agree), disable=not progress):
         if stop.is_set():

@@ -147,6 +147,7 @@ CHAINS: dict[str, list[Step]] = {
         Step(f"{NMT} classics --dataset europarl_de_en --pairs 20000 --data-root DIR", "", (), ("pyro-align",)),
         Step(f"{NMT} classics --dataset hansards_fr_en --pairs 20000 --data-root DIR", "--dataset toy --pairs 50", (),
              ("pyro-align",)),
+        Step(f"{NMT} classics --dataset drawn-order", "--pairs 50 --aligners '[\"pyro-align\"]'", (), ("pyro-align",)),
     ],
     "compare captioning": [
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
@@ -156,7 +157,7 @@ CHAINS: dict[str, list[Step]] = {
     "own aligner": [
         Step(f"{NMT} train --dataset own --text FOLDER --guide marginal --encoder words --words-from context "
              "--prior-from place --diagonal --jumps --null-word --learning-rate 0.01 --vocabulary 2000 "
-             "--out ALIGNER", TEXT, looked_at("ALIGNER")),
+             "--no-test --out ALIGNER", TEXT, looked_at("ALIGNER")),
         Step(f"{NMT} align ALIGNER some.de some.en --out alignments --table", "",
              ("alignments/alignments.txt", "alignments/probabilities.tsv", "alignments/alignments.html")),
     ],

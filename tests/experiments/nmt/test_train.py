@@ -142,6 +142,19 @@ def test_the_command_says_what_became_of_the_text_and_shows_the_first_sentences(
     assert (tmp_path / "run" / "figures" / "alignments.html").is_file()
 
 
+def test_a_network_that_is_to_align_needs_no_test_text(tmp_path, capsys):
+    text = write_text(tmp_path / "text")
+    for path in text.glob("test.*"):
+        path.unlink()
+    assert command_line("train", *tiny_options(text), "--no-test", "--out", tmp_path / "run", "--progress") == 0
+    out, err = capsys.readouterr()
+    assert "val_ppl" in out
+    assert "test_ppl" not in out
+    assert not (tmp_path / "run" / "translations.txt").exists()
+    assert "instructions for bfloat16" in err
+    assert (tmp_path / "run" / "figures" / "alignments.html").is_file()
+
+
 # the learning rate
 
 PLAIN = {"guide": "soft", "learning_rate": 0.002, "resume": True, "k_max": None, "beam": 1}
