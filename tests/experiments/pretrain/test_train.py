@@ -27,7 +27,7 @@ TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8,
 
 @pytest.fixture(autouse=True, scope="module")
 def tiny_corpus():
-    texts = toy_translation(0, train=24, val=8, test=8)
+    texts = toy_translation(train=24, val=8, test=8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel, "toy_corpus", lambda: texts)
         masked_text.english_side.cache_clear()
