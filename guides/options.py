@@ -89,7 +89,6 @@ class SchemeOptions(PosteriorOptions):
     learned_width: bool = False
 
     GROUP: ClassVar[str] = "attention"
-    EXPERT: ClassVar[str] = "prior_rate prior_scale learnable objective draws learned_width"
 
     def build_scheme(self, **changes: Any) -> "Scheme":
         """The scheme of these options, with ``changes`` to the arguments of :func:`guides.build_scheme`."""
@@ -122,4 +121,3 @@ class AlignmentSchemeOptions(SchemeOptions):
     roulette: NonNegativeFloat = 0.0
 
     GROUP: ClassVar[str] = "attention"
-    EXPERT: ClassVar[str] = "temperature particles top_k roulette"

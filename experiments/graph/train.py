@@ -197,7 +197,7 @@ def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
     data = perturbed(genuine, config).to(resolve_device(config.device))
     loops = config.architecture != "gat_sep"
     graph = EdgeList.from_edge_index(data.edge_index, num_nodes=data.num_nodes, add_self_loops=loops)
-    scheme = config.build_scheme(all_nodes=config.prior_nodes == "all")
+    scheme = config.build_scheme()
     model = build_model(config, data, scheme.prior)
     # the weight needs the number of edges and heads
     scheme = config.build_scheme(kl_weight=config.kl_weight * kl_factor(config, model, data, graph))

@@ -7,7 +7,7 @@ are not imported.
 
 import math
 import re
-from argparse import SUPPRESS, ArgumentError
+from argparse import ArgumentError
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
@@ -60,8 +60,7 @@ class RunOptions:
     device: Device = "auto"
     progress: bool = True
 
-    GROUP: ClassVar[str] = "output"
-    GROUPS: ClassVar[Mapping[str, str]] = {"data": "data_root", "machine": "device"}
+    GROUP: ClassVar[str] = "run"
 
     def __post_init__(self) -> None:
         _checked(type(self), {field.name: getattr(self, field.name) for field in fields(self)})
@@ -96,15 +95,6 @@ class TrainingOptions(RunOptions):
     seed: NonNegativeInt = 0
 
     GROUP: ClassVar[str] = "training"
-    # names that several tasks have
-    GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "dataset task vocabulary length train_share train_file val_file test_file feature_noise out_of_domain",
-        "attention": "num_samples normalizer hybrid_share",
-        "training": "patience",
-        "machine": "devices num_nodes precision",
-        "output": "beam length_penalty no_repeat",
-    }
-    EXPERT: ClassVar[str] = "num_nodes hybrid_share length_penalty no_repeat"
 
     @property
     def processes(self) -> int:
@@ -125,7 +115,6 @@ class BatchOptions(TrainingOptions):
     gradient_clip: PositiveFloat = 1.0
 
     GROUP: ClassVar[str] = "training"
-    EXPERT: ClassVar[str] = "gradient_clip"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +203,7 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
         SystemExit: The help was asked for and has been printed.
     """
     own = {field.name for field in fields(config_type)}
-    parser = option_parser(config_type, name=name, training=training, everything="--help-all" in arguments)
+    parser = option_parser(config_type, name=name, training=training)
     try:
         options: dict[str, Any] = parser.parse_args(arguments, defaults=False).as_dict()
     except ArgumentError as error:
@@ -251,10 +240,8 @@ def unused(config: Any) -> Iterator[tuple[str, str, Sequence[str]]]:
                 yield option, choice, values
 
 
-def option_parser(
-    config_type: type, *, name: str, training: type | None = None, everything: bool = False
-) -> ArgumentParser:
-    """The parser of a command; see :func:`parse`. Its help has ``everything``, or leaves out what experts need."""
+def option_parser(config_type: type, *, name: str, training: type | None = None) -> ArgumentParser:
+    """The parser of a command; see :func:`parse`."""
     line = (config_type.__doc__ or "").strip().split("\n")[0]
     parser = _Parser(prog=f"python -m {name}", description=line, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action=ActionConfigFile, help="A config.yaml to read options from.")
@@ -265,34 +252,24 @@ def option_parser(
         parser.add_class_arguments(training, as_group=False, skip={*own, *required, "seed"})
     trains = training or config_type
     if issubclass(trains, TrainingOptions):
-        parser.add_argument("--help-all", action="help", help="Show all options, those for experts too.")
-        _arrange(parser, trains, everything=everything)
+        _arrange(parser, trains)
         parser.usage = " ".join([parser.prog, *(one.dest for one in parser._positionals._group_actions), "[options]"])
     return parser
 
 
-def _arrange(parser: ArgumentParser, config_type: type, *, everything: bool) -> None:
-    """Put the options of a training into groups, and hide those for experts.
-
-    A class says the ``GROUP`` of its own options, and in ``GROUPS`` those of any options that belong elsewhere; without
-    that an option is about the network. Names of options for experts stand in ``EXPERT``.
-    """
-    named, expert = dict[str, str](), set[str]()
+def _arrange(parser: ArgumentParser, config_type: type) -> None:
+    """Put the options of a training into groups: each into the ``GROUP`` of the first class that has it, or "task"."""
+    named = dict[str, str]()
     for one in reversed(config_type.__mro__):
-        own = vars(one)
-        for name in own.get("__annotations__", {}):
-            named.setdefault(name, own.get("GROUP", "network"))
-        named |= {name: group for group, names in own.get("GROUPS", {}).items() for name in names.split()}
-        expert |= {*own.get("EXPERT", "").split()}
-    groups = {title: parser.add_argument_group(title) for title in _GROUPS}
+        for name in vars(one).get("__annotations__", {}):
+            named.setdefault(name, vars(one).get("GROUP", "task"))
+    groups = {title: parser.add_argument_group(title) for title in ("task", "attention", "training", "run")}
     for action in list(parser._optionals._group_actions):
         if action.dest in named:
             parser._optionals._group_actions.remove(action)
             groups[named[action.dest]]._group_actions.append(action)
-            action.help = SUPPRESS if action.dest in expert and not everything else action.help
 
 
-_GROUPS = ("data", "attention", "network", "training", "machine", "output")
 _ALLOWED = {
     "PositiveInt": "a whole number from 1",
     "NonNegativeInt": "a whole number from 0",

@@ -1,6 +1,5 @@
 """Options of the scripts on headlines."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -72,12 +71,6 @@ class HeadlineConfig(BatchOptions, SchemeOptions):
     max_epochs: PositiveInt = 9
     num_samples: PositiveInt = 10
 
-    GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "train_texts test_texts headline_length",
-        "attention": "decoder",
-        "training": "lead_epochs lead_words",
-    }
-    EXPERT: ClassVar[str] = "decoder"
     USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
 

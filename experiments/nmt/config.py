@@ -1,6 +1,5 @@
 """Options of the scripts on translation."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -90,11 +89,6 @@ class TranslationConfig(SequenceConfig):
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 15
 
-    GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "train_pairs test_pairs max_words text source target lowercase tokenize skip_bad",
-        "output": "k_max selective_pairs",
-    }
-    EXPERT: ClassVar[str] = "k_max selective_pairs out_of_domain skip_bad"
     USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}}
 
     def __post_init__(self) -> None:

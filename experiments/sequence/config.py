@@ -1,6 +1,5 @@
 """Options that translation and captioning share."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -57,8 +56,6 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
     length_penalty: NonNegativeFloat = 1.0
     no_repeat: PositiveInt | None = None
 
-    GROUPS: ClassVar[Mapping[str, str]] = {"training": "warm_start posterior_from_prior init_from init_range schedule"}
-    EXPERT: ClassVar[str] = "input_feed warm_start posterior_from_prior init_range"
     USED_BY: ClassVar[UsedBy] = {name: {"guide": AMORTISED} for name in ("warm_start", "posterior_from_prior")}
 
     @property

@@ -21,13 +21,13 @@ _SIZES = {"train": 4000, "val": 500, "test": 500}  # in this order in the file
 def toy_translation(*, train: int = 4000, val: int = 500, test: int = 500) -> dict[str, ParallelText]:
     """Read the splits, or the first pairs of each; all links of the gold alignments are sure."""
     content = gzip.decompress(Path(__file__).with_suffix(".tsv.gz").read_bytes()).decode()
-    rows, texts = iter(content.splitlines()), dict[str, ParallelText]()
+    lines, texts = iter(content.splitlines()), dict[str, ParallelText]()
     for split, size in _SIZES.items():
-        sides = [next(rows).split("\t") for _ in range(size)]
-        source, target, links = map(list, zip(*sides, strict=True))
+        rows = [next(lines).split("\t") for _ in range(size)]
+        source, target = ([row[side] for row in rows] for side in (0, 1))
         alignments = [
-            Alignment(frozenset(_link(word) for word in line.split()), len(german.split()), len(english.split()))
-            for german, english, line in sides
+            Alignment(frozenset(_link(link) for link in links.split()), len(german.split()), len(english.split()))
+            for german, english, links in rows
         ]
         texts[split] = ParallelText(source, target, "toy", ("de", "en"), alignments)
     return {split: texts[split].first(size) for split, size in {"train": train, "val": val, "test": test}.items()}
