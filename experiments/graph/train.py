@@ -36,6 +36,7 @@ from experiments.harness.training import (
     PriorFactory,
     Trained,
     fit,
+    mean_prediction,
     resolve_device,
     seeded_build,
 )
@@ -283,12 +284,8 @@ train = partial(run_and_show, GraphTask())
 
 def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
     """How honest the probabilities of the test nodes are."""
-    data, soft = trained.data, isinstance(trained.guide.family("layers.0"), Soft)
-    found = predict(
-        trained.guide, *trained.inputs, noise="none" if soft else "attention", seed=trained.config.seed,
-        num_samples=1 if soft else trained.config.num_samples, transform=lambda logits: logits.softmax(-1),
-    )  # fmt: skip
-    confidence, classes = found.mean[data.test_mask].max(-1)
+    data, found = trained.data, mean_prediction(trained, trained.inputs, lambda logits: logits.softmax(-1))
+    confidence, classes = found[data.test_mask].max(-1)
     reliability(confidence, classes == data.labels[data.test_mask], axes=axes)
 
 

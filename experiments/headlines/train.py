@@ -29,6 +29,7 @@ from experiments.harness.training import (
     PriorFactory,
     Trained,
     hybrid_metrics,
+    mean_prediction,
     resolve_device,
     seeded_build,
 )
@@ -41,7 +42,7 @@ from experiments.sequence.own_text import read_source
 from experiments.sequence.train import Encoded, SequenceTask
 from models.decoding import search_words
 from models.headlines import HeadlineWriter
-from pyro_attention import AttentionGuide, FixedGammaPrior, Soft, predict
+from pyro_attention import AttentionGuide, FixedGammaPrior, Soft
 
 # texts as pairs of ids, and the network
 
@@ -285,23 +286,16 @@ def write_headlines(trained: TrainedWriter, texts: Sequence[str], *, progress: b
 @torch.no_grad()
 def perplexity(trained: TrainedWriter, data: HeadlineText) -> float:
     """Perplexity per word piece of the first headlines; see the definitions."""
-    trained.module.eval()
-    soft = isinstance(trained.guide.family("layers.0"), Soft)
-    total, count = 0.0, 0
+    likelihood, total, count = trained.module.eval().objective.model.likelihood, 0.0, 0
     for batch in _batches(trained, first_headlines(data, trained.vocabulary, trained.config)):
-        log_probs = target_log_probs(trained.model, batch) if soft else _mean_log_probs(trained, batch)
-        total, count = total - log_probs.double().sum().item(), count + len(log_probs)
+        said = batch.target_out[batch.target_mask]
+        probabilities = mean_prediction(
+            trained,
+            model_arguments(batch),
+            lambda features: likelihood(features).log_prob(said).exp(),  # noqa: B023
+        )
+        total, count = total - probabilities.log().double().sum().item(), count + len(said)
     return math.exp(total / count)
-
-
-def _mean_log_probs(trained: TrainedWriter, batch: Batch) -> Tensor:
-    """Logarithms of the mean probabilities, over posterior samples, of the word pieces of a batch."""
-    said = batch.target_out[batch.target_mask]
-    found = predict(
-        trained.guide, *model_arguments(batch), num_samples=trained.config.num_samples, noise="attention",
-        seed=trained.config.seed, transform=lambda features: trained.model.likelihood(features).log_prob(said).exp(),
-    )  # fmt: skip
-    return found.mean.log()
 
 
 # The command

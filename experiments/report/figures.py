@@ -52,19 +52,12 @@ def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence
         confidence: What the probabilities are, for the axis.
         right: What the share is.
     """
-    columns = min(4, len(found))
-    rows = -(-len(found) // columns)
-    figure = Figure(figsize=(2.9 * columns, 3.1 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axis in axes.flat[len(found) :]:
-        axis.set_visible(False)
-    for axis, (name, items) in zip(axes.flat, found.items(), strict=False):
+    figure, axes = _grid(len(found), size=(2.75, 3.1), sharey=True)
+    for axis, (name, items) in zip(axes, found.items(), strict=False):
         reliability(*items, axes=axis)
         axis.set(xlabel="", ylabel="")
         axis.set_title(name, fontsize=10)
-    for axis in axes.flat[len(found) - columns : len(found)]:
-        axis.tick_params(labelbottom=True)  # also above a place that is left empty
-    axes[0, 0].legend(fontsize=7, loc="upper left", frameon=False)
+    axes[0].legend(fontsize=7, loc="upper left", frameon=False)
     figure.supxlabel(confidence)
     figure.supylabel(right)
     return figure
