@@ -15,11 +15,11 @@ from statistics import fmean
 from typing import Any, Literal
 
 from experiments.files import UserError, expected_one_of
-from experiments.harness.cli import option_words
+from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive, open_run, write_metrics
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
-from experiments.report.figures import Panel, level_curves, save
+from experiments.report.figures import level_curves, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Cell, Column, Difference, Row, Runs
 from experiments.run import Task, run
@@ -390,10 +390,10 @@ def _block_parts(finished: Finished) -> Iterator[Part]:
 def _pictures(finished: Finished) -> Iterator[Part]:
     study, values = finished.study, finished.values
     if study.picture == "curves":
-        shown = [
-            Panel(one.name, {row: [values(row, one, level) for level in study.levels] for row in finished.rows})
+        shown = {
+            one.name: {row: [values(row, one, level) for level in study.levels] for row in finished.rows}
             for one in finished.present([*study.columns, *study.more], *study.levels)
-        ]
+        }
         figure = level_curves(shown, list(study.levels), axis=study.axis)
         picture = save(figure, finished.pictures / f"{finished.name}.png")
         yield Part(picture=picture, caption=finished.fill(study.title))
@@ -410,11 +410,7 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, command:
     write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
-    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels")}
-    words = [
-        option_words(name, value) for name, value in {**given, **options.changes}.items() if value not in (None, (), {})
-    ]
-    line = " ".join([f"python -m {study.task.script} {command} {options.name}", *words])
+    line = command_line(f"{study.task.script} {command} {options.name}", options, **options.changes)
     source = source_of(folders, line, seeds)
     report.write(finished.folder, source)
     if finished.results is not None:

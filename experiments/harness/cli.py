@@ -52,10 +52,11 @@ def run_commands(
         return 130
 
 
-def command_line(script: str, config: Any) -> str:
+def command_line(script: str, config: Any, **changes: Any) -> str:
     """The command that repeats a run: the options that say what is computed, where they are not the script's defaults.
 
     ``script`` is the module with what is given by position; a file or folder says where something is, and is left out.
+    A study has ``changes`` besides, the options of its trainings.
     """
     from experiments.harness.options import SweepOptions
 
@@ -64,7 +65,7 @@ def command_line(script: str, config: Any) -> str:
         value = getattr(config, field.name)
         if field.default is not MISSING and field.name not in how and not isinstance(value, Path):
             words += [option_words(field.name, value)] * (value != field.default)
-    return " ".join(words)
+    return " ".join([*words, *(option_words(name, value) for name, value in changes.items())])
 
 
 def option_words(name: str, value: Any) -> str:
