@@ -20,15 +20,10 @@ Network = TypeVar("Network", bound=Trained[Any, Any])
 
 
 class Task(ABC, Generic[Config, Data, Network]):
-    """What a task says of its trainings; :func:`run` does the rest.
+    """What a task says of its trainings; :func:`run` does the rest."""
 
-    Attributes:
-        config: The options of a training, a dataclass.
-        script: The module that trains on the command line.
-    """
-
-    config: type[Config]
-    script: str
+    config: type[Config]  # the options of a training, a dataclass
+    script: str  # the module that trains on the command line
 
     @abstractmethod
     def folder(self, config: Config) -> str:

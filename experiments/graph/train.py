@@ -270,7 +270,12 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
         return metrics
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return definitions(metrics)
+        texts, scores = dict(_OTHERS), SCORES | SCALED_SCORES | _MORE_SCORES
+        for kind, (_, how) in KINDS.items():
+            texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
+            texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
+        share = "share of doubly normalised attention in {}, mean over heads, at the best epoch"
+        return {name: texts.get(name) or share.format(name.removeprefix("hybrid_")) for name in metrics}
 
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         print(prediction_table(metrics), end="\n\n")
@@ -315,17 +320,6 @@ _OTHERS = {
     "noise_edge_attention": "attention to the edges added as noise, divided by that of uniform attention",
     **FITTED,
 }
-
-
-def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What the metrics of a network mean."""
-    texts = dict(_OTHERS)
-    for kind, (_, how) in KINDS.items():
-        scores = SCORES | SCALED_SCORES | _MORE_SCORES
-        texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
-        texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
-    share = "share of doubly normalised attention in {}, mean over heads, at the best epoch"
-    return {name: texts.get(name) or share.format(name.removeprefix("hybrid_")) for name in metrics}
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:

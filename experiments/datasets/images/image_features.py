@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import safetensors.torch
@@ -130,21 +130,12 @@ def encode_photograph(
 
 
 def region_encoder(
-    options: RegionOptions,
-    pixels: Tensor,
-    captions: Sequence[Sequence[str]],
-    folder: Path,
-    *,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    progress: bool = False,
+    options: RegionOptions, pixels: Tensor, captions: Sequence[Sequence[str]], folder: Path, **how: Any
 ) -> GridEncoder:
     """Return the encoder that the options ask for; the rest is for `content_encoder`."""
     if options.encoder == "mobilenet_v2":
         return mobilenet_grid(options.encoder_weights)
-    return content_encoder(
-        pixels, captions, folder, seed=seed, epochs=options.encoder_epochs, device=device, progress=progress
-    )
+    return content_encoder(pixels, captions, folder, epochs=options.encoder_epochs, **how)
 
 
 # MobileNetV2 of torchvision

@@ -137,14 +137,10 @@ def load_photo_questions(
 
 
 class AskedPhotographs(NamedTuple):
-    """Photographs of a split, and what is asked about them.
-
-    Attributes:
-        captions: what is known of every photograph, for the own encoder to learn; none of those it is not trained on.
-    """
+    """Photographs of a split, and what is asked about them."""
 
     pixels: Tensor  # [photographs, 3, height, width] uint8
-    captions: Sequence[Sequence[str]]
+    captions: Sequence[Sequence[str]]  # what the own encoder learns of every photograph; none of the others
     entries: Sequence[Entry]  # the questions
 
 
