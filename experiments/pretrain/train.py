@@ -27,7 +27,6 @@ from experiments.harness.training import (
     Trained,
     fit_batches,
     hybrid_metrics,
-    load_best,
     mean_prediction,
     resolve_device,
     seeded_build,
@@ -36,7 +35,7 @@ from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.report.classification import SCORES, score
 from experiments.run import Task, run, run_and_show
 from experiments.sequence.encoder import text_encoder
-from experiments.sequence.model import run_vocabulary
+from experiments.sequence.model import load_run, run_vocabulary
 from models.text import MaskedLanguageModel, TextClassifier
 from pyro_attention import Dense, predict, sample_posterior
 from pyro_attention.analysis import key_mass
@@ -202,8 +201,7 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
     def load(self, config: FinetuneConfig) -> Reviews:
         texts = load_sst2(train=config.train, data_root=config.data_root)
         saved = saved_config(config.run, PretrainConfig, script=self.script, device=config.device)
-        start = build(saved, Vocabulary.load(config.run / "vocabulary.json"))
-        load_best(start.module, config.run)
+        start = load_run(saved, config.run, build)
         length = start.config.length
         return start, {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
 
