@@ -3,9 +3,10 @@
 python -m experiments.pages
 """
 
+import sys
 from dataclasses import dataclass
 
-from experiments.harness.cli import launch
+from experiments.harness.cli import Command, run_commands
 
 
 @dataclass(frozen=True)
@@ -14,4 +15,4 @@ class PageOptions:
 
 
 if __name__ == "__main__":
-    launch("experiments.pages", "experiments.pages:PageOptions", "experiments.report.pages:run")
+    sys.exit(run_commands(Command(PageOptions, "experiments.report.pages:run"), name="experiments.pages"))

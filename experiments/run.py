@@ -20,15 +20,10 @@ Network = TypeVar("Network", bound=Trained[Any, Any])
 
 
 class Task(ABC, Generic[Config, Data, Network]):
-    """What a task says of its trainings; :func:`run` does the rest.
+    """What a task says of its trainings; :func:`run` does the rest."""
 
-    Attributes:
-        config: The options of a training, a dataclass.
-        script: The module that trains on the command line.
-    """
-
-    config: type[Config]
-    script: str
+    config: type[Config]  # the options of a training, a dataclass
+    script: str  # the module that trains on the command line
 
     @abstractmethod
     def folder(self, config: Config) -> str:
@@ -99,11 +94,12 @@ def run(task: Task[Config, Data, Network], config: Config) -> dict[str, float]:
     """
     folder = run_folder(task, config)
     with user_errors(ValueError, OSError, ImportError):
+        if config.resume and (finished := open_training(folder, config, planned=task.planned(config))) is not None:
+            return finished  # it needs no data
         data = task.load(config)
-        found = open_training(folder, config, planned=task.planned(config))
+        if not config.resume:  # only now: where data are missing, the run that is to be overwritten stays
+            open_training(folder, config, planned=task.planned(config))
         trained = task.build(config, data, folder)
-    if found is not None:
-        return found
     fitted = task.fit(trained, data, folder)
     trained.module.eval()
     found = task.evaluate(trained, data, fitted, folder)

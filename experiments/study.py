@@ -15,11 +15,11 @@ from statistics import fmean
 from typing import Any, Literal
 
 from experiments.files import UserError, expected_one_of
-from experiments.harness.cli import option_words
+from experiments.harness.cli import command_line
 from experiments.harness.folder import exclusive, open_run, write_metrics
 from experiments.harness.options import StudyOptions
 from experiments.harness.parallel import run_all
-from experiments.report.figures import Panel, level_curves, save
+from experiments.report.figures import level_curves, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Cell, Column, Difference, Row, Runs
 from experiments.run import Task, run
@@ -40,71 +40,42 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Rows at some levels, for some seeds.
+    """Rows at some levels, for some seeds."""
 
-    Attributes:
-        name: Of its folder and of its file in results/.
-        title: Heading, with placeholders as in the text.
-        about: The task, under which its differences count in "Where it helps"; "" where they do not.
-        text: What the rows are and how they were trained; ``{config.max_epochs}`` is an option of the first row,
-            ``{base.max_epochs}`` of the ``base``, ``{seeds}`` the number of seeds.
-        task: What is trained.
-        options: Options of all trainings.
-        base: Options of a first training at each level and seed, from whose network all rows go on: their ``init_from``
-            is its folder; none when empty. It is no row.
-        rows: Options of each row.
-        levels: Options of each level, such as a data set or a share of noise.
-        cells: Options of a row at a level, where it has others than elsewhere.
-        axis: What the levels are, the head of their column; the levels of a ``wide`` table have columns of their own.
-        wide: Whether a row of the table has all levels.
-        row: What a row is, the head of its column.
-        shows: Rows that are shown once more, with another kind of prediction, by the row whose trainings they show.
-        kinds: What ``{kind}`` is in the metrics of a row; "mean" where it is not said.
-        columns: The numbers that rows are compared by; ``level_columns`` has those of levels with others.
-        more: Columns beside these, without differences.
-        blocks: Further tables.
-        against: Rows that are compared with another row than the first.
-        paper: The paper's numbers by row, and by level in a wide table.
-        seeded: Further options that are the seed, such as the number of a fixed split.
-        named: Options that are asked for with the study, such as a pretrained model: its file is named after them.
-        picture: Whether "curves" over the levels are drawn.
-        parts: What else is reported.
-        summary: What was found, in one or two sentences.
-        grid: Settings of a row that a search tries on validation data.
-        quality: Numbers on validation data by which a search chooses, in their order.
-        published: Whether results/ gets the numbers when nothing is said.
-    """
-
-    name: str
-    title: str
-    task: Task[Any, Any, Any]
-    rows: Mapping[str, Options]
-    columns: Sequence[Column]
+    name: str  # of its folder and of its file in results/
+    title: str  # heading, with placeholders as in the text
+    task: Task[Any, Any, Any]  # what is trained
+    rows: Mapping[str, Options]  # options of each row
+    columns: Sequence[Column]  # the numbers that rows are compared by
+    # What the rows are and how they were trained; {config.max_epochs} is an option of the first row, {base.max_epochs}
+    # of the base, {seeds} the number of seeds.
     text: str = ""
-    about: str = ""
-    options: Options = field(default_factory=dict)
+    about: str = ""  # the task, under which its differences count in "Where it helps"; "" where they do not
+    options: Options = field(default_factory=dict)  # of all trainings
+    # Options of a first training at each level and seed, from whose network all rows go on: their init_from is its
+    # folder; none when empty. It is no row.
     base: Options = field(default_factory=dict)
-    levels: Mapping[str, Options] = field(default_factory=lambda: {"": {}})
-    cells: Mapping[tuple[str, str], Options] = field(default_factory=dict)
-    axis: str = ""
-    wide: bool = False
-    row: str = "row"
-    shows: Mapping[str, str] = field(default_factory=dict)
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    level_columns: Mapping[str, Sequence[Column]] = field(default_factory=dict)
-    more: Sequence[Column] = ()
-    blocks: Sequence[Block] = ()
-    against: Mapping[str, str] = field(default_factory=dict)
-    paper: Mapping[str, Any] = field(default_factory=dict)
+    levels: Mapping[str, Options] = field(default_factory=lambda: {"": {}})  # such as a data set or a share of noise
+    cells: Mapping[tuple[str, str], Options] = field(default_factory=dict)  # of a row at a level, where it has others
+    axis: str = ""  # what the levels are, the head of their column
+    wide: bool = False  # whether a row of the table has all levels, which then have columns of their own
+    row: str = "row"  # what a row is, the head of its column
+    shows: Mapping[str, str] = field(default_factory=dict)  # rows that show the trainings of another row once more
+    kinds: Mapping[str, str] = field(default_factory=dict)  # what {kind} is in the metrics of a row; else "mean"
+    level_columns: Mapping[str, Sequence[Column]] = field(default_factory=dict)  # of levels with others
+    more: Sequence[Column] = ()  # beside these, without differences
+    blocks: Sequence[Block] = ()  # further tables
+    against: Mapping[str, str] = field(default_factory=dict)  # rows that are compared with another row than the first
+    paper: Mapping[str, Any] = field(default_factory=dict)  # the paper's numbers by row, and by level in a wide table
     seeds: int = 3
-    seeded: Sequence[str] = ()
-    named: Sequence[str] = ()
-    picture: Literal["", "curves"] = ""
-    parts: Callable[[Finished], Sequence[Part]] = lambda _: ()
-    summary: Callable[[Finished], str] = lambda _: ""
-    grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)
-    quality: Sequence[Column] = ()
-    published: bool = True
+    seeded: Sequence[str] = ()  # further options that are the seed, such as the number of a fixed split
+    named: Sequence[str] = ()  # options, such as a pretrained model, that the file is named after
+    picture: Literal["", "curves"] = ""  # whether curves over the levels are drawn
+    parts: Callable[[Finished], Sequence[Part]] = lambda _: ()  # what else is reported
+    summary: Callable[[Finished], str] = lambda _: ""  # what was found, in one or two sentences
+    grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)  # settings of a row that a search tries
+    quality: Sequence[Column] = ()  # numbers on validation data by which a search chooses, in their order
+    published: bool = True  # whether results/ gets the numbers when nothing is said
 
     @property
     def baseline(self) -> str:
@@ -143,25 +114,21 @@ class Study:
 
 @dataclass(frozen=True)
 class Finished:
-    """A study whose trainings are done.
+    """A study whose trainings are done."""
 
-    Attributes:
-        study: The study, as it was asked for.
-        name: Of its file in results/.
-        folder: Where it lies.
-        pictures: Where its pictures are drawn.
-        configs: Options of every training, by row, level and seed.
-        metrics: Their metrics.
-        bases: Options of the trainings that the rows go on from, by level and seed.
-    """
-
-    study: Study
-    name: str
-    folder: Path
-    pictures: Path
-    configs: Mapping[Key, Any]
-    metrics: Mapping[Key, Mapping[str, float]]
+    study: Study  # as it was asked for
+    name: str  # of its file in results/
+    folder: Path  # where it lies
+    results: Path | None  # where it is published
+    configs: Mapping[Key, Any]  # options of every training, by row, level and seed
+    metrics: Mapping[Key, Mapping[str, float]]  # their metrics
+    # Options of the trainings that the rows go on from, by level and seed.
     bases: Mapping[tuple[str, int], Any] = field(default_factory=dict)
+
+    @property
+    def pictures(self) -> Path:
+        """Where its pictures are drawn."""
+        return self.folder / "figures" if self.results is None else self.results / "pictures"
 
     @property
     def seeds(self) -> list[int]:
@@ -232,15 +199,15 @@ def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: s
     Raises:
         UserError: An option is wrong, or trainings have failed; the others are finished.
     """
-    declared = _named(studies, options)
-    results = options.results or (RESULTS if declared.published and declared.whole(options) else None)
-    finished = _trained(declared.chosen(options), options, command, results)
+    _require_known("name", [options.name], studies)
+    declared = studies[options.name]
+    finished = _trained(declared.chosen(options), options, command, whole=declared.whole(options))
     study = finished.study
     text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(study, options), _how_compared(finished))))
     table = Part(text=text, rows=_table(finished), labels=len(_labels(finished, "", "")))
     parts = [table, *_pictures(finished), *study.parts(finished), *_block_parts(finished)]
     report = Report(finished.fill(study.title), finished.name, parts, study.summary(finished), study.about)
-    return _publish(finished, options, report, command, results)
+    return _publish(finished, options, report, command)
 
 
 @exclusive
@@ -250,8 +217,8 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
     Raises:
         UserError: As of :func:`run_study`.
     """
-    study = _named(studies, options)
-    results = options.results or (RESULTS if study.published and study.whole(options) else None)
+    _require_known("name", [options.name], studies)
+    study, whole = studies[options.name], studies[options.name].whole(options)
     searched = options.rows or tuple(study.grid)
     _require_known("rows", searched, study.grid)
     tried = {
@@ -259,7 +226,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         {**study.rows[row], **setting} for row in searched for setting in study.grid[row]
     }  # fmt: skip
     study = replace(study, rows=tried, seeds=3, cells={}, against={}, shows={}, kinds={})
-    finished = _trained(study.chosen(replace(options, rows=())), options, "search", results)
+    finished = _trained(study.chosen(replace(options, rows=())), options, "search", whole=whole)
     level, *others = finished.study.levels
     if others:
         raise UserError(f"levels are {level}, {', '.join(others)}, expected one to search on; pass --levels")
@@ -283,7 +250,7 @@ def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str,
         f"or smallest {study.quality[0].name}, of equals that by {study.quality[-1].name}; rows of the table have it."
     )
     title, name = f"Settings tried: {finished.fill(study.title)}", f"search-{finished.name}"
-    return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search", results)
+    return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search")
 
 
 def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -292,13 +259,8 @@ def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> Non
             raise UserError(f"{what} '{name}': {expected_one_of(known, name)}")
 
 
-def _named(studies: Mapping[str, Study], options: StudyOptions) -> Study:
-    _require_known("name", [options.name], studies)
-    return studies[options.name]
-
-
-def _trained(study: Study, options: StudyOptions, command: str, results: Path | None) -> Finished:
-    name = _name(study, options)
+def _trained(study: Study, options: StudyOptions, command: str, *, whole: bool) -> Finished:
+    name, results = _name(study, options), options.results or (RESULTS if study.published and whole else None)
     folder = options.out or Path("runs", command, name)
     open_run(folder, options, free=("seeds", "rows", "changes"))
     first = options.first_seed or (1000 if command == "search" else 0)
@@ -319,13 +281,8 @@ def _trained(study: Study, options: StudyOptions, command: str, results: Path | 
     metrics = train(configs)
     for key, found in metrics.items():
         for text in study.task.warnings(found):
-            print(f"warning: {_shown(key)}: {text}", file=sys.stderr)
-    pictures = folder / "figures" if results is None else results / "pictures"
-    return Finished(study, name, folder, pictures, configs, metrics, bases)
-
-
-def _shown(key: Sequence[Any], *_: Any) -> str:
-    return ", ".join(str(part) for part in key if part != "")
+            print(f"warning: {', '.join(str(part) for part in key if part != '')}: {text}", file=sys.stderr)
+    return Finished(study, name, folder, results, configs, metrics, bases)
 
 
 def _name(study: Study, options: StudyOptions) -> str:
@@ -433,18 +390,16 @@ def _block_parts(finished: Finished) -> Iterator[Part]:
 def _pictures(finished: Finished) -> Iterator[Part]:
     study, values = finished.study, finished.values
     if study.picture == "curves":
-        shown = [
-            Panel(one.name, {row: [values(row, one, level) for level in study.levels] for row in finished.rows})
+        shown = {
+            one.name: {row: [values(row, one, level) for level in study.levels] for row in finished.rows}
             for one in finished.present([*study.columns, *study.more], *study.levels)
-        ]
+        }
         figure = level_curves(shown, list(study.levels), axis=study.axis)
         picture = save(figure, finished.pictures / f"{finished.name}.png")
         yield Part(picture=picture, caption=finished.fill(study.title))
 
 
-def _publish(
-    finished: Finished, options: StudyOptions, report: Report, command: str, results: Path | None
-) -> dict[str, float]:
+def _publish(finished: Finished, options: StudyOptions, report: Report, command: str) -> dict[str, float]:
     """Write metrics.json and report.html, print the tables, publish them if asked, and return the metrics."""
     study, means = finished.study, dict[str, float]()
     for row, level in dict.fromkeys(key[:2] for key in finished.metrics):
@@ -455,15 +410,11 @@ def _publish(
     write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
-    given = {name: getattr(options, name) for name in ("seeds", "first_seed", "rows", "levels")}
-    words = [
-        option_words(name, value) for name, value in {**given, **options.changes}.items() if value not in (None, (), {})
-    ]
-    line = " ".join([f"python -m {study.task.script} {command} {options.name}", *words])
+    line = command_line(f"{study.task.script} {command} {options.name}", options, **options.changes)
     source = source_of(folders, line, seeds)
     report.write(finished.folder, source)
-    if results is not None:
-        print(write_results(results, report, source))
+    if finished.results is not None:
+        print(write_results(finished.results, report, source))
     elif study.published:
         print("Not the whole study with its own options: not published; --results FOLDER does it.")
     return means

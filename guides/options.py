@@ -40,7 +40,6 @@ class PosteriorOptions:
     concentration: PositiveFloat = 10.0
     scale: PositiveFloat = 0.1
 
-    GROUP: ClassVar[str] = "attention"
     USED_BY: ClassVar[UsedBy] = {
         "prior": {"guide": WEIGHTS, "objective": ("elbo",)},
         "kl_weight": {"guide": (*WEIGHTS, "categorical_sample", "gumbel", "dirichlet"), "objective": ("elbo",)},
@@ -88,9 +87,6 @@ class SchemeOptions(PosteriorOptions):
     draws: PositiveInt = 8
     learned_width: bool = False
 
-    GROUP: ClassVar[str] = "attention"
-    EXPERT: ClassVar[str] = "prior_rate prior_scale learnable objective draws learned_width"
-
     def build_scheme(self, **changes: Any) -> "Scheme":
         """The scheme of these options, with ``changes`` to the arguments of :func:`guides.build_scheme`."""
         from guides.schemes import build_scheme  # which imports torch, and command lines do without
@@ -120,6 +116,3 @@ class AlignmentSchemeOptions(SchemeOptions):
     particles: PositiveInt = 5
     top_k: PositiveInt | None = None
     roulette: NonNegativeFloat = 0.0
-
-    GROUP: ClassVar[str] = "attention"
-    EXPERT: ClassVar[str] = "temperature particles top_k roulette"

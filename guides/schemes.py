@@ -110,14 +110,12 @@ def build_scheme(
     top_k: int | None = None,
     roulette: float = 0.0,
     plates: int = 2,
-    all_nodes: bool = False,
 ) -> Scheme:
     """Build a scheme of the table above; the options of other schemes are not used.
 
-    They are those of :class:`guides.AlignmentSchemeOptions`; besides, ``kl_weight`` may be a schedule, ``plates`` is
-    the number of nested plates, which no objective then has to guess by another run of the model, and ``all_nodes`` is
-    that of the contextual prior of weibull, gamma or lognormal on a graph. A fixed prior is Gamma(1, prior_rate),
-    LogNormal(0, prior_scale) or Normal(0, prior_scale).
+    They are those of :class:`guides.AlignmentSchemeOptions`; besides, ``kl_weight`` may be a schedule, and
+    ``plates`` is the number of nested plates, which no objective then has to guess by another run of the model. A fixed
+    prior is Gamma(1, prior_rate), LogNormal(0, prior_scale) or Normal(0, prior_scale).
 
     Raises:
         ValueError: An unknown name, or an option outside its range.
@@ -150,14 +148,10 @@ def build_scheme(
             return ScorePrior(family(width) if learned_width else family(number, learnable=learnable))
 
         return Scheme(around_scores, FromPrior(), EvidenceELBO(draws, max_plate_nesting=plates))
-    nodes: dict[str, Any] = {"all_nodes": True} if all_nodes and prior == "contextual" else {}
     if name in ("weibull", "gamma"):
-        posterior, factory = (
-            family(concentration, learnable=learnable),
-            _factory(f"gamma_{prior}", rate=prior_rate, **nodes),
-        )
+        posterior, factory = family(concentration, learnable=learnable), _factory(f"gamma_{prior}", rate=prior_rate)
     else:
-        posterior, factory = family(scale, learnable=learnable), _factory(f"{name}_{prior}", scale=prior_scale, **nodes)
+        posterior, factory = family(scale, learnable=learnable), _factory(f"{name}_{prior}", scale=prior_scale)
     return Scheme(factory, posterior, weighted)
 
 

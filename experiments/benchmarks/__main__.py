@@ -1,7 +1,10 @@
 """Times and memory of the library beside its peers: ``python -m experiments.benchmarks [--name enumeration]``."""
 
-from experiments.harness.cli import launch
+import sys
+
+from experiments.harness.cli import Command, run_commands
+
+COMMAND = Command("experiments.benchmarks.config:BenchmarkConfig", "experiments.benchmarks.suite:run")
 
 if __name__ == "__main__":
-    package = "experiments.benchmarks"
-    launch(package, f"{package}.config:BenchmarkConfig", f"{package}.suite:run")
+    sys.exit(run_commands(COMMAND, name="experiments.benchmarks"))

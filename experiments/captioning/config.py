@@ -1,6 +1,5 @@
 """Options of the scripts on captioning."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -43,7 +42,6 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
     kl: Literal["closed_form", "sampled"] = "closed_form"
     input_feed: Literal["expected", "sampled"] = "expected"
 
-    GROUPS: ClassVar[Mapping[str, str]] = {"data": "images maps", "attention": "kl input_feed"}
     USED_BY: ClassVar[UsedBy] = {
         **{name: {"dataset": get_args(CaptionsName)} for name in ("cache", "maps")},
         "kl": {"guide": (*WEIGHTS, "dirichlet")},

@@ -19,13 +19,13 @@ from experiments.datasets.images.digit_scenes import GRID, DigitScenes, digit_sc
 from experiments.datasets.images.image_features import grid_features, region_encoder, resized_images
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
-    OneCaptionSampler,
     RegionCaptions,
     SegmentationMaps,
     own_photograph,
     read_maps,
 )
 from experiments.datasets.places import SPLITS, data_folder
+from experiments.datasets.text.batches import ChoiceSampler
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import UserError, read_text, user_errors, write_atomic
 from experiments.harness.folder import saved_config
@@ -146,7 +146,8 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
     def encode(self, trained: Trained, data: CaptionData) -> Encoded:
         train = EncodedCaptions(data.splits["train"], trained.vocabulary)
         val = EncodedCaptions(data.splits["val"], trained.vocabulary, references=1)
-        sampler = OneCaptionSampler(train, sentences=trained.config.batch_size, seed=trained.config.seed)
+        sizes = {"sentences": trained.config.batch_size, "seed": trained.config.seed}
+        sampler = ChoiceSampler(train.lengths, train.counts, **sizes)
         return Encoded(train, val, sampler, train.targets)
 
     def scores(self, trained: Trained, data: CaptionData) -> tuple[dict[str, float], list[str]]:

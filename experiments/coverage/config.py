@@ -1,8 +1,7 @@
 """Options of the scripts on coverage."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -52,12 +51,6 @@ class CoverageConfig(TrainingOptions):
     learning_rate: PositiveFloat = 0.01
     max_epochs: PositiveInt = 2
     num_samples: PositiveInt = 1000
-
-    GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "toy items form",
-        "attention": "objective family width spread kl_weight draws laplace",
-        "training": "batch_size repeats",
-    }
 
 
 COMMANDS = {

@@ -37,7 +37,6 @@ class RegionOptions:
     size: PositiveInt | None = None
     cache: Path | None = None
 
-    GROUPS: ClassVar[Mapping[str, str]] = {"data": "size cache"}
     USED_BY: ClassVar[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "encoder": {"dataset": _PHOTOGRAPHS},
         "size": {"dataset": _PHOTOGRAPHS},

@@ -3,10 +3,9 @@
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from http.client import HTTPException
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 from urllib.request import urlopen
@@ -21,7 +20,6 @@ SPLITS = ("train", "val", "test")
 OTHER_FOLDER = "--data-root DIR (the argument data_root) or the environment variable PYRO_ATTENTION_DATA"
 _LISTED = Path(__file__).with_name("checksums.txt").read_text().splitlines()
 CHECKSUMS = {name: digest for digest, name in (line.split() for line in _LISTED if not line.startswith("#"))}
-_FORMAT = 2  # arrays of format 1 may be blank in part: two processes could write the same file
 NEW_COPY = f"replace the file by an intact copy, or name another folder by {OTHER_FOLDER}"
 
 
@@ -100,30 +98,24 @@ def checksum(tensor: Tensor) -> str:
     return sha256(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()
 
 
-def cached_array(
-    folder: Path, name: str, key: Mapping[str, Any], length: int, make: Callable[[], Iterator[np.ndarray]]
-) -> Tensor:
-    """Return an array; from disk where it was made with the same key before.
+def cached_file(folder: Path, name: str, key: Any, write: Callable[[IO[bytes]], object]) -> Path:
+    """Return a file that is written once; the key is all that its content is made of, as JSON has it.
 
-    Whenever the process dies, the file is whole, or the array is made again. Of several processes one makes it, and the
-    others wait for it.
-
-    The key is all that the array is made of, as JSON has it. `make` gives pieces, which are joined along the first
-    dimension, whose size is `length`.
+    Whenever the process dies, the file is whole, or it is written again. Of several processes one writes it, and the
+    others wait for it. The name ends with the kind of the file, and gets a checksum of the key.
     """
-    path = folder / f"{name}-{sha256(json.dumps([_FORMAT, key]).encode()).hexdigest()[:16]}.npy"
+    stem, _, kind = name.rpartition(".")
+    path = folder / f"{stem}-{sha256(json.dumps(key).encode()).hexdigest()[:16]}.{kind}"
     if not path.is_file():
         with locked(path):
-            if not path.is_file():  # no other process has made it meanwhile
-                write_atomic(path, lambda file: _write(file, length, make()))
+            if not path.is_file():  # no other process has written it meanwhile
+                write_atomic(path, write)
+    return path
+
+
+def cached_array(folder: Path, name: str, key: Any, make: Callable[[], np.ndarray]) -> Tensor:
+    """Return an array that is made once; see `cached_file`."""
+    path = cached_file(folder, f"{name}.npy", key, lambda file: np.save(file, make()))
     with reading(path, "an array of numpy without pickles", "remove the file, and it is made again"):
         # its pages are read when they are wanted; torch warns of arrays that cannot be written to
         return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
-
-
-def _write(file: IO[bytes], length: int, pieces: Iterator[np.ndarray]) -> None:
-    first = next(pieces)
-    header = {"descr": np.lib.format.dtype_to_descr(first.dtype), "fortran_order": False}
-    np.lib.format.write_array_header_1_0(file, header | {"shape": (length, *first.shape[1:])})
-    for piece in chain([first], pieces):
-        file.write(piece.tobytes())

@@ -1,6 +1,5 @@
 """Options of the scripts on fine-tuning."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -48,12 +47,6 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
     length: PositiveInt = 128
     keep_weights: bool = True
 
-    GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "label_noise",
-        "attention": "guide",
-        "training": "kl_warmup prior_learning_rate",
-        "output": "keep_weights",
-    }
     USED_BY: ClassVar[UsedBy] = {
         "kl_warmup": {"guide": WEIGHTS, "objective": ("elbo",)},
         "prior_learning_rate": {"guide": WEIGHTS},

@@ -1,6 +1,5 @@
 """Options of the scripts on node classification."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -37,8 +36,6 @@ class GraphConfig(TrainingOptions, SchemeOptions):
         kl_weight: Weight of the KL, in the ELBO summed over labelled nodes.
         kl_scale: What the weight multiplies: edge, the mean KL of an attention weight, times the number of labelled
             nodes; total, the KL summed over edges, heads and layers, which drowns few labels among many edges.
-        prior_nodes: Over which nodes the contextual prior's softmax runs: a node's neighbours, or all, as in the
-            released code of Bayesian Attention Modules.
         hidden: Width of a hidden head.
         heads: Number of hidden heads.
         dropout: In the architecture gat, dropout of the inputs of both layers and of the attention weights; in the
@@ -61,7 +58,6 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     value_dropout: bool = True
     monitor: Literal["both", "metric"] = "both"
     kl_scale: Literal["total", "edge"] = "edge"
-    prior_nodes: Literal["neighbours", "all"] = "neighbours"
     kl_weight: NonNegativeFloat = 0.1
     hidden: PositiveInt = 8
     heads: PositiveInt = 8
@@ -76,15 +72,8 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     feature_noise: ClosedUnitInterval = 0.0
     edge_noise: NonNegativeFloat = 0.0
 
-    GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "graph split_seed labels_per_class edge_noise",
-        "attention": "scores kl_scale prior_nodes",
-        "training": "weight_decay monitor",
-    }
-    EXPERT: ClassVar[str] = "kl_scale prior_nodes value_dropout monitor"
     USED_BY: ClassVar[UsedBy] = {
         "kl_scale": {"guide": WEIGHTS},
-        "prior_nodes": {"guide": WEIGHTS, "prior": ("contextual",)},
         "value_dropout": {"architecture": ("gat",)},
     }
 

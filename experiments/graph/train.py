@@ -36,6 +36,7 @@ from experiments.harness.training import (
     PriorFactory,
     Trained,
     fit,
+    mean_prediction,
     resolve_device,
     seeded_build,
 )
@@ -197,7 +198,7 @@ def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
     data = perturbed(genuine, config).to(resolve_device(config.device))
     loops = config.architecture != "gat_sep"
     graph = EdgeList.from_edge_index(data.edge_index, num_nodes=data.num_nodes, add_self_loops=loops)
-    scheme = config.build_scheme(all_nodes=config.prior_nodes == "all")
+    scheme = config.build_scheme()
     model = build_model(config, data, scheme.prior)
     # the weight needs the number of edges and heads
     scheme = config.build_scheme(kl_weight=config.kl_weight * kl_factor(config, model, data, graph))
@@ -269,7 +270,12 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
         return metrics
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return definitions(metrics)
+        texts, scores = dict(_OTHERS), SCORES | SCALED_SCORES | _MORE_SCORES
+        for kind, (_, how) in KINDS.items():
+            texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
+            texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
+        share = "share of doubly normalised attention in {}, mean over heads, at the best epoch"
+        return {name: texts.get(name) or share.format(name.removeprefix("hybrid_")) for name in metrics}
 
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         print(prediction_table(metrics), end="\n\n")
@@ -283,12 +289,8 @@ train = partial(run_and_show, GraphTask())
 
 def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
     """How honest the probabilities of the test nodes are."""
-    data, soft = trained.data, isinstance(trained.guide.family("layers.0"), Soft)
-    found = predict(
-        trained.guide, *trained.inputs, noise="none" if soft else "attention", seed=trained.config.seed,
-        num_samples=1 if soft else trained.config.num_samples, transform=lambda logits: logits.softmax(-1),
-    )  # fmt: skip
-    confidence, classes = found.mean[data.test_mask].max(-1)
+    data, found = trained.data, mean_prediction(trained, trained.inputs, lambda logits: logits.softmax(-1))
+    confidence, classes = found[data.test_mask].max(-1)
     reliability(confidence, classes == data.labels[data.test_mask], axes=axes)
 
 
@@ -318,17 +320,6 @@ _OTHERS = {
     "noise_edge_attention": "attention to the edges added as noise, divided by that of uniform attention",
     **FITTED,
 }
-
-
-def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What the metrics of a network mean."""
-    texts = dict(_OTHERS)
-    for kind, (_, how) in KINDS.items():
-        scores = SCORES | SCALED_SCORES | _MORE_SCORES
-        texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
-        texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
-    share = "share of doubly normalised attention in {}, mean over heads, at the best epoch"
-    return {name: texts.get(name) or share.format(name.removeprefix("hybrid_")) for name in metrics}
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:

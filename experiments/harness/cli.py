@@ -31,31 +31,32 @@ class Command:
     training: type | str | None = None
 
 
-def run_script(
-    config: type | str, run: Callable[[Any], object] | str, *, name: str, arguments: Sequence[str] | None = None
+def run_commands(
+    commands: Mapping[str, Command] | Command | str, *, name: str, arguments: Sequence[str] | None = None
 ) -> int:
     """Read the configuration from the command line, ``sys.argv`` when omitted, and run a script: its exit code.
 
-    ``config`` and ``run`` are those of :class:`Command`; the name is that of the module, for the help. The code is 2
-    after a wrong command line, 1 after another error of the user's (both one line on stderr), 130 after Ctrl-C, else 0.
+    Of several scripts the first word of the command line chooses one. ``commands`` may be ``"module:name"`` of them;
+    ``name`` is that of the module, for the help. The code is 2 after a wrong command line, 1 after another error of the
+    user's (both one line on stderr), 130 after Ctrl-C, else 0.
     """
-    return _answer(lambda given: _run(Command(config, run), given, name), arguments)
+    if not sys.stderr.isatty():  # read by tqdm when it is imported: a log file gets a line a minute of every bar
+        for variable in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
+            os.environ.setdefault(variable, "60")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        found = _resolved(commands)
+        return _run(found, given, name) if isinstance(found, Command) else _choose(found, given, name)
+    except KeyboardInterrupt as stop:  # of a run, or while something is imported
+        print(f"\n{str(stop) or 'interrupted'}", file=sys.stderr)
+        return 130
 
 
-def launch(name: str, config: str, run: str) -> None:
-    """Run a script as :func:`run_script`, and end the process with its exit code."""
-    sys.exit(run_script(config, run, name=name))
-
-
-def run_commands(commands: Mapping[str, Command] | str, *, name: str, arguments: Sequence[str] | None = None) -> int:
-    """:func:`run_script` for several scripts of a module; the first word of the command line chooses one of them."""
-    return _answer(lambda given: _choose(_resolved(commands), given, name), arguments)
-
-
-def command_line(script: str, config: Any) -> str:
+def command_line(script: str, config: Any, **changes: Any) -> str:
     """The command that repeats a run: the options that say what is computed, where they are not the script's defaults.
 
     ``script`` is the module with what is given by position; a file or folder says where something is, and is left out.
+    A study has ``changes`` besides, the options of its trainings.
     """
     from experiments.harness.options import SweepOptions
 
@@ -64,7 +65,7 @@ def command_line(script: str, config: Any) -> str:
         value = getattr(config, field.name)
         if field.default is not MISSING and field.name not in how and not isinstance(value, Path):
             words += [option_words(field.name, value)] * (value != field.default)
-    return " ".join(words)
+    return " ".join([*words, *(option_words(name, value) for name, value in changes.items())])
 
 
 def option_words(name: str, value: Any) -> str:
@@ -86,17 +87,6 @@ def user_error(error: object, *, code: int) -> int:
 
 def _resolved(target: Any) -> Any:
     return resolve_name(target) if isinstance(target, str) else target
-
-
-def _answer(run: Callable[[list[str]], int], arguments: Sequence[str] | None) -> int:
-    if not sys.stderr.isatty():  # read by tqdm when it is imported: a log file gets a line a minute of every bar
-        for name in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
-            os.environ.setdefault(name, "60")
-    try:
-        return run(list(sys.argv[1:] if arguments is None else arguments))
-    except KeyboardInterrupt as stop:  # of a run, or while something is imported
-        print(f"\n{str(stop) or 'interrupted'}", file=sys.stderr)
-        return 130
 
 
 def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int:

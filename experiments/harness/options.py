@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentParser
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt, restricted_number_type
@@ -60,9 +60,6 @@ class RunOptions:
     device: Device = "auto"
     progress: bool = True
 
-    GROUP: ClassVar[str] = "output"
-    GROUPS: ClassVar[Mapping[str, str]] = {"data": "data_root", "machine": "device"}
-
     def __post_init__(self) -> None:
         _checked(type(self), {field.name: getattr(self, field.name) for field in fields(self)})
 
@@ -95,17 +92,6 @@ class TrainingOptions(RunOptions):
     precision: Precision = "32"
     seed: NonNegativeInt = 0
 
-    GROUP: ClassVar[str] = "training"
-    # names that several tasks have
-    GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "dataset task vocabulary length train_share train_file val_file test_file feature_noise out_of_domain",
-        "attention": "num_samples normalizer hybrid_share",
-        "training": "patience",
-        "machine": "devices num_nodes precision",
-        "output": "beam length_penalty no_repeat",
-    }
-    EXPERT: ClassVar[str] = "num_nodes hybrid_share length_penalty no_repeat"
-
     @property
     def processes(self) -> int:
         """Devices of all machines together."""
@@ -123,9 +109,6 @@ class BatchOptions(TrainingOptions):
 
     batch_size: PositiveInt = 32
     gradient_clip: PositiveFloat = 1.0
-
-    GROUP: ClassVar[str] = "training"
-    EXPERT: ClassVar[str] = "gradient_clip"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,33 +249,42 @@ def option_parser(
     trains = training or config_type
     if issubclass(trains, TrainingOptions):
         parser.add_argument("--help-all", action="help", help="Show all options, those for experts too.")
-        _arrange(parser, trains, everything=everything)
+        _arrange(parser, everything=everything)
         parser.usage = " ".join([parser.prog, *(one.dest for one in parser._positionals._group_actions), "[options]"])
     return parser
 
 
-def _arrange(parser: ArgumentParser, config_type: type, *, everything: bool) -> None:
-    """Put the options of a training into groups, and hide those for experts.
-
-    A class says the ``GROUP`` of its own options, and in ``GROUPS`` those of any options that belong elsewhere; without
-    that an option is about the network. Names of options for experts stand in ``EXPERT``.
-    """
-    named, expert = dict[str, str](), set[str]()
-    for one in reversed(config_type.__mro__):
-        own = vars(one)
-        for name in own.get("__annotations__", {}):
-            named.setdefault(name, own.get("GROUP", "network"))
-        named |= {name: group for group, names in own.get("GROUPS", {}).items() for name in names.split()}
-        expert |= {*own.get("EXPERT", "").split()}
-    groups = {title: parser.add_argument_group(title) for title in _GROUPS}
+def _arrange(parser: ArgumentParser, *, everything: bool) -> None:
+    """Put the options of a training into groups, and hide those for experts unless ``everything`` is asked for."""
+    named = {name: group for group, names in _GROUPS.items() for name in names.split()}
+    groups = {title: parser.add_argument_group(title) for title in (*_GROUPS, "network")}
     for action in list(parser._optionals._group_actions):
-        if action.dest in named:
+        if action.dest not in ("help", "help_all", "config", "print_config"):
             parser._optionals._group_actions.remove(action)
-            groups[named[action.dest]]._group_actions.append(action)
-            action.help = SUPPRESS if action.dest in expert and not everything else action.help
+            groups[named.get(action.dest, "network")]._group_actions.append(action)
+            action.help = SUPPRESS if action.dest in _EXPERT.split() and not everything else action.help
 
 
-_GROUPS = ("data", "attention", "network", "training", "machine", "output")
+# what an option is about, in all tasks; those that are not here are about the network
+_GROUPS = {
+    "data": "data_root dataset task toy graph text source target tokenize lowercase skip_bad vocabulary length "
+    "max_words train_pairs test_pairs test train_texts test_texts headline_length sentences items form "
+    "functions images maps size cache answers test_questions blind train_share train_file val_file test_file "
+    "split_seed labels_per_class label_noise edge_noise feature_noise test_noise out_of_domain",
+    "attention": "guide prior objective family prior_rate prior_scale scale concentration learnable learned_width draws "
+    "particles spread kl kl_weight kl_scale kl_warmup num_samples normalizer hybrid_share scores decoder "
+    "input_feed sum_over top_k roulette temperature laplace",
+    "training": "seed learning_rate prior_learning_rate weight_decay gradient_clip batch_size max_epochs steps repeats "
+    "patience monitor schedule init_from warm_start posterior_from_prior init_range lead_epochs lead_words "
+    "masked finetune_epochs",
+    "machine": "device devices num_nodes precision workers cluster",
+    "output": "out resume overwrite progress beam length_penalty no_repeat k_max selective_pairs keep_weights",
+}
+_EXPERT = (
+    "num_nodes hybrid_share length_penalty no_repeat gradient_clip kl_scale value_dropout monitor decoder "
+    "input_feed warm_start posterior_from_prior init_range k_max selective_pairs skip_bad roulette prior_rate "
+    "prior_scale particles"
+)
 _ALLOWED = {
     "PositiveInt": "a whole number from 1",
     "NonNegativeInt": "a whole number from 0",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -37,7 +37,7 @@ from experiments.harness.callbacks import (
 )
 from experiments.harness.folder import is_first, write_environment
 from experiments.harness.options import BatchOptions, Device, Precision, TrainingOptions
-from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior
+from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Soft, predict
 from pyro_attention.analysis import hybrid_weights
 from pyro_attention.families.base import Prior
 
@@ -168,6 +168,17 @@ class Trained(Generic[Options, Model]):
     def parameters(self) -> int:
         """Number of trained numbers in network, priors, guide and inference network."""
         return sum(parameter.numel() for parameter in self.module.parameters())
+
+
+def mean_prediction(
+    trained: Trained[Any, Any], arguments: Iterable[Any], transform: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Mean of a network's transformed outputs over posterior samples; under soft attention its outputs."""
+    soft = isinstance(trained.guide.family("layers.0"), Soft)
+    return predict(
+        trained.guide, *arguments, num_samples=1 if soft else trained.config.num_samples,
+        noise="none" if soft else "attention", seed=trained.config.seed, transform=transform,
+    ).mean  # fmt: skip
 
 
 FITTED = {

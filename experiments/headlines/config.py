@@ -1,64 +1,45 @@
 """Options of the scripts on headlines."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.datasets.text.word_rules import WordRule
 from experiments.harness.cli import Command
-from experiments.harness.options import BatchOptions, Device, Dropout, StudyOptions
-from guides.names import NormalizerName, WeightsSchemeName
-from guides.options import SchemeOptions, UsedBy
+from experiments.harness.options import Device, StudyOptions
+from experiments.sequence.config import TextEncoderOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadlineConfig(BatchOptions, SchemeOptions):
+class HeadlineConfig(TextEncoderOptions):
     """Train a network that writes headlines, and evaluate it on the test texts.
 
     Args:
-        normalizer: How the attention of the encoder is normalised.
         train_file: File of JSON lines to train on, each with a text and its summaries; of the data root when omitted.
         val_file: The same to validate on.
         test_file: The same to test on.
         train_texts: Texts to train on, the first ones; all when omitted.
         test_texts: Texts to validate and to test on, the first ones; all when omitted.
-        vocabulary: Word pieces at most, of texts and headlines together.
-        width: Width of a piece's vector.
-        heads: Heads of every attention.
-        layers: Layers of the encoder, and of the decoder.
-        length: Pieces of a text at most; the rest is cut off.
         headline_length: Pieces of a headline at most, the end among them; the rest is cut off.
-        dropout: Dropout of embeddings, attention weights and layers.
         decoder: Attention of the decoder, which softmax normalises: soft, or latent as that of the encoder.
-        hybrid_share: Share of doubly normalised attention that hybrid begins with.
         lead_epochs: Epochs at first in which the decoder learns to say the first words of the text.
         lead_words: Number of these words; the baseline says as many.
         beam: Live hypotheses of the beam search; 1 is greedy.
         length_penalty: Exponent of the length penalty of the beam search.
         no_repeat: The beam search repeats no so many word pieces in a row; null lets it.
         patience: Epochs without a better validation loss before training stops.
-        kl_weight: Weight of the KL, which is summed over all attention weights of a text.
         batch_size: Texts of a batch.
-        learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
     """
 
-    normalizer: NormalizerName = "softmax"
-    guide: WeightsSchemeName = "soft"
     train_file: Path | None = None
     val_file: Path | None = None
     test_file: Path | None = None
     train_texts: PositiveInt | None = None
     test_texts: PositiveInt | None = None
-    vocabulary: PositiveInt = 4000
     width: PositiveInt = 128
-    heads: PositiveInt = 4
-    layers: PositiveInt = 2
-    length: PositiveInt = 64
     headline_length: PositiveInt = 32
-    dropout: Dropout = 0.1
     decoder: Literal["soft", "latent"] = "soft"
     hybrid_share: ClosedUnitInterval = 0.1
     lead_epochs: NonNegativeInt = 2
@@ -67,18 +48,8 @@ class HeadlineConfig(BatchOptions, SchemeOptions):
     length_penalty: NonNegativeFloat = 1.0
     no_repeat: PositiveInt | None = 3
     patience: PositiveInt = 20
-    kl_weight: NonNegativeFloat = 1e-3
     learning_rate: PositiveFloat = 2e-3
     max_epochs: PositiveInt = 9
-    num_samples: PositiveInt = 10
-
-    GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "train_texts test_texts headline_length",
-        "attention": "decoder",
-        "training": "lead_epochs lead_words",
-    }
-    EXPERT: ClassVar[str] = "decoder"
-    USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from torchmetrics.functional.text import rouge_score
 from tqdm import tqdm
 
-from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
+from experiments.datasets.text.batches import Batch, BucketSampler, ChoiceSampler, EncodedText, batch_loader
 from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines, plain_words
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary, train_tokenizer
@@ -29,6 +29,7 @@ from experiments.harness.training import (
     PriorFactory,
     Trained,
     hybrid_metrics,
+    mean_prediction,
     resolve_device,
     seeded_build,
 )
@@ -41,7 +42,7 @@ from experiments.sequence.own_text import read_source
 from experiments.sequence.train import Encoded, SequenceTask
 from models.decoding import search_words
 from models.headlines import HeadlineWriter
-from pyro_attention import AttentionGuide, FixedGammaPrior, Soft, predict
+from pyro_attention import AttentionGuide, FixedGammaPrior, Soft
 
 # texts as pairs of ids, and the network
 
@@ -81,27 +82,16 @@ class TrainingPairs(EncodedText):
         self.sources, self.targets = pairs.sources, pairs.targets
 
 
-class LeadSampler(BucketSampler):
-    """Every text once an epoch: in the first epochs with its first words, then with one of its headlines.
+class LeadSampler(ChoiceSampler):
+    """Every text once an epoch: in the first epochs with its first words, then with one of its headlines."""
 
-    Which of several headlines is drawn anew in every epoch.
-    """
+    def __init__(self, data: TrainingPairs, *, lead_epochs: int, **options: Any) -> None:
+        super().__init__(data.lengths, data.counts, **options)
+        self.lead_epochs = lead_epochs
 
-    def __init__(self, data: TrainingPairs, *, lead_epochs: int, sentences: int, seed: int = 0) -> None:
-        super().__init__(data.lengths, sentences=sentences, seed=seed)
-        self.counts, self.lead_epochs = np.array(data.counts), lead_epochs
-
-    def batches(self, epoch: int) -> list[list[int]]:
-        """Return the batches of an epoch."""
-        if epoch < self.lead_epochs:
-            places = self.counts.sum() + np.arange(len(self.counts))
-        else:
-            # 1: other numbers than those of the order
-            draws = np.random.default_rng([self.seed, epoch, 1]).integers(self.counts)
-            places = np.cumsum(self.counts) - self.counts + draws
-        chosen: list[int] = places.tolist()
-        order = BucketSampler([self.lengths[place] for place in chosen], sentences=self.sentences, seed=self.seed)
-        return [[chosen[place] for place in batch] for batch in order.batches(epoch)]
+    def chosen(self, epoch: int) -> np.ndarray:
+        leads: np.ndarray = self.counts.sum() + np.arange(len(self.counts))
+        return leads if epoch < self.lead_epochs else super().chosen(epoch)
 
 
 def target_log_probs(model: HeadlineWriter, batch: Batch) -> Tensor:
@@ -296,23 +286,16 @@ def write_headlines(trained: TrainedWriter, texts: Sequence[str], *, progress: b
 @torch.no_grad()
 def perplexity(trained: TrainedWriter, data: HeadlineText) -> float:
     """Perplexity per word piece of the first headlines; see the definitions."""
-    trained.module.eval()
-    soft = isinstance(trained.guide.family("layers.0"), Soft)
-    total, count = 0.0, 0
+    likelihood, total, count = trained.module.eval().objective.model.likelihood, 0.0, 0
     for batch in _batches(trained, first_headlines(data, trained.vocabulary, trained.config)):
-        log_probs = target_log_probs(trained.model, batch) if soft else _mean_log_probs(trained, batch)
-        total, count = total - log_probs.double().sum().item(), count + len(log_probs)
+        said = batch.target_out[batch.target_mask]
+        probabilities = mean_prediction(
+            trained,
+            model_arguments(batch),
+            lambda features: likelihood(features).log_prob(said).exp(),  # noqa: B023
+        )
+        total, count = total - probabilities.log().double().sum().item(), count + len(said)
     return math.exp(total / count)
-
-
-def _mean_log_probs(trained: TrainedWriter, batch: Batch) -> Tensor:
-    """Logarithms of the mean probabilities, over posterior samples, of the word pieces of a batch."""
-    said = batch.target_out[batch.target_mask]
-    found = predict(
-        trained.guide, *model_arguments(batch), num_samples=trained.config.num_samples, noise="attention",
-        seed=trained.config.seed, transform=lambda features: trained.model.likelihood(features).log_prob(said).exp(),
-    )  # fmt: skip
-    return found.mean.log()
 
 
 # The command

@@ -1,7 +1,10 @@
 """Do two clusters of points survive repeated attention? Softmax, doubly normalised, and both with sampled weights."""
 
-from experiments.harness.cli import launch
+import sys
+
+from experiments.harness.cli import Command, run_commands
+
+COMMAND = Command("experiments.mode_collapse.config:ModeCollapseConfig", "experiments.mode_collapse.report:run")
 
 if __name__ == "__main__":
-    name = "experiments.mode_collapse"
-    launch(name, f"{name}.config:ModeCollapseConfig", f"{name}.report:run")
+    sys.exit(run_commands(COMMAND, name="experiments.mode_collapse"))

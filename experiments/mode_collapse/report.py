@@ -7,9 +7,9 @@ extent approach each other.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from collections.abc import Mapping
+from itertools import pairwise, product
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
@@ -86,37 +86,26 @@ def next_distance(distance: float, sizes: tuple[int, int], *, doubly: bool) -> f
     return distance * (1 - w**2) / ((1 + r * w) * (1 + w / r))
 
 
-class _Followed(NamedTuple):
-    """Clusters under one attention."""
-
-    dim: int
-    case: str
-    attention: str
-    points: Tensor  # one trajectory a seed, [seeds, steps + 1, points, dim]
-
-    @property
-    def steps(self) -> list[Estimate]:
-        """Distance of the centres at each step, mean and spread over seeds."""
-        return [summarize(values, 3) for values in centre_distances(self.points, CASES[self.case][0]).T.tolist()]
-
-
 @exclusive
 def run(config: ModeCollapseConfig) -> dict[str, float]:
     """Follow the clusters, print the table, and write metrics, picture, report and results/."""
     results, folder = config.results or RESULTS, config.out or Path("runs", "mode_collapse")
     open_run(folder, config, free=("results",))
-    followed = [_follow(config, dim, case, name) for dim in (1, 2) for case in CASES for name in ATTENTIONS]
-    metrics, errors, rows = dict[str, float](), [0.0], list[Row]()
-    for one in followed:
-        doubly, stochastic = ATTENTIONS[one.attention]
-        steps, key = one.steps, f"{one.dim}d/{one.case}/{one.attention}"
-        metrics |= {f"{key}/step{step}": found.mean for step, found in enumerate(steps)}
-        if one.dim == 1 and not stochastic:
-            sizes = CASES[one.case]
+    metrics, errors, rows, pictured = dict[str, float](), [0.0], list[Row](), dict[str, Tensor]()
+    for dim, (case, sizes), attention in product((1, 2), CASES.items(), ATTENTIONS):
+        doubly, stochastic = ATTENTIONS[attention]
+        points = clusters(sizes, DISTANCE, dim=dim, deviation=0.0 if dim == 1 else DEVIATION)
+        options = {"steps": config.steps, "concentration": config.concentration}
+        seeds = range(config.seeds if stochastic else 1)
+        found = torch.stack([trajectory(points, attention, **options, seed=seed) for seed in seeds])
+        steps = [summarize(values, 3) for values in centre_distances(found, sizes[0]).T.tolist()]
+        metrics |= {f"{dim}d/{case}/{attention}/step{step}": at.mean for step, at in enumerate(steps)}
+        if dim == 1 and not stochastic:
             errors += [abs(next_distance(a.mean, sizes, doubly=doubly) - b.mean) for a, b in pairwise(steps)]
-        rows.append({"clusters": f"{one.dim}-D, {one.case}", "attention": one.attention})
-        rows[-1] |= {"start": Estimate(steps[0].mean, digits=3)}  # every seed starts from the same points
-        rows[-1] |= {f"step {number}": found for number, found in enumerate(steps[1:], 1)}
+        start = Estimate(steps[0].mean, digits=3)  # every seed starts from the same points
+        distances = {f"step {number}": at for number, at in enumerate(steps[1:], 1)}
+        rows.append({"clusters": f"{dim}-D, {case}", "attention": attention, "start": start, **distances})
+        pictured[attention] = found[0]  # at last of the last clusters
     definitions = dict.fromkeys(metrics, "distance of the centres, mean over seeds")
     definitions["closed_form_error"] = "largest difference from equations (13) and (14) over all updates in 1-D"
     metrics["closed_form_error"] = max(errors)
@@ -131,8 +120,8 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
         f"the same. In one dimension every deterministic update agrees with equations (13) and (14) of Ding et al. "
         f"(2020) within {metrics['closed_form_error']:.1g}."
     )
-    picture = save(points_figure(followed[-len(ATTENTIONS) :]), results / "pictures" / "mode_collapse.png")
-    parts = [Part(text=text, rows=rows, labels=2), Part(picture=picture, caption=f"Points: 2-D, {followed[-1].case}")]
+    picture = save(points_figure(pictured, sizes), results / "pictures" / "mode_collapse.png")
+    parts = [Part(text=text, rows=rows, labels=2), Part(picture=picture, caption=f"Points: 2-D, {case}")]
     report = Report("Mode collapse: two clusters under repeated attention", "mode-collapse", parts)
     source = source_of([folder], command_line("experiments.mode_collapse", config))
     report.write(folder, source)
@@ -140,27 +129,20 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
     return metrics
 
 
-def _follow(config: ModeCollapseConfig, dim: int, case: str, name: str) -> _Followed:
-    points = clusters(CASES[case], DISTANCE, dim=dim, deviation=0.0 if dim == 1 else DEVIATION)
-    options = {"steps": config.steps, "concentration": config.concentration}
-    seeds = range(config.seeds if ATTENTIONS[name][1] else 1)
-    return _Followed(dim, case, name, torch.stack([trajectory(points, name, **options, seed=seed) for seed in seeds]))
-
-
-def points_figure(shown: list[_Followed]) -> Figure:
-    """Points in two dimensions step by step, one row an attention."""
-    steps, sizes = shown[0].points.size(1), CASES[shown[0].case]
+def points_figure(shown: Mapping[str, Tensor], sizes: tuple[int, int]) -> Figure:
+    """Points ``[steps + 1, points, 2]`` of clusters of some sizes step by step, one row an attention."""
+    steps = len(next(iter(shown.values())))
     size = 2.2 * steps, 0.8 + 1.12 * len(shown)
     figure, axes = panels(len(shown), steps, size=size, sharex=True, sharey=True)
-    for row, one in zip(axes, shown, strict=True):
-        for step, (axis, at) in enumerate(zip(row, one.points[0], strict=True)):
+    for row, (attention, points) in zip(axes, shown.items(), strict=True):
+        for step, (axis, at) in enumerate(zip(row, points, strict=True)):
             for colour, part in zip(_COLOURS, at.split(sizes), strict=True):
                 axis.scatter(*part.T.numpy(), s=6, color=colour, alpha=0.35, linewidths=0, label=f"{len(part)} points")
                 axis.plot(*part.mean(0).tolist(), "x", color=colour, markersize=8, markeredgewidth=1.8, zorder=3)
             distance = centre_distances(at, sizes[0]).item()
             axis.set_title(f"{f'step {step}' if step else 'start'}: {distance:.2f}", fontsize=9)
             axis.tick_params(labelsize=8)
-        row[0].set_ylabel(one.attention.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
+        row[0].set_ylabel(attention.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     figure.suptitle("Crosses: centres, and their distance (Weibull: one draw)", fontsize=11)
     return figure

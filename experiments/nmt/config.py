@@ -99,11 +99,6 @@ class TranslationConfig(SequenceConfig):
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 15
 
-    GROUPS: ClassVar[Mapping[str, str]] = {
-        "data": "train_pairs test_pairs test max_words text source target lowercase tokenize skip_bad",
-        "output": "k_max selective_pairs",
-    }
-    EXPERT: ClassVar[str] = "k_max selective_pairs out_of_domain skip_bad"
     USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}}
 
     def __post_init__(self) -> None:

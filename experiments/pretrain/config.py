@@ -1,42 +1,24 @@
 """Options of the scripts on pretraining."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
-from jsonargparse.typing import (
-    ClosedUnitInterval,
-    NonNegativeFloat,
-    NonNegativeInt,
-    OpenUnitInterval,
-    PositiveFloat,
-    PositiveInt,
-)
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
-from experiments.harness.options import BatchOptions, Dropout, StudyOptions
-from guides.names import NormalizerName, WeightsSchemeName
-from guides.options import SchemeOptions, UsedBy
+from experiments.harness.options import BatchOptions, StudyOptions
+from experiments.sequence.config import TextEncoderOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig(BatchOptions, SchemeOptions):
+class PretrainConfig(TextEncoderOptions):
     """Pretrain a small Transformer encoder as a masked language model.
 
     Args:
         dataset: The sentences to pretrain on: toy is generated, english is that of Multi30k and Tatoeba.
         sentences: Training sentences at most; the same ones in every run.
-        vocabulary: Word pieces at most.
-        width: Width of a token's vector.
-        layers: Layers.
-        normalizer: How attention is normalised.
-        hybrid_share: Share of doubly normalised attention that hybrid begins with.
-        length: Pieces of a sentence at most, <s> and </s> among them; the rest is cut off.
-        heads: Heads of a layer.
-        dropout: Dropout of embeddings, attention weights and layers.
         masked: Share of the pieces to predict.
-        learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
         max_epochs: Epochs of pretraining.
         gradient_clip: Largest norm of the gradient of the loss per hidden piece.
         finetune_epochs: Epochs of fine-tuning on SST-2 afterwards, and of a training there from fresh weights, as a
@@ -46,25 +28,11 @@ class PretrainConfig(BatchOptions, SchemeOptions):
 
     dataset: Literal["toy", "english"] = "toy"
     sentences: PositiveInt = 30_000
-    vocabulary: PositiveInt = 4000
-    width: PositiveInt = 64
-    layers: PositiveInt = 2
-    normalizer: NormalizerName = "softmax"
-    hybrid_share: ClosedUnitInterval = 0.5
-    guide: WeightsSchemeName = "soft"
-    kl_weight: NonNegativeFloat = 1e-3
-    length: PositiveInt = 64
-    heads: PositiveInt = 4
-    dropout: Dropout = 0.1
     masked: OpenUnitInterval = 0.15
     batch_size: PositiveInt = 64
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 8
-    num_samples: PositiveInt = 10
     finetune_epochs: NonNegativeInt = 0
-
-    GROUPS: ClassVar[Mapping[str, str]] = {"data": "sentences", "training": "masked finetune_epochs"}
-    USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
 
 @dataclass(frozen=True, kw_only=True)

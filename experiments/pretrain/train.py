@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from experiments.harness.training import (
     Trained,
     fit_batches,
     hybrid_metrics,
-    load_best,
+    mean_prediction,
     resolve_device,
     seeded_build,
 )
@@ -35,9 +35,9 @@ from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.report.classification import SCORES, score
 from experiments.run import Task, run, run_and_show
 from experiments.sequence.encoder import text_encoder
-from experiments.sequence.model import run_vocabulary
+from experiments.sequence.model import load_run, run_vocabulary
 from models.text import MaskedLanguageModel, TextClassifier
-from pyro_attention import Dense, Soft, predict, sample_posterior
+from pyro_attention import Dense, predict, sample_posterior
 from pyro_attention.analysis import key_mass
 
 EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained away
@@ -53,7 +53,7 @@ _DEFINITIONS = {
     "scratch_accuracy": "the same of fresh weights, which were not pretrained",
     **FITTED,
 }
-_HYBRID = "share of doubly normalised attention in this layer and head, at the best epoch"
+_HYBRID = "share of doubly normalised attention in this layer and head, at the best epoch"  # hybrid_layers.LAYER_HEAD
 
 
 class MaskedTraining(OneCycleTraining):
@@ -99,39 +99,6 @@ def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
 # how well it predicts
 
 
-def definitions(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What every metric means; ``hybrid_layers.L_H`` is that of layer L and head H."""
-    return {name: _DEFINITIONS.get(name, _HYBRID) for name in metrics}
-
-
-def evaluate(trained: TrainedEncoder, fitted: Fitted) -> dict[str, float]:
-    """Metrics of a trained network."""
-    best = fitted.history[fitted.best_epoch]
-    mass = torch.cat(list(key_masses(trained).values())).flatten()
-    rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
-    return (
-        token_scores(trained)
-        | hybrid_metrics(trained.model)
-        | {
-            "val_ppl": math.exp(best["val_loss"]),
-            "val_accuracy": best["val_accuracy"],
-            "explained_away": (mass < EPSILON).double().mean().item(),
-            "key_mass_1_percent": mass.kthvalue(rank).values.item(),
-        }
-    )
-
-
-def mean_probabilities(
-    trained: Trained[Any, Any], batch: Iterable[Tensor], transform: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Mean of a network's transformed outputs for a batch over posterior samples; under soft attention its outputs."""
-    soft = isinstance(trained.guide.family("layers.0"), Soft)
-    return predict(
-        trained.guide, *batch, num_samples=1 if soft else trained.config.num_samples,
-        noise="none" if soft else "attention", seed=trained.config.seed, transform=transform,
-    ).mean  # fmt: skip
-
-
 def hidden_batches(trained: TrainedEncoder) -> Iterator[MaskedBatch]:
     """The test sentences; what is hidden in them is the same for all runs with one vocabulary."""
     config, size = trained.config, len(trained.vocabulary)
@@ -146,7 +113,7 @@ def token_scores(trained: TrainedEncoder) -> dict[str, float]:
     """Perplexity and accuracy on the hidden test word pieces; see the definitions."""
     nll, correct, count, likelihood = 0.0, 0, 0, trained.model.likelihood
     for batch in hidden_batches(trained):
-        probabilities = mean_probabilities(trained, batch, lambda features: likelihood(features).logits.exp())
+        probabilities = mean_prediction(trained, batch, lambda features: likelihood(features).logits.exp())
         nll -= probabilities.gather(-1, batch.target[:, None]).double().log().sum().item()
         correct += int((probabilities.argmax(-1) == batch.target).sum())
         count += len(batch.target)
@@ -234,8 +201,7 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
     def load(self, config: FinetuneConfig) -> Reviews:
         texts = load_sst2(train=config.train, data_root=config.data_root)
         saved = saved_config(config.run, PretrainConfig, script=self.script, device=config.device)
-        start = build(saved, Vocabulary.load(config.run / "vocabulary.json"))
-        load_best(start.module, config.run)
+        start = load_run(saved, config.run, build)
         length = start.config.length
         return start, {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
 
@@ -284,7 +250,7 @@ def _probabilities(trained: Trained[FinetuneConfig, TextClassifier], data: Label
     found, labels = list[Tensor](), list[Tensor]()
     for batch in data.loader(sentences=100, shuffle=False):
         there = LabelledBatch(*(tensor.to(trained.device) for tensor in batch))
-        found.append(mean_probabilities(trained, there, lambda logits: logits.softmax(-1)))
+        found.append(mean_prediction(trained, there, lambda logits: logits.softmax(-1)))
         labels.append(there.labels)
     return torch.cat(found), torch.cat(labels)
 
@@ -335,7 +301,16 @@ class PretrainTask(Task[PretrainConfig, Sentences, TrainedEncoder]):
     def evaluate(
         self, trained: TrainedEncoder, data: Sentences, fitted: Fitted, folder: Path  # noqa: ARG002
     ) -> dict[str, float]:  # fmt: skip
-        metrics, config = evaluate(trained, fitted), trained.config
+        config, best = trained.config, fitted.history[fitted.best_epoch]
+        mass = torch.cat(list(key_masses(trained).values())).flatten()
+        rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
+        metrics = token_scores(trained) | hybrid_metrics(trained.model)
+        metrics |= {
+            "val_ppl": math.exp(best["val_loss"]),
+            "val_accuracy": best["val_accuracy"],
+            "explained_away": (mass < EPSILON).double().mean().item(),
+            "key_mass_1_percent": mass.kthvalue(rank).values.item(),
+        }
         if config.finetune_epochs:
             for name, scratch in (("sst2", False), ("scratch", True)):
                 # whatever is there may have begun with other weights
@@ -348,7 +323,7 @@ class PretrainTask(Task[PretrainConfig, Sentences, TrainedEncoder]):
         return metrics
 
     def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return definitions(metrics)
+        return {name: _DEFINITIONS.get(name, _HYBRID) for name in metrics}
 
 
 train = partial(run_and_show, PretrainTask())

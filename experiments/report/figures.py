@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -52,29 +52,18 @@ def reliability_panels(found: Mapping[str, tuple[Tensor, Tensor]], *, confidence
         confidence: What the probabilities are, for the axis.
         right: What the share is.
     """
-    columns = min(4, len(found))
-    rows = -(-len(found) // columns)
-    figure = Figure(figsize=(2.9 * columns, 3.1 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axis in axes.flat[len(found) :]:
-        axis.set_visible(False)
-    for axis, (name, items) in zip(axes.flat, found.items(), strict=False):
+    figure, axes = _grid(len(found), size=(2.75, 3.1), sharey=True)
+    for axis, (name, items) in zip(axes, found.items(), strict=False):
         reliability(*items, axes=axis)
         axis.set(xlabel="", ylabel="")
         axis.set_title(name, fontsize=10)
-    for axis in axes.flat[len(found) - columns : len(found)]:
-        axis.tick_params(labelbottom=True)  # also above a place that is left empty
-    axes[0, 0].legend(fontsize=7, loc="upper left", frameon=False)
+    axes[0].legend(fontsize=7, loc="upper left", frameon=False)
     figure.supxlabel(confidence)
     figure.supylabel(right)
     return figure
 
 
-class Panel(NamedTuple):
-    """Numbers of one panel: what they are, and by row and level one number a seed."""
-
-    title: str
-    values: Mapping[str, Sequence[Sequence[float]]]
+Levels = Mapping[str, Sequence[Sequence[float]]]  # by row and level, one number a seed
 
 
 def _grid(count: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
@@ -87,18 +76,18 @@ def _grid(count: int, *, size: tuple[float, float], **options: Any) -> tuple[Fig
     return figure, list(axes.flat)
 
 
-def level_curves(shown: Sequence[Panel], levels: Sequence[str], *, axis: str) -> Figure:
-    """One panel a number: mean over seeds with its standard error, against the level."""
+def level_curves(shown: Mapping[str, Levels], levels: Sequence[str], *, axis: str) -> Figure:
+    """One panel a number, which is named: mean over seeds with its standard error, against the level."""
     figure, axes = _grid(len(shown), size=(3.4, 3.4))
-    for one, panel in zip(axes, shown, strict=False):
-        for place, (row, values) in enumerate(panel.values.items()):
+    for one, (title, of_rows) in zip(axes, shown.items(), strict=False):
+        for place, (row, values) in enumerate(of_rows.items()):
             found = [summarize(list(at_level) or [math.nan]) for at_level in values]
             one.errorbar(
-                np.arange(len(found)) + 0.06 * (place - (len(panel.values) - 1) / 2), [each.mean for each in found],
+                np.arange(len(found)) + 0.06 * (place - (len(of_rows) - 1) / 2), [each.mean for each in found],
                 yerr=[0 if math.isnan(each.standard_error) else each.standard_error for each in found],
                 marker="o", markersize=4, capsize=2, linewidth=1.3, color=_COLORS[place % len(_COLORS)], label=row,
             )  # fmt: skip
-        one.set_title(panel.title, fontsize=10)
+        one.set_title(title, fontsize=10)
         one.set_xticks(np.arange(len(levels)), levels)
         one.grid(axis="y", color="0.92")
     figure.supxlabel(axis, fontsize=10)

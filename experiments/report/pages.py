@@ -36,21 +36,13 @@ is not shown to be small: with three seeds and many differences the corrected in
 
 @dataclass(frozen=True)
 class Finding:
-    """A difference between two kinds of attention.
+    """A difference between two kinds of attention."""
 
-    Attributes:
-        task: The task, with its family before a colon.
-        study: Name of the file in results/.
-        row: The row that is compared with ``difference.against``.
-        difference: The numbers.
-        tests: Differences over seeds in the study.
-    """
-
-    task: str
-    study: str
-    row: str
+    task: str  # with its family before a colon
+    study: str  # name of the file in results/
+    row: str  # the row that is compared with difference.against
     difference: Difference
-    tests: int
+    tests: int  # differences over seeds in the study
 
     @property
     def interval(self) -> tuple[float, float]:

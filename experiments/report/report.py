@@ -74,19 +74,12 @@ def _figure(png: bytes, caption: str, title: str = "") -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """How results were made.
+    """How results were made."""
 
-    Attributes:
-        command: What makes them again.
-        seeds: How many, and which.
-        hardware: Processor and system.
-        versions: Of the packages that matter.
-    """
-
-    command: str
-    seeds: str
-    hardware: str
-    versions: dict[str, str]
+    command: str  # makes them again
+    seeds: str  # how many, and which
+    hardware: str  # processor and system
+    versions: dict[str, str]  # of the packages that matter
 
     def __str__(self) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
@@ -232,21 +225,13 @@ Verdict = Literal["holds", "does not hold", "cannot be told"]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """That some mean differences over seeds, by what they are, are all above zero, or all below it.
+    """That some mean differences over seeds, by what they are, are all above zero, or all below it."""
 
-    Attributes:
-        text: The claim, in a sentence without a full stop.
-        differences: What is said to be above zero or below it.
-        expected: The side of zero on which the claim wants them.
-        ours: Whether it is a claim of ours, and none of a paper.
-        percent: Whether they are percentage points.
-    """
-
-    text: str
-    differences: Mapping[str, Difference]
-    expected: Literal["above", "below"] = "above"
-    ours: bool = False
-    percent: bool = False
+    text: str  # the claim, in a sentence without a full stop
+    differences: Mapping[str, Difference]  # what is said to be above zero or below it
+    expected: Literal["above", "below"] = "above"  # the side of zero on which the claim wants them
+    ours: bool = False  # whether it is a claim of ours, and none of a paper
+    percent: bool = False  # whether they are percentage points
 
     @property
     def verdict(self) -> Verdict:
@@ -264,34 +249,28 @@ class Claim:
         return "\n".join([f"{self.verdict}: {self.text}", *lines])
 
 
-def claims_part(title: str, claims: Sequence[Claim], *, note: str = "") -> Part:
-    """The part of a report with some claims, one at least, which all want their differences on the same side of zero.
-
-    Args:
-        title: Its heading.
-        claims: The claims.
-        note: What else is to be said of the numbers, in whole sentences.
-    """
+def claims_part(title: str, claims: Sequence[Claim]) -> Part:
+    """The part of a report with some claims, which all want their differences on the same side of zero."""
     (side,) = {claim.expected for claim in claims}
     text = (
         f"Mean differences over the seeds with 95 % confidence intervals. A claim holds where all intervals are {side} "
-        f"0, it does not hold where one is not {side} 0 at all, and else it cannot be told. {note}"
+        f"0, it does not hold where one is not {side} 0 at all, and else it cannot be told."
     )
     rows = [
         {"claim": claim.text, "difference": name, "number": found, "verdict": claim.verdict}
         for claim in claims
         for name, found in claim.differences.items()
     ]
-    return Part(title, text.rstrip(), rows, labels=2, lines="\n".join(map(str, claims)))
+    return Part(title, text, rows, labels=2, lines="\n".join(map(str, claims)))
 
 
 # tables of text
 
 
-def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as a plain text table: text to the left, numbers to the right with four significant digits."""
     aligned = []
-    for name in dict.fromkeys(name for row in rows for name in row) if columns is None else columns:
+    for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name, "") for row in rows]
         cells = [name, *map(_cell, values)]
         left, width = all(isinstance(value, str) for value in values), max(map(len, cells))

@@ -1,20 +1,51 @@
-"""Options that translation and captioning share."""
+"""Options that translation and captioning share, and those of headlines and pretraining."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.harness.options import BatchOptions, Dropout
-from guides.names import AlignmentSchemeName
-from guides.options import AMORTISED, AlignmentSchemeOptions, UsedBy
+from guides.names import AlignmentSchemeName, NormalizerName, WeightsSchemeName
+from guides.options import AMORTISED, AlignmentSchemeOptions, SchemeOptions, UsedBy
 
 if TYPE_CHECKING:
     from guides.schemes import Scheme
 
 Schedule = Literal["plateau", "one-cycle"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoderOptions(BatchOptions, SchemeOptions):
+    """A Transformer with latent attention that reads texts, and how it is trained.
+
+    Args:
+        vocabulary: Word pieces at most.
+        width: Width of a piece's vector.
+        heads: Heads of every attention.
+        layers: Layers.
+        normalizer: How attention is normalised.
+        hybrid_share: Share of doubly normalised attention that hybrid begins with.
+        length: Pieces of a text at most; the rest is cut off.
+        dropout: Dropout of embeddings, attention weights and layers.
+        kl_weight: Weight of the KL, which is summed over all attention weights of a text.
+        learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
+    """
+
+    vocabulary: PositiveInt = 4000
+    width: PositiveInt = 64
+    heads: PositiveInt = 4
+    layers: PositiveInt = 2
+    normalizer: NormalizerName = "softmax"
+    hybrid_share: ClosedUnitInterval = 0.5
+    length: PositiveInt = 64
+    dropout: Dropout = 0.1
+    guide: WeightsSchemeName = "soft"
+    kl_weight: NonNegativeFloat = 1e-3
+    num_samples: PositiveInt = 10
+
+    USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +88,6 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
     length_penalty: NonNegativeFloat = 1.0
     no_repeat: PositiveInt | None = None
 
-    GROUPS: ClassVar[Mapping[str, str]] = {"training": "warm_start posterior_from_prior init_from init_range schedule"}
-    EXPERT: ClassVar[str] = "input_feed warm_start posterior_from_prior init_range"
     USED_BY: ClassVar[UsedBy] = {name: {"guide": AMORTISED} for name in ("warm_start", "posterior_from_prior")}
 
     @property

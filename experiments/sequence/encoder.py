@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.harness.training import PriorFactory
 from experiments.report.statistics import Column
+from experiments.sequence.config import TextEncoderOptions
 from experiments.study import Block
 from guides.schemes import build_normalizer
 from models.text import TextEncoder
@@ -20,15 +19,8 @@ HYBRID = Block(
 )
 
 
-def text_encoder(config: Any, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
-    """An untrained encoder.
-
-    Args:
-        config: Options of a run: ``width``, ``heads``, ``layers`` and ``dropout``, the most pieces ``length`` of a
-            sentence, the name of the ``normalizer``, and ``hybrid_share``, which hybrid attention begins with.
-        vocabulary: Word pieces.
-        prior: Makes a prior network from (key width, heads).
-    """
+def text_encoder(config: TextEncoderOptions, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
+    """An untrained encoder; ``prior`` makes a prior network from (key width, heads)."""
 
     def normalizer(heads: int) -> Normalizer:
         return build_normalizer(config.normalizer, heads, initial=config.hybrid_share)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,16 +73,14 @@ def warnings_of(metrics: Mapping[str, float]) -> list[str]:
     return [text for text, shown in found.items() if shown]
 
 
-def print_verdict(metrics: Mapping[str, float]) -> None:
-    """Print whether a network has learned anything: warnings on stderr, or by how much it beats word frequencies."""
-    found = warnings_of(metrics)
-    for text in found:
-        print(f"warning: {text}", file=sys.stderr)
-    if not found and "val_ppl_unigram" in metrics:
-        print(
-            f"The network has learned something: its validation perplexity is {metrics['val_ppl']:.4g}, that of a "
-            f"unigram model of the training words {metrics['val_ppl_unigram']:.4g}."
-        )
+def verdict_of(metrics: Mapping[str, float]) -> str:
+    """By how much a network beats word frequencies; nothing where it is warned of."""
+    if warnings_of(metrics) or "val_ppl_unigram" not in metrics:
+        return ""
+    return (
+        f"The network has learned something: its validation perplexity is {metrics['val_ppl']:.4g}, that of a unigram "
+        f"model of the training words {metrics['val_ppl_unigram']:.4g}."
+    )
 
 
 def search(trained: AnyTrained, source: Tensor, mask: Tensor, **options: Any) -> list[Hypothesis]:

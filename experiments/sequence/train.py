@@ -16,7 +16,7 @@ from experiments.harness.options import TrainingOptions
 from experiments.harness.training import Fitted, Trained, fit_batches
 from experiments.report.report import metrics_table
 from experiments.run import Task
-from experiments.sequence.evaluation import print_verdict, unigram_perplexity, warnings_of
+from experiments.sequence.evaluation import unigram_perplexity, verdict_of, warnings_of
 from experiments.sequence.own_text import write_lines
 
 Config = TypeVar("Config", bound=TrainingOptions)
@@ -72,4 +72,4 @@ class SequenceTask(Task[Config, Data, Network]):
 
     def show(self, config: Config, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
         print(metrics_table(metrics))
-        print_verdict(metrics)
+        print(verdict_of(metrics))

@@ -1,6 +1,5 @@
 """Options of the scripts on visual question answering."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -62,7 +61,6 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     gradient_clip: PositiveFloat = 5.0
     max_epochs: PositiveInt = 10
 
-    GROUPS: ClassVar[Mapping[str, str]] = {"data": "blind test_questions answers test_noise"}
     USED_BY: ClassVar[UsedBy] = {"normalizer": {"model": ("mcan", "multi_view")}}
 
 

@@ -110,7 +110,7 @@ def test_probabilities_are_right_where_the_model_is():
 
 def test_known_links_are_found_and_their_probabilities_are_right():
     """On the generated corpus: few errors, the surest half nearly without, and about as many right links as it says."""
-    text = toy_translation(0, train=3000, val=1, test=500)
+    text = toy_translation(train=3000, val=1, test=500)
     train, test = text["train"], text["test"]
     source, target = (
         [line.split() for line in (*a, *b)] for a, b in ((train.source, test.source), (train.target, test.target))

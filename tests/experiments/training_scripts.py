@@ -121,7 +121,7 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let the data that no file holds be few."""
     tiny_captions.small_scenes(monkeypatch)
     tiny_questions.small_scenes(monkeypatch)
-    texts = toy_translation(0, train=24, val=8, test=8)
+    texts = toy_translation(train=24, val=8, test=8)
     monkeypatch.setattr(parallel, "toy_corpus", lambda: texts)
     masked_text.english_side.cache_clear()
     yield

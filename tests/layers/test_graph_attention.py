@@ -7,7 +7,7 @@ from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from models.gat import GAT
-from pyro_attention import AttentionGuide, EdgeList, GraphAttention, Soft
+from pyro_attention import AttentionGuide, ContextualGammaPrior, EdgeList, GraphAttention, Soft
 from tests.toy_models import GraphData, attention_values
 
 FEATURES, WIDTH, EDGE_WIDTH = 5, 4, 3
@@ -242,3 +242,16 @@ def test_wrong_calls(data, options, arguments, error, message):
 
     with pytest.raises(error, match=message):
         call()
+
+
+def test_prior_over_all_nodes():
+    """The released code's softmax: prior weights of all nodes, not those of a neighbourhood, add up to one."""
+    torch.manual_seed(0)
+    near, far = (ContextualGammaPrior(2, heads=2, all_nodes=everywhere).network for everywhere in (False, True))
+    far.load_state_dict(near.state_dict())
+    keys, edges = torch.rand(7, 2, 2), torch.tensor([[0, 1, 2, 3, 4, 5, 6, 0], [1, 2, 3, 4, 5, 6, 0, 3]])
+    graph = EdgeList.from_edge_index(edges, num_nodes=7, add_self_loops=True)
+    torch.testing.assert_close(graph.targets.sum(near(keys, graph).exp()), torch.ones(7, 2))
+    torch.testing.assert_close(far(keys, graph)[-7:].exp().sum(0), torch.ones(2))  # the loops, one edge a node
+    one_query = EdgeList.from_edge_index(edges * torch.tensor([[1], [0]]), num_nodes=(7, 1))
+    torch.testing.assert_close(far(keys, one_query).log_softmax(0), near(keys, one_query))

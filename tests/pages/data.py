@@ -30,7 +30,7 @@ def write_files(folder: Path, photographs: dict[str, Any]) -> None:
     write_coco(folder / "DIR" / "coco", photographs)
     write_text(folder / "FOLDER")
     write_bert(folder / "FOLDER", positions=256)
-    text = toy_translation(0, train=1, val=1, test=8)["test"]
+    text = toy_translation(train=1, val=1, test=8)["test"]
     for name in ("some.de", "new.de", "a.de"):
         write_lines(folder / name, text.source)
     for name in ("some.en", "a.en"):
@@ -75,20 +75,20 @@ def write_lines(path: Path, lines: list[str]) -> None:
 
 
 def write_multi30k(folder: Path) -> None:
-    texts = toy_translation(1, train=24, val=6, test=6)
+    texts = toy_translation(train=24, val=6, test=6)
     for split, stem in {"train": "train", "val": "val", "test": "test_2016_flickr"}.items():
         write_lines(folder / f"{stem}.de", texts[split].source)
         write_lines(folder / f"{stem}.en", texts[split].target)
 
 
 def write_tatoeba(folder: Path) -> None:
-    text = toy_translation(2, train=40, val=1, test=1)["train"]
+    text = toy_translation(train=40, val=1, test=1)["train"]
     pairs = zip(text.target, text.source, strict=True)
     write_lines(folder / "deu.txt", ["\t".join(pair) for pair in pairs])
 
 
 def write_europarl(folder: Path) -> None:
-    texts = toy_translation(3, train=32, val=1, test=6)
+    texts = toy_translation(train=32, val=1, test=6)
     for name in ("train", "test"):
         place = folder / "gold" if name == "test" else folder
         write_lines(place / f"{name}.de", texts[name].source)

@@ -356,9 +356,6 @@ def read_planetoid(folder: Path, name: str) -> GraphData:
 
 # Harder versions of a graph: fewer labels, noise in the features, edges that do not belong
 
-# Rows whose columns are drawn at once: bounds the memory, whatever the number of nodes.
-_ROWS = 1024
-
 
 def limit_labels(data: GraphData, per_class: int, *, seed: int = 0) -> GraphData:
     """Keep some random training nodes of each class; with the same seed, fewer are a part of more.
@@ -384,41 +381,33 @@ def add_feature_noise(data: GraphData, fraction: float, *, seed: int = 0) -> Gra
     In a row, the columns after the move are uniformly random among those that no feature stays in, none twice and
     none the feature's own. Values move along, so the rows keep their sums.
     """
-    features, generator = data.features.cpu().to_sparse_coo().coalesce(), torch.Generator().manual_seed(seed)
-    present = features.values() != 0
-    places, values = features.indices()[:, present], features.values()[present]
-    moving = torch.zeros(len(values), dtype=torch.bool)
-    moving[torch.randperm(len(values), generator=generator)[: round(fraction * len(values))]] = True
-    full = places[0].bincount(minlength=data.num_nodes) == data.features.shape[1]
-    stuck = full & (places[0, moving].bincount(minlength=data.num_nodes) == 1)
+    features, generator = data.features.cpu().to_dense(), torch.Generator().manual_seed(seed)
+    rows, columns = places = features.nonzero().T
+    moving = torch.zeros(len(rows), dtype=torch.bool)
+    moving[torch.randperm(len(rows), generator=generator)[: round(fraction * len(rows))]] = True
+    stays = torch.zeros_like(features, dtype=torch.bool)
+    stays[places[:, ~moving].unbind()] = True
+    movers = rows[moving]
+    # ascending rows: the first mover of a row is found by a search
+    rank, values = torch.arange(len(movers)) - torch.searchsorted(movers, movers), features[rows, columns]
+    new, pending = columns[moving], movers.unique()
+    stuck = (stays.sum(1) + 1 == features.shape[1]) & (movers.bincount(minlength=len(features)) == 1)
     if stuck.any():
         raise ValueError(
             f"fraction={fraction}: row {int(stuck.nonzero()[0])} of the features of {data.name!r} has no zero that its "
             f"one feature to move could take the place of; choose another fraction or seed"
         )
-    places = torch.stack([places[0], _new_columns(places, moving, data.features.shape[1], generator)])
-    noisy = torch.sparse_coo_tensor(places, values, features.shape, check_invariants=True).coalesce()
-    noisy = noisy if data.features.is_sparse else noisy.to_dense()
-    return replace(data, features=noisy.to(data.features.device))
-
-
-def _new_columns(places: Tensor, moving: Tensor, width: int, generator: torch.Generator) -> Tensor:
-    """Draw the columns of the moving entries, row by row, until none of a row is in its old place."""
-    rows, columns = places
-    order = torch.arange(len(rows))
-    new, pending = columns.clone(), rows[moving].unique()
-    while pending.numel():
-        for block in pending.split(_ROWS):
-            local = torch.full((int(rows.max()) + 1,), -1)
-            local[block] = torch.arange(len(block))
-            staying, movers = order[(local[rows] >= 0) & ~moving], order[(local[rows] >= 0) & moving]
-            keys = torch.rand(len(block), width, generator=generator)
-            keys[local[rows[staying]], columns[staying]] = torch.inf  # sorted last: taken
-            # rows ascend, so the first mover of a row is found by a search, and its place in the row by a difference
-            rank = torch.arange(len(movers)) - torch.searchsorted(rows[movers], rows[movers])
-            new[movers] = keys.argsort(dim=1)[local[rows[movers]], rank]
-        pending = rows[moving & (new == columns)].unique()
-    return new
+    while pending.numel():  # until none of a row is in its old place
+        keys = torch.rand(len(pending), features.shape[1], generator=generator).masked_fill(stays[pending], torch.inf)
+        drawn = torch.isin(movers, pending)
+        order = keys.argsort(dim=1)  # what is taken comes last
+        new[drawn] = order[torch.searchsorted(pending, movers[drawn]), rank[drawn]]
+        pending = movers[new == columns[moving]].unique()
+    columns = columns.masked_scatter(moving, new)
+    noisy = torch.zeros_like(features).index_put_((rows, columns), values)
+    return replace(
+        data, features=(noisy.to_sparse_coo() if data.features.is_sparse else noisy).to(data.features.device)
+    )
 
 
 def add_edge_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphData:

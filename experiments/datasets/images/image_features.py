@@ -1,13 +1,12 @@
 """Photographs as squares of one size, and features of their regions; both computed once and kept on disk."""
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import safetensors.torch
@@ -20,22 +19,23 @@ from tqdm import tqdm
 
 from experiments.datasets.images.captions import CaptionedImages, caption_words
 from experiments.datasets.names import RegionOptions
-from experiments.datasets.places import cached_array, checksum, read_arrays
-from experiments.files import locked, reading, write_atomic
+from experiments.datasets.places import cached_array, cached_file, checksum
+from experiments.files import reading
 
 
 class Scale(nn.Module):
     """Makes pixels of 0 to 255 numbers around 0, colour by colour: [B, 3, height, width] uint8 to float32."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, mean: Sequence[float] = (0.5, 0.5, 0.5), std: Sequence[float] = (0.25, 0.25, 0.25)) -> None:
         super().__init__()
-        self.mean, self.std = [torch.tensor(list(values)).view(-1, 1, 1) for values in (mean, std)]
+        for name, values in (("mean", mean), ("std", std)):
+            self.register_buffer(name, torch.tensor(list(values)).view(-1, 1, 1))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return (pixels.float() / 255 - self.mean.to(pixels.device)) / self.std.to(pixels.device)
-
-    def extra_repr(self) -> str:
-        return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}"
+        return (pixels.float() / 255 - self.mean) / self.std
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,13 @@ class GridEncoder:
     """A frozen network that gives features of the cells of a grid, and what results call it."""
 
     name: str
-    module: nn.Module  # [B, 3, height, width] float32 to [B, channels, rows, columns]
-    transform: nn.Module  # pixels, [B, 3, height, width] uint8, to what the module takes; such as `Scale`
+    module: nn.Module  # pixels, [B, 3, height, width] uint8, to [B, channels, rows, columns]
 
 
 def fingerprint(module: nn.Module) -> str:
     """Return the SHA-256 checksum of a module's description and weights."""
-    digest = sha256(repr(module).encode())
-    for name, tensor in module.state_dict().items():
-        digest.update(name.encode())
-        digest.update(checksum(tensor).encode())
-    return digest.hexdigest()
+    weights = (f"{name} {checksum(tensor)}" for name, tensor in module.state_dict().items())
+    return sha256(" ".join([repr(module), *weights]).encode()).hexdigest()
 
 
 def resized_images(data: CaptionedImages, size: int, folder: Path, *, progress: bool = False) -> Tensor:
@@ -62,14 +58,16 @@ def resized_images(data: CaptionedImages, size: int, folder: Path, *, progress: 
     The whole photograph becomes the square, whatever its shape was: nothing that a caption tells is cut off. Kept
     pixels are taken again when the names, sizes and times of the files are the same.
     """
-    places = [f"{image.name} {image.offset} {image.size}" for image in data.images]
-    key = {"images": files_fingerprint([image.path for image in data.images], places), "size": size}
+    files = ((image, image.path.stat()) for image in data.images)
+    key = [[image.name, image.offset, image.size, found.st_size, found.st_mtime_ns] for image, found in files]
 
-    def pixels() -> Iterator[np.ndarray]:
-        for image in tqdm(data.images, "photographs", disable=not progress):
-            yield square(image.open(), size)[None]
+    def pixels() -> np.ndarray:
+        squares = np.empty((len(data), 3, size, size), np.uint8)
+        for place, image in enumerate(tqdm(data.images, "photographs", disable=not progress)):
+            squares[place] = square(image.open(), size)
+        return squares
 
-    return cached_array(folder, f"{data.name}-{data.split}-{size}", key, len(data), pixels)
+    return cached_array(folder, f"{data.name}-{data.split}-{size}", key, pixels)
 
 
 def square(image: Image.Image, size: int) -> np.ndarray:
@@ -85,15 +83,6 @@ def shown_pixels(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(smaller)).permute(2, 0, 1)
 
 
-def files_fingerprint(paths: Sequence[Path], names: Sequence[str]) -> str:
-    """Return the SHA-256 checksum of what is read of files: names, and the sizes and times of the files."""
-    stats = {path: path.stat() for path in set(paths)}
-    rows = [
-        f"{name} {stats[path].st_size} {stats[path].st_mtime_ns}\n" for path, name in zip(paths, names, strict=True)
-    ]
-    return sha256("".join(rows).encode()).hexdigest()
-
-
 def grid_features(
     encoder: GridEncoder,
     pixels: Tensor,
@@ -105,20 +94,14 @@ def grid_features(
 ) -> Tensor:
     """Return the features of the cells of every photograph, as of `encode`, computed once and kept on disk.
 
-    Kept features are taken again when pixels ([images, 3, height, width] uint8), weights and transform are the same.
+    Kept features are taken again when pixels ([images, 3, height, width] uint8) and network are the same.
     """
 
-    def features() -> Iterator[np.ndarray]:
-        for batch in tqdm(pixels.split(batch_size), encoder.name, disable=not progress):
-            yield encode(encoder, batch, device=device).numpy()
+    def features() -> np.ndarray:
+        batches = tqdm(pixels.split(batch_size), encoder.name, disable=not progress)
+        return torch.cat([encode(encoder, batch, device=device) for batch in batches]).numpy()
 
-    key = {
-        "encoder": encoder.name,
-        "weights": fingerprint(encoder.module),
-        "transform": fingerprint(encoder.transform),
-        "pixels": checksum(pixels),
-    }
-    return cached_array(folder, encoder.name, key, len(pixels), features)
+    return cached_array(folder, encoder.name, [fingerprint(encoder.module), checksum(pixels)], features)
 
 
 def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str = "cpu") -> Tensor:
@@ -127,9 +110,9 @@ def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str =
     Returns:
         [images, cells, channels] float16 on the CPU, cells row by row.
     """
-    module, transform = encoder.module.to(device).eval(), encoder.transform.to(device)
+    module = encoder.module.to(device).eval()
     with torch.no_grad():
-        cells: Tensor = module(transform(pixels.to(device))).flatten(2).transpose(1, 2).half()
+        cells: Tensor = module(pixels.to(device)).flatten(2).transpose(1, 2).half()
     if not cells.isfinite().all():
         raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
     return cells.cpu()
@@ -147,21 +130,12 @@ def encode_photograph(
 
 
 def region_encoder(
-    options: RegionOptions,
-    pixels: Tensor,
-    captions: Sequence[Sequence[str]],
-    folder: Path,
-    *,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    progress: bool = False,
+    options: RegionOptions, pixels: Tensor, captions: Sequence[Sequence[str]], folder: Path, **how: Any
 ) -> GridEncoder:
     """Return the encoder that the options ask for; the rest is for `content_encoder`."""
     if options.encoder == "mobilenet_v2":
         return mobilenet_grid(options.encoder_weights)
-    return content_encoder(
-        pixels, captions, folder, seed=seed, epochs=options.encoder_epochs, device=device, progress=progress
-    )
+    return content_encoder(pixels, captions, folder, epochs=options.encoder_epochs, **how)
 
 
 # MobileNetV2 of torchvision
@@ -191,8 +165,8 @@ def mobilenet_grid(path: Path | None = None) -> GridEncoder:
         with reading(path, expected, "name another file by --encoder-weights"):
             network.load_state_dict(safetensors.torch.load_file(path))
         same_padding(network)
-    grid = network.features[:18]  # one more layer widens 320 features to 1280
-    return GridEncoder(name, grid.requires_grad_(False).eval(), scale)
+    grid = nn.Sequential(scale, network.features[:18])  # one more layer widens 320 features to 1280
+    return GridEncoder(name, grid.requires_grad_(False).eval())
 
 
 def same_padding(module: nn.Module) -> nn.Module:
@@ -214,22 +188,20 @@ def _pad(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
 
 # A small encoder of our own, trained once to predict the content words of captions, then frozen
 
-_CHANNELS = (32, 64, 128)
 _LEARNING_RATE = 2e-3  # the largest, of AdamW
 
 
 class ContentEncoder(nn.Module):
     """Four convolutions that halve the picture, and one more: 96 pixels become a grid of 6 x 6, 112 one of 7 x 7."""
 
-    def __init__(self, num_words: int, channels: int = 256) -> None:
+    def __init__(self, num_words: int) -> None:
         super().__init__()
-        widths = (3, *_CHANNELS, channels)
-        layers = [_block(*pair, stride=2) for pair in pairwise(widths)]
-        self.grid = nn.Sequential(*layers, _block(channels, channels, stride=1))
-        self.words = nn.Linear(channels, num_words)
+        layers = [_block(*pair, stride=2) for pair in pairwise((3, 32, 64, 128, 256))]
+        self.grid = nn.Sequential(Scale(), *layers, _block(256, 256, stride=1))
+        self.words = nn.Linear(256, num_words)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the features of the cells, [B, channels, rows, columns], of [B, 3, height, width]."""
+        """Return the features of the cells, [B, channels, rows, columns], of pixels [B, 3, height, width]."""
         features: Tensor = self.grid(pixels)
         return features
 
@@ -276,30 +248,26 @@ def content_encoder(
     if any(side % 16 for side in pixels.shape[2:]):
         raise ValueError(f"images of {list(pixels.shape[2:])} pixels; expected sides that divide by 16")
     words, targets = content_targets(captions)
-    settings = [seed, epochs, batch_size, _LEARNING_RATE]
-    key = json.dumps({"pixels": checksum(pixels), "targets": [words, checksum(targets)], "settings": settings})
+    key = [checksum(pixels), words, checksum(targets), seed, epochs, batch_size, _LEARNING_RATE]
     name = f"content-encoder-seed{seed}"
-    path = folder / f"{name}-{sha256(key.encode()).hexdigest()[:16]}.npz"
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         encoder = ContentEncoder(len(words)).to(device)
-        if not path.is_file():
-            with locked(path):
-                if not path.is_file():  # no other process has trained it meanwhile
-                    _train(encoder, pixels, targets, epochs, batch_size, name if progress else None)
-                    weights: dict[str, Any] = {
-                        part: value.cpu().numpy() for part, value in encoder.state_dict().items()
-                    }
-                    write_atomic(path, lambda file: np.savez(file, **weights))
-        arrays = read_arrays(path, "remove the file, and the encoder is trained again")
-        encoder.load_state_dict({name: torch.from_numpy(arrays[name]) for name in encoder.state_dict()})
-    return GridEncoder(name, encoder.requires_grad_(False).eval(), Scale())
+
+        def train(file: IO[bytes]) -> None:
+            _train(encoder, pixels, targets, epochs, batch_size, name if progress else None)
+            file.write(safetensors.torch.save(encoder.state_dict()))
+
+        path = cached_file(folder, f"{name}.safetensors", key, train)
+        with reading(path, "weights of this encoder", "remove the file, and the encoder is trained again"):
+            encoder.load_state_dict(safetensors.torch.load_file(path))
+    return GridEncoder(name, encoder.requires_grad_(False).eval())
 
 
 def _train(
     encoder: ContentEncoder, pixels: Tensor, targets: Tensor, epochs: int, batch_size: int, bar: str | None
 ) -> None:
-    device, scale = next(encoder.parameters()).device, Scale()
+    device = encoder.words.bias.device
     with torch.no_grad():  # begin with the words' frequencies
         encoder.words.bias.copy_(torch.logit(targets.float().mean(0), eps=1e-3))
     optimizer = torch.optim.AdamW(encoder.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
@@ -308,7 +276,7 @@ def _train(
     for _ in (progress := tqdm(range(epochs), bar, disable=bar is None)):
         total = 0.0
         for places in torch.randperm(len(pixels)).split(batch_size):
-            images = _augmented(scale(pixels[places].to(device)))
+            images = _augmented(pixels[places].to(device).float())
             loss = F.binary_cross_entropy_with_logits(encoder.predict(images), targets[places].float().to(device))
             optimizer.zero_grad()
             loss.backward()

@@ -17,7 +17,7 @@ from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.digit_scenes import DigitScenes
 from experiments.datasets.images.image_features import GridEncoder, encode_photograph, shown_pixels
 from experiments.datasets.places import read_arrays
-from experiments.datasets.text.batches import Batch, BucketSampler, teacher_forced
+from experiments.datasets.text.batches import Batch, teacher_forced
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import reading
 
@@ -91,22 +91,6 @@ class EncodedCaptions(Dataset[Batch]):
         mask = torch.ones(regions.shape[:2], dtype=torch.bool)
         targets = teacher_forced([self.targets[i] for i in indices])
         return Batch(regions, mask, *targets, torch.tensor(indices, dtype=torch.int64))
-
-
-class OneCaptionSampler(BucketSampler):
-    """Every image once an epoch, with one of its captions, drawn anew in every epoch."""
-
-    def __init__(self, data: EncodedCaptions, *, sentences: int, seed: int = 0) -> None:
-        super().__init__(data.lengths, sentences=sentences, seed=seed)
-        self.firsts, self.counts = np.array(data.firsts), np.array(data.counts)
-
-    def batches(self, epoch: int) -> list[list[int]]:
-        """Return the batches of an epoch."""
-        # 1: other numbers than those of the order
-        draws = np.random.default_rng([self.seed, epoch, 1]).integers(self.counts)
-        chosen: list[int] = (self.firsts + draws).tolist()
-        order = BucketSampler([self.lengths[pair] for pair in chosen], sentences=self.sentences, seed=self.seed)
-        return [[chosen[place] for place in batch] for batch in order.batches(epoch)]
 
 
 # segmentation maps, which tell what is where in photographs

@@ -29,8 +29,6 @@ from experiments.datasets.places import NEW_COPY, data_folder, first_file, read_
 from experiments.files import reading
 from pyro_attention.registry import Registry
 
-_MOST_NUMBERS = 2**27  # that the spread is computed of; all of a large set would not fit into memory
-
 
 @dataclass(frozen=True, eq=False)
 class Regions:
@@ -47,9 +45,8 @@ class Regions:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the features; of a large set, those of the first photographs."""
-        first = slice(max(1, _MOST_NUMBERS // self.features[0].numel()))
-        return self.features[first][self.mask[first]].float().std().item()
+        """Standard deviation of the features."""
+        return self.features[self.mask].float().std().item()
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,14 +137,10 @@ def load_photo_questions(
 
 
 class AskedPhotographs(NamedTuple):
-    """Photographs of a split, and what is asked about them.
-
-    Attributes:
-        captions: what is known of every photograph, for the own encoder to learn; none of those it is not trained on.
-    """
+    """Photographs of a split, and what is asked about them."""
 
     pixels: Tensor  # [photographs, 3, height, width] uint8
-    captions: Sequence[Sequence[str]]
+    captions: Sequence[Sequence[str]]  # what the own encoder learns of every photograph; none of the others
     entries: Sequence[Entry]  # the questions
 
 

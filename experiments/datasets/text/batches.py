@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -137,6 +137,29 @@ class BucketSampler(Sampler[list[int]]):
 
     def _cut(self, order: list[int]) -> list[list[int]]:
         return [order[start : start + self.sentences] for start in range(0, len(order), self.sentences)]
+
+
+class ChoiceSampler(BucketSampler):
+    """Every item once an epoch, with one of its pairs, drawn anew in every epoch.
+
+    The pairs of an item, ``counts`` of each, stand together.
+    """
+
+    def __init__(self, lengths: Sequence[tuple[int, int]], counts: Sequence[int], **options: Any) -> None:
+        super().__init__(lengths, **options)
+        self.counts = np.array(counts)
+
+    def chosen(self, epoch: int) -> np.ndarray:
+        """Return the place of one pair of every item."""
+        # 1: other numbers than those of the order
+        draws = np.random.default_rng([self.seed, epoch, 1]).integers(self.counts)
+        return np.cumsum(self.counts) - self.counts + draws
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Return the batches of an epoch."""
+        chosen: list[int] = self.chosen(epoch).tolist()
+        order = BucketSampler([self.lengths[place] for place in chosen], sentences=self.sentences, seed=self.seed)
+        return [[chosen[place] for place in batch] for batch in order.batches(epoch)]
 
 
 def batch_loader(data: Dataset[Item], sampler: BucketSampler) -> DataLoader[Item]:

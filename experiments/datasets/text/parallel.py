@@ -73,10 +73,7 @@ def read_toy(_: Path, split: str, languages: tuple[str, str], rules: Rules) -> P
     return text if languages == ("de", "en") else text.turned()
 
 
-@cache
-def toy_corpus() -> dict[str, ParallelText]:
-    """Draw the corpus, once."""
-    return toy_translation()
+toy_corpus = cache(toy_translation)
 
 
 ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab/data/task1/raw"

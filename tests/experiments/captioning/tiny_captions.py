@@ -33,7 +33,7 @@ def command_line(*arguments: object) -> int:
 
 def colour_encoder(_: Path | None) -> GridEncoder:
     """In the place of MobileNetV2: the mean colours of 32 x 32 pixels."""
-    return GridEncoder("tiny", torch.nn.AvgPool2d(32), Scale())
+    return GridEncoder("tiny", torch.nn.Sequential(Scale(), torch.nn.AvgPool2d(32)))
 
 
 def photograph(colour: tuple[int, int, int], *, mode: str = "RGB") -> bytes:

@@ -194,21 +194,6 @@ def test_the_scale_counts_every_attention_weight(graph: GraphData, architecture:
     assert kl_factor(options, *arguments) == pytest.approx(20 / (edges * heads))
 
 
-def test_prior_over_all_nodes(graph: GraphData) -> None:
-    """The released code's softmax: prior weights of all nodes, not those of a neighbourhood, add up to one."""
-    near, far = (build(config(Path("x"), prior_nodes=nodes), graph) for nodes in ("neighbours", "all"))
-    networks = [one.model.layers[0].attention.prior.network for one in (near, far)]
-    keys = torch.rand(graph.num_nodes, 2, 2)
-    neighbours, everywhere = (network(keys, near.graph) for network in networks)
-    torch.testing.assert_close(near.graph.targets.sum(neighbours.exp()), torch.ones(graph.num_nodes, 2))
-    loops = everywhere[-graph.num_nodes :]  # one edge a node
-    torch.testing.assert_close(loops.exp().sum(0), torch.ones(2))
-    # the same edges, all of them to one target: a softmax over all of them
-    edges = torch.stack([near.graph.sources.index, torch.zeros_like(near.graph.sources.index)])
-    one_query = EdgeList.from_edge_index(edges, num_nodes=(graph.num_nodes, 1))
-    torch.testing.assert_close(everywhere.log_softmax(0), networks[0](keys, one_query).log_softmax(0))
-
-
 # attention
 
 

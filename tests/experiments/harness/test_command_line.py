@@ -16,7 +16,7 @@ from experiments.files import UserError
 from experiments.finetune.config import COMMANDS as FINETUNING
 from experiments.graph.config import COMMANDS as GRAPHS
 from experiments.graph.config import GraphConfig
-from experiments.harness.cli import Command, run_commands, run_script
+from experiments.harness.cli import Command, run_commands
 from experiments.harness.options import option_parser
 from experiments.headlines.config import COMMANDS as HEADLINES
 from experiments.nmt.config import COMMANDS as TRANSLATION
@@ -84,7 +84,7 @@ def config_types():
 
 @pytest.mark.parametrize("config_type", config_types(), ids=lambda found: found.__name__)
 def test_every_option_has_a_help_text_and_shows_its_default(config_type):
-    parser = option_parser(config_type, name="script", everything=True)
+    parser = option_parser(config_type, name="script")
     options = {action.dest: action for action in parser._actions}
     for field in fields(config_type):
         assert options[field.name].help, field.name
@@ -113,10 +113,10 @@ def test_help_is_in_groups_and_says_what_experts_need_when_that_is_asked_for(cap
         with pytest.raises(SystemExit):
             run_commands(TRANSLATION, name="experiments.nmt", arguments=["train", word])
         text = capsys.readouterr().out
-        titles = ("options", "data", "attention", "network", "training", "machine", "output")
+        titles = ("options", "data", "attention", "training", "machine", "output", "network")
         groups = re.split(rf"\n({'|'.join(titles)}):\n", text)
         assert tuple(groups[1::2]) == titles
-        options = ("--config", "--text", "--guide", "--jumps", "--init-from", "--device", "--beam")
+        options = ("--config", "--text", "--guide", "--init-from", "--device", "--beam", "--jumps")
         for option, group in zip(options, groups[2::2], strict=True):
             assert group.count(f"  {option}") == text.count(f"  {option}") > 0
         assert ("--roulette" in text) == everything
@@ -160,7 +160,7 @@ def test_an_error_of_the_command_is_one_line(capsys):
     def fail(config):
         raise UserError("the disk\nis full")
 
-    assert run_script(GraphConfig, fail, name="script", arguments=[]) == 1
+    assert run_commands(Command(GraphConfig, fail), name="script", arguments=[]) == 1
     assert the_error(capsys) == "error: the disk is full"
 
 
@@ -178,9 +178,9 @@ def test_what_happens_while_a_command_is_imported(raises, code, said, tmp_path, 
     monkeypatch.delitem(sys.modules, "imported", raising=False)
     if code is None:
         with pytest.raises(ZeroDivisionError):
-            run_script(GraphConfig, "imported:run", name="s", arguments=[])
+            run_commands(Command(GraphConfig, "imported:run"), name="s", arguments=[])
         return
-    assert run_script(GraphConfig, "imported:run", name="s", arguments=[]) == code
+    assert run_commands(Command(GraphConfig, "imported:run"), name="s", arguments=[]) == code
     assert said in capsys.readouterr().err
 
 
@@ -190,7 +190,7 @@ def test_what_happens_while_a_command_is_imported(raises, code, said, tmp_path, 
 def test_a_bad_configuration_file_is_answered_in_one_line(tmp_path, capsys):
     path = tmp_path / "saved.yaml"
     path.write_text("guide: weibul")
-    assert run_script(GraphConfig, print, name="script", arguments=["--config", str(path)]) == 2
+    assert run_commands(Command(GraphConfig, print), name="script", arguments=["--config", str(path)]) == 2
     assert "did you mean 'weibull'" in the_error(capsys)
 
 
@@ -198,6 +198,6 @@ def test_options_after_a_file_replace_its_own(tmp_path):
     path, seen = tmp_path / "config.yaml", []
     path.write_text("seed: 3\nkl_weight: 1e-3\nguide: soft\nout: /elsewhere\nmax_epochs: 2\n")
     arguments = ["--config", str(path), "--seed", "5", "--out", "mine", "--no-progress"]
-    assert run_script(GraphConfig, seen.append, name="script", arguments=arguments) == 0
+    assert run_commands(Command(GraphConfig, seen.append), name="script", arguments=arguments) == 0
     expected = GraphConfig(seed=5, kl_weight=1e-3, guide="soft", out=Path("mine"), max_epochs=2, progress=False)
     assert seen == [expected]

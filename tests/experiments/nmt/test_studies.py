@@ -22,7 +22,7 @@ TINY = {"train_pairs": 16, "test_pairs": 6, "hidden": 8, "embedding": 8, "vocabu
 @pytest.fixture
 def study(monkeypatch, tmp_path):
     """Run a study on a small corpus: the report that it publishes."""
-    monkeypatch.setattr(parallel, "toy_corpus", partial(toy_translation, 0, train=32, val=4, test=6))
+    monkeypatch.setattr(parallel, "toy_corpus", partial(toy_translation, train=32, val=4, test=6))
 
     def study(name, *, changes=None, **options):
         given = {"seeds": 1, "workers": 1, "progress": False, "out": tmp_path / "out", "results": tmp_path / "results"}

@@ -19,7 +19,7 @@ TINY |= {"max_epochs": 2, "num_samples": 3, "progress": False}
 def write_text(folder: Path) -> Path:
     """Files train.de, train.en, ... and gold.txt, the links of the test pairs."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = toy_translation(0, **SIZES)
+    texts = toy_translation(**SIZES)
     for split, text in texts.items():
         for language, sentences in zip(text.languages, (text.source, text.target), strict=True):
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in sentences))

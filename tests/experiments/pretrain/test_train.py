@@ -15,7 +15,7 @@ from experiments.harness.folder import read_metrics
 from experiments.harness.options import StudyOptions
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
 from experiments.pretrain.studies import table
-from experiments.pretrain.train import PretrainTask, SST2Task, definitions, hidden_batches, key_masses, token_scores
+from experiments.pretrain.train import PretrainTask, SST2Task, hidden_batches, key_masses, token_scores
 from experiments.report.report import read_results
 from experiments.run import load_trained, run
 from pyro_attention import predict
@@ -27,7 +27,7 @@ TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8,
 
 @pytest.fixture(autouse=True, scope="module")
 def tiny_corpus():
-    texts = toy_translation(0, train=24, val=8, test=8)
+    texts = toy_translation(train=24, val=8, test=8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel, "toy_corpus", lambda: texts)
         masked_text.english_side.cache_clear()
@@ -52,7 +52,7 @@ def test_pretraining(pretrained):
     assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["updates"] == 3
     saved = json.loads((config.out / "metrics.json").read_text())
-    assert saved["definitions"] == definitions(metrics)
+    assert saved["definitions"] == TASK.definitions(metrics)
     assert sum(name.startswith("hybrid_layers.") for name in metrics) == (4 if config.normalizer == "hybrid" else 0)
     trained = load_trained(TASK, config)
     assert token_scores(trained)["test_ppl"] == pytest.approx(metrics["test_ppl"], rel=1e-5)

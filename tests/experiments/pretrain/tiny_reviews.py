@@ -9,7 +9,7 @@ def write_reviews(root: Path, *, train: int = 24, dev: int = 12) -> Path:
     """Files glue/SST-2/train.tsv and dev.tsv below a folder, which is returned."""
     folder = root / "glue" / "SST-2"
     folder.mkdir(parents=True, exist_ok=True)
-    texts = toy_translation(0, train=train, val=dev, test=1)
+    texts = toy_translation(train=train, val=dev, test=1)
     for name, split in (("train", "train"), ("dev", "val")):
         lines = [f"{sentence} \t{int(sentence.endswith('?'))}\n" for sentence in texts[split].target]
         (folder / f"{name}.tsv").write_text("".join(["sentence\tlabel\n", *lines]))

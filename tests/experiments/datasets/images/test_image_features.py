@@ -82,7 +82,7 @@ class Counting(nn.Module):
 
 def tiny(seed=0, mean=0.5):
     torch.manual_seed(seed)
-    return GridEncoder("tiny", Counting(nn.Conv2d(3, 4, 4, stride=4)), Scale(mean=(mean, 0.5, 0.5)))
+    return GridEncoder("tiny", Counting(nn.Sequential(Scale(mean=(mean, 0.5, 0.5)), nn.Conv2d(3, 4, 4, stride=4))))
 
 
 def test_features_are_computed_once(tmp_path):
@@ -91,7 +91,7 @@ def test_features_are_computed_once(tmp_path):
     assert (first.shape, first.dtype) == ((5, 6, 4), torch.float16)
     assert torch.equal(first, grid_features(encoder, PIXELS.clone(), tmp_path))
     assert encoder.module.count == 5
-    expected = encoder.module(Scale()(PIXELS))
+    expected = encoder.module(PIXELS)
     for cell in range(6):
         row, column = divmod(cell, 3)
         assert torch.allclose(first[:, cell].float(), expected[:, :, row, column], atol=2e-3)
@@ -100,7 +100,7 @@ def test_features_are_computed_once(tmp_path):
     for other in ((tiny(), pixels), (tiny(seed=1), PIXELS), (tiny(mean=0.4), PIXELS)):
         assert not torch.equal(grid_features(*other, tmp_path), first)
     with pytest.raises(ValueError, match="bad: features that 16 bits do not hold"):
-        grid_features(GridEncoder("bad", nn.Threshold(10, 1e5), Scale()), PIXELS, tmp_path)
+        grid_features(GridEncoder("bad", nn.Sequential(Scale(), nn.Threshold(10, 1e5))), PIXELS, tmp_path)
 
 
 # MobileNetV2 with TensorFlow's padding
@@ -128,9 +128,9 @@ def test_mobilenet_is_computed_as_tensorflow_would(tmp_path):
     safetensors.torch.save_file(network.state_dict(), tmp_path / "weights.safetensors")
     encoder = mobilenet_grid(tmp_path / "weights.safetensors")
     pixels = torch.arange(3 * 64 * 64).mul(37).remainder(256).to(torch.uint8).view(1, 3, 64, 64)
-    grid = encoder.transform(pixels)
+    grid = encoder.module[0](pixels)
     assert torch.allclose(grid, pixels.float() / 127.5 - 1, atol=1e-6)
-    found = encoder.module(grid)
+    found = encoder.module(pixels)
     for block in network.features[:18]:
         before = grid
         for layer in [layer for layer in block.modules() if not list(layer.children())]:
@@ -169,7 +169,7 @@ def test_encoder_learns_the_words_and_is_trained_once(tmp_path, monkeypatch):
     assert torch.equal(torch.get_rng_state(), state)
     words, targets = content_targets(captions)
     with torch.no_grad():
-        assert torch.equal(first.module.predict(first.transform(pixels)) > 0, targets)
+        assert torch.equal(first.module.predict(pixels) > 0, targets)
     assert set(words) == {"dog", "red", "cat", "hat"}
     fresh = content_encoder(pixels, captions, tmp_path / "elsewhere", epochs=3, batch_size=8)
     other = content_encoder(pixels, captions, tmp_path, seed=1, epochs=1, batch_size=8)

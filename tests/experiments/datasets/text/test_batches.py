@@ -12,7 +12,7 @@ from experiments.datasets.text.toy_translation import toy_translation
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, train_tokenizer
 from experiments.harness.callbacks import SamplerEpoch
 
-TOY = toy_translation(0, train=200, val=1, test=1)["train"]
+TOY = toy_translation(train=200, val=1, test=1)["train"]
 VOCABULARY = train_tokenizer(TOY.source + TOY.target, size=400)
 DATA = EncodedText(TOY, VOCABULARY)
 

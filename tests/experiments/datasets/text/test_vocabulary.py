@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from experiments.datasets.text.toy_translation import toy_translation
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary, train_tokenizer
 
-TOY = toy_translation(0, train=300, val=1, test=1)["train"]
+TOY = toy_translation(train=300, val=1, test=1)["train"]
 TEXTS = TOY.source + TOY.target
 VOCABULARY = train_tokenizer(TEXTS, size=500)
 
