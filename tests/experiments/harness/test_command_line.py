@@ -84,7 +84,7 @@ def config_types():
 
 @pytest.mark.parametrize("config_type", config_types(), ids=lambda found: found.__name__)
 def test_every_option_has_a_help_text_and_shows_its_default(config_type):
-    parser = option_parser(config_type, name="script")
+    parser = option_parser(config_type, name="script", everything=True)
     options = {action.dest: action for action in parser._actions}
     for field in fields(config_type):
         assert options[field.name].help, field.name
