@@ -120,7 +120,7 @@ def enter(scores: Tensor, layout: Layout, normalizer: Normalizer | None) -> Tens
     """Scores as they enter a site: normalised, unless the normalizer is None, and zero at masked entries."""
     if normalizer is not None:
         return normalizer.normalize_scores(scores, layout)
-    return scores if layout.mask is None else scores.masked_fill(~layout.mask, 0)
+    return scores if layout.mask is None else scores * layout.mask
 
 
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
@@ -178,7 +178,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         value = self.draw(torch.Size(sample_shape) + self.full_shape)
-        return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)
+        return value if self.layout.mask is None else value * self.layout.mask
 
     def weights(self, value: Tensor) -> Tensor:
         weights: Tensor = self.normalizer(value, self.layout)

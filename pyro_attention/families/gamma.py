@@ -106,10 +106,10 @@ class _ScoreTerms(torch.autograd.Function):
     ) -> Tensor:
         dims = tuple(range(-event_dim, 0))
         alike = [dim for dim in dims if a.dim() < -dim or a.size(dim) == 1]
-        expected = (log_mean + log_rate).exp_()
-        counted = log_mean
+        counted = log_mean if kept is None else log_mean * kept  # which is finite: the exponential shall be, too
+        expected = (counted + log_rate).exp_()
         if kept is not None:
-            expected, counted = expected.masked_fill_(~kept, 0), log_mean.where(kept, 0)
+            expected.mul_(kept)
         total = counted.sum(alike, keepdim=True) if alike else counted
         ctx.save_for_backward(log_mean, a, log_rate, kept, expected, total)
         ctx.event_dim = event_dim
@@ -127,7 +127,7 @@ class _ScoreTerms(torch.autograd.Function):
         grad = grad[(..., *[None] * ctx.event_dim)]
         by_mean = (expected - inputs[1]).mul_(grad)
         if kept is not None:
-            by_mean.masked_fill_(~kept, 0)
+            by_mean.mul_(kept)
         by_a = -(total * grad).sum_to_size(inputs[1].shape) if needed[1] else None
         return by_mean, by_a, (expected * grad).sum_to_size(inputs[2].shape) if needed[2] else None, None, None
 
