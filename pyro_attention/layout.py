@@ -15,6 +15,8 @@ from pyro_attention._checks import check_boolean_mask, check_mask_fits
 
 __all__ = ["Dense", "Layout"]
 
+_MASKED = torch.finfo(torch.float32).min / 2
+
 
 class Layout(ABC):
     """All that the probabilistic part knows of the shape of the data.
@@ -126,11 +128,10 @@ class Dense(Layout):
     def spread_queries(self, values: Tensor) -> Tensor:
         return values.unsqueeze(-1)
 
-    # by sums and products: filling takes several times as long on a CPU, in the backward pass too
+    # masks are added and multiplied with, as filling takes several times as long on a CPU
 
     def _fill(self, scores: Tensor) -> Tensor:
-        least = torch.finfo(scores.dtype).min / 2
-        return scores if self.mask is None else scores + ~self.mask * scores.new_full((), least)
+        return scores if self.mask is None else scores + ~self.mask * _MASKED
 
     def _clear(self, values: Tensor) -> Tensor:
         return values if self.mask is None else values * self.mask

@@ -57,8 +57,7 @@ def run(config: GPUConfig) -> None:
     with torch.device(config.device):
         checks = [check(name, case, 300 if config.device == "cuda" else 20) for name, case in CHECKS.items()]
         checks.append(check_dropout())
-    attention, *steps = benchmarks
-    waiting = [row for one in steps for row in waits(one)]
+    waiting = [row for one in benchmarks[1:] for row in waits(one)]
     timed = [Part(title=one.title, text=one.text, rows=one.measure(one.rounds), labels=2) for one in benchmarks]
     parts = [
         Part(title="Kernels", text=CHECKED, rows=checks),
@@ -171,8 +170,8 @@ def make_attention_step(contestant: str, sizes: Positions) -> Step | None:
 BENCHMARKS = (
     Benchmark(
         title="Attention",
-        text="Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, beside two of torch's "
-        "softmax attention, without anything Bayesian: 16 heads of width 64 in bfloat16, by CUDA events.",
+        text="Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, beside two of "
+        "torch's softmax attention, without anything Bayesian: 16 heads of width 64 in bfloat16, by CUDA events.",
         make_step=make_attention_step,
         contestants=(SOFTMAX, FLEX, BLOCKWISE),
         sizes={f"{n} positions": Positions(n, heads=16, width=64, dtype=torch.bfloat16) for n in (2048, 8192, 32768)},

@@ -101,9 +101,7 @@ class _ScoreTerms(torch.autograd.Function):
     """The same in few passes: scores meet the parameters of a key once, as a sum over the queries."""
 
     @staticmethod
-    def forward(
-        ctx: Any, log_mean: Tensor, a: Tensor, log_rate: Tensor, kept: Tensor | None, event_dim: int
-    ) -> Tensor:
+    def forward(ctx: Any, log_mean: Tensor, a: Tensor, log_rate: Tensor, kept: Tensor | None, event_dim: int) -> Tensor:
         dims = tuple(range(-event_dim, 0))
         alike = [dim for dim in dims if a.dim() < -dim or a.size(dim) == 1]
         counted = log_mean if kept is None else log_mean * kept  # which is finite: the exponential shall be, too

@@ -139,11 +139,10 @@ class EvidenceELBO(AttentionELBO):
 
 
 class Draws(pyro.plate):
-    """The plate of the draws; what is not drawn, such as soft attention, is the same in all of them and not repeated."""
+    """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
 
     def _process_message(self, msg: Any) -> None:
-        is_drawn = msg["value"] is None and not is_point_mass(msg["fn"])
-        if msg["type"] == "sample" and not msg["is_observed"] and not is_drawn:
+        if msg["type"] == "sample" and not msg["is_observed"] and is_point_mass(msg["fn"]):
             SubsampleMessenger._process_message(self, msg)  # which does not broadcast
         else:
             super()._process_message(msg)

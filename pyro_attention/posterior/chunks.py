@@ -17,7 +17,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.guide import DRAWS, first_match, is_attention_site
+from pyro_attention.guide import DRAWS, is_attention_site
 from pyro_attention.objectives.elbo import is_point_mass
 from pyro_attention.objectives.evidence import Draws
 from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, depth
@@ -32,17 +32,15 @@ def draw_chunks(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
     Where the attention alone is wanted, passes after the first end when its sites have their values.
     """
     first = Pass(*run())
-    fixed = lambda name: run.fixing is not None and first_match(name, run.fixing.drawn) is None  # noqa: E731
-    attention = {name: site for name, site in first.trace.nodes.items() if is_attention_site(site)}
-    sites = {name: fixed(name) or is_point_mass(site["fn"]) for name, site in attention.items()}
+    sites = {name: is_point_mass(site["fn"]) for name, site in first.trace.nodes.items() if is_attention_site(site)}
     # what nothing is drawn for is repeated, as its samples would not show
     plate = pyro.plate if all(sites.values()) else Draws
     nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
-    run = run if run.whole or not sites else _Early(run.guide, run.args, run.kwargs, fixing=run.fixing, sites=tuple(sites))
+    run = run if run.whole or not sites else _Early(run.guide, run.args, run.kwargs, sites=tuple(sites))
     yield first
     if num_samples > 1:
         _check_broadcasts(run, first, nesting, plate)
-    del first, attention  # the next pass needs the memory
+    del first  # the next pass needs the memory
     for start in range(1, num_samples, chunk_size):
         count = min(chunk_size, num_samples - start)
         yield Pass(*run(plate(DRAWS, count, dim=-1 - nesting)), nesting, count)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, Literal, get_args
 
 import torch
+from pyro.distributions import Delta
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -119,11 +120,10 @@ class Run:
     args: Any
     kwargs: Any
     whole: bool = True  # or the attention alone is wanted
-    fixing: AtMean | None = None  # what keeps some sites at their mean
 
     def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
         with ExitStack() as stack:
-            for handler in (*around, *([] if self.fixing is None else [self.fixing])):
+            for handler in around:
                 stack.enter_context(handler)
             found = run_guide(self.guide, *self.args, **self.kwargs)
         return found.trace, found.output
@@ -148,22 +148,22 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
     if noise in ("dropout", "both") and chunk_size > 1:
         seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
         raise ValueError(f"{seen}; use chunk_size=1")
-    attention = AtMean() if noise in ("dropout", "none") else nullcontext()
-    if not isinstance(noise, str):
-        run = replace(run, fixing=AtMean(tuple(noise)))
+    attention = AtMean(() if isinstance(noise, str) else tuple(noise))
+    if noise not in ("attention", "both"):
+        run = replace(run, guide=attention(run.guide))
     bar = tqdm(total=num_samples, unit="draw", delay=5, disable=None, leave=False)  # of long work, on a terminal
-    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention, bar:
+    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), bar:
         single = (Pass(*run()) for _ in range(num_samples))
         for drawn in single if chunk_size == 1 else SAMPLERS["chunks"](run, num_samples, chunk_size):
-            if run.fixing is not None and (unknown := set(run.fixing.drawn) - run.fixing.matched):
-                raise ValueError(f"noise: no attention site matches {sorted(unknown)}, expected patterns of their names")
+            if unknown := set(attention.drawn) - attention.matched:
+                raise ValueError(f"noise: no attention site matches {sorted(unknown)}, expected patterns of names")
             yield drawn
             bar.update(drawn.size)
             del drawn  # the next pass needs the memory
 
 
 class AtMean(Messenger):
-    """Sets the weights of attention sites to their posterior mean, but of those that match a pattern."""
+    """Makes attention sites point masses at their posterior mean, but those that match a pattern."""
 
     def __init__(self, drawn: tuple[str, ...] = ()) -> None:
         super().__init__()
@@ -171,11 +171,11 @@ class AtMean(Messenger):
 
     def _pyro_sample(self, msg: Any) -> None:
         if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
-            pattern = first_match(msg["name"], self.drawn)
-            if pattern is None:
-                msg["value"] = msg["fn"].mean_value
-            else:
+            if (pattern := first_match(msg["name"], self.drawn)) is not None:
                 self.matched.add(pattern)
+                return
+            value = msg["fn"].mean_value
+            msg["fn"] = Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))
 
 
 @contextmanager
