@@ -15,7 +15,7 @@ from pyro_attention._checks import check_boolean_mask, check_mask_fits
 
 __all__ = ["Dense", "Layout"]
 
-_MASKED = torch.finfo(torch.float32).min / 2
+_MASKED = torch.finfo(torch.float32).min / 2  # masks are added and multiplied with: filling takes far longer on a CPU
 
 
 class Layout(ABC):
@@ -127,8 +127,6 @@ class Dense(Layout):
 
     def spread_queries(self, values: Tensor) -> Tensor:
         return values.unsqueeze(-1)
-
-    # masks are added and multiplied with, as filling takes several times as long on a CPU
 
     def _fill(self, scores: Tensor) -> Tensor:
         return scores if self.mask is None else scores + ~self.mask * _MASKED

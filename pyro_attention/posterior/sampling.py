@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Literal, get_args
 
 import torch
-from pyro.distributions import Delta
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from tqdm import tqdm
 
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, check_guide, first_match, is_attention_site, plates_of, run_guide
+from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, plates_of, run_guide
 from pyro_attention.registry import Registry
 
 __all__ = ["CONDITIONS", "SAMPLERS", "AtMean", "Noise", "Pass", "Run", "depth", "passes", "sample_posterior", "seeded"]
@@ -24,8 +22,7 @@ __all__ = ["CONDITIONS", "SAMPLERS", "AtMean", "Noise", "Pass", "Run", "depth", 
 # Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
 _TURN = RLock()
 
-Noise = Literal["attention", "dropout", "both", "none"] | Collection[str]
-_NOISE = get_args(get_args(Noise)[0])
+Noise = Literal["attention", "dropout", "both", "none"]
 
 
 def sample_posterior(
@@ -46,8 +43,6 @@ def sample_posterior(
         args: Arguments of the model.
         num_samples: Number of samples S.
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
-            Patterns such as ``["decoder.*"]`` name the attention sites that are drawn, and leave the others at their
-            mean; in chunks, what is ahead of those that are drawn is computed once a pass.
         log_weights: Return the site's value ``log S`` instead of the normalised weights.
         chunk_size: Samples drawn in one pass, by a plate at the left (see :mod:`pyro_attention.posterior.chunks`).
         seed: Seed of this call alone.
@@ -139,43 +134,26 @@ SAMPLERS: Registry[Callable[[Run, int, int], Iterator[Pass]]] = Registry("sample
 def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None) -> Generator[Pass, None, None]:
     """Run the model under the guide until all samples are drawn; arguments are those of :func:`sample_posterior`."""
     check_guide(run.guide)
-    if isinstance(noise, str) and noise not in _NOISE:
-        seen = f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'"
-        raise ValueError(f"{seen}, or a list of patterns of sites, such as ['{noise}']")
+    if noise not in get_args(Noise):
+        raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
     for name, count in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
     if noise in ("dropout", "both") and chunk_size > 1:
         seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
         raise ValueError(f"{seen}; use chunk_size=1")
-    attention = AtMean(() if isinstance(noise, str) else tuple(noise))
-    if noise not in ("attention", "both"):
-        run = replace(run, guide=attention(run.guide))
-    bar = tqdm(total=num_samples, unit="draw", delay=5, disable=None, leave=False)  # of long work, on a terminal
-    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), bar:
+    attention = AtMean() if noise in ("dropout", "none") else nullcontext()
+    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
         single = (Pass(*run()) for _ in range(num_samples))
-        for drawn in single if chunk_size == 1 else SAMPLERS["chunks"](run, num_samples, chunk_size):
-            if unknown := set(attention.drawn) - attention.matched:
-                raise ValueError(f"noise: no attention site matches {sorted(unknown)}, expected patterns of names")
-            yield drawn
-            bar.update(drawn.size)
-            del drawn  # the next pass needs the memory
+        yield from single if chunk_size == 1 else SAMPLERS["chunks"](run, num_samples, chunk_size)
 
 
 class AtMean(Messenger):
-    """Makes attention sites point masses at their posterior mean, but those that match a pattern."""
-
-    def __init__(self, drawn: tuple[str, ...] = ()) -> None:
-        super().__init__()
-        self.drawn, self.matched = drawn, set[str]()
+    """Sets every attention weight to its posterior mean; stands outside the guide."""
 
     def _pyro_sample(self, msg: Any) -> None:
         if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
-            if (pattern := first_match(msg["name"], self.drawn)) is not None:
-                self.matched.add(pattern)
-                return
-            value = msg["fn"].mean_value
-            msg["fn"] = Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))
+            msg["value"] = msg["fn"].mean_value
 
 
 @contextmanager

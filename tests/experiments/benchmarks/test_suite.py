@@ -106,7 +106,7 @@ def test_interleaved_times(monkeypatch: pytest.MonkeyPatch) -> None:
         remaining = iter(times)
         return lambda: clock.__setitem__(0, clock[0] + next(remaining))
 
-    monkeypatch.setattr(measuring.time, "perf_counter", lambda: 1e-3 * clock[0])
+    monkeypatch.setattr(measuring.time, "process_time", lambda: 1e-3 * clock[0])
     steps = {"even": work(*[2.0] * 11), "uneven": work(99.0, *map(float, range(2, 22, 2)))}
     turns = {"make_step": lambda name, _: steps[name], "contestants": tuple(steps), "sizes": {"one": 1}}
     rows = Benchmark(title="", text="", memory=False, **turns).measure(10)
