@@ -7,6 +7,6 @@ from experiments.harness.cli import launch, run_script
 if __name__ == "__main__":
     package = "experiments.benchmarks"
     if sys.argv[1:2] == ["gpu"]:
-        given = {"name": f"{package} gpu", "arguments": sys.argv[2:]}
-        sys.exit(run_script(f"{package}.gpu:GPUConfig", f"{package}.gpu:run", **given))
+        options, command = f"{package}.gpu:GPUConfig", f"{package}.gpu:run"
+        sys.exit(run_script(options, command, name=f"{package} gpu", arguments=sys.argv[2:]))
     launch(package, f"{package}.config:BenchmarkConfig", f"{package}.suite:run")
