@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,9 +77,10 @@ class EdgeList(Layout):
         if in_transform(edge_index) or edge_index.is_inference():
             return cls._build(edge_index, num_sources, num_targets, add_self_loops)
         asked = edge_index._version, num_sources, num_targets, add_self_loops
-        if edge_index not in _BUILT or _BUILT[edge_index][0] != asked:
-            _BUILT[edge_index] = asked, cls._build(edge_index, num_sources, num_targets, add_self_loops)
-        return _BUILT[edge_index][1]
+        built: tuple[Any, EdgeList] | None = _BUILT.get(edge_index)
+        if built is None or built[0] != asked:
+            built = _BUILT[edge_index] = asked, cls._build(edge_index, *asked[1:])
+        return built[1]
 
     @classmethod
     def _build(cls, edge_index: Tensor, num_sources: int, num_targets: int, add_self_loops: bool) -> EdgeList:

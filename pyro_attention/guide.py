@@ -128,7 +128,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if pattern is None:
             patterns = ", ".join(map(repr, self.patterns))
             raise ValueError(f"attention site '{name}' matches none of the patterns {patterns}; add one")
-        return (vars(self).get("_chosen") or self.families)[self.patterns.index(pattern)]  # type: ignore[no-any-return]
+        return (vars(self).get("_chosen") or self.families)[self.patterns.index(pattern)]  # type: ignore[return-value]
 
     def keeps_prior(self, name: str) -> bool:
         """Whether a latent site is meant to be drawn from its prior."""

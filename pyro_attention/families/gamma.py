@@ -115,19 +115,19 @@ class _ScoreTerms(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, kept, expected, total = ctx.saved_tensors
+        log_mean, a, log_rate, kept, expected, total = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # for a second derivative
-            wanted = [each for each, need in zip(inputs, needed, strict=True) if need]
-            terms = _plain_score_terms(*inputs, kept, ctx.event_dim)
+            wanted = [each for each, need in zip((log_mean, a, log_rate), needed, strict=True) if need]
+            terms = _plain_score_terms(log_mean, a, log_rate, kept, ctx.event_dim)
             found = iter(torch.autograd.grad(terms, wanted, grad, create_graph=True))
             return *(next(found) if need else None for need in needed), None, None
         grad = grad[(..., *[None] * ctx.event_dim)]
-        by_mean = (expected - inputs[1]).mul_(grad)
+        by_mean = (expected - a).mul_(grad)
         if kept is not None:
             by_mean.mul_(kept)
-        by_a = -(total * grad).sum_to_size(inputs[1].shape) if needed[1] else None
-        return by_mean, by_a, (expected * grad).sum_to_size(inputs[2].shape) if needed[2] else None, None, None
+        by_a = -(total * grad).sum_to_size(a.shape) if needed[1] else None
+        return by_mean, by_a, (expected * grad).sum_to_size(log_rate.shape) if needed[2] else None, None, None
 
 
 _score_terms: Callable[..., Tensor] = _ScoreTerms.apply

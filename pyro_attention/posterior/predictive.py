@@ -110,10 +110,9 @@ def predict(
     if not all(0 <= q <= 1 for q in quantiles):
         raise ValueError(f"quantiles are {list(quantiles)}, expected probabilities in [0, 1]")
     moments, samples = Moments(), []
-    run: Any = Run(guide, args, kwargs)
-    if not isinstance(noise, str):
-        run, noise = Run(_AtMeanBut(noise)(guide), args, kwargs), "attention"
-    draws = passes(run, num_samples, noise, chunk_size, seed)
+    kind: Any = noise if isinstance(noise, str) else "attention"
+    run = Run(guide if isinstance(noise, str) else _AtMeanBut(noise)(guide), args, kwargs)
+    draws = passes(run, num_samples, kind, chunk_size, seed)
     # a bar for long work on a terminal
     with closing(draws), tqdm(total=num_samples, unit="draw", delay=5, disable=None, leave=False) as bar:
         for drawn in draws:
