@@ -67,7 +67,8 @@ class AttentionDistribution:
 
     def with_scores(self, scores: Tensor) -> Self:
         """Copy, for the prior of a site, with other scores, which enter as those of the layer do."""
-        scores = enter(scores, self.layout, self.normalizer if self.normalizes else None)
+        scores = enter(scores, self.layout, None)  # a network may give infinities where masked
+        scores = enter(scores, self.layout, self.normalizer) if self.normalizes else scores
         return self.proposing(scores, self.normalizer, normalizes=self.normalizes)
 
     def weights(self, value: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ def enter(scores: Tensor, layout: Layout, normalizer: Normalizer | None) -> Tens
     """Scores as they enter a site: normalised, unless the normalizer is None, and zero at masked entries."""
     if normalizer is not None:
         return normalizer.normalize_scores(scores, layout)
-    return scores if layout.mask is None else scores * layout.mask
+    return scores if layout.mask is None else scores.masked_fill(~layout.mask, 0)
 
 
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
