@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pyro_attention._checks import check_boolean_mask, check_mask_fits, in_transform
 from pyro_attention.layout import Layout
 from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
 __all__ = ["EdgeList", "check_edge_index"]
+
+# The last layout of a tensor of edges, for the layers and steps that meet the same one.
+_BUILT = WeakIdKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +61,7 @@ class EdgeList(Layout):
     def from_edge_index(
         cls, edge_index: Tensor, *, num_nodes: int | tuple[int, int], add_self_loops: bool = False
     ) -> EdgeList:
-        """Build the layout from PyG's ``edge_index`` (sources in row 0, targets in row 1).
+        """The layout of PyG's ``edge_index`` (sources in row 0, targets in row 1), built once while it stays as it is.
 
         Args:
             edge_index: int64 or int32 ``[2, E]``, or a sparse matrix, PyG's ``adj_t``, with a row for each target.
@@ -69,10 +74,20 @@ class EdgeList(Layout):
             ValueError: Wrong shape, an index out of range, or self loops on a bipartite graph.
         """
         num_sources, num_targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
+        if in_transform(edge_index) or edge_index.is_inference():
+            return cls._build(edge_index, num_sources, num_targets, add_self_loops)
+        asked = edge_index._version, num_sources, num_targets, add_self_loops
+        built: tuple[Any, EdgeList] | None = _BUILT.get(edge_index)
+        if built is None or built[0] != asked:
+            built = _BUILT[edge_index] = asked, cls._build(edge_index, *asked[1:])
+        return built[1]
+
+    @classmethod
+    def _build(cls, edge_index: Tensor, num_sources: int, num_targets: int, add_self_loops: bool) -> EdgeList:
         if edge_index.layout != torch.strided:
             edge_index = edge_index.to_sparse_coo().coalesce().indices().flip(0)
         check_edge_index(edge_index, num_sources=num_sources, num_targets=num_targets)
-        source, target = edge_index.long()
+        source, target = edge_index.long().clone()  # views would keep the whole alive
         if not add_self_loops:
             return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1))
         if num_sources != num_targets:

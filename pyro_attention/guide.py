@@ -109,11 +109,12 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
         name_sites(self.model)
         self.args_kwargs, self._outer_plates = (args, kwargs), tuple(frame.name for frame in runtime.get_plates())
+        self._chosen = tuple(self.families)  # once a run: Pyro registers the parameters at every access
         try:
             with self:
                 self._output = self.model(*args, **kwargs)
         finally:
-            del self.args_kwargs, self._outer_plates
+            del self.args_kwargs, self._outer_plates, self._chosen
         nodes = prune_subsample_sites(self.trace).nodes
         return {name: site["value"] for name, site in nodes.items() if site["type"] == "sample"}
 
@@ -127,7 +128,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if pattern is None:
             patterns = ", ".join(map(repr, self.patterns))
             raise ValueError(f"attention site '{name}' matches none of the patterns {patterns}; add one")
-        return self.families[self.patterns.index(pattern)]  # type: ignore[return-value]
+        return (vars(self).get("_chosen") or self.families)[self.patterns.index(pattern)]  # type: ignore[return-value]
 
     def keeps_prior(self, name: str) -> bool:
         """Whether a latent site is meant to be drawn from its prior."""

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from guides.schemes import build_scheme
 from models.gat import GAT
+from models.vqa import MCAN
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
@@ -41,7 +42,7 @@ from pyro_attention import (
 )
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.ops import segment
-from tests.models import test_headlines, test_nmt
+from tests.models import test_headlines, test_nmt, test_vqa
 from tests.toy_alignments import Toy, make_problem
 from tests.toy_models import GraphData, SelfAttention, Sequences
 
@@ -113,6 +114,12 @@ def headlines():
     return AttentionELBO(**LIGHT), guide, test_headlines.batch()
 
 
+def mcan():
+    scores = torch.eye(3, test_vqa.ANSWERS, dtype=torch.float64)
+    guide = AttentionGuide(test_vqa.make(MCAN), Weibull())
+    return AttentionELBO(**LIGHT), guide, (*test_vqa.questions(), scores)
+
+
 def bert():
     sizes = {"hidden_size": 8, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 8}
     model = bayesian(
@@ -149,6 +156,9 @@ STEPS = {
     # a term of Pyro's, the number of rows, and whether the gradient is the one known beforehand
     "marginal translation": (lambda: translation("marginal"), PACKED + 3),
     "enumerated translation": (lambda: translation("categorical_enum"), 3 * PACKED + 5),
+    "sparse marginal translation": (lambda: translation("sparse_marginal"), PACKED + 5),  # and the largest support
+    "sparse enumerated translation": (lambda: translation("sparse_enum"), 3 * PACKED + 6),
+    "MCAN": (mcan, PACKED),
     "headlines": (headlines, 1),
     "BERT": (bert, 1),
     "gumbel": (lambda: toy(GumbelSoftmax(), AttentionELBO()), 0),

@@ -1,10 +1,13 @@
-"""Times and memory of the library beside its peers: ``python -m experiments.benchmarks [--name enumeration]``."""
+"""``python -m experiments.benchmarks``, and ``python -m experiments.benchmarks gpu``."""
 
 import sys
 
 from experiments.harness.cli import Command, run_commands
 
-COMMAND = Command("experiments.benchmarks.config:BenchmarkConfig", "experiments.benchmarks.suite:run")
+SUITE = Command("experiments.benchmarks.config:BenchmarkConfig", "experiments.benchmarks.suite:run")
+GPU = Command("experiments.benchmarks.gpu:GPUConfig", "experiments.benchmarks.gpu:run")
 
 if __name__ == "__main__":
-    sys.exit(run_commands(COMMAND, name="experiments.benchmarks"))
+    gpu = sys.argv[1:2] == ["gpu"]
+    name = f"experiments.benchmarks{' gpu' * gpu}"
+    sys.exit(run_commands(GPU if gpu else SUITE, name=name, arguments=sys.argv[1 + gpu :]))

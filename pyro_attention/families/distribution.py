@@ -67,7 +67,8 @@ class AttentionDistribution:
 
     def with_scores(self, scores: Tensor) -> Self:
         """Copy, for the prior of a site, with other scores, which enter as those of the layer do."""
-        scores = enter(scores, self.layout, self.normalizer if self.normalizes else None)
+        scores = enter(scores, self.layout, None)  # a network may give infinities where masked
+        scores = enter(scores, self.layout, self.normalizer) if self.normalizes else scores
         return self.proposing(scores, self.normalizer, normalizes=self.normalizes)
 
     def weights(self, value: Tensor) -> Tensor:
@@ -178,7 +179,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         value = self.draw(torch.Size(sample_shape) + self.full_shape)
-        return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)
+        return value if self.layout.mask is None else value * self.layout.mask
 
     def weights(self, value: Tensor) -> Tensor:
         weights: Tensor = self.normalizer(value, self.layout)
@@ -193,22 +194,20 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         """Log density of the value, per weight."""
         raise NotImplementedError
 
-    def sum_event(self, term: Tensor, *, summed: tuple[int, ...] = ()) -> Tensor:
-        """Sum of a term per weight over the entries of the event that count: the batch shape.
-
-        The term is not expanded; ``summed`` are the event dimensions (negative) that it was summed over already.
-        """
-        dims = tuple(range(-len(self.event_shape), 0))
-        kept = self.layout.mask if -2 in summed else self.layout.kept
-        term = term[(None,) * (len(dims) - term.dim())]
-        alike = [dim for dim in dims if term.size(dim) == 1 and dim not in summed]
+    def sum_event(self, term: Tensor) -> Tensor:
+        """Sum of a term per weight, unexpanded, over the entries of the event that count: the batch shape."""
+        dims, kept = tuple(range(-len(self.event_shape), 0)), self.layout.kept
+        if term.dim() < len(dims):
+            term = term[(None,) * (len(dims) - term.dim())]
+        alike = [dim for dim in dims if term.size(dim) == 1]
         if kept is not None:
             varying = [dim for dim in alike if kept.dim() >= -dim and kept.size(dim) > 1]
             alike = [dim for dim in alike if dim not in varying]
             count = kept.sum(varying, keepdim=True) if varying else kept
             # where, not a product alone: 0 * inf would be NaN
             term = term.where(count > 0, 0) * count if varying else term.where(kept, 0)
-        return (term.sum(dims) * math.prod(self.event_shape[dim] for dim in alike)).expand(self.batch_shape)
+        total, times = term.sum(dims), math.prod(self.event_shape[dim] for dim in alike)
+        return (total if times == 1 else total * times).expand(self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the value, masked entries standard normal: the batch shape."""

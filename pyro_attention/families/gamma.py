@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pyro_attention._checks import in_transform
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
@@ -82,25 +84,53 @@ class GammaWeights(LogWeights):
         r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
         log_gamma, a = lgamma_and_exp(self.log_concentration)
         log_mean = q.log_expected_weight
-        linear = self.sum_products(log_mean, a) + self.sum_products(a, self.log_rate - q.mean_gap)
-        expected = self.sum_event((log_mean + self.log_rate).exp_())
-        return self.sum_event(log_gamma) - linear + expected
+        if log_mean.shape != q.full_shape:
+            log_mean = log_mean.expand(q.full_shape)
+        of_keys = self.sum_event(log_gamma - a * (self.log_rate - q.mean_gap))
+        terms = _plain_score_terms if in_transform(log_mean, a) else _score_terms
+        return of_keys + terms(log_mean, a, self.log_rate, self.layout.kept, len(self.event_shape))
 
-    def sum_products(self, term: Tensor, factor: Tensor) -> Tensor:
-        """Sum of ``term * factor`` over the entries of the event that count: the batch shape.
 
-        The term is summed first over the dimensions that neither factor nor mask has: scores meet the parameters of
-        a key once, as a sum over the queries.
-        """
-        others = [factor] if self.layout.mask is None else [factor, self.layout.mask]
-        dims = tuple(
-            dim
-            for dim in range(-min(term.dim(), len(self.event_shape)), 0)
-            if term.size(dim) > 1 and all(other.dim() < -dim or other.size(dim) == 1 for other in others)
-        )
-        if -2 in dims and self.layout.counted is not None:
-            term = term.where(self.layout.counted, 0)
-        return self.sum_event((term.sum(dims, keepdim=True) if dims else term) * factor, summed=dims)
+def _plain_score_terms(log_mean: Tensor, a: Tensor, log_rate: Tensor, kept: Tensor | None, event_dim: int) -> Tensor:
+    r"""Sum of :math:`b\,\mathrm{E}[S] - a \log \mathrm{E}[S]` over the entries of an event that count."""
+    terms = (log_mean + log_rate).exp() - a * log_mean
+    return (terms if kept is None else terms.where(kept, 0)).flatten(-event_dim).sum(-1)
+
+
+class _ScoreTerms(torch.autograd.Function):
+    """The same in few passes: scores meet the parameters of a key once, as a sum over the queries."""
+
+    @staticmethod
+    def forward(ctx: Any, log_mean: Tensor, a: Tensor, log_rate: Tensor, kept: Tensor | None, event_dim: int) -> Tensor:
+        dims = tuple(range(-event_dim, 0))
+        alike = [dim for dim in dims if a.dim() < -dim or a.size(dim) == 1]
+        counted = log_mean if kept is None else log_mean * kept  # which is finite: the exponential shall be, too
+        expected = (counted + log_rate).exp_()
+        if kept is not None:
+            expected.mul_(kept)
+        total = counted.sum(alike, keepdim=True) if alike else counted
+        ctx.save_for_backward(log_mean, a, log_rate, kept, expected, total)
+        ctx.event_dim = event_dim
+        return expected.sum(dims) - (total * a).sum(dims)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        log_mean, a, log_rate, kept, expected, total = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():  # for a second derivative
+            wanted = [each for each, need in zip((log_mean, a, log_rate), needed, strict=True) if need]
+            terms = _plain_score_terms(log_mean, a, log_rate, kept, ctx.event_dim)
+            found = iter(torch.autograd.grad(terms, wanted, grad, create_graph=True))
+            return *(next(found) if need else None for need in needed), None, None
+        grad = grad[(..., *[None] * ctx.event_dim)]
+        by_mean = (expected - a).mul_(grad)
+        if kept is not None:
+            by_mean.mul_(kept)
+        by_a = -(total * grad).sum_to_size(a.shape) if needed[1] else None
+        return by_mean, by_a, (expected * grad).sum_to_size(log_rate.shape) if needed[2] else None, None, None
+
+
+_score_terms: Callable[..., Tensor] = _ScoreTerms.apply
 
 
 @PRIORS.register("gamma_fixed")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.benchmarks import gpu
 from pyro_attention.blocked.ops import blocked_attention as blocked_module
 from pyro_attention.blocked.ops import fused_attention as fused_module
 from pyro_attention.blocked.ops import fused_kernels as kernels
@@ -87,6 +88,16 @@ def test_equals_blocked(case):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         largest = float(b.detach().abs().max().clamp(min=1))
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("name", ["LogNormal, causal, padding", "Weibull, causal, bfloat16"])
+def test_check_of_a_gpu(name, monkeypatch):
+    """What the command of a GPU checks there: kernels against all pairs at once."""
+    monkeypatch.setattr(blocked_module, "unfused", lambda *tensors: None)
+    assert gpu.check(name, gpu.CHECKS[name], 19)["right"] == "yes"
+    other_noise = lambda *tensors, seed, **options: blocked_attention(*tensors, seed=seed + 1, **options)  # noqa: E731
+    monkeypatch.setattr(gpu, "blocked_attention", other_noise)
+    assert gpu.check(name, gpu.CHECKS[name], 19)["right"] == "no"
 
 
 def test_scores_that_overflow_are_not_finite_in_their_rows(monkeypatch):

@@ -16,6 +16,7 @@ ELSEWHERE: dict[str, str] = {
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
     "python -m experiments.benchmarks --name fused_attention": ON_A_GPU,
+    "python -m experiments.benchmarks gpu": "tests/experiments/benchmarks/test_suite.py::test_command_of_a_gpu",
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
 

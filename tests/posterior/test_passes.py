@@ -48,6 +48,20 @@ def test_soft_attention_ahead_is_computed_once_for_all_samples():
     assert prediction.variance.max() < 1e-8
 
 
+@pytest.mark.parametrize("chunk_size", [1, 8])
+def test_noise_of_some_sites_is_that_of_soft_attention_elsewhere(chunk_size):
+    model, x = SelfAttention(), Sequences.random().x
+    guides = [AttentionGuide(model, families) for families in ({"layers.0": Soft(), "*": Weibull(2.0)}, Weibull(2.0))]
+    options = {"num_samples": 9, "chunk_size": chunk_size, "seed": 0, "keep_samples": True}
+    mixed, named = (
+        predict(guide, x, noise=noise, **options).samples
+        for guide, noise in zip(guides, ("attention", ["*.1"]), strict=True)
+    )
+    torch.testing.assert_close(named, mixed)
+    with pytest.raises(ValueError, match=r"no attention site matches \['head'\]"):
+        predict(guides[1], x, noise=["head"])
+
+
 @pytest.mark.parametrize("input_feed", ["expected", "sampled"])
 def test_chunks_of_a_decoder_have_the_distribution_of_single_samples(input_feed):
     """A sentence is encoded once a pass; one site needs no passes that check it."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.benchmarks import measuring, networks, suite
+from experiments.benchmarks import gpu, measuring, networks, suite
 from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.layers import Graph, Positions, Tokens
 from experiments.benchmarks.measuring import Benchmark, peak_memory
@@ -106,7 +106,7 @@ def test_interleaved_times(monkeypatch: pytest.MonkeyPatch) -> None:
         remaining = iter(times)
         return lambda: clock.__setitem__(0, clock[0] + next(remaining))
 
-    monkeypatch.setattr(measuring.time, "perf_counter", lambda: 1e-3 * clock[0])
+    monkeypatch.setattr(measuring.time, "process_time", lambda: 1e-3 * clock[0])
     steps = {"even": work(*[2.0] * 11), "uneven": work(99.0, *map(float, range(2, 22, 2)))}
     turns = {"make_step": lambda name, _: steps[name], "contestants": tuple(steps), "sizes": {"one": 1}}
     rows = Benchmark(title="", text="", memory=False, **turns).measure(10)
@@ -144,6 +144,16 @@ def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
             published = read_results(path)[0].parts[0].rows
             assert {row["size"] for row in published} <= benchmark.sizes.keys()
             assert {row["contestant"] for row in published} == {*benchmark.contestants}
+
+
+def test_command_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From end to end on a CPU, at tiny sizes."""
+    monkeypatch.setattr(gpu, "BENCHMARKS", tuple(replace(one, rounds=1) for one in gpu.BENCHMARKS))
+    gpu.run(gpu.GPUConfig(device="cpu", out=tmp_path))
+    kernels, *timed, waits = read_results(tmp_path / "speed-gpu.json")[0].parts
+    assert {str(row["right"]) for row in kernels.rows} == {"yes"}
+    assert [len(part.rows) for part in timed] == [2, 3, 4]  # without flex_attention
+    assert len(waits.rows) == 7
 
 
 def rows(**ratios: float) -> list[dict[str, object]]:
