@@ -16,7 +16,7 @@ class _InferenceNetwork(nn.Module):
     r"""A bilinear score :math:`\Phi_{ji} = (U h_j) \cdot x_i` of the parts x of the source and the words of the target.
 
     Its h is a bidirectional LSTM over the whole target. The network is called with the arguments of the model; for
-    ``Amortised(network, Categorical())``.
+    ``Amortized(network, Categorical())``.
 
     Args:
         target_embedding: Word vectors of the target; give those of the model to share them.
@@ -131,7 +131,7 @@ class AnswerNetwork(nn.Module):
 
     The answer's vector ``h_y`` is an embedding; of soft scores it is the mean embedding by their weight. The question
     :math:`\tilde x` is that of the model, whose network it shares without owning it. It is called with the arguments of
-    the model; for ``Amortised(AnswerNetwork(...), Categorical())``.
+    the model; for ``Amortized(AnswerNetwork(...), Categorical())``.
 
     Args:
         features: Width of a region's features.

@@ -39,7 +39,7 @@ from guides.names import (
     SchemeName,
 )
 from pyro_attention import (
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -73,23 +73,23 @@ class Scheme:
         prior: Makes a prior network from (key width, heads); goes into the model.
         family: Posterior family of the guide.
         elbo: Objective.
-        amortised: The posterior's scores come from an inference network.
+        amortized: The posterior's scores come from an inference network.
     """
 
     prior: PriorFactory
     family: Family
     elbo: ELBO
-    amortised: bool = False
+    amortized: bool = False
 
     def guide(
         self, model: Callable[..., object], network: nn.Module | None = None, *, from_prior: bool = False
     ) -> AttentionGuide:
-        """Guide over a model, with the inference network of an amortised scheme; see :class:`Amortised`."""
-        if not self.amortised:
+        """Guide over a model, with the inference network of an amortized scheme; see :class:`Amortized`."""
+        if not self.amortized:
             return AttentionGuide(model, self.family)
         if network is None:
             raise ValueError(f"the scheme of {self.family} has its scores from an inference network; pass network=")
-        return AttentionGuide(model, Amortised(network, self.family, from_prior=from_prior))
+        return AttentionGuide(model, Amortized(network, self.family, from_prior=from_prior))
 
 
 def build_scheme(
@@ -123,7 +123,7 @@ def build_scheme(
     Example:
         >>> build_scheme("weibull", concentration=5.0).family
         Weibull(concentration=5.0)
-        >>> build_scheme("categorical_enum").amortised
+        >>> build_scheme("categorical_enum").amortized
         True
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3; Deng et al. (2018), Latent Alignment and
@@ -180,7 +180,7 @@ def _alignment_scheme(
     else:
         prior = _factory("dirichlet" if name == "dirichlet" else "alignment")
     from_prior = ("marginal", "sparse_marginal", "hard_enum", "hard_sample")
-    return Scheme(prior, family, elbo, amortised=name not in from_prior)
+    return Scheme(prior, family, elbo, amortized=name not in from_prior)
 
 
 def build_normalizer(name: NormalizerName, heads: int, **hybrid: float) -> Normalizer:

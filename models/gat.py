@@ -19,7 +19,7 @@ from pyro_attention.ops.noise import Dropout
 
 
 class GAT(PyroModule):
-    r"""Graph attention layers, two by default, and a categorical label on every labelled node.
+    r"""Graph attention layers, two by default, and a categorical label on every labeled node.
 
     .. math:: S_1 \sim p(S_1 \mid \Theta_1 x), \quad h = \mathrm{ELU}(W_1 \Theta_1 x), \quad
               S_2 \sim p(S_2 \mid \Theta_2 h), \quad y \sim \mathrm{Categorical}(\mathrm{softmax}(W_2 \Theta_2 h))
@@ -80,7 +80,7 @@ class GAT(PyroModule):
             self.layers.append(layer)
 
     def forward(
-        self, features: Tensor, graph: EdgeList, labels: Tensor | None = None, labelled: Tensor | None = None
+        self, features: Tensor, graph: EdgeList, labels: Tensor | None = None, labeled: Tensor | None = None
     ) -> Tensor:
         """Logits of every node.
 
@@ -88,7 +88,7 @@ class GAT(PyroModule):
             features: ``[N, in_features]``, dense or sparse CSR.
             graph: Edges with self loops.
             labels: Class of every node, int64 ``[N]``; drawn when omitted.
-            labelled: True where the label is observed, ``[N]``; every node when omitted.
+            labeled: True where the label is observed, ``[N]``; every node when omitted.
 
         Returns:
             Logits ``[..., N, num_classes]``.
@@ -98,7 +98,7 @@ class GAT(PyroModule):
         for layer in inner:
             x = nn.functional.elu(layer(self._drop(x), graph))
         logits: Tensor = output(self._drop(x), graph)
-        _observe_labels(logits, labels, labelled)
+        _observe_labels(logits, labels, labeled)
         return logits
 
     def _drop(self, x: Tensor) -> Tensor:
@@ -110,14 +110,14 @@ class GAT(PyroModule):
 
 
 class ResidualGAT(PyroModule):
-    r"""Residual blocks of layer norm, graph attention and a network of two layers, and a label on every labelled node.
+    r"""Residual blocks of layer norm, graph attention and a network of two layers, and a label on every labeled node.
 
     .. math:: h_0 = \mathrm{GELU}(W x), \quad n_l = \mathrm{LayerNorm}(h_{l-1}), \quad
               h_l = h_{l-1} + \mathrm{MLP}(\mathrm{attention}_l(n_l)), \quad
               y \sim \mathrm{Categorical}(\mathrm{softmax}(W' \mathrm{LayerNorm}(h_L)))
 
     With ``separate``, the MLP reads :math:`n_l` beside the attention's output ("GAT-sep"), and the graph has no self
-    loops: on a graph whose neighbours are of other classes, a node should not be averaged with them. Dropout is that of
+    loops: on a graph whose neighbors are of other classes, a node should not be averaged with them. Dropout is that of
     the input layer and the MLPs; attention has none. Sites are ``labels`` and ``layers.0``, ``layers.1`` and so on.
 
     It differs from the authors' code in two points: the scores are those of :class:`GraphAttention`, which read a
@@ -169,7 +169,7 @@ class ResidualGAT(PyroModule):
         self.output = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_classes))
 
     def forward(
-        self, features: Tensor, graph: EdgeList, labels: Tensor | None = None, labelled: Tensor | None = None
+        self, features: Tensor, graph: EdgeList, labels: Tensor | None = None, labeled: Tensor | None = None
     ) -> Tensor:
         """Logits of every node; arguments and shapes are those of :meth:`GAT.forward`.
 
@@ -179,7 +179,7 @@ class ResidualGAT(PyroModule):
         for block in self.blocks:
             x = block(x, graph)
         logits: Tensor = self.output(x)
-        _observe_labels(logits, labels, labelled)
+        _observe_labels(logits, labels, labeled)
         return logits
 
 
@@ -205,9 +205,9 @@ class _Block(nn.Module):
         return x + added
 
 
-def _observe_labels(logits: Tensor, labels: Tensor | None, labelled: Tensor | None) -> None:
-    """Sample site ``labels``: the classes of all nodes as one event, of which the ``labelled`` ones count."""
+def _observe_labels(logits: Tensor, labels: Tensor | None, labeled: Tensor | None) -> None:
+    """Sample site ``labels``: the classes of all nodes as one event, of which the ``labeled`` ones count."""
     observed = Categorical(logits=logits)
-    if labelled is not None:
-        observed = observed.mask(labelled)
+    if labeled is not None:
+        observed = observed.mask(labeled)
     pyro.sample("labels", observed.to_event(1), obs=labels)

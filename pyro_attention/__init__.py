@@ -8,7 +8,7 @@ from pyro_attention.attention import AttentionOutput, LatentAttention, name_site
 from pyro_attention.check import check_model
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import AlignmentPrior, Categorical, GumbelSoftmax, Marginal
-from pyro_attention.families.amortised import Amortised
+from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior, LogNormal
@@ -43,7 +43,7 @@ __all__ = [
     "Additive",
     "AlignmentELBO",
     "AlignmentPrior",
-    "Amortised",
+    "Amortized",
     "AttentionELBO",
     "AttentionGuide",
     "AttentionOutput",

@@ -19,7 +19,7 @@ from torch import nn
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -131,21 +131,21 @@ def test_an_inference_network_behind_a_random_layer(data):
     """It scores the second layer once for all samples, whose scores have their dimension there."""
     model = SelfAttention(prior=lambda *_: FixedGammaPrior())
     network = Scores(6, 2, 5, 5)
-    families = {"layers.0": Weibull(2.0), "layers.1": Amortised(network, Weibull(5.0))}
+    families = {"layers.0": Weibull(2.0), "layers.1": Amortized(network, Weibull(5.0))}
     kls = []
     for vectorize in (False, True):
         elbo = AttentionELBO(num_particles=3, vectorize_particles=vectorize)
         elbo.loss(model, AttentionGuide(model, families), data.x, data.y)
         kls.append(elbo.kl_record["layers.1"])
     torch.testing.assert_close(*kls)
-    soft = AttentionGuide(model, {**families, "layers.1": Amortised(network, Soft())})
+    soft = AttentionGuide(model, {**families, "layers.1": Amortized(network, Soft())})
     weights = sample_posterior(soft, data.x, num_samples=7, chunk_size=3)
     torch.testing.assert_close(weights["layers.1"], network().softmax(-1).expand(7, 6, 2, 5, 5))
     assert not weights["layers.0"][5].equal(weights["layers.0"][6])
     for shape in ((2, 5, 5), (6, 5, 5)):
         for site in SITES:
             with pytest.raises(ValueError, match="expected the layer's"):
-                AttentionGuide(model, {**families, site: Amortised(Scores(*shape), Soft())})(data.x)
+                AttentionGuide(model, {**families, site: Amortized(Scores(*shape), Soft())})(data.x)
 
 
 def nothing():
@@ -354,7 +354,7 @@ def test_observed_alignments_are_scored_by_their_prior(family):
 
     prior = scores.squeeze(1).log_softmax(-1)[[0, 1], keys]
     expected = -(prior + dist.Normal(PLACES[keys], 1.0).log_prob(Y)).sum().item()
-    for guide in around_and_inside(model, Amortised(Scores(2, 1, 3), family), {"alignment": keys}):
+    for guide in around_and_inside(model, Amortized(Scores(2, 1, 3), family), {"alignment": keys}):
         for elbo in (AlignmentELBO(max_plate_nesting=1), AttentionELBO(), ScoreFunctionELBO()):
             assert elbo.loss(model, guide) == pytest.approx(expected, rel=1e-5)
 

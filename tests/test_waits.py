@@ -105,7 +105,7 @@ def graph(*, reused):
 def translation(name):
     scheme = build_scheme(name, top_k=3)
     model = test_nmt.make(prior=scheme.prior(test_nmt.SIZES.memory, 1))
-    guide = scheme.guide(model, test_nmt.network(model) if scheme.amortised else None)
+    guide = scheme.guide(model, test_nmt.network(model) if scheme.amortized else None)
     return scheme.elbo, guide, test_nmt.batch()
 
 

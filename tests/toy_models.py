@@ -110,7 +110,7 @@ class GraphData:
     features: Tensor
     edge_index: Tensor
     labels: Tensor
-    labelled: Tensor
+    labeled: Tensor
 
     @classmethod
     def random(cls, nodes=7, edges=16, features=5, classes=3, *, seed=0):
@@ -134,7 +134,7 @@ class GraphData:
     @property
     def arguments(self):
         """Arguments of a training step of ``models.gat.GAT``."""
-        return self.features, self.graph, self.labels, self.labelled
+        return self.features, self.graph, self.labels, self.labeled
 
 
 def attention_values(guide, *args, **kwargs):

@@ -20,7 +20,7 @@ from torch import nn  # noqa: E402
 from pyro_attention import (  # noqa: E402
     AlignmentELBO,
     AlignmentPrior,
-    Amortised,
+    Amortized,
     AttentionGuide,
     Categorical,
     Dense,
@@ -182,11 +182,11 @@ def objectives() -> None:
     network = Between(prior, exact)
     shares, found = [step / 20 for step in range(51)], []
     for network.share in shares:
-        found.append(-elbo.loss(model, AttentionGuide(model, Amortised(network, Categorical())), y))
+        found.append(-elbo.loss(model, AttentionGuide(model, Amortized(network, Categorical())), y))
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     axis = figure.subplots()
     axis.axhline(evidence, color=GREEN, label="log evidence: Marginal()")
-    axis.plot(shares, found, color=BLUE, label="ELBO: Amortised(network, Categorical())")
+    axis.plot(shares, found, color=BLUE, label="ELBO: Amortized(network, Categorical())")
     axis.plot(0, found[0], "o", color=ORANGE, label="guide equals prior: Categorical()")
     axis.set(xlabel="from the prior (0) to the exact posterior (1), and beyond", ylabel="nats")
     axis.legend(frameon=False, loc="lower right")

@@ -106,7 +106,7 @@ class Aligner(nn.Module):
 #
 # The alignment should depend on both words: the source word and the target word. So the posterior gets its scores from
 # an *inference network*, which sees all arguments of the model, also the observed target word. It is wrapped by
-# ``Amortised``.
+# ``Amortized``.
 
 
 class Inference(nn.Module):
@@ -127,7 +127,7 @@ class Inference(nn.Module):
 # ``Categorical`` is a posterior over which source word it is. There are few source words, so ``AlignmentELBO`` sums
 # over all of them exactly; nothing is drawn during training.
 
-from pyro_attention import AlignmentELBO, Amortised, AttentionGuide, Categorical
+from pyro_attention import AlignmentELBO, Amortized, AttentionGuide, Categorical
 
 
 def train(guide, elbo, steps=300):
@@ -142,7 +142,7 @@ def train(guide, elbo, steps=300):
             print(f"step {step:3d}: {value.item() / len(data[0]):.3f} nats a word")
 
 
-guide = AttentionGuide(Aligner(AlignmentPrior()), Amortised(Inference(), Categorical()))
+guide = AttentionGuide(Aligner(AlignmentPrior()), Amortized(Inference(), Categorical()))
 train(guide, AlignmentELBO(max_plate_nesting=1))
 
 # %%

@@ -2,8 +2,8 @@
 A graph with a posterior for every edge
 =======================================
 
-A graph attention network reads the features of a node's neighbours, weighted by attention. In this tutorial the weight
-of every edge is a random variable. You train a network on a small graph, and then ask which neighbours a node listens
+A graph attention network reads the features of a node's neighbors, weighted by attention. In this tutorial the weight
+of every edge is a random variable. You train a network on a small graph, and then ask which neighbors a node listens
 to, and how sure the model is of that.
 """
 
@@ -81,7 +81,7 @@ from pyro_attention import predict
 
 prediction = predict(guide, x, edge_index, num_samples=50, transform=lambda logits: logits.softmax(-1), seed=0)
 right = prediction.mean.argmax(-1) == y
-print(f"right on {right[train].float().mean():.2f} of the labelled nodes")
+print(f"right on {right[train].float().mean():.2f} of the labeled nodes")
 print(f"right on {right[~train].float().mean():.2f} of the others")
 
 # %%
@@ -89,7 +89,7 @@ print(f"right on {right[~train].float().mean():.2f} of the others")
 # --------------------------
 #
 # ``edge_intervals`` puts the samples beside their edges: source, target, mean and credible interval. The layer gives
-# each node an edge to itself; these are labelled ``added``.
+# each node an edge to itself; these are labeled ``added``.
 
 from pyro_attention import sample_posterior
 from pyro_attention.analysis import edge_intervals
@@ -108,7 +108,7 @@ for edge in edges.flip(0)[:5].tolist():
     print(f"node {node} listens to {name:8s} (group {int(y[source])}): {mean:.3f}, from {low:.3f} to {high:.3f}")
 
 # %%
-# The same as a picture. The colour says whether the neighbour belongs to the group of the node.
+# The same as a picture. The colour says whether the neighbor belongs to the group of the node.
 
 figure, axis = plt.subplots(figsize=(6, 0.32 * len(edges) + 1), layout="constrained")
 for place, edge in enumerate(edges.tolist()):
@@ -122,13 +122,13 @@ axis.set(xlabel=f"weight of the edge to node {node}, with 90 % interval")
 axis.legend(loc="lower right")
 
 # %%
-# Here the network has learned to prefer some neighbours: their intervals lie away from the dotted line. (How wide the
+# Here the network has learned to prefer some neighbors: their intervals lie away from the dotted line. (How wide the
 # intervals are follows from the concentration, which we chose.) This is not always so. On the citation graphs Cora and
 # Citeseer learned attention is nearly uniform (:doc:`/results/graphs`): there the intervals lie around the dotted line,
-# and tell you that the network prefers no neighbour.
+# and tell you that the network prefers no neighbor.
 #
 # Your turn
 # ---------
 #
-# Does the network still prefer some neighbours where edges say less about the groups? Change ``0.03`` in the line that
+# Does the network still prefer some neighbors where edges say less about the groups? Change ``0.03`` in the line that
 # makes ``adjacency`` to ``0.12``, and compare the intervals with the dotted line.

@@ -89,7 +89,7 @@ class Inference(nn.Module):
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -104,9 +104,9 @@ exact = AlignmentELBO(max_plate_nesting=1)
 schemes = {
     "soft": (AlignmentPrior(), Soft(), AttentionELBO()),
     "marginal": (AlignmentPrior(), Marginal(), exact),
-    "categorical, summed": (AlignmentPrior(), Amortised(Inference(), Categorical()), exact),
+    "categorical, summed": (AlignmentPrior(), Amortized(Inference(), Categorical()), exact),
     "categorical, drawn": (
-        AlignmentPrior(), Amortised(Inference(), Categorical(enumerate=False)), ScoreFunctionELBO()
+        AlignmentPrior(), Amortized(Inference(), Categorical(enumerate=False)), ScoreFunctionELBO()
     ),
     "Weibull": (ContextualGammaPrior(key_dim=16), Weibull(concentration=10.0), AttentionELBO(kl_weight=0.01)),
 }  # fmt: skip

@@ -62,10 +62,10 @@ print("guide without y:", [round(weight, 2) for weight in blind.mean(0).tolist()
 # A guide that sees y
 # -------------------
 #
-# ``Amortised`` takes the scores from a network that is called with the arguments of the model, so it sees ``y``. Here
+# ``Amortized`` takes the scores from a network that is called with the arguments of the model, so it sees ``y``. Here
 # one linear layer is enough. We train it, and the spread of the posterior, too.
 
-from pyro_attention import Amortised
+from pyro_attention import Amortized
 
 
 class Inference(torch.nn.Module):
@@ -77,7 +77,7 @@ class Inference(torch.nn.Module):
         return self.linear(y.reshape(1)).reshape(1, 1, 3)
 
 
-guide = AttentionGuide(model, Amortised(Inference(), LogNormal(scale=1.0, learnable=True)))
+guide = AttentionGuide(model, Amortized(Inference(), LogNormal(scale=1.0, learnable=True)))
 loss = AttentionELBO(num_particles=10)(model, guide)
 optimizer = torch.optim.Adam(loss.parameters(), lr=0.02)
 for _ in range(300):

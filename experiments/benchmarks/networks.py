@@ -282,7 +282,7 @@ def make_scheme_step(contestant: Any, sizes: Sizes) -> Step | None:
     scheme = build_scheme(contestant, top_k=3)
     model, source, target = _translation(sizes, scheme.prior(sizes.width, 1))
     network = None
-    if scheme.amortised:
+    if scheme.amortized:
         network = AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=sizes.width)
     masks = [torch.ones_like(words, dtype=torch.bool) for words in (source, target)]
     loss = scheme.elbo(model, scheme.guide(model, network))

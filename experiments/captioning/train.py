@@ -98,7 +98,7 @@ def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Tr
 
     model = seeded_build(make, scheme.prior, seed=config.seed)
     network = None
-    if scheme.amortised:
+    if scheme.amortized:
         network = RegionNetwork(features, model.embedding, hidden=width, dropout=config.dropout)
     # an image has another caption in every epoch: the loss is noisy
     return assembled(config, scheme, model, network, vocabulary, plateau=2)

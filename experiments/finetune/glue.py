@@ -19,7 +19,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, roc_auc
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
-from experiments.datasets.text.glue import GLUE, GlueName, LabelledPairs, load_glue
+from experiments.datasets.text.glue import GLUE, GlueName, LabeledPairs, load_glue
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig, Pooling
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
@@ -81,7 +81,7 @@ class PairBatch(NamedTuple):
 class EncodedPairs(EncodedTexts[PairBatch]):
     """Examples of GLUE as tokens, of a length at most."""
 
-    def __init__(self, text: LabelledPairs, tokenizer: Any, *, length: int) -> None:
+    def __init__(self, text: LabeledPairs, tokenizer: Any, *, length: int) -> None:
         encoded = tokenizer(text.first, text.second, truncation=True, max_length=length, padding=False)
         names = [name for name in tokenizer.model_input_names if name in encoded]
         rows = [{name: torch.tensor(encoded[name][place]) for name in names} for place in range(len(text))]
@@ -93,7 +93,7 @@ class EncodedPairs(EncodedTexts[PairBatch]):
         return PairBatch(self.padded(places), self.labels[list(places)])
 
 
-def load_texts(config: GlueConfig) -> dict[str, LabelledPairs]:
+def load_texts(config: GlueConfig) -> dict[str, LabeledPairs]:
     """The parts of a task, and those of the tasks out of domain by their names.
 
     Of the training part it is the share that is asked for, with noise in its labels if there is to be any. Of a task
@@ -104,7 +104,7 @@ def load_texts(config: GlueConfig) -> dict[str, LabelledPairs]:
     if config.train_share < 1:
         train = train.select(share_of(len(train), config.train_share, seed=config.seed))
     labels = noisy_labels(train.labels, config.label_noise, classes=len(own.classes), seed=config.seed)
-    parts["train"] = LabelledPairs(train.first, train.second, labels)
+    parts["train"] = LabeledPairs(train.first, train.second, labels)
     for name in config.out_of_domain:
         text = load_glue(name, data_root=config.data_root)["test"]
         if own.regression or name == config.task or (pairs and text.second is None):
@@ -112,7 +112,7 @@ def load_texts(config: GlueConfig) -> dict[str, LabelledPairs]:
                 f"out_of_domain is {name} for {config.task}, expected other tasks, with pairs of sentences if this one "
                 f"has them, and a task with classes"
             )
-        parts[name] = LabelledPairs(text.first, text.second if pairs else None, torch.zeros_like(text.labels).long())
+        parts[name] = LabeledPairs(text.first, text.second if pairs else None, torch.zeros_like(text.labels).long())
     return parts
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.datasets.text.glue import GLUE, LabelledPairs
+from experiments.datasets.text.glue import GLUE, LabeledPairs
 from experiments.datasets.text.squad import Question, read_squad
 from experiments.files import UserError, read_text, user_errors, write_text
 from experiments.finetune.config import PredictConfig
@@ -65,7 +65,7 @@ def label_lines(trained: Any, file: Path) -> Iterator[str]:
     of_task = GLUE[trained.config.task]
     pairs = of_task.second is not None
     first, *second = zip(*read_columns(file, *(("sentence",) * (1 + pairs))), strict=True)
-    text = LabelledPairs(list(first), list(second[0]) if pairs else None, torch.zeros(len(first), dtype=torch.int64))
+    text = LabeledPairs(list(first), list(second[0]) if pairs else None, torch.zeros(len(first), dtype=torch.int64))
     data = EncodedPairs(text, trained.tokenizer, length=trained.config.length)
     outputs = outputs_of(trained, data, kinds(trained.config.guide)[1], num_samples=trained.config.num_samples)
     return class_lines(outputs, of_task.classes) if of_task.classes else grade_lines(outputs[..., 0])

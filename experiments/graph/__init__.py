@@ -1,1 +1,1 @@
-"""Node classification with latent attention to neighbours."""
+"""Node classification with latent attention to neighbors."""

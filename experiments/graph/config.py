@@ -21,20 +21,20 @@ class GraphConfig(TrainingOptions, SchemeOptions):
         dataset: The graph.
         patience: Epochs without as good a validation accuracy or loss before training stops.
         num_samples: Samples of a prediction.
-        normalizer: What makes weights of positive numbers: a softmax over the neighbours; doubly_normalized, first over
-            the nodes that attend to a neighbour; hybrid, a trained mixture of both.
+        normalizer: What makes weights of positive numbers: a softmax over the neighbors; doubly_normalized, first over
+            the nodes that attend to a neighbor; hybrid, a trained mixture of both.
         graph: Your own graph instead of a data set: a numpy archive with the keys of
             experiments.datasets.graphs.load.
         architecture: gat, as first published; residual_gat, with skip connections, layer norm and a network after
             each attention; gat_sep, the same with a node's own features beside those it attends to (and no self loop).
-        scores: Of graph attention as first published, or of GATv2, which can rank neighbours by who attends.
+        scores: Of graph attention as first published, or of GATv2, which can rank neighbors by who attends.
         layers: Number of attention layers.
         value_dropout: In the architecture gat, drop the features that are aggregated too, as the original code does
             and PyG's layer does not; the residual architectures do not drop them.
         monitor: What decides on the kept epoch: both needs the best of metric and loss, as in the first GAT; metric
             looks at the accuracy (ROC AUC where the graph asks for it) alone, as Platonov et al. do.
-        kl_weight: Weight of the KL, in the ELBO summed over labelled nodes.
-        kl_scale: What the weight multiplies: edge, the mean KL of an attention weight, times the number of labelled
+        kl_weight: Weight of the KL, in the ELBO summed over labeled nodes.
+        kl_scale: What the weight multiplies: edge, the mean KL of an attention weight, times the number of labeled
             nodes; total, the KL summed over edges, heads and layers, which drowns few labels among many edges.
         hidden: Width of a hidden head.
         heads: Number of hidden heads.

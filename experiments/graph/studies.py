@@ -78,7 +78,7 @@ SAMPLED = (
 ATTENTION = Block(
     "What the attention does",
     "With uniform attention in place of the learned one, in the same networks; entropy of the mean attention, and "
-    "attention to neighbours of other classes, relative to uniform attention; shares of the variance of probabilities.",
+    "attention to neighbors of other classes, relative to uniform attention; shares of the variance of probabilities.",
     [
         ACCURACY,
         Column("accuracy %, uniform", "uniform_accuracy", 2, 100),
@@ -169,10 +169,10 @@ NORMALIZERS = replace(
     name="normalizers",
     title="Attention that does not Explain Away: doubly normalised and hybrid attention on citation graphs",
     text=(
-        "doubly: weights normalised over the nodes that attend to a neighbour first, then over the neighbours; "
+        "doubly: weights normalised over the nodes that attend to a neighbor first, then over the neighbors; "
         "hybrid: a trained mixture of that and the softmax, from .5, one a head. WC: Weibull posterior, contextual "
         "prior; settings are those of the table of Bayesian Attention Modules. The paper has no graphs. The contextual "
-        "prior prefers some neighbours whichever node attends, which the normalisation over nodes takes back in part."
+        "prior prefers some neighbors whichever node attends, which the normalisation over nodes takes back in part."
     ),
     rows={
         f"{row}{suffix}": {**BAM1.rows[row], "normalizer": name}
@@ -189,10 +189,10 @@ NORMALIZERS = replace(
 HETEROPHILOUS = replace(
     BAM1,
     name="heterophilous",
-    title="Graphs whose neighbours disagree: kinds of attention on heterophilous graphs",
+    title="Graphs whose neighbors disagree: kinds of attention on heterophilous graphs",
     text=(
-        f"{LEGEND} doubly: weights normalised over the nodes that attend to a neighbour first, then over the "
-        "neighbours; hybrid: a trained mixture of that and the softmax. Residual network of Platonov et al. (2023), 8 "
+        f"{LEGEND} doubly: weights normalised over the nodes that attend to a neighbor first, then over the "
+        "neighbors; hybrid: a trained mixture of that and the softmax. Residual network of Platonov et al. (2023), 8 "
         "heads of width 8 (theirs has a width of 512), Adam with learning rate .003, dropout .2, at most 300 epochs, "
         "patience 100; the epoch with the best accuracy (ROC AUC on Minesweeper) on the validation nodes is kept. KL "
         "weight 1 on the mean KL of an attention weight. Scale and concentration are the better of two on the "

@@ -182,7 +182,7 @@ def build_model(config: GraphConfig, data: GraphData, prior: PriorFactory) -> GA
 def kl_factor(config: GraphConfig, model: nn.Module, data: GraphData, graph: EdgeList) -> float:
     """What the KL weight is multiplied by before it meets the KL summed over all attention weights.
 
-    The KL has a term for every edge, head and layer, labelled or not, so that with "total" its part in the loss of a
+    The KL has a term for every edge, head and layer, labeled or not, so that with "total" its part in the loss of a
     label grows with edges / labels: 240 000 edges and 160 labels drown the labels at a weight that suits Cora, with
     13 264 and 140. With "edge" the loss is the mean over labels plus the weight times the mean KL of one attention
     weight, as in the released code of Bayesian Attention Modules, and a weight means the same on any graph.
@@ -411,11 +411,11 @@ def prediction_table(metrics: Mapping[str, float]) -> str:
 
 
 def relative_entropies(weights: Mapping[str, Tensor], graph: EdgeList) -> list[Tensor]:
-    """Entropy of attention relative to uniform attention, of every layer ``[S, nodes with neighbours, H]``."""
-    neighbours = graph.targets.index.bincount(minlength=graph.targets.count)
-    several = neighbours > 1
+    """Entropy of attention relative to uniform attention, of every layer ``[S, nodes with neighbors, H]``."""
+    neighbors = graph.targets.index.bincount(minlength=graph.targets.count)
+    several = neighbors > 1
     return [
-        (graph.targets.sum(torch.special.entr(layer)) / neighbours.log().unsqueeze(-1))[:, several]
+        (graph.targets.sum(torch.special.entr(layer)) / neighbors.log().unsqueeze(-1))[:, several]
         for layer in weights.values()
     ]
 
@@ -435,7 +435,7 @@ def edges_to_other_classes(graph: EdgeList, data: GraphData) -> Tensor:
 
 
 def uniform_guide(trained: TrainedGraph) -> AttentionGuide:
-    """The guide over a copy of the network whose equal scores make the attention over the neighbours uniform.
+    """The guide over a copy of the network whose equal scores make the attention over the neighbors uniform.
 
     A softmax stands in for normalizers over queries too, under which equal scores are not uniform attention.
     """
@@ -450,6 +450,6 @@ def uniform_guide(trained: TrainedGraph) -> AttentionGuide:
 
 def _kl(trained: TrainedGraph) -> float:
     """At one sample of the attention and without dropout."""
-    none_labelled = torch.zeros_like(trained.data.labels, dtype=torch.bool)  # leaves only the KL of the objective
+    none_labeled = torch.zeros_like(trained.data.labels, dtype=torch.bool)  # leaves only the KL of the objective
     with seeded(trained.config.seed):
-        return AttentionELBO().loss(trained.model, trained.guide, *trained.inputs, none_labelled)
+        return AttentionELBO().loss(trained.model, trained.guide, *trained.inputs, none_labeled)

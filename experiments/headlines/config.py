@@ -65,7 +65,7 @@ class SummarizeConfig:
         out: Where to write the headlines; beside the file, with the ending .headlines, when omitted.
         overwrite: Replace that file if it is there already.
         tokenize: How texts are divided into words: nltk splits punctuation off, and joins it again in headlines; none
-            takes what stands between blanks, for text that is tokenised.
+            takes what stands between blanks, for text that is tokenized.
         device: Where to compute.
     """
 

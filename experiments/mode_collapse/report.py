@@ -68,7 +68,7 @@ def trajectory(points: Tensor, attention: str, *, steps: int, concentration: flo
     return torch.stack(found)
 
 
-def centre_distances(points: Tensor, first: int) -> Tensor:
+def center_distances(points: Tensor, first: int) -> Tensor:
     """Distance between the means of the first points and of the others, for points ``[..., points, dim]``."""
     return (points[..., :first, :].mean(-2) - points[..., first:, :].mean(-2)).norm(dim=-1)
 
@@ -98,7 +98,7 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
         options = {"steps": config.steps, "concentration": config.concentration}
         seeds = range(config.seeds if stochastic else 1)
         found = torch.stack([trajectory(points, attention, **options, seed=seed) for seed in seeds])
-        steps = [summarize(values, 3) for values in centre_distances(found, sizes[0]).T.tolist()]
+        steps = [summarize(values, 3) for values in center_distances(found, sizes[0]).T.tolist()]
         metrics |= {f"{dim}d/{case}/{attention}/step{step}": at.mean for step, at in enumerate(steps)}
         if dim == 1 and not stochastic:
             errors += [abs(next_distance(a.mean, sizes, doubly=doubly) - b.mean) for a, b in pairwise(steps)]
@@ -139,7 +139,7 @@ def points_figure(shown: Mapping[str, Tensor], sizes: tuple[int, int]) -> Figure
             for colour, part in zip(_COLOURS, at.split(sizes), strict=True):
                 axis.scatter(*part.T.numpy(), s=6, color=colour, alpha=0.35, linewidths=0, label=f"{len(part)} points")
                 axis.plot(*part.mean(0).tolist(), "x", color=colour, markersize=8, markeredgewidth=1.8, zorder=3)
-            distance = centre_distances(at, sizes[0]).item()
+            distance = center_distances(at, sizes[0]).item()
             axis.set_title(f"{f'step {step}' if step else 'start'}: {distance:.2f}", fontsize=9)
             axis.tick_params(labelsize=8)
         row[0].set_ylabel(attention.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)

@@ -45,9 +45,9 @@ def align_file(config: AlignConfig) -> Path:
     else:
         others = _pairs(config, _turned(config, trained), text.turned())
         both = [(one.posterior.mean(0), other.posterior.mean(0)) for one, other in zip(pairs, others, strict=True)]
-        links = [link_both(*pair, combine=config.symmetrise, threshold=config.threshold) for pair in both]
+        links = [link_both(*pair, combine=config.symmetrize, threshold=config.threshold) for pair in both]
         # the product if links are chosen by it, else what is calibrated best, by the results page
-        combine: ProbabilityCombineName = "product" if config.symmetrise == "product" else "mean"
+        combine: ProbabilityCombineName = "product" if config.symmetrize == "product" else "mean"
         pairs = [combine_pairs(one, other, combine=combine) for one, other in zip(pairs, others, strict=True)]
     write_lines(links_file, links)
     for path, sentences in sides.items():

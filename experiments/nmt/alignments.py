@@ -19,7 +19,7 @@ from pyro_attention.analysis import (
     hard_alignment,
     mbr_alignment,
     merge_pieces,
-    symmetrise,
+    symmetrize,
 )
 
 
@@ -67,7 +67,7 @@ def aligned_pairs(
             if null:
                 source = [None, *source]
             cut = slice(len(target)), slice(len(source))
-            merge = partial(merge_pieces, source=source, target=target, renormalise=not null)
+            merge = partial(merge_pieces, source=source, target=target, renormalize=not null)
             prior, summed = (None if part is None else merge(part[row][cut]) for part in (found.prior, found.exact))
             words = text.source[index].split(), text.target[index].split()
             pairs[index] = PairAlignment(*words, prior, merge(found.posterior[:, row][:, *cut]), summed)
@@ -125,7 +125,7 @@ def link_both(forward: Tensor, backward: Tensor, *, combine: CombineName, thresh
         probabilities = combine_weights(forward, backward, combine=combine)
         return mbr_alignment(probabilities) if threshold is None else Alignment.from_matrix(probabilities > threshold)
     first, second = (hard_links(part, threshold) for part in (forward, backward))
-    return symmetrise(first, second.transposed(), method=combine)
+    return symmetrize(first, second.transposed(), method=combine)
 
 
 def hard_links(weights: Tensor, threshold: float | None = None) -> Alignment:

@@ -60,7 +60,7 @@ class TranslationConfig(SequenceConfig):
         diagonal: Attention prefers source words at the place of the target word, as far as a trained number says.
         words_from: What a word is read from: both decoder state and context, or the context alone, so that it is to be
             explained by what it is aligned to; alignments are then far cheaper to sum out.
-        encoder: What stands for a source word: lstm, which tells of its neighbours, or words, a map of its own vector.
+        encoder: What stands for a source word: lstm, which tells of its neighbors, or words, a map of its own vector.
         prior_from: What the prior of an alignment knows: words, those before and the source, or place, the places of
             both words alone, as in IBM's Model 2, which aligns better; not for soft attention and its like.
         jumps: Attention prefers source words near that of the target word before, as trained weights of the jumps say
@@ -198,7 +198,7 @@ class AlignConfig(FileOptions):
             words.TARGET, which the links count; alignments when omitted.
         overwrite: Replace files that are there already.
         reverse: Folder of a network trained in the other direction, to combine both.
-        symmetrise: How to combine them: by their links, or by the product, the geometric mean (the best of all ways
+        symmetrize: How to combine them: by their links, or by the product, the geometric mean (the best of all ways
             that choose nothing by gold links) or the mean of their probabilities.
         threshold: Choose every link with a larger probability. When omitted: the most probable source word of each
             target word, or for combined probabilities minimum Bayes risk under the alignment error rate.
@@ -216,7 +216,7 @@ class AlignConfig(FileOptions):
     out: Path | None = None
     overwrite: bool = False
     reverse: Path | None = None
-    symmetrise: CombineName = "geometric"
+    symmetrize: CombineName = "geometric"
     threshold: HalfOpenUnitInterval | None = None
     exact: bool = False
     gold: Path | None = None

@@ -19,8 +19,8 @@ def load_text(config: TranslationConfig, split: str) -> ParallelText:
     """
     languages = (config.source, config.target)
     rules: dict[str, Any] = {"lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words}
-    if config.words != "none" and tokenised(config):
-        raise UserError(f"dataset {config.dataset} is tokenised already; leave out --tokenize {config.words}")
+    if config.words != "none" and tokenized(config):
+        raise UserError(f"dataset {config.dataset} is tokenized already; leave out --tokenize {config.words}")
     if split == "train":
         rules |= {"max_words": config.max_words, "skip": True}
     if config.dataset != "own":
@@ -38,9 +38,9 @@ def load_text(config: TranslationConfig, split: str) -> ParallelText:
     return text if pairs is None else text.first(pairs)
 
 
-def tokenised(config: TranslationConfig) -> bool:
+def tokenized(config: TranslationConfig) -> bool:
     """Whether punctuation stands between blanks in the files of the data set."""
-    return config.dataset != "own" and PARALLEL[config.dataset].tokenised
+    return config.dataset != "own" and PARALLEL[config.dataset].tokenized
 
 
 def word_pairs(text: ParallelText) -> list[tuple[list[str], list[str]]]:

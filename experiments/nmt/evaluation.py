@@ -27,7 +27,7 @@ from experiments.nmt.config import (
     TranslateConfig,
     TranslationConfig,
 )
-from experiments.nmt.data import load_text, read_pairs, tokenised
+from experiments.nmt.data import load_text, read_pairs, tokenized
 from experiments.nmt.model import Trained, batches, load_trained
 from experiments.report.report import metrics_table
 from experiments.sequence import evaluation as sequence
@@ -43,9 +43,9 @@ DEFINITIONS = {
     **sequence.DEFINITIONS,
     "test_ppl": "perplexity per word piece of the test text: alignments summed out exactly; for Bayesian attention the "
     "predictive one, the mean probability over posterior samples (num_samples of the configuration); for soft plain",
-    "test_ppl_k_max": "the same with the k_max largest weights of each word, renormalised, input feed included",
+    "test_ppl_k_max": "the same with the k_max largest weights of each word, renormalized, input feed included",
     "test_bleu": f"BLEU of beam search on the test text, word pieces joined, by sacrebleu {sacrebleu.__version__}: "
-    "case:lc where the text is lower-cased, tok:13a, or tok:none for data sets that come tokenised",
+    "case:lc where the text is lower-cased, tok:13a, or tok:none for data sets that come tokenized",
     "test_bleu_k_max": "the same with the k_max largest weights of each word",
     "test_chrf": "F-score of runs of characters (chrF) by sacrebleu of the translations that test_bleu judges",
     "test_prior_aer": "alignment error rate of the prior alignment, which predicts a word, between words; none of "
@@ -73,7 +73,7 @@ class Score(NamedTuple):
     """A score of translations, from 0 to 100."""
 
     score: float
-    signature: str  # how it was computed; "tok:none" is tokenised BLEU, on words that blanks separate
+    signature: str  # how it was computed; "tok:none" is tokenized BLEU, on words that blanks separate
 
 
 def perplexity(trained: Trained, text: ParallelText, *, k_max: int | None = None) -> float:
@@ -102,8 +102,8 @@ def translate(
 
 
 def bleu(translations: Sequence[Translated], text: ParallelText, config: TranslationConfig) -> Score:
-    """BLEU by sacrebleu, lower-cased where the text is; tokenised BLEU for data sets that come tokenised."""
-    divided = tokenised(config)
+    """BLEU by sacrebleu, lower-cased where the text is; tokenized BLEU for data sets that come tokenized."""
+    divided = tokenized(config)
     metric = sacrebleu.BLEU(lowercase=config.lowercase, tokenize="none" if divided else "13a", force=divided)
     return _score(metric, translations, text, config)
 
@@ -240,7 +240,7 @@ def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> d
         if name == config.dataset:
             raise UserError(f"--out-of-domain is {name}, expected other data sets than the one that is trained on")
         foreign = replace(config, dataset=name, text=None, test_pairs=None)
-        if tokenised(foreign):  # what divides the network's own text has divided this one already
+        if tokenized(foreign):  # what divides the network's own text has divided this one already
             foreign = replace(foreign, tokenize=None)
         with user_errors(ValueError, OSError):
             texts[name] = load_text(foreign, "test")

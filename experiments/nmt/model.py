@@ -41,7 +41,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
 
     model = seeded_build(make, scheme.prior, seed=config.seed)
     network = None
-    if scheme.amortised:
+    if scheme.amortized:
         network = AlignmentNetwork(
             model.source_embedding, model.target_embedding, hidden=hidden, layers=config.layers,
             dropout=config.dropout, null_word=config.null_word,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.text.batches import batch_loader, padded
-from experiments.datasets.text.glue import CLASSES, LabelledPairs, load_sst2
+from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.datasets.text.masked_text import EpochSampler, MaskedBatch, MaskedText, encode_sentences, load_english
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import user_errors
@@ -143,7 +143,7 @@ _OF_REVIEWS = {f"test_{name}": f"{text}; test sentences, mean probability over p
 }  # fmt: skip
 
 
-class LabelledBatch(NamedTuple):
+class LabeledBatch(NamedTuple):
     """Arguments of a :class:`TextClassifier`."""
 
     tokens: Tensor
@@ -151,32 +151,32 @@ class LabelledBatch(NamedTuple):
     labels: Tensor
 
 
-class LabelledSentences(Dataset[LabelledBatch]):
-    """Labelled sentences as word pieces, of a length at most; indexed by an epoch and a list of places."""
+class LabeledSentences(Dataset[LabeledBatch]):
+    """Labeled sentences as word pieces, of a length at most; indexed by an epoch and a list of places."""
 
-    def __init__(self, text: LabelledPairs, vocabulary: Vocabulary, *, length: int) -> None:
+    def __init__(self, text: LabeledPairs, vocabulary: Vocabulary, *, length: int) -> None:
         self.rows, self.labels = encode_sentences(text.first, vocabulary, length=length), text.labels
 
-    def __getitem__(self, index: tuple[int, Sequence[int]]) -> LabelledBatch:
+    def __getitem__(self, index: tuple[int, Sequence[int]]) -> LabeledBatch:
         _, places = index
-        return LabelledBatch(*padded([self.rows[place] for place in places]), self.labels[list(places)])
+        return LabeledBatch(*padded([self.rows[place] for place in places]), self.labels[list(places)])
 
-    def loader(self, **options: Any) -> DataLoader[LabelledBatch]:
+    def loader(self, **options: Any) -> DataLoader[LabeledBatch]:
         """Batches of similar lengths; options as of :class:`EpochSampler`."""
         return batch_loader(self, EpochSampler(self.rows, **options))
 
 
 class ReviewTraining(OneCycleTraining):
-    def observations(self, batch: LabelledBatch) -> int:
+    def observations(self, batch: LabeledBatch) -> int:
         return len(batch.labels)
 
-    def evaluate(self, batch: LabelledBatch) -> dict[str, Tensor]:
+    def evaluate(self, batch: LabeledBatch) -> dict[str, Tensor]:
         logits = predict(self.objective.guide, *batch, num_samples=1, noise="none").mean
         loss = torch.nn.functional.cross_entropy(logits, batch.labels)
         return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.labels).float().mean()}
 
 
-Reviews = tuple[TrainedEncoder, dict[str, LabelledSentences]]  # the encoder to begin with, and the splits
+Reviews = tuple[TrainedEncoder, dict[str, LabeledSentences]]  # the encoder to begin with, and the splits
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
         saved = saved_config(config.run, PretrainConfig, script=self.script, device=config.device)
         start = load_run(saved, config.run, build)
         length = start.config.length
-        return start, {split: LabelledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
+        return start, {split: LabeledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
 
     def build(self, config: FinetuneConfig, data: Reviews, folder: Path) -> TrainedClassifier:  # noqa: ARG002
         untrained = Trained[FinetuneConfig, TextClassifier](config, _classifier(config, data[0]))
@@ -245,11 +245,11 @@ def _classifier(config: FinetuneConfig, start: TrainedEncoder) -> ReviewTraining
     return ReviewTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate).to(start.device)
 
 
-def _probabilities(trained: Trained[FinetuneConfig, TextClassifier], data: LabelledSentences) -> tuple[Tensor, Tensor]:
+def _probabilities(trained: Trained[FinetuneConfig, TextClassifier], data: LabeledSentences) -> tuple[Tensor, Tensor]:
     """Class probabilities ``[sentences, classes]`` and labels."""
     found, labels = list[Tensor](), list[Tensor]()
     for batch in data.loader(sentences=100, shuffle=False):
-        there = LabelledBatch(*(tensor.to(trained.device) for tensor in batch))
+        there = LabeledBatch(*(tensor.to(trained.device) for tensor in batch))
         found.append(mean_prediction(trained, there, lambda logits: logits.softmax(-1)))
         labels.append(there.labels)
     return torch.cat(found), torch.cat(labels)

@@ -1,1 +1,1 @@
-"""Which neighbour, which instance is the reason: attention tested where the reason is known."""
+"""Which neighbor, which instance is the reason: attention tested where the reason is known."""

@@ -1,4 +1,4 @@
-"""Which neighbour, which instance is the reason: attention, explainers and exact posteriors where the reason is known.
+"""Which neighbor, which instance is the reason: attention, explainers and exact posteriors where the reason is known.
 
 python -m experiments.reasons edges
 python -m experiments.reasons graphs

@@ -11,7 +11,7 @@ from experiments.harness.options import RunOptions
 
 @dataclass(frozen=True, kw_only=True)
 class EdgesConfig(RunOptions):
-    """Which of a node's neighbours is the reason for its label: attention, PyG's explainers and exact posteriors.
+    """Which of a node's neighbors is the reason for its label: attention, PyG's explainers and exact posteriors.
 
     Args:
         seeds: Seeds of graphs and networks.

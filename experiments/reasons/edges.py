@@ -1,4 +1,4 @@
-"""Which neighbour is the reason: nodes that ask for one kind of neighbour, and have the class of the one that is it."""
+"""Which neighbor is the reason: nodes that ask for one kind of neighbor, and have the class of the one that is it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from pyro_attention import (
 )
 from pyro_attention.families.base import Family, Prior
 
-KINDS, CLASSES, NEIGHBOURS, WIDTH = 4, 5, 6, 8
+KINDS, CLASSES, NEIGHBORS, WIDTH = 4, 5, 6, 8
 NOISE = {"kind": 0.34, "class": 0.28}  # standard deviation of each feature
 FLIPPED = {"true labels": 0.0, "20 % flipped": 0.2}
 HIDDEN = 16
@@ -65,17 +65,17 @@ class Data:
 
 
 def make_graph(nodes: int, *, flipped: float, seed: int) -> Data:
-    """Every node has a kind, a class and asks for a kind; one neighbour is of that kind, whose class is the label.
+    """Every node has a kind, a class and asks for a kind; one neighbor is of that kind, whose class is the label.
 
     Kind and class are seen through noise. Flipped labels are drawn anew, all classes alike.
     """
     generator = torch.Generator().manual_seed(seed)
     draw = partial(torch.randint, size=(nodes,), generator=generator)
-    kinds, classes, asked, cause = draw(KINDS), draw(CLASSES), draw(KINDS), draw(NEIGHBOURS)
-    # neighbours of other kinds, and one of the kind that is asked for, each by the highest of random numbers
+    kinds, classes, asked, cause = draw(KINDS), draw(CLASSES), draw(KINDS), draw(NEIGHBORS)
+    # neighbors of other kinds, and one of the kind that is asked for, each by the highest of random numbers
     fits = kinds == asked.unsqueeze(-1)
     lots = torch.rand(nodes, nodes, generator=generator)
-    sources = lots.masked_fill(fits, -1).topk(NEIGHBOURS).indices
+    sources = lots.masked_fill(fits, -1).topk(NEIGHBORS).indices
     sources[torch.arange(nodes), cause] = lots.masked_fill(~fits, -1).argmax(-1)
     y = classes[sources[torch.arange(nodes), cause]]
     y = torch.where(torch.rand(nodes, generator=generator) < flipped, draw(CLASSES), y)
@@ -83,14 +83,14 @@ def make_graph(nodes: int, *, flipped: float, seed: int) -> Data:
         one_hot(values, WIDTH) + NOISE[name] * torch.randn(nodes, WIDTH, generator=generator)
         for name, values in (("kind", kinds), ("class", classes))
     ]
-    edges = torch.stack([sources.flatten(), torch.arange(nodes).repeat_interleave(NEIGHBOURS)])
+    edges = torch.stack([sources.flatten(), torch.arange(nodes).repeat_interleave(NEIGHBORS)])
     return Data(torch.cat([*features, one_hot(asked, KINDS)], -1), edges, y, cause)
 
 
 class Reader(pyro.nn.PyroModule):
     """Graph attention (GATv2) of one head and a linear map to the class of a node.
 
-    ``mixes`` says that a node's class is that of one neighbour, and a prediction averages over neighbours.
+    ``mixes`` says that a node's class is that of one neighbor, and a prediction averages over neighbors.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Reader(pyro.nn.PyroModule):
     ) -> None:
         super().__init__()
         self.attention = GraphAttention(
-            width, HIDDEN, add_self_loops=False, scores="gatv2", prior=prior, name="neighbour"
+            width, HIDDEN, add_self_loops=False, scores="gatv2", prior=prior, name="neighbor"
         )
         self.head, self.mixes = nn.Linear(HIDDEN, classes), mixes
 
@@ -139,11 +139,11 @@ def train(
 def predicted(model: Reader, data: Data) -> tuple[Tensor, Tensor]:
     """Probabilities of the classes ``[N, classes]``, and the mean attention to every edge.
 
-    Under an alignment prior each neighbour says what the class is, and the mean over them counts, as in training.
+    Under an alignment prior each neighbor says what the class is, and the mean over them counts, as in training.
     """
     with torch.no_grad():
         run = AttentionGuide(model, Soft()).run(data.x, data.graph, data.y)
-        site: Any = run.trace.nodes["neighbour"]
+        site: Any = run.trace.nodes["neighbor"]
         weights = site["infer"]["prior"].weights(site["value"])
         if not model.mixes:
             return run.output.softmax(-1), weights
@@ -194,7 +194,7 @@ def explain_seed(config: EdgesConfig, flipped: float, seed: int) -> tuple[dict[s
         return model
 
     def add(row: str, probabilities: Tensor, weights: Tensor, **more: float) -> None:
-        per_node = weights.view(-1, NEIGHBOURS)
+        per_node = weights.view(-1, NEIGHBORS)
         shown[row] = per_node / per_node.sum(-1, keepdim=True)
         found[row] = {**reason_scores(shown[row], test.cause), "accuracy": accuracy(probabilities, test), **more}
 
@@ -202,7 +202,7 @@ def explain_seed(config: EdgesConfig, flipped: float, seed: int) -> tuple[dict[s
         guide = AttentionGuide(trained(Weibull(10.0), ContextualGammaPrior(HIDDEN, 1), kl_weight), Weibull(10.0))
         options: Any = {"num_samples": 50, "seed": 0}
         mean = predict(guide, *given, transform=lambda logits: logits.softmax(-1), **options).mean
-        add(row, mean, sample_posterior(guide, *given, **options)["neighbour"].mean(0))
+        add(row, mean, sample_posterior(guide, *given, **options)["neighbor"].mean(0))
 
     soft, exact = trained(Soft(), AlignmentPrior()), trained(Marginal(), AlignmentPrior())
     classes, weights = predicted(soft, test)
@@ -214,12 +214,12 @@ def explain_seed(config: EdgesConfig, flipped: float, seed: int) -> tuple[dict[s
     for again in range(2):
         torch.manual_seed(10 * seed + again)
         masks.append(explain_by_pyg(soft, test, GNNExplainer(epochs=config.explainer_epochs), "phenomenon"))
-    first, second = (mask.view(-1, NEIGHBOURS).argmax(-1) for mask in masks)
+    first, second = (mask.view(-1, NEIGHBORS).argmax(-1) for mask in masks)
     add("GNNExplainer", classes, masks[0], agreement=(first == second).float().mean().item())
-    add("soft attention, exact posterior", classes, exact_alignments(soft, *given)["neighbour"])
+    add("soft attention, exact posterior", classes, exact_alignments(soft, *given)["neighbor"])
     classes, weights = predicted(exact, test)
     add("Marginal, prior", classes, weights)
-    add("Marginal, exact posterior", classes, exact_alignments(exact, *given)["neighbour"])
+    add("Marginal, exact posterior", classes, exact_alignments(exact, *given)["neighbor"])
     found["Marginal, exact posterior"]["step_ratio"] = _step_ratio(steps)
     return found, (test, shown)
 
@@ -254,7 +254,7 @@ def run(config: EdgesConfig) -> dict[str, float]:
             )
     text = (
         f"Every node has a kind and a class, both seen through noise, and asks for one of {KINDS} kinds. One of its "
-        f"{NEIGHBOURS} neighbours is of that kind, and the node's label is that neighbour's class. Networks: one layer "
+        f"{NEIGHBORS} neighbors is of that kind, and the node's label is that neighbor's class. Networks: one layer "
         f"of GATv2 attention, one head of width {HIDDEN}, and a linear map; {config.steps} steps of Adam on a graph of "
         f"{config.nodes} nodes. The weights with the best accuracy on a second graph, with labels as noisy, are kept, "
         f"and tested on a third one, whose labels are true. GNNExplainer and the posteriors know the label of the node "
@@ -269,14 +269,14 @@ def run(config: EdgesConfig) -> dict[str, float]:
     parts = [
         Part(text=text, rows=table("explained by", "training labels", runs, columns, TOP_1), labels=2),
         Part("One node and its edges", _CAPTION, picture=save(
-            neighbourhood(*picture), (config.results or RESULTS) / "pictures" / "causal_edges.png")),
+            neighborhood(*picture), (config.results or RESULTS) / "pictures" / "causal_edges.png")),
     ]  # fmt: skip
     shares = {row: fmean(one["top_1"] for one in runs["true labels"][row]) for row in PICTURED}
     summary = (
         f"The exact posterior of Marginal() names the causal edge of {shares[PICTURED[-1]]:.1%} of nodes, GNNExplainer "
         f"that of {shares['GNNExplainer']:.1%}, soft attention that of {shares['soft attention']:.1%}."
     )
-    report = Report("Which neighbour is the reason: graphs with one causal edge a node", "causal-edges", parts, summary)
+    report = Report("Which neighbor is the reason: graphs with one causal edge a node", "causal-edges", parts, summary)
     return publish(config, "edges", report, runs)
 
 
@@ -290,13 +290,13 @@ _TEXTS = (
     ("Step / soft", "step_ratio"),
 )
 _CAPTION = (
-    "A node, its six neighbours, and the probability of each edge; the causal edge is red. Node of the first test "
+    "A node, its six neighbors, and the probability of each edge; the causal edge is red. Node of the first test "
     "graph at which soft attention is least sure of the causal edge, while the posterior names it."
 )
 PICTURED = ("soft attention", "GNNExplainer", "Marginal, prior", "Marginal, exact posterior")
 
 
-def neighbourhood(data: Data, shown: Mapping[str, Tensor]) -> Figure:
+def neighborhood(data: Data, shown: Mapping[str, Tensor]) -> Figure:
     """The edges of one node, as wide as they are probable, by several explanations."""
     at = {row: shown[row].gather(-1, data.cause.unsqueeze(-1)).squeeze(-1) for row in PICTURED}
     node = int(at["soft attention"].where(at["Marginal, exact posterior"] > 0.9, 2).argmin())
@@ -308,7 +308,7 @@ def neighbourhood(data: Data, shown: Mapping[str, Tensor]) -> Figure:
 
 
 def draw_edges(axis: Axes, probabilities: Tensor, cause: int | None = None) -> None:
-    """A node in the middle, its neighbours around it, and edges as wide as they are probable."""
+    """A node in the middle, its neighbors around it, and edges as wide as they are probable."""
     angles = torch.arange(len(probabilities)) * (2 * torch.pi / len(probabilities)) + torch.pi / 2
     for number, (angle, p) in enumerate(zip(angles, probabilities.tolist(), strict=True)):
         x, y = float(angle.cos()), float(angle.sin())

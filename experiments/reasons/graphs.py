@@ -69,7 +69,7 @@ def explain(data: GraphData, config: GraphsConfig, seed: int) -> dict[str, Expla
             torch.manual_seed(seed)
             explainer = GNNExplainer(epochs=config.explainer_epochs)
             found["GNNExplainer"] = explain_by_pyg(model, test, explainer, "phenomenon"), share
-        posterior = exact_alignments(model, test.x, test.graph, test.y)["neighbour"].squeeze(-1)
+        posterior = exact_alignments(model, test.x, test.graph, test.y)["neighbor"].squeeze(-1)
         found[f"{name}, exact posterior"] = posterior, share
     return found
 
@@ -113,7 +113,7 @@ def run(config: GraphsConfig) -> dict[str, float]:
         f"Cora: as many edges at random as there are; features are {COMPONENTS} principal components of the words; "
         f"half of the papers are for training. Real edges: the citations. Numbers are of the edges into test nodes "
         f"that have real and other edges, whose label GNNExplainer and the posteriors know. Networks: one layer of "
-        f"GATv2 attention, which reads neighbours alone; {config.steps} steps of Adam. Top-1: share of nodes whose "
+        f"GATv2 attention, which reads neighbors alone; {config.steps} steps of Adam. Top-1: share of nodes whose "
         f"most probable edge is real. AUROC: of all these edges. Agreement: share of nodes whose most probable edge is "
         f"the same by a network, and an explainer, that began otherwise. Accuracy: {DEFINITIONS['accuracy']}. Mean ± "
         f"standard deviation over {config.seeds} seeds; differences seed by seed with their 95 % interval (Student's "

@@ -13,7 +13,7 @@ from experiments.datasets.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
 from models.decoding import smoothed_alignments, target_alignments
 from pyro_attention import (
-    Amortised,
+    Amortized,
     FixedGammaPrior,
     FixedLogNormalPrior,
     Soft,
@@ -87,7 +87,7 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, exact: boo
             found = posterior_attention(trained.guide, *arguments, num_samples=min(count, _CHUNK)) if explains else {}
         summed = found["alignment"].squeeze(-2) if explains else None
         return BatchAlignment(mean, samples["alignment"].squeeze(-2), summed)
-    if not isinstance(family, Amortised):
+    if not isinstance(family, Amortized):
         return BatchAlignment(mean, _exact_alignment(trained, batch).unsqueeze(0))
     summed = _exact_alignment(trained, batch) if exact else None
     return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0), summed)
@@ -107,8 +107,8 @@ def has_posterior_gap(trained: AnyTrained) -> bool:
     With jumps it is no product, and under a sparse prior it leaves keys out, to which a network may give probability.
     """
     family, prior = trained.guide.family("alignment"), trained.model.attention.prior
-    amortised = isinstance(family, Amortised) and trained.family.kind == CategoricalAlignment.kind
-    return amortised and trained.model.jumps is None and not isinstance(prior, SparseAlignmentPrior)
+    amortized = isinstance(family, Amortized) and trained.family.kind == CategoricalAlignment.kind
+    return amortized and trained.model.jumps is None and not isinstance(prior, SparseAlignmentPrior)
 
 
 def predicts_by_posterior(trained: AnyTrained) -> bool:

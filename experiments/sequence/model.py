@@ -22,7 +22,7 @@ from guides.inference_network import AlignmentNetwork, RegionNetwork
 from guides.schemes import Scheme
 from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
-from pyro_attention import Amortised, AttentionGuide, Soft
+from pyro_attention import Amortized, AttentionGuide, Soft
 from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.base import Family
 from pyro_attention.posterior.predictive import seeded
@@ -49,7 +49,7 @@ class SequenceTraining(ELBOTraining):
     def on_train_epoch_start(self) -> None:
         """Leave the inference network aside in the first epochs of a warm start."""
         family = self.objective.guide.family("alignment")
-        if isinstance(family, Amortised):
+        if isinstance(family, Amortized):
             family.warm_start = self.current_epoch < self.warm_start
 
     def on_validation_epoch_end(self) -> None:
@@ -110,7 +110,7 @@ def assembled(
 def prediction_family(guide: AttentionGuide) -> Family:
     """The family that serves without the words to come: that of an inference network, by itself."""
     family = guide.family("alignment")
-    return family.family if isinstance(family, Amortised) else family
+    return family.family if isinstance(family, Amortized) else family
 
 
 @dataclass(frozen=True)

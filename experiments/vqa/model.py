@@ -221,7 +221,7 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
     features = data.regions.features.size(-1)
     model = seeded_build(lambda prior: _network(config, words, features, prior), scheme.prior, seed=config.seed)
     network = None
-    if isinstance(model, BottomUp) and scheme.amortised:
+    if isinstance(model, BottomUp) and scheme.amortized:
         network = AnswerNetwork(
             model.region_features, len(words.answers), question=model.encode_question,
             regions=model.encode_regions, hidden=config.hidden, embedding=config.hidden,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.decoder import AttentionDecoder, DecoderState, Step
-from pyro_attention import AlignmentPrior, Amortised, Dense, Soft
+from pyro_attention import AlignmentPrior, Amortized, Dense, Soft
 from pyro_attention.analysis.alignments.weights import k_max as keep_largest
 from pyro_attention.families.base import Family
 from pyro_attention.families.sparse import SparseAlignmentPrior
@@ -34,9 +34,9 @@ class Inference:
     one, and the prior is the model's own distribution of the alignment.
 
     Attributes:
-        k_max: Renormalise so many largest attention weights and drop the others; of each draw, where there are
+        k_max: Renormalize so many largest attention weights and drop the others; of each draw, where there are
             draws. Exact sums then take only so many terms. The input feed of the decoder follows.
-        terms: Where alignments are summed out, sum over so many most probable ones of each word alone, renormalised:
+        terms: Where alignments are summed out, sum over so many most probable ones of each word alone, renormalized:
             for a search, which looks at all words of the vocabulary for each alignment. The input feed, and the
             alignment of a word that was chosen, are those of all.
         family: Posterior family of the attention, ``guide.family("alignment")`` of an ``AttentionGuide``.
@@ -70,7 +70,7 @@ class Inference:
         if family is not None and family.kind not in (None, prior.kind):
             seen = f"family is {family}, of kind '{family.kind}'"
             raise ValueError(f"{seen}, which does not fit the model's prior {type(prior).__name__}")
-        if self.samples and (family is None or isinstance(family, Amortised) or isinstance(prior, AlignmentPrior)):
+        if self.samples and (family is None or isinstance(family, Amortized) or isinstance(prior, AlignmentPrior)):
             raise ValueError(
                 f"samples is {self.samples}, family {family}, expected a family to draw from, such as Weibull(); the "
                 f"sum over alignments is exact, and an inference network sees the words to come: both take samples=0"
@@ -78,7 +78,7 @@ class Inference:
 
     def sums_out(self, model: AttentionDecoder) -> bool:
         """Whether alignments are summed out; else weights make one context."""
-        family = self.family.family if isinstance(self.family, Amortised) else self.family
+        family = self.family.family if isinstance(self.family, Amortized) else self.family
         return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, Soft)
 
 

@@ -13,7 +13,7 @@ from pyro_attention.analysis.alignments.links import (
     read_naacl,
     read_pharaoh,
     read_sentences,
-    symmetrise,
+    symmetrize,
     write_pharaoh,
 )
 from pyro_attention.analysis.alignments.weights import (
@@ -77,7 +77,7 @@ __all__ = [
     "read_sentences",
     "selective_accuracy",
     "split_variance",
-    "symmetrise",
+    "symmetrize",
     "word_map",
     "write_pharaoh",
 ]

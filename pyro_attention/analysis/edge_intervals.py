@@ -33,7 +33,7 @@ def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -
     r"""Interval of every edge's weight that leaves :math:`(1 - \mathrm{level}) / 2` of the samples on either side.
 
     :class:`GraphAttention` appends one self loop for every node (``add_self_loops=True``): the samples then have as
-    many rows more than ``edge_index`` as there are nodes, and these are labelled node by node. Self loops in
+    many rows more than ``edge_index`` as there are nodes, and these are labeled node by node. Self loops in
     ``edge_index`` itself it replaces: their weight is zero in every sample. Each interval is that of one weight, not
     of all in-edges of a node at once.
 

@@ -4,6 +4,6 @@ Importing this package registers all families, all priors, and the closed-form K
 family, write its file and import it here.
 """
 
-from pyro_attention.families import alignment, amortised, dirichlet, gamma, gaussian, lognormal, soft, weibull
+from pyro_attention.families import alignment, amortized, dirichlet, gamma, gaussian, lognormal, soft, weibull
 
-__all__ = ["alignment", "amortised", "dirichlet", "gamma", "gaussian", "lognormal", "soft", "weibull"]
+__all__ = ["alignment", "amortized", "dirichlet", "gamma", "gaussian", "lognormal", "soft", "weibull"]

@@ -291,7 +291,7 @@ class Marginal(Family):
 class Categorical(Family):
     r"""Categorical posterior, summed out exactly: :math:`\mathrm{E}_q[\log f(y \mid z)] - \mathrm{KL}(q \| p)`.
 
-    By itself q is the prior ("hard attention", whose KL is zero); with :class:`Amortised` its scores come from an
+    By itself q is the prior ("hard attention", whose KL is zero); with :class:`Amortized` its scores come from an
     inference network.
 
     Args:
@@ -360,7 +360,7 @@ class GumbelSoftmax(Family):
     Its gradient is estimated without bias, but this is no bound on the evidence; it tends to that of
     :class:`Categorical` as the temperature falls, while the variance of its gradient grows.
 
-    By itself q is the prior; with :class:`Amortised` its scores come from an inference network.
+    By itself q is the prior; with :class:`Amortized` its scores come from an inference network.
 
     Args:
         temperature: ``tau > 0``, else ValueError.

@@ -171,7 +171,7 @@ class DirichletPrior(Prior):
 class Dirichlet(Family):
     r"""Dirichlet posterior of a relaxed alignment: concentration :math:`\exp\Phi`, scores clamped to [-10, 10].
 
-    By itself q is the prior (Jensen's bound, whose KL is zero); with :class:`Amortised` its scores come from an
+    By itself q is the prior (Jensen's bound, whose KL is zero); with :class:`Amortized` its scores come from an
     inference network, and a warm start on Jensen's bound keeps it from settling at the uniform distribution.
 
     Example:

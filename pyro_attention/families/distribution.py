@@ -67,8 +67,7 @@ class AttentionDistribution:
 
     def with_scores(self, scores: Tensor) -> Self:
         """Copy, for the prior of a site, with other scores, which enter as those of the layer do."""
-        scores = enter(scores, self.layout, None)  # a network may give infinities where masked
-        scores = enter(scores, self.layout, self.normalizer) if self.normalizes else scores
+        scores = enter(scores, self.layout, self.normalizer if self.normalizes else None)
         return self.proposing(scores, self.normalizer, normalizes=self.normalizes)
 
     def weights(self, value: Tensor) -> Tensor:

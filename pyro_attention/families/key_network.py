@@ -19,14 +19,14 @@ class KeyNetwork(nn.Module):
     r"""Contextual prior weights, in log space: :math:`\log\Psi = \log\mathrm{softmax}(w^\top \mathrm{ReLU}(V k + b))`.
 
     The softmax runs over the keys a query may attend to: the unpadded ones, the past under a causal mask, a node's
-    neighbourhood. The last linear map has no bias, because the softmax cancels it.
+    neighborhood. The last linear map has no bias, because the softmax cancels it.
 
     Args:
         key_dim: Width of a key.
         heads: One network a head, or 1 for a network shared by all heads.
         hidden_dim: Width of the hidden layer.
         all_nodes: On a graph, let the softmax run over all its nodes, as the released code does; the weights of a
-            neighbourhood then add up to far less than one.
+            neighborhood then add up to far less than one.
 
     Raises:
         ValueError: A size below one; at a call, missing keys, keys of another width, or ``all_nodes`` without a graph.

@@ -19,7 +19,7 @@ class ScorePrior(Prior):
 
     Its distribution is that of a family of positive weights at the layer's own scores. Its width is then a part of the
     model, which :class:`EvidenceELBO` learns from the data, and not a choice of the guide's: the guide is
-    :class:`FromPrior`, or :class:`Amortised`, which may look at the observations.
+    :class:`FromPrior`, or :class:`Amortized`, which may look at the observations.
 
     Args:
         family: LogNormal, Weibull or Gamma, with its width: learnable, or a network (:class:`WidthNetwork`).

@@ -130,7 +130,7 @@ class SparseCategorical(Family):
     :class:`AlignmentPrior` is; then every such bound is finite, and tight only where the exact posterior is sparse
     too. Under a sparse prior q has no other keys than the prior.
 
-    By itself q has the prior's scores; with :class:`Amortised` they come from an inference network.
+    By itself q has the prior's scores; with :class:`Amortized` they come from an inference network.
 
     Args:
         k: Most keys of a query (top-k sparsemax), at least 1; None for as many as sparsemax has. The ELBO stays a bound

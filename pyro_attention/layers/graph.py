@@ -35,7 +35,7 @@ class GraphAttention(nn.Module):
     .. math:: o_i = \sum_{j \in N(i)} W_{ij}\, \Theta x_j, \qquad
               \Phi_{ij} = \mathrm{LeakyReLU}(a_\mathrm{dst}\cdot\Theta x_i + a_\mathrm{src}\cdot\Theta x_j)
 
-    These are the scores "gat", which rank the neighbours of all nodes alike. Those of "gatv2" need not:
+    These are the scores "gat", which rank the neighbors of all nodes alike. Those of "gatv2" need not:
 
     .. math:: \Phi_{ij} = a \cdot \mathrm{LeakyReLU}(\Theta_\mathrm{dst} x_i + \Theta x_j)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyro_attention.families.alignment import Categorical
-from pyro_attention.families.amortised import Amortised
+from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.base import Family
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
@@ -39,7 +39,7 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
         ('AttentionELBO', 'AlignmentELBO')
     """
     families: list[Any] = [guide] if isinstance(guide, Family) else list(check_guide(guide).families)
-    families = [family.family if isinstance(family, Amortised) else family for family in families]
+    families = [family.family if isinstance(family, Amortized) else family for family in families]
     summed = [family for family in families if "enumerate" in family.infer]
     drawn = [family for family in families if isinstance(family, Categorical) and not family.enumerate]
     if summed and drawn:

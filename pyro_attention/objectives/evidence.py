@@ -31,7 +31,7 @@ class EvidenceELBO(AttentionELBO):
 
     It lies between the ELBO (K = 1) and the log evidence, which it reaches as K grows. The ELBO is largest at a width
     of zero; this is not, so a width that the prior has (:class:`ScorePrior`) is learned from the data. With the guide
-    :class:`FromPrior` the ratio of p and q is one; a guide that sees y (:class:`Amortised`) needs fewer draws.
+    :class:`FromPrior` the ratio of p and q is one; a guide that sees y (:class:`Amortized`) needs fewer draws.
 
     An item is an entry of the plates that all latent sites and all observations have in common: of the data, say, where
     each has several queries in one site, or of the words, where each has its own. Its weight covers all that lies in

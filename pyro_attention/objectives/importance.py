@@ -39,7 +39,7 @@ class ImportanceELBO(AttentionELBO):
 
     All draws come from one pass of the model, by a plate at the left, and share the dropout ahead of the alignment. The
     value is the estimated bound under both objectives, and ``kl_record`` stays empty. For
-    :class:`Categorical(enumerate=False) <Categorical>`, also under :class:`Amortised`; without an inference network q
+    :class:`Categorical(enumerate=False) <Categorical>`, also under :class:`Amortized`; without an inference network q
     is the prior, which "wake_sleep" then counts twice.
 
     Args:

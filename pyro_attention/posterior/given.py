@@ -120,7 +120,7 @@ class WeightedPosterior:
         if lost:
             raise ValueError(
                 f"the weights of {lost} items vanish in all {len(joined)} draws, or are NaN; take more draws, look for "
-                f"NaN in the observations, or use a guide that sees them (Amortised)"
+                f"NaN in the observations, or use a guide that sees them (Amortized)"
             )
         return cls({name: torch.cat(parts) for name, parts in samples.items()}, joined, items.dims, plates)
 
@@ -157,7 +157,7 @@ class WeightedPosterior:
             warnings.warn(
                 f"draws given the observations cannot be trusted in {bad.sum().item()} of {bad.numel()} items (least "
                 f"effective sample size {least:.1f} of {len(self.log_weights)}, largest Pareto k {worst}); take "
-                f"more draws, or a guide that sees the observations (Amortised); weighted_posterior tells which items",
+                f"more draws, or a guide that sees the observations (Amortized); weighted_posterior tells which items",
                 UnreliableWeights,
                 stacklevel=4,
             )

@@ -202,10 +202,10 @@ PIECES = [[0.1, 0.2, 0.3, 0.4], [0.4, 0.2, 0.2, 0.2], [0.0, 0.5, 0.5, 0.0]]
     ("weights", "source", "target", "options", "expected"),
     [
         (PIECES, [0, 1, 1, None], [0, 0, 1], {}, [[0.25, 0.45], [0.0, 1.0]]),
-        (PIECES, [0, 1, 1, None], [0, 0, 1], {"renormalise": True}, [[0.25 / 0.7, 0.45 / 0.7], [0.0, 1.0]]),
+        (PIECES, [0, 1, 1, None], [0, 0, 1], {"renormalize": True}, [[0.25 / 0.7, 0.45 / 0.7], [0.0, 1.0]]),
         (PIECES, [None, 0, 0, 0], [None, 0, 1], {}, [[0.6], [1.0]]),
         # a word that lost its pieces
-        ([[1.0]], [1], [0], {"renormalise": True}, [[0.0, 1.0]]),
+        ([[1.0]], [1], [0], {"renormalize": True}, [[0.0, 1.0]]),
     ],
 )
 def test_merge_by_hand(weights, source, target, options, expected):
@@ -217,10 +217,10 @@ def test_merge_by_hand(weights, source, target, options, expected):
 @given(MAPS, MAPS, st.integers(0, 1000))
 def test_rows_stay_a_simplex_and_samples_are_merged_one_by_one(source, target, seed):
     samples = weights_of(4, len(target), len(source), seed=seed)
-    merged = merge_pieces(samples, source=source, target=target, renormalise=True)
+    merged = merge_pieces(samples, source=source, target=target, renormalize=True)
     present = torch.tensor([word in target for word in range(merged.size(1))])
     torch.testing.assert_close(merged.sum(-1), present.double().expand(4, -1))
-    one_by_one = [merge_pieces(sample, source=source, target=target, renormalise=True) for sample in samples]
+    one_by_one = [merge_pieces(sample, source=source, target=target, renormalize=True) for sample in samples]
     torch.testing.assert_close(merged, torch.stack(one_by_one))
     if None not in source:
         torch.testing.assert_close(merge_pieces(samples, source=source, target=target), merged)

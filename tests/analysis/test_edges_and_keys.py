@@ -31,7 +31,7 @@ def samples(add_self_loops, edge_index, *, num_samples=40):
 
 
 @pytest.mark.parametrize("add_self_loops", [True, False])
-def test_rows_are_labelled(add_self_loops):
+def test_rows_are_labeled(add_self_loops):
     data = GraphData.random()
     weights = samples(add_self_loops, data.edge_index)
     found = edge_intervals(weights, data.edge_index, level=0.8)

@@ -13,10 +13,10 @@ from pyro_attention.analysis import (
     read_naacl,
     read_pharaoh,
     read_sentences,
-    symmetrise,
+    symmetrize,
     write_pharaoh,
 )
-from pyro_attention.analysis.alignments.links import SymmetriseMethod
+from pyro_attention.analysis.alignments.links import SymmetrizeMethod
 from tests.analysis.random_inputs import PROPERTY, SCORED, TWO, aligned
 
 
@@ -115,12 +115,12 @@ def test_written_files_are_read_again(named, tmp_path):
     assert [str(found) for found in read.values()] == ["0-0 10-2", "0p2 1-0", ""]
 
 
-METHODS = get_args(SymmetriseMethod)
+METHODS = get_args(SymmetrizeMethod)
 
 
 def pseudo_code(forward, backward, method):
     """Koehn et al. (2005) word by word, over the whole grid: e is the target word, f the source word."""
-    neighbouring = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
+    neighboring = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
     first, second = ({(e, f) for f, e in a.links} for a in (forward, backward))
     union, alignment = first | second, first & second
     english, foreign = range(forward.num_target), range(forward.num_source)
@@ -137,7 +137,7 @@ def pseudo_code(forward, backward, method):
         for e in english:
             for f in foreign:
                 if (e, f) in alignment:
-                    for step in neighbouring:
+                    for step in neighboring:
                         new = (e + step[0], f + step[1])
                         if (not aligned_e(new[0]) or not aligned_f(new[1])) and new in union:
                             alignment.add(new)
@@ -154,15 +154,15 @@ def pseudo_code(forward, backward, method):
 @pytest.mark.parametrize("method", ["grow-diag", "grow-diag-final", "grow-diag-final-and"])
 @PROPERTY
 @given(TWO)
-def test_symmetrise_against_the_pseudo_code(method, two):
-    assert symmetrise(*two, method=method) == pseudo_code(*two, method)
+def test_symmetrize_against_the_pseudo_code(method, two):
+    assert symmetrize(*two, method=method) == pseudo_code(*two, method)
 
 
 @PROPERTY
 @given(TWO)
-def test_symmetrise_properties(two):
+def test_symmetrize_properties(two):
     forward, backward = two
-    links = {method: symmetrise(*two, method=method).links for method in METHODS}
+    links = {method: symmetrize(*two, method=method).links for method in METHODS}
     assert links["intersection"] == forward.links & backward.links
     assert links["union"] == forward.links | backward.links
     assert links["intersection"] <= links["grow-diag"] <= links["grow-diag-final"] <= links["union"]
@@ -188,7 +188,7 @@ def test_wrong_files(read, text, options, message, tmp_path):
         (lambda: alignment_error_rate({"a": aligned("")}, {"b": gold("")}), "got 1 and 1 sentences, .*: a, b"),
         (lambda: alignment_error_rate({"7": aligned("", 4, 3)}, {"7": gold("", "0-3")}),
          r"sentence 7: gold link \(0, 3\) lies outside of the 4 source and 3 target"),
-        (lambda: symmetrise(aligned("0-0", 3, 2), aligned("0-0", 2, 3), method="union"), "turn .* with .transposed"),
+        (lambda: symmetrize(aligned("0-0", 3, 2), aligned("0-0", 2, 3), method="union"), "turn .* with .transposed"),
     ],
 )  # fmt: skip
 def test_links_that_do_not_fit(call, message):

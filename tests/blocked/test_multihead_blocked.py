@@ -9,7 +9,7 @@ from pyro.infer import Predictive, TraceMeanField_ELBO
 from pyro.nn import PyroModule
 
 from pyro_attention import (
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Dirichlet,
@@ -236,7 +236,7 @@ def test_own_prior(x, monkeypatch):
     ("family", "message"),
     [
         *((family, r"'attention'.*draws Weibull and LogNormal weights around its scores.*use MultiheadAttention") for
-          family in (Gamma(), Amortised(torch.nn.Identity(), Weibull()), Sharper(), Unmatched(), Biased(),
+          family in (Gamma(), Amortized(torch.nn.Identity(), Weibull()), Sharper(), Unmatched(), Biased(),
                       Weibull(WidthNetwork(WIDTH // HEADS)), LogNormal(WidthNetwork(1, of="scores")))),
         (Dirichlet(), "fits priors of kind"),
     ],

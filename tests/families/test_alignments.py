@@ -11,7 +11,7 @@ from torch import nn
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -105,7 +105,7 @@ def test_marginal_is_the_log_evidence(prior, problem):
 def test_sparse_sums(kind, k, problem):
     """The sum over the support is that over all keys, those of probability zero too."""
     model, network = Toy() if kind == "network" else sparse(k), Network()
-    family = {"marginal": Marginal(), "hard": Categorical(), "network": Amortised(network, SparseCategorical(k=k))}[
+    family = {"marginal": Marginal(), "hard": Categorical(), "network": Amortized(network, SparseCategorical(k=k))}[
         kind
     ]
     loss, elbo = loss_of(model, family, problem)
@@ -132,7 +132,7 @@ def test_hard_attention_is_the_expectation_under_the_prior(problem):
 def test_an_inference_network_gives_the_elbo(from_prior, problem):
     """From the prior it adds to its scores, without their gradient."""
     model, network = Toy(), Network()
-    loss, _ = loss_of(model, Amortised(network, Categorical(), from_prior=from_prior), problem)
+    loss, _ = loss_of(model, Amortized(network, Categorical(), from_prior=from_prior), problem)
     prior, likelihood = log_factors(model, problem)
     scores = network(*problem) + (prior.detach().unsqueeze(-2) if from_prior else 0)
     reference = expected(model, problem, log_softmax(scores, problem))
@@ -163,7 +163,7 @@ def test_expected_alignment_is_soft_attention(prior, problem):
 def test_a_posterior_has_no_keys_that_its_sparse_prior_lacks(family, problem):
     """Whatever an inference network says: the KL is finite."""
     model, network = sparse(2), Network()
-    guide = AttentionGuide(model, Amortised(network, family))
+    guide = AttentionGuide(model, Amortized(network, family))
     guide(*problem)
     prior, posterior = (trace.nodes["alignment"]["fn"] for trace in guide.get_traces())
     assert ((posterior.probs > 0) <= (prior.probs > 0)).all()
@@ -176,9 +176,9 @@ def test_a_posterior_has_no_keys_that_its_sparse_prior_lacks(family, problem):
 CASES = {
     "marginal": lambda: (Toy(), Marginal()),
     "hard": lambda: (Toy(), Categorical()),
-    "network": lambda: (Toy(), Amortised(Network(), Categorical())),
+    "network": lambda: (Toy(), Amortized(Network(), Categorical())),
     "sparse": lambda: (sparse(2), Marginal()),
-    "sparse network": lambda: (sparse(), Amortised(Network(), SparseCategorical(k=2))),
+    "sparse network": lambda: (sparse(), Amortized(Network(), SparseCategorical(k=2))),
 }
 
 
@@ -287,14 +287,14 @@ def test_bad_input(problem):
     with pytest.raises(ValueError, match="k is 0, expected an integer of at least 1"):
         SparseCategorical(k=0)
     with pytest.raises(TypeError, match="expected a Family"):
-        Amortised(nn.Linear(2, 2), "categorical")
+        Amortized(nn.Linear(2, 2), "categorical")
     model = Toy()
     with pytest.raises(ValueError, match=r"'alignment' is in the model alone; use AlignmentELBO"):
         AttentionELBO().loss(model, AttentionGuide(model, Marginal()), *problem)
     narrow = nn.Module()
     narrow.forward = lambda *_: torch.zeros(BATCH, QUERIES, 1, 2)
     with pytest.raises(ValueError, match=r"shape \(2, 3, 1, 2\), expected the layer's \(2, 3, 1, 4\)"):
-        loss_of(model, Amortised(narrow, Categorical()), problem)
+        loss_of(model, Amortized(narrow, Categorical()), problem)
     elbo = AlignmentELBO(max_plate_nesting=2, vectorize_particles=True, num_particles=2)
     with pytest.raises(NotImplementedError, match="does not vectorise particles"):
         elbo.loss(model, AttentionGuide(model, Marginal()), *problem)

@@ -15,7 +15,7 @@ from pyro.distributions import Normal
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
-from pyro_attention import Amortised, AttentionELBO, AttentionGuide, Dense, LatentAttention, Soft, elbo_for
+from pyro_attention import Amortized, AttentionELBO, AttentionGuide, Dense, LatentAttention, Soft, elbo_for
 from pyro_attention.families.base import FAMILIES, PRIORS
 from pyro_attention.families.gaussian import GaussianWeights
 from pyro_attention.normalizers import NORMALIZERS
@@ -79,8 +79,8 @@ class AttentionContract:
             gradient = gradients(loss, p.scores)[0]
             assert (gradient[..., ~p.mask] == 0).all()
             assert (gradient[..., p.mask] != 0).all()
-        amortised = Amortised(LayerScores(self.form), make_family(family))
-        torch.testing.assert_close(closed_form(model, amortised, problem), found[0], rtol=0, atol=0)
+        amortized = Amortized(LayerScores(self.form), make_family(family))
+        torch.testing.assert_close(closed_form(model, amortized, problem), found[0], rtol=0, atol=0)
 
     def test_rows(self, family, prior, normalizer):
         """They sum to one; a fully masked one is inert."""
@@ -302,8 +302,8 @@ class KindContract:
         """One that returns the layer's scores gives the family's own posterior."""
         problem, model = Queries.random(), self.model(prior, normalize_scores=normalize_scores)
         plain = evaluate(model, build(family), problem)
-        torch.testing.assert_close(evaluate(model, Amortised(self.network(), build(family)), problem), plain)
-        shifted = Amortised(self.network(0.0), build(family), from_prior=True)
+        torch.testing.assert_close(evaluate(model, Amortized(self.network(), build(family)), problem), plain)
+        shifted = Amortized(self.network(0.0), build(family), from_prior=True)
         torch.testing.assert_close(evaluate(model, shifted, problem)[0], plain[0])
 
     def test_rows_are_simplices(self, family, prior):
@@ -359,7 +359,7 @@ def test_a_network_may_return_infinities_where_masked():
             return problem.scores.masked_fill(~problem.mask, -torch.inf)
 
     problem, model = Queries.random(), Model("gamma_fixed", normalize_scores=False)
-    found = [evaluate(model, f, problem) for f in (build("weibull"), Amortised(Hidden(), build("weibull")))]
+    found = [evaluate(model, f, problem) for f in (build("weibull"), Amortized(Hidden(), build("weibull")))]
     torch.testing.assert_close(*found)
 
 

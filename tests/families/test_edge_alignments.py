@@ -12,7 +12,7 @@ from torch import nn
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
-    Amortised,
+    Amortized,
     AttentionGuide,
     Categorical,
     DirichletPrior,
@@ -86,7 +86,7 @@ EDGES = torch.tensor([[0, 1, 2, 3, 3, 1, 1], [1, 2, 2, 2, 0, 0, 0]])
 
 
 class Reader(pyro.nn.PyroModule):
-    """Every node reads one neighbour, and has a class; with ``twice`` a number, too."""
+    """Every node reads one neighbor, and has a class; with ``twice`` a number, too."""
 
     def __init__(self, prior=None, *, twice=False):
         super().__init__()
@@ -158,7 +158,7 @@ def test_sums_are_those_over_every_edge(data, twice):
     for log_q, tight in ((torch.randn(EDGES.size(1)).double(), False), (posterior.log(), True)):
         network = nn.Module()
         network.forward = lambda *_, scores=log_q: scores.unsqueeze(-1)
-        guide = AttentionGuide(model, Amortised(network, Categorical()))
+        guide = AttentionGuide(model, Amortized(network, Categorical()))
         found = -AlignmentELBO().differentiable_loss(model, guide, *data)
         log_q = EdgeAlignment(log_q.unsqueeze(-1), layout=EdgeList.from_edge_index(EDGES, num_nodes=NODES)).log_weights
         wanted = brute_force(model, data, log_q.squeeze(-1))[0]

@@ -10,7 +10,7 @@ from torch.distributions import kl_divergence
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -92,7 +92,7 @@ def test_the_elbo_and_its_gradient_are_unbiased(name, alone):
     parameters, family = list(model.parameters()), FAMILIES[name]()
     log_q = model.scores(problem[0], problem[1])
     if not alone:
-        parameters, family, log_q = [*parameters, *network.parameters()], Amortised(network, family), network(*problem)
+        parameters, family, log_q = [*parameters, *network.parameters()], Amortized(network, family), network(*problem)
     exact = value_and_gradient(exact_elbo(name, model, problem, log_q), parameters)
     objective, guide = AttentionELBO(), AttentionGuide(model, family)
     with pyro.validation_enabled(False):
@@ -126,7 +126,7 @@ def test_the_relaxed_objective_tends_to_the_enumerated_one():
     """Without any noise: both the ELBO and its gradient; the bias halves with the temperature."""
     problem, (model, network) = two_keys(), make_modules("gumbel")
     parameters = [*model.parameters(), *network.parameters()]
-    guide = AttentionGuide(model, Amortised(network, Categorical()))
+    guide = AttentionGuide(model, Amortized(network, Categorical()))
     enumerated = AlignmentELBO(max_plate_nesting=2).differentiable_loss(model, guide, *problem)
     limit = value_and_gradient(-enumerated, parameters)
     near, half, quarter = (
@@ -141,7 +141,7 @@ def test_the_relaxed_objective_tends_to_the_enumerated_one():
 def test_raw_scores_reach_the_dirichlet_prior_and_posterior():
     """Of the problem with four keys: the KL depends on the size of the scores, which are clamped."""
     problem, (model, network), elbo = make_problem(), make_modules("dirichlet"), AttentionELBO()
-    guide = AttentionGuide(model, Amortised(network, Dirichlet()))
+    guide = AttentionGuide(model, Amortized(network, Dirichlet()))
     for scale in (1.0, 3.0, 30.0):
         with torch.no_grad():
             network.map.bias += 1
@@ -160,7 +160,7 @@ def test_raw_scores_reach_the_dirichlet_prior_and_posterior():
 def test_the_score_function_objective_leaves_relaxed_draws_alone():
     """They are reparameterised: a score function on top would count the gradient twice."""
     problem, (model, network) = make_problem(), make_modules("gumbel")
-    guide = AttentionGuide(model, Amortised(network, GumbelSoftmax(0.5)))
+    guide = AttentionGuide(model, Amortized(network, GumbelSoftmax(0.5)))
     found = []
     for elbo in (AttentionELBO(), ScoreFunctionELBO(baseline="none")):
         torch.manual_seed(0)
@@ -177,7 +177,7 @@ class Uncalled(nn.Module):
 def test_warm_start_is_the_family_alone(name):
     """So its ELBO is Jensen's bound: no KL, and the network aside."""
     problem, (model, _), make = make_problem(), make_modules(name), FAMILIES.get(name, Categorical)
-    warm, found = Amortised(Uncalled(), make(), warm_start=True), []
+    warm, found = Amortized(Uncalled(), make(), warm_start=True), []
     for family in (make(), warm):
         guide = AttentionGuide(model, family)
         torch.manual_seed(2)
@@ -195,7 +195,7 @@ def test_warm_start_is_the_family_alone(name):
 @every_family
 def test_posterior_samples(name):
     problem, (model, network) = make_problem(), make_modules(name)
-    guide = AttentionGuide(model, Amortised(network, FAMILIES[name]()))
+    guide = AttentionGuide(model, Amortized(network, FAMILIES[name]()))
     mask = problem[3][:, None, None].expand(BATCH, QUERIES, 1, KEYS)
     expected = network(*problem).masked_fill(~mask, -torch.inf).softmax(-1).detach()
     for chunk_size in (1, 100):

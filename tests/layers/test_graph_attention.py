@@ -245,7 +245,7 @@ def test_wrong_calls(data, options, arguments, error, message):
 
 
 def test_prior_over_all_nodes():
-    """The released code's softmax: prior weights of all nodes, not those of a neighbourhood, add up to one."""
+    """The released code's softmax: prior weights of all nodes, not those of a neighborhood, add up to one."""
     torch.manual_seed(0)
     near, far = (ContextualGammaPrior(2, heads=2, all_nodes=everywhere).network for everywhere in (False, True))
     far.load_state_dict(near.state_dict())

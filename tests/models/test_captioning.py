@@ -81,7 +81,7 @@ def test_the_marginal_is_the_explicit_sum(more):
 
 def schemes(model, name):
     scheme = build_scheme(name, particles=2, kl_weight=0.1)
-    network = RegionNetwork(FEATURES, model.embedding, hidden=8, dropout=0.0).double() if scheme.amortised else None
+    network = RegionNetwork(FEATURES, model.embedding, hidden=8, dropout=0.0).double() if scheme.amortized else None
     return scheme, scheme.guide(model, network)
 
 

@@ -114,7 +114,7 @@ def test_next_words_are_the_explicit_sum(k_max, soft):
 
 
 @pytest.mark.parametrize("terms", [1, 2, 9])
-def test_the_most_probable_terms_are_renormalised_and_the_feed_is_that_of_all(terms):
+def test_the_most_probable_terms_are_renormalized_and_the_feed_is_that_of_all(terms):
     model, (source, mask) = make().eval(), batch()
     log_probs = next_word_log_probs(model, step_after(model, source, mask), Inference(terms=terms))
     for b in range(3):

@@ -17,7 +17,7 @@ from pyro_attention import (
     sample_posterior,
 )
 
-EDGES = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])  # node 4 has no neighbours
+EDGES = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])  # node 4 has no neighbors
 NODES, FEATURES, CLASSES = 5, 6, 3
 LABELS = torch.arange(NODES) % CLASSES
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
@@ -71,7 +71,7 @@ def test_sparse_features(name: str) -> None:
 
 
 def test_own_features_are_kept_apart() -> None:
-    """What a node's neighbours have does not reach a node without neighbours, and self loops are refused."""
+    """What a node's neighbors have does not reach a node without neighbors, and self loops are refused."""
     model, x = NETWORKS["separate"](), torch.rand(NODES, FEATURES)
     other = torch.cat([torch.rand(NODES - 1, FEATURES), x[-1:]])
     first, second = (logits(model, one, graph("separate")) for one in (x, other))

@@ -141,7 +141,7 @@ def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alon
         monkeypatch.setattr(f"pyro_attention.likelihoods.{original.__name__}", count(original))
     scheme = build_scheme(name, top_k=3)
     model, arguments = make(prior=scheme.prior(SIZES.memory, 1)), batch(more=2)
-    guide = scheme.guide(model, network(model) if scheme.amortised else None)
+    guide = scheme.guide(model, network(model) if scheme.amortized else None)
 
     def loss_and_gradients():
         torch.manual_seed(0)

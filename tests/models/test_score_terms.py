@@ -18,7 +18,7 @@ from models.nmt import Translation, TranslationSizes
 from models.score_terms import PROBABILITY, DiagonalBias, Jumps, NullWord, TemporalNormalizer
 from pyro_attention import (
     AlignmentELBO,
-    Amortised,
+    Amortized,
     AttentionGuide,
     Categorical,
     Marginal,
@@ -173,7 +173,7 @@ def test_elbo_of_an_inference_network_with_null():
         model.source_embedding, model.target_embedding, hidden=4, layers=1, dropout=0.0, null_word=True
     ).double()
     nn.init.normal_(network.null)
-    guide, expected = AttentionGuide(model, Amortised(network, Categorical())), 0.0
+    guide, expected = AttentionGuide(model, Amortized(network, Categorical())), 0.0
     arguments = source, source_mask, words, target, target_mask
     for row, scores in enumerate(network(*arguments).squeeze(2)):
         size, length = int(source_mask[row].sum()), int(target_mask[row].sum())

@@ -10,7 +10,7 @@ from guides.inference_network import AnswerNetwork
 from models.vqa import MCAN, BottomUp, MCANSizes, MultiView
 from pyro_attention import (
     AlignmentELBO,
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -164,11 +164,11 @@ def test_elbo_of_an_inference_network():
     model, arguments = alignment_model()
     network = answer_network(model)
     exact = exact_elbo(model, network, arguments)
-    guide = AttentionGuide(model, Amortised(network, Categorical()))
+    guide = AttentionGuide(model, Amortized(network, Categorical()))
     elbo = -AlignmentELBO(max_plate_nesting=1).loss(model, guide, *arguments)
     assert elbo == pytest.approx(exact.item(), rel=1e-10)
     (gradient,) = torch.autograd.grad(-exact, network.out.weight)
-    guide = AttentionGuide(model, Amortised(network, Categorical(enumerate=False)))
+    guide = AttentionGuide(model, Amortized(network, Categorical(enumerate=False)))
     objective = ScoreFunctionELBO()(model, guide)
     torch.manual_seed(0)
     draws = [torch.autograd.grad(objective(*arguments), network.out.weight)[0] for _ in range(60)]

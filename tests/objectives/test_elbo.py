@@ -21,7 +21,7 @@ from torch.distributions import kl_divergence
 from models.gat import GAT
 from pyro_attention import (
     AlignmentELBO,
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -299,7 +299,7 @@ def unused_prior(family, **options):
 
 
 def unused_network():
-    model, family = Toy(), Amortised(Network(), Categorical(), warm_start=True)
+    model, family = Toy(), Amortized(Network(), Categorical(), warm_start=True)
     return AlignmentELBO(max_plate_nesting=2), model, AttentionGuide(model, family), make_problem(), "network"
 
 
@@ -387,8 +387,8 @@ def test_nothing_to_train():
     [
         (Weibull(), AttentionELBO),
         ({"a": Soft(), "*": Marginal()}, AlignmentELBO),
-        (Amortised(torch.nn.Identity(), Categorical()), AlignmentELBO),
-        (Amortised(torch.nn.Identity(), Categorical(enumerate=False)), ScoreFunctionELBO),
+        (Amortized(torch.nn.Identity(), Categorical()), AlignmentELBO),
+        (Amortized(torch.nn.Identity(), Categorical(enumerate=False)), ScoreFunctionELBO),
         ({"a": Marginal(), "*": Categorical(enumerate=False)}, None),
     ],
     ids=str,

@@ -14,7 +14,7 @@ from torch.distributions import kl_divergence
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -70,7 +70,7 @@ class Case:
         self.model, network = Toy(), Network()
         self.problem = [tensor[1:] for tensor in make_problem()]
         family = Categorical(enumerate=False)
-        self.guide = AttentionGuide(self.model, family if posterior == "prior" else Amortised(network, family))
+        self.guide = AttentionGuide(self.model, family if posterior == "prior" else Amortized(network, family))
         self.parameters = list(self.model.parameters())
         keys, queries, _, mask, _ = self.problem
         log_p = self.model.scores(keys, queries).squeeze(-2).masked_fill(~mask[:, None], NEVER).log_softmax(-1)
@@ -176,7 +176,7 @@ class Later(nn.Module):
 def test_a_kl_that_depends_on_a_draw_is_part_of_its_reward(baseline):
     """Without observations the loss is the expected KL of the second site, whose gradient is known by hand."""
     model, kls, loss = Chain(), [], 0
-    families = {"first": Categorical(enumerate=False), "second": Amortised(Later(model), Categorical(enumerate=False))}
+    families = {"first": Categorical(enumerate=False), "second": Amortized(Later(model), Categorical(enumerate=False))}
     guide, elbo = AttentionGuide(model, families), ScoreFunctionELBO(baseline=baseline)
     q = torch.distributions.Categorical(logits=model.scores)
     for key, value in enumerate((0.5, -1.0)):
@@ -259,7 +259,7 @@ def test_the_bound_is_tight_at_the_posterior(objective):
         def forward(self, *problem):
             return sum(log_factors(model, problem)).unsqueeze(-2)
 
-    guide = AttentionGuide(model, Amortised(Posterior(), Categorical(enumerate=False)))
+    guide = AttentionGuide(model, Amortized(Posterior(), Categorical(enumerate=False)))
     elbo = ImportanceELBO(3, objective, max_plate_nesting=2)
     assert elbo.loss(model, guide, *problem) == pytest.approx(-brute_force_evidence(model, problem).item(), rel=1e-12)
     assert model.calls == 1
@@ -336,13 +336,13 @@ def test_trains_by_svi(family, elbo):
     problem = make_problem()
     torch.manual_seed(0)
     model, network = Toy(DirichletPrior if isinstance(family, Dirichlet) else AlignmentPrior), Network()
-    amortised = Amortised(network, family, warm_start=True)
-    svi = pyro.infer.SVI(model, AttentionGuide(model, amortised), pyro.optim.Adam({"lr": 0.02}), elbo)
+    amortized = Amortized(network, family, warm_start=True)
+    svi = pyro.infer.SVI(model, AttentionGuide(model, amortized), pyro.optim.Adam({"lr": 0.02}), elbo)
     before, losses = [parameter.clone() for parameter in network.parameters()], []
     for step in range(50):
         if step == 10:
             assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
-            amortised.warm_start = False
+            amortized.warm_start = False
         losses.append(svi.step(*problem))
     assert sum(losses[-15:]) < 0.9 * sum(losses[10:25])
     assert not any(torch.equal(a, b) for a, b in zip(before[::2], list(network.parameters())[::2], strict=True))

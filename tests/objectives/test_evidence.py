@@ -13,7 +13,7 @@ from pyro.infer import RenyiELBO
 from torch import nn
 
 from pyro_attention import (
-    Amortised,
+    Amortized,
     AttentionELBO,
     AttentionGuide,
     Dense,
@@ -70,7 +70,7 @@ class SeesY(nn.Module):
 def make(guide, items=3, copies=1):
     model = TwoKeys(items, copies)
     y = model.y.repeat(copies)
-    q = FromPrior() if guide == "prior" else Amortised(SeesY(y), LogNormal(0.8, learnable=True))
+    q = FromPrior() if guide == "prior" else Amortized(SeesY(y), LogNormal(0.8, learnable=True))
     return model, AttentionGuide(model, q)
 
 
@@ -100,13 +100,13 @@ def expected_bound(model, guide, draws, count):
     loc = scores - scale**2 / 2
     q_loc, q_scale = loc, scale
     family = guide.families[0]
-    if isinstance(family, Amortised):
+    if isinstance(family, Amortized):
         q_scale = family.family.log_value.exp()
         q_loc = family.network().double().log_softmax(-1).squeeze(-2) - q_scale**2 / 2
     noise, weights = nodes(2 * draws, count)
     value = q_loc + q_scale * noise.view(-1, draws, 1, 2)
     log_w = Normal(value.softmax(-1)[..., 1], NOISE).log_prob(Y.double())
-    if isinstance(family, Amortised):
+    if isinstance(family, Amortized):
         log_w = log_w + (Normal(loc, scale).log_prob(value) - Normal(q_loc, q_scale).log_prob(value)).sum(-1)
     bounds = log_w.logsumexp(1) - math.log(draws)
     return (weights[:, None] * bounds).sum()

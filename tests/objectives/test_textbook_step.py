@@ -151,7 +151,7 @@ def textbook_gat(family, weights, log_parameter, data, edges, valid, heads):
         context = node_sum(W.unsqueeze(-1) * z[source])
         x = (F.elu(context.flatten(1) + weights[f"{prefix}.bias"])) if i == 0 else context.mean(1)
     logits = x + weights["layers.1.bias"]
-    nll = F.cross_entropy(logits[data.labelled], data.labels[data.labelled], reduction="sum")
+    nll = F.cross_entropy(logits[data.labeled], data.labels[data.labeled], reduction="sum")
     return nll + KL_WEIGHT * kl
 
 
@@ -206,7 +206,7 @@ def test_edge_list_with_masked_self_loop_and_padding(family, padding):
     assert_same_step(
         model,
         make_family(family, torch.tensor(4.0)),
-        (data.features, graph, data.labels, data.labelled),
+        (data.features, graph, data.labels, data.labeled),
         lambda weights, log_parameter: textbook_gat(
             family, weights, log_parameter, data, edges, valid.unsqueeze(-1), heads=(3, 2)
         ),

@@ -26,7 +26,7 @@ def test_uniform_distribution(shape, dtype):
     if len(x) > 1000:
         assert_mean(x, 1 / 2)
         assert_mean((x - 0.5) ** 2, 1 / 12)
-        assert_mean((x[1:] - 0.5) * (x[:-1] - 0.5), 0)  # neighbours come from one 64-bit number
+        assert_mean((x[1:] - 0.5) * (x[:-1] - 0.5), 0)  # neighbors come from one 64-bit number
         assert_mean((x[2:] - 0.5) * (x[:-2] - 0.5), 0)
     assert stats.kstest(x.numpy(), stats.uniform.cdf).pvalue > 1e-4
     torch.manual_seed(3)

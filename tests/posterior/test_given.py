@@ -14,7 +14,7 @@ from torch import nn
 
 from pyro_attention import (
     AlignmentPrior,
-    Amortised,
+    Amortized,
     AttentionGuide,
     Dense,
     FixedGammaPrior,
@@ -54,7 +54,7 @@ class Tilted(nn.Module):
         return SCORES + (Y[:, None, None] - 0.5) * torch.tensor([-2.0, 2.0])
 
 
-GUIDES = {"prior": FromPrior(), "sees_y": Amortised(Tilted(), LogNormal(1.0)), "wide": LogNormal(1.3)}
+GUIDES = {"prior": FromPrior(), "sees_y": Amortized(Tilted(), LogNormal(1.0)), "wide": LogNormal(1.3)}
 
 
 def posterior_by_quadrature():

@@ -219,7 +219,7 @@ def _halves(labels: Tensor, seed: int) -> dict[str, Tensor]:
 
 @GRAPHS.register("digits")
 def read_digits(_: Path, split_seed: int) -> GraphData:
-    """scikit-learn's 1797 handwritten digits, each joined to its 10 nearest neighbours; needs no file.
+    """scikit-learn's 1797 handwritten digits, each joined to its 10 nearest neighbors; needs no file.
 
     The split is random: 20 nodes of a class for training, 500 for validation, the others for testing.
 
@@ -228,7 +228,7 @@ def read_digits(_: Path, split_seed: int) -> GraphData:
     """
     digits = load_digits()
     pixels, labels = torch.from_numpy(digits.data), torch.from_numpy(digits.target).long()
-    # Not scikit-learn's kneighbors_graph: it leaves the order of equally distant neighbours open. Distances
+    # Not scikit-learn's kneighbors_graph: it leaves the order of equally distant neighbors open. Distances
     # of whole-number pixels are exact in float64: with a stable sort every machine builds the same graph.
     nearest = torch.cdist(pixels, pixels).fill_diagonal_(torch.inf).argsort(dim=1, stable=True)[:, :10]
     edges = torch.stack([nearest.flatten(), torch.arange(len(labels)).repeat_interleave(10)])
@@ -243,7 +243,7 @@ def read_digits(_: Path, split_seed: int) -> GraphData:
 
 
 def read_heterophilous(root: Path, split_seed: int, *, name: str) -> GraphData:
-    """Graphs whose neighbours are often of other classes, with ten fixed splits, of which split_seed chooses one.
+    """Graphs whose neighbors are often of other classes, with ten fixed splits, of which split_seed chooses one.
 
     Read is heterophilous/NAME.npz, with masks [10, nodes]. A network on Minesweeper is judged by ROC AUC, because four
     of five nodes are no mine. The filtered versions of Chameleon and Squirrel have no duplicate nodes, which join
@@ -322,7 +322,7 @@ def read_planetoid(folder: Path, name: str) -> GraphData:
 
     The nodes of allx come first, and of these as many as y has are for training, the next 500 (or what there is) for
     validation. Line i of test.index is the node of row i of tx. A node in none of these files has no features and no
-    label and is in no split. The keys of graph are nodes, its values lists of neighbours.
+    label and is in no split. The keys of graph are nodes, its values lists of neighbors.
 
     Source:
         https://github.com/kimiyoung/planetoid/tree/master/data; order of the nodes and validation set by Kipf and

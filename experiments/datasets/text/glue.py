@@ -17,7 +17,7 @@ HELD_OUT = 0.1  # of the training part, where the task has no other validation p
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledPairs:
+class LabeledPairs:
     """Sentences, or pairs of them, and their labels."""
 
     first: list[str]  # the sentences
@@ -27,10 +27,10 @@ class LabelledPairs:
     def __len__(self) -> int:
         return len(self.first)
 
-    def select(self, places: Tensor) -> "LabelledPairs":
+    def select(self, places: Tensor) -> "LabeledPairs":
         """Return the sentences at these places, in this order."""
         first, second = ([side[place] for place in places.tolist()] for side in (self.first, self.second or self.first))
-        return LabelledPairs(first, None if self.second is None else second, self.labels[places])
+        return LabeledPairs(first, None if self.second is None else second, self.labels[places])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ GLUE: dict[GlueName, GlueTask] = {
 CLASSES = GLUE["sst2"].classes
 
 
-def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[str, LabelledPairs]:
+def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[str, LabeledPairs]:
     """Load the parts "train", "val" and "test" of a task from the folder glue/ .
 
     Labels of GLUE's own test parts are not public. So the test part of RTE and CoLA is their development part, that
@@ -109,7 +109,7 @@ def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[st
     return {part: found[part] for part in SPLITS}
 
 
-def load_sst2(*, train: int = 10_000, data_root: Path | str | None = None) -> dict[str, LabelledPairs]:
+def load_sst2(*, train: int = 10_000, data_root: Path | str | None = None) -> dict[str, LabeledPairs]:
     """Load film reviews, SST-2, from train.tsv and dev.tsv of GLUE, sentences in small letters.
 
     The training part holds sentences and phrases of them; there are `train` at most, the same ones in every run. GLUE
@@ -124,11 +124,11 @@ def load_sst2(*, train: int = 10_000, data_root: Path | str | None = None) -> di
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))[:train]
     places = torch.arange(len(dev))
     parts = whole.select(order), dev.select(places[::2]), dev.select(places[1::2])
-    texts = (LabelledPairs([sentence.lower() for sentence in part.first], None, part.labels) for part in parts)
+    texts = (LabeledPairs([sentence.lower() for sentence in part.first], None, part.labels) for part in parts)
     return dict(zip(SPLITS, texts, strict=True))
 
 
-def read_part(task: GlueTask, path: Path) -> LabelledPairs:
+def read_part(task: GlueTask, path: Path) -> LabeledPairs:
     """One part of a task, from one file or from several."""
     paths = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}_part[0-9]{path.suffix}"))
     if not paths:
@@ -151,4 +151,4 @@ def read_part(task: GlueTask, path: Path) -> LabelledPairs:
                 rows.append((first, second, label))
     firsts, seconds, labels = map(list, zip(*rows, strict=True))
     kind = torch.float32 if task.regression else torch.int64
-    return LabelledPairs(firsts, None if task.second is None else seconds, torch.tensor(labels, dtype=kind))
+    return LabeledPairs(firsts, None if task.second is None else seconds, torch.tensor(labels, dtype=kind))

@@ -32,15 +32,15 @@ class ParallelReader:
 
     read: Reader
     languages: tuple[str, ...]
-    tokenised: bool = False
+    tokenized: bool = False
 
 
 PARALLEL: Registry[ParallelReader] = Registry("parallel text")
 
 
-def _register(name: str, *languages: str, tokenised: bool = False) -> Callable[[Reader], Reader]:
+def _register(name: str, *languages: str, tokenized: bool = False) -> Callable[[Reader], Reader]:
     def register(read: Reader) -> Reader:
-        PARALLEL.register(name)(ParallelReader(read, languages, tokenised))
+        PARALLEL.register(name)(ParallelReader(read, languages, tokenized))
         return read
 
     return register
@@ -63,7 +63,7 @@ def load_parallel(
     return reader.read(data_folder(data_root), split, (source, target), Rules(**rules))
 
 
-@_register("toy", "de", "en", tokenised=True)
+@_register("toy", "de", "en", tokenized=True)
 def read_toy(_: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
     """The embedded corpus, with gold alignments; needs no file. Of the rules only small letters count."""
     text = toy_corpus()[split]
@@ -95,9 +95,9 @@ def read_multi30k(root: Path, split: str, languages: tuple[str, str], rules: Rul
     return read_parallel(source, target, languages=languages, name="multi30k", **rules._asdict())
 
 
-@_register("iwslt14", "de", "en", tokenised=True)
+@_register("iwslt14", "de", "en", tokenized=True)
 def read_iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """IWSLT14: TED talks, tokenised and in small letters, as fairseq's prepare-iwslt14.sh writes them.
+    """IWSLT14: TED talks, tokenized and in small letters, as fairseq's prepare-iwslt14.sh writes them.
 
     They lie in iwslt14-de-en. Joints of word pieces ("@@ ") are undone. Where train.* is missing but the samples
     lowres_train_v1.bpe.* and lowres_train_v2.bpe.* are there, these are the training split and the name is
@@ -148,12 +148,12 @@ def _distinct(samples: list[ParallelText], held_out: list[ParallelText], *, name
     return ParallelText(first, second, name, samples[0].languages, skipped=dict(skipped))
 
 
-@_register("ted", "de", "en", tokenised=True)
+@_register("ted", "de", "en", tokenized=True)
 def read_ted(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
     """TED talks where the whole training text of IWSLT14 is missing: what there is of it, and further pairs.
 
     The training text is that of `iwslt14` (its samples, where it has no other) and the pairs of ted-de-en-extra,
-    train.de and train.en, tokenised and in small letters as those are and perhaps packed as .gz: without repeated
+    train.de and train.en, tokenized and in small letters as those are and perhaps packed as .gz: without repeated
     pairs, without pairs that share a side with held-out text, and without pairs in which words were replaced by gaps,
     <S_3> in German and <T_3> in English. About half of the further pairs have such gaps; a network would learn to write
     them.
@@ -227,7 +227,7 @@ def _letters(text: bytes) -> str:
 # Texts with hand-aligned gold links to test on
 
 
-@_register("europarl_de_en", "de", "en", tokenised=True)
+@_register("europarl_de_en", "de", "en", tokenized=True)
 def read_europarl(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
     """Europarl, in europarl-de-en: speeches in the European Parliament, and 100 hand-aligned pairs.
 
@@ -258,7 +258,7 @@ NOVELS = {  # folder, and the names of the French and the English text
 }
 
 
-@_register("hansards_fr_en", "fr", "en", tokenised=True)
+@_register("hansards_fr_en", "fr", "en", tokenized=True)
 def read_hansards(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
     """Hansards of Canada, in hansards-fr-en (train and dev); the test split are the hand-aligned novels of Alibi.
 

@@ -21,7 +21,7 @@ _CLITICS = {"en": r"(?<=\w)'(?:s|d|m|t|ll|re|ve)\b|", "fr": r"\w+(?:-\w+)*'(?=\w
 def divide_words(text: str, rule: WordRule) -> str:
     """Return a sentence with a blank between every two words; punctuation marks are words.
 
-    "none" takes the words that are there, between blanks: for text that is tokenised already. "nltk" is the rule of
+    "none" takes the words that are there, between blanks: for text that is tokenized already. "nltk" is the rule of
     NLTK's `NLTKWordTokenizer`: marks and the full stop at the end of the sentence are split off ("z.B." and "3.5" are
     left whole), straight double quotes become `` and '', and English contractions are divided ("do n't").
     """

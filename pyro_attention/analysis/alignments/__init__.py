@@ -1,1 +1,1 @@
-"""Alignments: scores, uncertainty, symmetrisation, word pieces, files."""
+"""Alignments: scores, uncertainty, symmetrization, word pieces, files."""

@@ -14,13 +14,13 @@ from pyro_attention.analysis.inputs import check_choice
 __all__ = [
     "AlignmentScores",
     "GoldAlignment",
-    "SymmetriseMethod",
+    "SymmetrizeMethod",
     "agreement",
     "alignment_error_rate",
     "read_naacl",
     "read_pharaoh",
     "read_sentences",
-    "symmetrise",
+    "symmetrize",
     "write_pharaoh",
 ]
 
@@ -28,9 +28,9 @@ _Links = tuple[set[Link], set[Link]]  # sure and possible ones
 
 _LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})", re.ASCII)
 _COLUMNS = re.compile(r"\s*(\S+)\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+\d+(?:\.\d*)?)?\s*", re.ASCII)
-SymmetriseMethod = Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"]
+SymmetrizeMethod = Literal["intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"]
 
-_NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+_NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def agreement(first: Sequence[Alignment], second: Sequence[Alignment]) -> float:
     return 2 * sum(len(a.links & b.links) for a, b in pairs) / total if total else 1.0
 
 
-def symmetrise(forward: Alignment, backward: Alignment, *, method: SymmetriseMethod) -> Alignment:
+def symmetrize(forward: Alignment, backward: Alignment, *, method: SymmetrizeMethod) -> Alignment:
     r"""Combine the alignments of two directions, :math:`F \cap B \subseteq A \subseteq F \cup B`.
 
     ``grow-diag`` starts from the intersection and adds, until nothing changes, links of the union that touch a link
@@ -208,7 +208,7 @@ def symmetrise(forward: Alignment, backward: Alignment, *, method: SymmetriseMet
         >>> forward = Alignment(frozenset({(0, 0), (0, 1), (2, 2)}), 4, 4)
         >>> backward = Alignment(frozenset({(0, 0), (2, 3), (3, 1)}), 4, 4)
         >>> for method in ("intersection", "grow-diag", "grow-diag-final-and", "grow-diag-final"):
-        ...     print(symmetrise(forward, backward, method=method))
+        ...     print(symmetrize(forward, backward, method=method))
         0-0
         0-0 0-1
         0-0 0-1 2-2
@@ -217,7 +217,7 @@ def symmetrise(forward: Alignment, backward: Alignment, *, method: SymmetriseMet
     Source: Koehn, Och and Marcu (2003), Statistical Phrase-Based Translation; Koehn et al. (2005), Edinburgh System
     Description for the 2005 IWSLT Speech Translation Evaluation.
     """
-    check_choice("method", method, SymmetriseMethod)
+    check_choice("method", method, SymmetrizeMethod)
     sizes, others = ((a.num_source, a.num_target) for a in (forward, backward))
     if sizes != others:
         raise ValueError(
@@ -249,12 +249,12 @@ def _taken(link: Link, links: set[Link]) -> tuple[bool, bool]:
 
 
 def _grown(common: frozenset[Link], union: frozenset[Link]) -> set[Link]:
-    """Links and their neighbours in the union that have a free word, until nothing changes."""
+    """Links and their neighbors in the union that have a free word, until nothing changes."""
     links, before = set(common), -1
     while before < len(links):
         before = len(links)
         for source, target in _by_target(union):
-            for down, right in _NEIGHBOURS if (source, target) in links else ():
+            for down, right in _NEIGHBORS if (source, target) in links else ():
                 near = (source + right, target + down)
                 if near in union and near not in links and not all(_taken(near, links)):
                     links.add(near)

@@ -282,7 +282,7 @@ def merge_pieces(
     *,
     source: Sequence[int | None],
     target: Sequence[int | None],
-    renormalise: bool = False,
+    renormalize: bool = False,
 ) -> Tensor:
     r"""Attention between words, :math:`W_{ji} = \frac{1}{|T_j|} \sum_{t \in T_j} \sum_{s \in S_i} w_{ts}`.
 
@@ -294,7 +294,7 @@ def merge_pieces(
         weights: Between pieces, ``[..., M, N]``: one sentence pair, in front of it samples or heads.
         source: Word of each source piece, counted from 0, or None.
         target: Word of each target piece.
-        renormalise: Divide the merged rows by their sums, so that none of their weight is missing.
+        renormalize: Divide the merged rows by their sums, so that none of their weight is missing.
 
     Returns:
         ``[..., target words, source words]``, in at least float32, of as many words as the maps have; zero in the rows
@@ -308,7 +308,7 @@ def merge_pieces(
         >>> weights = torch.tensor([[0.2, 0.6, 0.1, 0.1], [0.0, 0.4, 0.4, 0.2]])
         >>> merge_pieces(weights, source=[0, 0, 1, None], target=[0, 0])
         tensor([[0.6000, 0.2500]])
-        >>> merge_pieces(weights, source=[0, 0, 1, None], target=[0, 0], renormalise=True)
+        >>> merge_pieces(weights, source=[0, 0, 1, None], target=[0, 0], renormalize=True)
         tensor([[0.7059, 0.2941]])
     """
     check_floats("weights", weights)
@@ -319,7 +319,7 @@ def merge_pieces(
     rows = _members("target", target, weights.size(-2)).to(weights)
     means = rows / rows.sum(0).clamp_min(1.0)
     merged = means.mT @ weights @ columns
-    if not renormalise:
+    if not renormalize:
         return merged
     sums = merged.sum(-1, keepdim=True)
     return merged / sums.masked_fill(sums == 0, 1.0)

@@ -4,7 +4,7 @@ Under a guide of ``model.generate`` every step is a call: each new token draws i
 keys and values are cached as they were drawn before. Outside Pyro ``generate`` is deterministic as ever.
 
 Likelihoods: classes are Categorical, several labels Bernoulli, numbers Normal with a standard deviation of 1 (so
-standardise them), tokens Categorical without those labelled -100, and the two ends of an answer Categorical each.
+standardise them), tokens Categorical without those labeled -100, and the two ends of an answer Categorical each.
 
 Gradient checkpointing is refused at the backward pass: it would draw the weights anew.
 """

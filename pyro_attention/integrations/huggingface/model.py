@@ -178,12 +178,12 @@ def _choice(output: Any, labels: Mapping[str, Tensor]) -> None:
 
 
 def _tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
-    """One class a position; positions labelled -100 do not count."""
+    """One class a position; positions labeled -100 do not count."""
     _positions(output.logits, labels["labels"])
 
 
 def _next_tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
-    """The next token of every position; those labelled -100 do not count."""
+    """The next token of every position; those labeled -100 do not count."""
     _positions(output.logits[:, :-1], labels["labels"][:, 1:])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def write_splits(path: Path, *, classes: int = 2, splits: int = 2, **changes: Any) -> Path:
-    """Write a ring of 40 nodes, most of whose neighbours are of another class, with as many splits."""
+    """Write a ring of 40 nodes, most of whose neighbors are of another class, with as many splits."""
     nodes = 40
     generator = np.random.default_rng(0)
     labels = np.arange(nodes) % classes

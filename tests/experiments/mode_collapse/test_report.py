@@ -8,13 +8,13 @@ import torch
 from experiments.harness.folder import read_metrics
 from experiments.mode_collapse import report as mode_collapse
 from experiments.mode_collapse.config import ModeCollapseConfig
-from experiments.mode_collapse.report import centre_distances, clusters, next_distance, run, trajectory
+from experiments.mode_collapse.report import center_distances, clusters, next_distance, run, trajectory
 from experiments.report.report import read_results
 
 
 def distances(attention, sizes, distance, *, steps=1, dim=1, deviation=0.0, seed=0):
     points = clusters(sizes, distance, dim=dim, deviation=deviation)
-    return centre_distances(trajectory(points, attention, steps=steps, seed=seed), sizes[0]).tolist()
+    return center_distances(trajectory(points, attention, steps=steps, seed=seed), sizes[0]).tolist()
 
 
 @pytest.mark.parametrize(("sizes", "distance"), [((5, 5), 0.5), ((30, 3), 2.0), ((7, 20), 3.0)], ids=str)

@@ -95,7 +95,7 @@ def test_gold_links_that_do_not_fit_leave_the_results_of_before(align, text, tmp
 
 def test_probabilities_of_both_directions(align, translation_run, reverse_run, tmp_path, capsys):
     """The table has the product by which the links were chosen."""
-    assert align("--reverse", reverse_run, "--symmetrise", "product", "--threshold", "0.02", "--table") == 0
+    assert align("--reverse", reverse_run, "--symmetrize", "product", "--threshold", "0.02", "--table") == 0
     table = table_of(tmp_path / "out")
     assert {row["link"] for row in table} == {"0", "1"}
     for row in table:

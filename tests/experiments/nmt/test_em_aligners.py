@@ -17,7 +17,7 @@ PAIRS = [
 
 
 def words(count, start=0):
-    """A text that keeps the order: word i stands for word i, with neighbours by chance."""
+    """A text that keeps the order: word i stands for word i, with neighbors by chance."""
     generator = random.Random(start)
     found = []
     for _ in range(count):
@@ -57,7 +57,7 @@ def test_the_strength_of_the_diagonal_is_the_best_one():
     generator = random.Random(0)
     pairs = []
     for source, target in words(150):
-        for place in range(len(target) - 1):  # some neighbours change places
+        for place in range(len(target) - 1):  # some neighbors change places
             if generator.random() < 0.4:
                 target[place], target[place + 1] = target[place + 1], target[place]
         pairs.append((source, target))

@@ -68,7 +68,7 @@ def test_schemes_train_and_evaluate(guide, options, tmp_path):
     assert 1 < metrics["test_ppl"] < 400
     assert 0 <= metrics["test_entropy"] <= math.log(100)
     assert metrics["updates"] == config.max_epochs * SIZES["train"] / TINY["batch_size"]
-    assert (metrics["parameters"] > metrics["network_parameters"]) == build_scheme(guide).amortised
+    assert (metrics["parameters"] > metrics["network_parameters"]) == build_scheme(guide).amortized
     assert len((config.out / "translations.txt").read_text().splitlines()) == SIZES["test"]
     # the same numbers from the checkpoint
     trained = load_trained(config.out)
@@ -89,7 +89,7 @@ def test_schemes_train_and_evaluate(guide, options, tmp_path):
     [
         ({"guide": "soft", "prior_from": "place"}, "guide soft does not go with prior_from place"),
         ({"hidden": 10, "init_from": True}, "give both runs the same sizes"),
-        ({"dataset": "toy", "tokenize": "nltk"}, "toy is tokenised already; leave out --tokenize nltk"),
+        ({"dataset": "toy", "tokenize": "nltk"}, "toy is tokenized already; leave out --tokenize nltk"),
     ],
 )
 def test_what_does_not_go_together(options, message, translation_run, tmp_path):

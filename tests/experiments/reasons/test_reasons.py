@@ -12,15 +12,15 @@ from experiments.reasons.report import reason_scores
 from pyro_attention import AlignmentPrior, Marginal, exact_alignments
 
 
-def test_a_node_has_the_class_of_its_one_neighbour_of_the_kind_that_it_asks_for(monkeypatch):
+def test_a_node_has_the_class_of_its_one_neighbor_of_the_kind_that_it_asks_for(monkeypatch):
     monkeypatch.setattr(edges, "NOISE", {"kind": 0.0, "class": 0.0})
     data = edges.make_graph(100, flipped=0.0, seed=0)
     kinds, classes = data.x[:, : edges.WIDTH].argmax(-1), data.x[:, edges.WIDTH : 2 * edges.WIDTH].argmax(-1)
-    asked, sources = data.x[:, 2 * edges.WIDTH :].argmax(-1), data.edges[0].view(100, edges.NEIGHBOURS)
-    assert torch.equal(kinds[sources] == asked.unsqueeze(-1), one_hot(data.cause, edges.NEIGHBOURS).bool())
+    asked, sources = data.x[:, 2 * edges.WIDTH :].argmax(-1), data.edges[0].view(100, edges.NEIGHBORS)
+    assert torch.equal(kinds[sources] == asked.unsqueeze(-1), one_hot(data.cause, edges.NEIGHBORS).bool())
     cause = sources.gather(-1, data.cause.unsqueeze(-1)).squeeze(-1)
     assert torch.equal(data.y, classes[cause])
-    assert all(len(set(row)) == edges.NEIGHBOURS for row in sources.tolist())
+    assert all(len(set(row)) == edges.NEIGHBORS for row in sources.tolist())
     flipped = edges.make_graph(1000, flipped=0.5, seed=0).y != edges.make_graph(1000, flipped=0.0, seed=0).y
     assert flipped.float().mean() == pytest.approx(0.5 * 0.8, abs=0.06)  # a class that is drawn anew may be the same
 

@@ -1,4 +1,4 @@
-"""Amortised: a posterior family whose scores come from an inference network."""
+"""Amortized: a posterior family whose scores come from an inference network."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import nn
 from pyro_attention._checks import check_kind
 from pyro_attention.families.base import Family
 
-__all__ = ["Amortised"]
+__all__ = ["Amortized"]
 
 
-class Amortised(Family):
+class Amortized(Family):
     r"""A family whose scores come from an inference network instead of the attention layer.
 
     The network is called with the arguments of the model and returns scores of the shape of the layer's own; it may
@@ -34,7 +34,7 @@ class Amortised(Family):
 
     Example:
         >>> from pyro_attention import Categorical
-        >>> Amortised(nn.Linear(3, 3), Categorical()).kind
+        >>> Amortized(nn.Linear(3, 3), Categorical()).kind
         'alignment'
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.2; algorithm 2 (warm start).
