@@ -10,6 +10,7 @@ from guides.inference_network import AnswerNetwork
 from models.vqa import MCAN, BottomUp, MCANSizes, MultiView
 from pyro_attention import (
     AlignmentELBO,
+    AlignmentPrior,
     Amortized,
     AttentionELBO,
     AttentionGuide,
@@ -22,6 +23,7 @@ from pyro_attention import (
     Soft,
     Softmax,
 )
+from pyro_attention.families.sparse import SparseAlignmentPrior
 from tests.helpers import assert_mean
 
 WORDS, FEATURES, ANSWERS = 9, 5, 4
@@ -143,6 +145,15 @@ def test_the_marginal_is_the_sum_over_regions():
     evidence = -AlignmentELBO(max_plate_nesting=1).loss(model, AttentionGuide(model, Marginal()), *arguments)
     expected = sum((p + f).logsumexp(-1) for p, f in region_log_probs(model, *arguments))
     assert evidence == pytest.approx(expected.item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("prior", [AlignmentPrior, SparseAlignmentPrior])
+def test_the_mixture_has_the_evidence_of_every_answer(prior):
+    model, arguments = make(BottomUp, prior=prior()), (*questions(), torch.tensor([2, 0, 3]))
+    mixture = model.mixture(*arguments[:-1])
+    torch.testing.assert_close(mixture.logsumexp(-1), torch.zeros(3).double())
+    evidence = -AlignmentELBO(max_plate_nesting=1).loss(model, AttentionGuide(model, Marginal()), *arguments)
+    assert evidence == pytest.approx(mixture.gather(1, arguments[-1][:, None]).sum().item(), rel=1e-10)
 
 
 def answer_network(model):
