@@ -18,6 +18,10 @@ __all__ = ["main"]
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _SHOWN = 200  # pairs on a page
+_LEAD = (
+    "Point at a word, or move to it with the Tab and arrow keys: the stronger the color of a word of the other language, the "
+    "more probable is it that one translates the other."
+)
 _SECONDS = 0.0025  # of a pair with 25 words on each side, on one core
 
 
@@ -239,14 +243,15 @@ def _page(path: Path, pairs: list[AlignedPair]) -> None:
         AlignmentView(title=str(number), source=pair.source, target=pair.target, posterior=pair.links)
         for number, pair in enumerate(shown, 1)
     ]
-    write_viewer(path, views, title=f"Probabilities of links, {path.stem}")
+    write_viewer(path, views, title=f"Probabilities of links: {path.stem}", text=_LEAD)
 
 
 def _show_doubtful(pairs: list[AlignedPair], count: int) -> None:
     """The pairs whose words are least certain on average."""
     whole = [(pair.certainty.mean().item(), number, pair) for number, pair in enumerate(pairs, 1) if pair.links.numel()]
     for certainty, number, pair in sorted(whole, key=lambda one: one[0])[:count]:
-        print(f"line {number}, mean probability {certainty:.2f}: {' '.join(pair.source)} ||| {' '.join(pair.target)}")
+        words = " ||| ".join(map(" ".join, (pair.source, pair.target)))
+        print(f"line {number}, mean probability of the best links {certainty:.2f}: {words}")
 
 
 if __name__ == "__main__":

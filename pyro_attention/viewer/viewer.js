@@ -43,6 +43,7 @@
 
   const prepareList = () => {
     const known = (name) => index.views.some((view) => view[name] !== null);
+    part("colors").parentElement.hidden = !known("width"); // weights that are known have no interval
     for (const [name, text] of ORDERS) {
       if ((name === "width" || name === "difference") && !known(name)) continue;
       part("order").append(make("option", { value: name }, text));
