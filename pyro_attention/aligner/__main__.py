@@ -19,8 +19,8 @@ __all__ = ["main"]
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _SHOWN = 200  # pairs on a page
 _LEAD = (
-    "Point at a word, or move to it with the Tab and arrow keys: the stronger the color of a word of the other language, the "
-    "more probable is it that one translates the other."
+    "Point at a word, or move to it with the Tab and arrow keys: the stronger the color of a word of the other "
+    "language, the more probable is it that one translates the other."
 )
 _SECONDS = 0.0025  # of a pair with 25 words on each side, on one core
 
