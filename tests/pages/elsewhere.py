@@ -2,7 +2,6 @@
 
 __all__ = ["ELSEWHERE", "NOT_RUN"]
 
-ON_A_GPU = "tests/experiments/benchmarks/test_suite.py::test_fused_attention_on_a_gpu"
 INSTALLED = "tests/test_wheel.py::test_wheel_holds_only_the_library_and_imports_without_extras"
 DASK = "a test starts a cluster from Python and trains on it"
 CI = ".github/workflows/ci.yml::make "
@@ -15,7 +14,6 @@ ELSEWHERE: dict[str, str] = {
     "make docs": f"{CI}docs",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
-    "python -m experiments.benchmarks --name fused_attention": ON_A_GPU,
     "python -m experiments.benchmarks gpu": "tests/experiments/benchmarks/test_suite.py::test_command_of_a_gpu",
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
