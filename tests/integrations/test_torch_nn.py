@@ -89,7 +89,7 @@ def in_plate(model):
 
 
 def assert_same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=5e-6)  # float32, whose last bits differ between processors
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=5e-6)  # last bits of float32
 
 
 def weights(module):

@@ -90,6 +90,9 @@ STUDIES = (
      f"{CAPTIONED} --rows [WC] --batch-size 8 --size 64 --encoder-weights mobilenet_v2_imagenet.safetensors"),
     (f"{CAPTIONING} table kl-estimators", f"{SCENES} --rows [soft,weibull]"),
     (f"{VQA} table vqa-digits", f"{QUESTIONS} --rows [soft,WC]"),
+    (f"""{CAPTIONING} table flickr8k --rows '["soft", "WC", "evidence"]' --beam 1 --encoder-weights """
+     "mobilenet_v2_imagenet.safetensors --images 600 --max-epochs 10 --num-samples 4",
+     f"{CAPTIONED} --rows [soft,evidence] --batch-size 8 --size 64"),
     (f"{VQA} table vqa-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
     (f"{VQA} table vqa-alignments-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
     (f"""{VQA} table vqa-daquar --rows '["soft", "question only"]'""", f"{QUESTIONS} --encoder own --encoder-epochs 1"),
@@ -187,12 +190,12 @@ CHAINS: dict[str, list[Step]] = {
              run_files("RUN")),
     ],
     "questions about digits": [
-        Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress", drawn("RUN")),
+        Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress", run_files("RUN")),
         Step(f'{VQA} ask RUN "what digit is left of the seven" --place 3', "", ("RUN/figures/asked.png",),
              ("probability",)),
     ],
     "questions about a photograph": [
-        Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress --dataset daquar --encoder-epochs 1", drawn("RUN")),
+        Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress --dataset daquar --encoder-epochs 1", run_files("RUN")),
         Step(f'{VQA} ask RUN "what is on the desk" --photo my.jpg', "", ("RUN/figures/asked.png",), ("probability",)),
     ],
     "cora": [
