@@ -26,7 +26,7 @@ class CoverageConfig(TrainingOptions):
         draws: Of the evidence.
         noise: Standard deviation of an observation: known, one that is learned, or a network of the query.
         dropout: Of the projected queries and keys.
-        members: Networks of an ensemble.
+        members: Networks of an ensemble, in ignorance each trained on a bootstrap sample of the items.
         laplace: Count with a Laplace approximation of the queries' projection, too.
         batch_size: Items of a batch.
         repeats: Passes over the items in an epoch.

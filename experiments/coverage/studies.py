@@ -79,13 +79,16 @@ IGNORANCE = Study(
         "W = softmax(q'Mk) over 6 keys, M of 4 x 4 normal entries of standard deviation .5, without noise; y = W V + "
         ".5 noise in 3 dimensions, the noise known; 2 000 test items. M is trained by 300 steps of Adam on all items, "
         "with a standard normal prior, which is twice as wide as the truth. ScorePosterior: Laplace over the 16 "
-        "numbers. Coverage: share of true weights inside the equal-tailed 90 % interval of draws that have not seen y. "
+        "numbers. Ensemble: each network on a bootstrap sample of the items. Temperature: of the noise, by validation "
+        "items. Coverage: share of true weights inside the equal-tailed 90 % interval of draws that have not seen y. "
         "Error given y: with draws weighted by the likelihood. Each seed has its M."
     ),
     task=TASK,
     row="attention",
     rows={
         "soft": {"objective": "soft", "laplace": True},
+        "MC dropout": {"objective": "soft", "dropout": 0.1},
+        "ensemble of five": {"objective": "soft", "members": 5},
         "ELBO, Weibull k = 10, KL .001": {"objective": "elbo", "kl_weight": 1e-3, **_FIXED},
     },
     options={
@@ -98,8 +101,8 @@ IGNORANCE = Study(
     },
     levels={str(count): {"items": count} for count in (30, 100, 300, 1000, 5000)},
     axis="items",
-    shows={"soft, ScorePosterior": "soft"},
-    kinds={"soft, ScorePosterior": "laplace"},
+    shows={"soft, temperature": "soft", "soft, ScorePosterior": "soft"},
+    kinds={"MC dropout": "dropout", "soft, temperature": "scaled", "soft, ScorePosterior": "laplace"},
     seeds=24,
     columns=COLUMNS,
     more=WIDTHS,

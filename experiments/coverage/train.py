@@ -59,6 +59,10 @@ class Items(NamedTuple):
     scores: Tensor  # [n, KEYS], true ones
     spread: Tensor  # [n], true standard deviation of log S
 
+    def chosen(self, index: Tensor) -> Items:
+        """Some of them."""
+        return Items(*(each[index] for each in self))
+
 
 def generate(config: CoverageConfig) -> dict[str, Items]:
     """Training, validation and test items of a problem, by the seed."""
@@ -195,7 +199,7 @@ class Batches:
         for _ in range(self.repeats):
             order = torch.randperm(count) if self.shuffle else torch.arange(count)
             for index in order.split(self.size):
-                yield tuple(each[index] for each in self.items[:4])
+                yield self.items.chosen(index)[:4]
 
 
 class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
@@ -218,12 +222,15 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
 
     def fit(self, trained: TrainedCoverage, data: dict[str, Items], folder: Path) -> Fitted:
         config = trained.config
-        train, val = (
-            Batches(data["train"], config.batch_size, shuffle=True, repeats=config.repeats),
-            Batches(data["val"], 1000),
-        )
+        val = Batches(data["val"], 1000)
         found = []
         for member, module in enumerate(trained.modules):
+            items = data["train"]
+            if trained.others and config.toy == "ignorance":
+                # from any start they end at the same optimum: what differs has to be their items
+                generator = torch.Generator().manual_seed(1000 * member + config.seed)
+                items = items.chosen(torch.randint(config.items, (config.items,), generator=generator))
+            train = Batches(items, config.batch_size, shuffle=True, repeats=config.repeats)
             place = folder if member == 0 else folder / f"member-{member}"
             place.mkdir(parents=True, exist_ok=True)
             found.append(
@@ -249,7 +256,7 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
                 posterior = ScorePosterior(trained.model, "query.*", loss, batches)
                 metrics |= scores("laplace", test, *several(trained, test, posterior))
                 metrics |= scores("truth", test, *true_draws(test, NOISE[config.toy], config.num_samples))
-        if config.toy == "noise" and config.objective == "soft":
+        if config.objective == "soft":
             metrics |= _at_temperature(trained, data["val"], test, metrics)
         return {**metrics, "val_nll": fitted.history[fitted.best_epoch]["val_loss"]}
 
