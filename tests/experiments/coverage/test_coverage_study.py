@@ -50,3 +50,9 @@ def test_a_training_has_intervals_and_is_read_again(options, kind, tmp_path):
     assert metrics[f"{kind}_width"] > 0
     assert metrics.keys() <= CoverageTask().definitions(metrics).keys()
     assert run(CoverageTask(), CoverageConfig(out=tmp_path, resume=True, **TINY, **options)) == pytest.approx(metrics)
+
+
+def test_members_of_an_ensemble_know_other_items(tmp_path):
+    options = {**TINY, "batch_size": 200, "repeats": 200, "learning_rate": 0.05}
+    config = CoverageConfig(toy="ignorance", noise="known", objective="soft", members=2, out=tmp_path, **options)
+    assert run(CoverageTask(), config)["mean_width"] > 0.01  # on the same items they end at the same optimum
