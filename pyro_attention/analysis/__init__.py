@@ -28,7 +28,6 @@ from pyro_attention.analysis.alignments.weights import (
 )
 from pyro_attention.analysis.classification import (
     ClassificationScores,
-    PAvPU,
     SelectiveAccuracy,
     TemperatureScaling,
     UncertaintyDecomposition,
@@ -52,7 +51,6 @@ __all__ = [
     "CredibleIntervals",
     "EdgeIntervals",
     "GoldAlignment",
-    "PAvPU",
     "SelectiveAccuracy",
     "TemperatureScaling",
     "UncertaintyDecomposition",

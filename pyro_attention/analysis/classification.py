@@ -18,7 +18,6 @@ from pyro_attention.posterior.predictive import Prediction
 
 __all__ = [
     "ClassificationScores",
-    "PAvPU",
     "SelectiveAccuracy",
     "TemperatureScaling",
     "UncertaintyDecomposition",
@@ -152,42 +151,19 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
     return TemperatureScaling(math.exp(chosen))
 
 
-@dataclass(frozen=True)
-class PAvPU:
-    """Items by accuracy and certainty at a threshold.
-
-    Counts are whole numbers unless accuracies are soft: sums of ``a`` where they say accurate, of ``1 - a`` elsewhere.
-
-    Attributes:
-        threshold: An item is uncertain when its p-value exceeds it.
-        num_samples: Number of samples M of the test. Any gap becomes certain as it grows, so only results of one M
-            are comparable.
-        accurate_certain: Items accurate and certain.
-        accurate_uncertain: Items accurate and uncertain.
-        inaccurate_certain: Items inaccurate and certain.
-        inaccurate_uncertain: Items inaccurate and uncertain.
-    """
-
-    threshold: float
-    num_samples: int
-    accurate_certain: float
-    accurate_uncertain: float
-    inaccurate_certain: float
-    inaccurate_uncertain: float
-
-    @property
-    def pavpu(self) -> float:
+def pavpu(self) -> float:
         """Fraction of items accurate and certain, or inaccurate and uncertain; 0 to 1."""
         certain, uncertain = self.accurate_certain, self.inaccurate_uncertain
         return (certain + uncertain) / (certain + uncertain + self.accurate_uncertain + self.inaccurate_certain)
 
 
-def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.01, 0.05, 0.1)) -> dict[float, PAvPU]:
+def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.01, 0.05, 0.1)) -> dict[float, float]:
     r"""Patch accuracy versus patch uncertainty, :math:`\frac1N \sum_n a_n c_n + (1 - a_n)(1 - c_n)`.
 
     An item is certain, c = 1, when the p-value of a paired two-sided t-test, that the two classes of largest mean
-    probability score the same in the M samples, is at most the threshold. With identical samples every item without a
-    tie is certain, and PAvPU is the accuracy.
+    probability score the same in the M samples, is at most the threshold. Any gap becomes certain as M grows, so only
+    results of one M are comparable. With identical samples every item without a tie is certain, and PAvPU is the
+    accuracy.
 
     Args:
         logits: Samples ``[M, items, classes]``, at least two; of any noise. Logs of probabilities serve as well.
@@ -195,7 +171,7 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
         thresholds: Levels of the test, each between 0 and 1.
 
     Returns:
-        The result for each threshold.
+        The fraction of items accurate and certain, or inaccurate and uncertain, for each threshold; 0 to 1.
 
     Raises:
         ImportError: SciPy is not installed.
@@ -204,9 +180,8 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
 
     Example:
         >>> logits = torch.tensor([[[2.0, 0.0], [1.0, 0.0]], [[2.1, 0.0], [-0.8, 0.0]], [[1.9, 0.0], [0.1, 0.0]]])
-        >>> at = pavpu(logits, torch.tensor([True, True]))[0.05]
-        >>> at.pavpu, at.accurate_certain, at.accurate_uncertain
-        (0.5, 1.0, 1.0)
+        >>> pavpu(logits, torch.tensor([True, True]), thresholds=[0.05])
+        {0.05: 0.5}
 
     Source: Mukhoti and Gal (2018), Evaluating Bayesian Deep Learning Methods for Semantic Segmentation; the test is
     that of Fan et al. (2020), Bayesian Attention Modules.
@@ -215,12 +190,9 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
     accurate = _check_accuracy("accuracy", accuracy, len(p_values)).to(p_values.device)
     if not thresholds or not all(0 < threshold < 1 for threshold in thresholds):
         raise ValueError(f"thresholds is {tuple(thresholds)}, expected numbers between 0 and 1, such as 0.05")
-    results = {}
-    for threshold in thresholds:
-        uncertain = p_values > threshold
-        parts = [part[where].sum().item() for part in (accurate, 1 - accurate) for where in (~uncertain, uncertain)]
-        results[threshold] = PAvPU(threshold, len(logits), *parts)
-    return results
+    return {
+        threshold: accurate.where(p_values <= threshold, 1 - accurate).mean().item() for threshold in thresholds
+    }
 
 
 def _p_values(logits: Tensor) -> Tensor:
