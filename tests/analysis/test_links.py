@@ -41,9 +41,6 @@ def test_counts_are_summed_before_the_division():
     scores = alignment_error_rate(predicted, truth)
     assert scores.aer == pytest.approx(1 - (2 + 2) / (4 + 3))
     assert scores.num_sentences == 2
-    parts = [alignment_error_rate([a], [g]) for a, g in zip(predicted, truth, strict=True)]
-    assert parts[0] + parts[1] == scores
-    assert scores.aer != pytest.approx((parts[0].aer + parts[1].aer) / 2)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +182,9 @@ def test_wrong_files(read, text, options, message, tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: alignment_error_rate({"a": aligned("")}, {"b": gold("")}), "got 1 and 1 sentences, .*: a, b"),
-        (lambda: alignment_error_rate({"7": aligned("", 4, 3)}, {"7": gold("", "0-3")}),
-         r"sentence 7: gold link \(0, 3\) lies outside of the 4 source and 3 target"),
+        (lambda: alignment_error_rate([aligned("")], []), "predicted has 1 sentence pairs and gold 0"),
+        (lambda: alignment_error_rate([aligned("", 4, 3)], [gold("", "0-3")]),
+         r"sentence 0: gold link \(0, 3\) lies outside of the 4 source and 3 target"),
         (lambda: symmetrize(aligned("0-0", 3, 2), aligned("0-0", 2, 3), method="union"), "turn .* with .transposed"),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +66,7 @@ class GoldAlignment:
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """Counts of links over all sentence pairs, and what follows from them; counts may be added, ``first + second``.
+    """Counts of links over all sentence pairs, and what follows from them.
 
     Attributes:
         num_sentences: Number of sentence pairs.
@@ -104,24 +104,18 @@ class AlignmentScores:
         total = self.precision + self.recall
         return 2 * self.precision * self.recall / total if total else 0.0
 
-    def __add__(self, other: AlignmentScores) -> AlignmentScores:
-        return AlignmentScores(*(own + others for own, others in zip(astuple(self), astuple(other), strict=True)))
 
-
-def alignment_error_rate(
-    predicted: Mapping[str, Alignment] | Sequence[Alignment],
-    gold: Mapping[str, GoldAlignment] | Sequence[GoldAlignment],
-) -> AlignmentScores:
+def alignment_error_rate(predicted: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> AlignmentScores:
     r"""Score predicted links A, :math:`\mathrm{AER} = 1 - (|A \cap S| + |A \cap P|) / (|A| + |S|)`.
 
     The counts are summed over the sentence pairs before they are divided. Some report AER in percent.
 
     Args:
-        predicted: Alignments by sentence id, or in a sequence.
-        gold: Sure links S and possible links P of the same sentences, in the same form.
+        predicted: Alignments of sentence pairs.
+        gold: Sure links S and possible links P of the same sentence pairs.
 
     Raises:
-        ValueError: Other sentences in one than in the other, none at all, or a gold link outside of a sentence.
+        ValueError: Another number of sentence pairs in one than in the other, or a gold link outside of a sentence.
 
     Example:
         >>> gold = GoldAlignment(sure=frozenset({(0, 0), (1, 1)}), possible=frozenset({(2, 1)}))
@@ -131,39 +125,24 @@ def alignment_error_rate(
 
     Source: Och and Ney (2003), A Systematic Comparison of Various Statistical Alignment Models, section 5.1.
     """
-    scores = AlignmentScores(0, 0, 0, 0, 0)
-    for name, links, truth in _pairs(predicted, gold):
+    if len(predicted) != len(gold):
+        raise ValueError(f"predicted has {len(predicted)} sentence pairs and gold {len(gold)}, expected the same ones")
+    pairs = list(zip(predicted, gold, strict=True))
+    for place, (links, truth) in enumerate(pairs):
         for source, target in sorted(truth.possible):
             if not (0 <= source < links.num_source and 0 <= target < links.num_target):
                 raise ValueError(
-                    f"sentence {name}: gold link {(source, target)} lies outside of the {links.num_source} source and "
+                    f"sentence {place}: gold link {(source, target)} lies outside of the {links.num_source} source and "
                     f"{links.num_target} target words of the prediction, expected pairs (source, target) counted from "
                     f"0; look for swapped sides, pieces instead of words, or links counted from 1"
                 )
-        scores += AlignmentScores(
-            num_sentences=1,
-            num_predicted=len(links.links),
-            num_sure=len(truth.sure),
-            num_predicted_sure=len(links.links & truth.sure),
-            num_predicted_possible=len(links.links & truth.possible),
-        )
-    return scores
-
-
-def _pairs(
-    first: Mapping[str, Alignment] | Sequence[Alignment], second: Mapping[str, GoldAlignment] | Sequence[GoldAlignment]
-) -> Iterator[tuple[str, Alignment, GoldAlignment]]:
-    """Name, and what both hold for it."""
-    by_name = first if isinstance(first, Mapping) else {str(i): alignment for i, alignment in enumerate(first)}
-    others = second if isinstance(second, Mapping) else {str(i): alignment for i, alignment in enumerate(second)}
-    if by_name.keys() != others.keys() or not by_name:
-        differing = sorted(by_name.keys() ^ others.keys())
-        raise ValueError(
-            f"got {len(by_name)} and {len(others)} sentences, expected the same ones and at least one; "
-            f"{len(differing)} are in one of them only: {', '.join(map(str, differing[:5]))}"
-        )
-    for name, alignment in by_name.items():
-        yield name, alignment, others[name]
+    return AlignmentScores(
+        num_sentences=len(pairs),
+        num_predicted=sum(len(links.links) for links, _ in pairs),
+        num_sure=sum(len(truth.sure) for _, truth in pairs),
+        num_predicted_sure=sum(len(links.links & truth.sure) for links, truth in pairs),
+        num_predicted_possible=sum(len(links.links & truth.possible) for links, truth in pairs),
+    )
 
 
 def agreement(first: Sequence[Alignment], second: Sequence[Alignment]) -> float:
