@@ -16,7 +16,7 @@ from torch.distributions import constraints
 from pyro_attention._checks import as_float, broadcasts_to
 from pyro_attention.families.alignment import EnumeratedAlignment
 from pyro_attention.families.distribution import expand_shared
-from pyro_attention.ops.token_log_prob import chosen_slots, sample_tokens, summed_token_log_prob, token_log_prob
+from pyro_attention.ops.token_log_prob import chosen_slots, default_chunk_rows, summed_token_log_prob, token_log_prob
 
 __all__ = ["TokenLikelihood"]
 
@@ -175,19 +175,26 @@ class TokenLikelihood(TorchDistribution):
             )  # fmt: skip
         return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
 
+    @torch.no_grad()
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Independent ids, int64 of shape ``sample_shape + batch_shape``; logits in chunks here too."""
-        shape = torch.Size(sample_shape) + self.batch_shape
-        return sample_tokens(self.features, self.weight, self.bias, shape=shape, chunk_rows=self.chunk_rows)
+        shape, count = torch.Size(sample_shape) + self.batch_shape, math.prod(sample_shape)
+        rows = self.features.expand(*self.batch_shape, -1).reshape(-1, self.features.size(-1))
+        size = self.chunk_rows or default_chunk_rows(len(self.weight), device=rows.device)
+        drawn = [self._logits(part).exp().multinomial(count, replacement=True) for part in rows.split(size)]
+        return torch.cat(drawn).T.reshape(shape)
 
     @property
     def logits(self) -> Tensor:
         """Normalised log probabilities of all tokens, ``batch_shape + [V]``: this does hold them all at once."""
-        dtype = torch.promote_types(self.features.dtype, self.weight.dtype)
-        logits = as_float(torch.nn.functional.linear(self.features.to(dtype), self.weight.to(dtype)))
+        return self._logits(self.features).expand(*self.batch_shape, -1)
+
+    def _logits(self, features: Tensor) -> Tensor:
+        dtype = torch.promote_types(features.dtype, self.weight.dtype)
+        logits = as_float(torch.nn.functional.linear(features.to(dtype), self.weight.to(dtype)))
         if self.bias is not None:
             logits = logits + self.bias.to(logits.dtype)
-        return logits.log_softmax(-1).expand(*self.batch_shape, -1)
+        return logits.log_softmax(-1)
 
     def _check_token(self, token: Tensor) -> torch.Size:
         """Common shape of tokens and batch."""

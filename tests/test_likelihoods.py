@@ -70,10 +70,13 @@ def test_to_event_mask_and_expand(change):
 
 def test_sample_frequencies():
     likelihood, reference = both(random_features(2, 3), layer(), chunk_rows=4)
-    draws = likelihood.sample([10_000])
+    draws = likelihood.expand([2, 2, 3]).sample([10_000])
     counted = nn.functional.one_hot(draws, VOCABULARY).double().mean(0)
     error = (reference.probs * (1 - reference.probs) / len(draws)).sqrt()
     assert ((counted - reference.probs) / error).abs().max() < 4
+    # every repeat of a row is another draw
+    same, expected = (draws[:, 0] == draws[:, 1]).double().mean(0), reference.probs.square().sum(-1)
+    assert ((same - expected).abs() < 4 * (expected * (1 - expected) / len(draws)).sqrt()).all()
 
 
 @pytest.mark.parametrize("inside", [True, False])
