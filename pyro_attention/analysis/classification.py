@@ -151,12 +151,6 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
     return TemperatureScaling(math.exp(chosen))
 
 
-def pavpu(self) -> float:
-        """Fraction of items accurate and certain, or inaccurate and uncertain; 0 to 1."""
-        certain, uncertain = self.accurate_certain, self.inaccurate_uncertain
-        return (certain + uncertain) / (certain + uncertain + self.accurate_uncertain + self.inaccurate_certain)
-
-
 def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.01, 0.05, 0.1)) -> dict[float, float]:
     r"""Patch accuracy versus patch uncertainty, :math:`\frac1N \sum_n a_n c_n + (1 - a_n)(1 - c_n)`.
 
