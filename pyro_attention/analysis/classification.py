@@ -184,9 +184,7 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
     accurate = _check_accuracy("accuracy", accuracy, len(p_values)).to(p_values.device)
     if not thresholds or not all(0 < threshold < 1 for threshold in thresholds):
         raise ValueError(f"thresholds is {tuple(thresholds)}, expected numbers between 0 and 1, such as 0.05")
-    return {
-        threshold: accurate.where(p_values <= threshold, 1 - accurate).mean().item() for threshold in thresholds
-    }
+    return {threshold: accurate.where(p_values <= threshold, 1 - accurate).mean().item() for threshold in thresholds}
 
 
 def _p_values(logits: Tensor) -> Tensor:
