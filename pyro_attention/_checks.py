@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from fnmatch import fnmatchcase
 from numbers import Real
 from typing import Any
 
@@ -30,6 +32,18 @@ def check_positive(name: str, value: Tensor | float) -> None:
     good = (value > 0) & value.isfinite()
     if not good.all():
         raise ValueError(f"{name} has an entry {value[~good][0].item()}, expected positive finite numbers")
+
+
+def matching(name: str, patterns: str | Collection[str], known: Collection[str], *, of: str) -> list[str]:
+    """The known names that match a pattern, as in ``fnmatch``, in their order; ValueError where one matches none."""
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    if not known or not patterns:
+        raise ValueError(f"{name} are {len(patterns)} patterns for {len(known)} of {of}, expected at least one of each")
+    for pattern in patterns:
+        if not any(fnmatchcase(each, pattern) for each in known):
+            names = ", ".join(map(repr, list(known)[:50]))
+            raise ValueError(f"{name}: no {of} matches '{pattern}', expected patterns of names such as {names}")
+    return [each for each in known if any(fnmatchcase(each, pattern) for pattern in patterns)]
 
 
 def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:

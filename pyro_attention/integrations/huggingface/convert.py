@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyro_attention._checks import matching
 from pyro_attention.families.base import PRIORS
-from pyro_attention.integrations._sites import PriorFactory, make_prior, read_sites
+from pyro_attention.integrations._sites import PriorFactory, make_prior
 from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend, compact_mask
 from pyro_attention.integrations.huggingface.model import BayesianModel, Likelihood, bayesian_class
 from pyro_attention.integrations.huggingface.probe import difference, probe, probe_inputs
@@ -165,7 +166,7 @@ def _attach(
             f"that follows the interface, such as bert, roberta, gpt2, llama, bart, t5 or vit"
         )
     found = {path: module for path, module in model.named_modules() if module in calls}
-    paths = _site_paths(model, saved["sites"], found) if saved else read_sites(sites, found, of="attention module")
+    paths = _site_paths(model, saved["sites"], found) if saved else matching("sites", sites, found, of="attention")
     for path in paths:
         module, call = found[path], calls[found[path]]
         latent = SiteAttention(path, make_prior(prior, call.head_dim, site=path), self_attention=call.self_attention)
