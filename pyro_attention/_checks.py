@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase
+from importlib import import_module
 from numbers import Real
 from typing import Any
 
@@ -16,6 +17,14 @@ def as_float(value: Tensor | float) -> Tensor:
     """Value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
     tensor = torch.as_tensor(value)
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def optional(module: str, missing: str) -> Any:
+    """A module of a package that need not be installed; ImportError, which says what is missing and how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(missing) from error
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -21,15 +21,6 @@ from pyro_attention.ops.token_log_prob import chosen_slots, default_chunk_rows, 
 __all__ = ["TokenLikelihood"]
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
-class _Summed(NamedTuple):
-    """The sum that log probabilities are for."""
-
-    dim: int
-    log_weight: Tensor
-    evidence: bool
-    roulette: float
 
 
 class TokenLikelihood(TorchDistribution):
@@ -81,7 +72,8 @@ class TokenLikelihood(TorchDistribution):
             raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
         self._rows: Tensor | None = None
-        self._summed: _Summed | None = None
+        self._summed: EnumeratedAlignment | None = None  # what log probabilities are summed over
+        self._roulette = 0.0
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
@@ -135,7 +127,7 @@ class TokenLikelihood(TorchDistribution):
         new, one = self.where(reduce(torch.logical_and, wanted)), over[0]
         if len(over) > 1 or not broadcasts_to(one.log_prob.shape, self.batch_shape):
             return new
-        new._summed = _Summed(one.dim, one.log_prob, one.evidence, roulette)
+        new._summed, new._roulette = one, roulette
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -168,10 +160,10 @@ class TokenLikelihood(TorchDistribution):
         if self._summed is None:
             found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
         else:
-            log_weight = self._summed.log_weight.expand(shape).movedim(dim, -1).flatten(0, -2)
+            log_weight = self._summed.log_prob.expand(shape).movedim(dim, -1).flatten(0, -2)
             found = summed_token_log_prob(
                 features, self.weight, token, self.bias, slots=slots, ends=ends, log_weight=log_weight,
-                evidence=self._summed.evidence, roulette=self._summed.roulette, chunk_rows=self.chunk_rows,
+                evidence=self._summed.evidence, roulette=self._roulette, chunk_rows=self.chunk_rows,
             )  # fmt: skip
         return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
 

@@ -14,7 +14,6 @@ from pyro_attention.analysis.alignments.links import (
     read_pharaoh,
     read_sentences,
     symmetrize,
-    write_pharaoh,
 )
 from pyro_attention.analysis.alignments.weights import (
     Alignment,
@@ -77,5 +76,4 @@ __all__ = [
     "split_variance",
     "symmetrize",
     "word_map",
-    "write_pharaoh",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,6 @@ __all__ = [
     "read_pharaoh",
     "read_sentences",
     "symmetrize",
-    "write_pharaoh",
 ]
 
 _Links = tuple[set[Link], set[Link]]  # sure and possible ones
@@ -241,7 +240,7 @@ def _grown(common: frozenset[Link], union: frozenset[Link]) -> set[Link]:
 
 
 def read_pharaoh(path: str | Path, *, index: int = 0, target_first: bool = False) -> dict[str, GoldAlignment]:
-    r"""Read one sentence pair a line, ``i-j`` sure links and ``ipj`` possible ones.
+    r"""Read one sentence pair a line, ``i-j`` sure links and ``ipj`` possible ones, as ``str`` writes them.
 
     Args:
         path: The file, in UTF-8. Its lines may begin with an id and a tab.
@@ -323,30 +322,6 @@ def read_sentences(path: str | Path) -> dict[str, list[str]]:
         {'7': ['Das', 'stimmt', 'nicht', '!']}
     """
     return {name: text.split() for _, name, text in _named_lines(Path(path))}
-
-
-def write_pharaoh(
-    path: str | Path,
-    alignments: Mapping[str, Alignment | GoldAlignment] | Sequence[Alignment | GoldAlignment],
-) -> None:
-    r"""Write one sentence pair a line, links in order, ``i-j`` or ``ipj``; with an id and a tab for a mapping.
-
-    Args:
-        path: The file.
-        alignments: Alignments by sentence id, or in a sequence.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "links.txt")
-        >>> write_pharaoh(path, [Alignment(frozenset({(1, 0), (0, 2)}), 2, 3)])
-        >>> path.read_text()
-        '0-2 1-0\n'
-    """
-    if isinstance(alignments, Mapping):
-        lines = [f"{name}\t{alignment}\n" for name, alignment in alignments.items()]
-    else:
-        lines = [f"{alignment}\n" for alignment in alignments]
-    Path(path).write_text("".join(lines), encoding="utf-8")
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

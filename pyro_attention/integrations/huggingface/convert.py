@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import matching
+from pyro_attention._checks import matching, optional
 from pyro_attention.families.base import PRIORS
 from pyro_attention.integrations._sites import PriorFactory, make_prior
 from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend, compact_mask
@@ -179,12 +179,8 @@ def _attach(
 
 def _transformers() -> Any:
     """The package, in which the attention and mask functions are registered."""
-    try:
-        transformers = import_module("transformers")
-    except ImportError as error:
-        raise ImportError(
-            "pyro_attention.integrations.huggingface needs transformers: pip install 'pyro-attention[transformers]'"
-        ) from error
+    package = "pyro_attention.integrations.huggingface"
+    transformers = optional("transformers", f"{package} needs transformers: pip install 'pyro-attention[transformers]'")
     masking = import_module("transformers.masking_utils")
     transformers.AttentionInterface.register(NAME, attend)
     masking.AttentionMaskInterface.register(NAME, compact_mask)
