@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from fnmatch import fnmatchcase
-from importlib import import_module
 from numbers import Real
 from typing import Any
 
@@ -17,14 +14,6 @@ def as_float(value: Tensor | float) -> Tensor:
     """Value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
     tensor = torch.as_tensor(value)
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-
-
-def optional(module: str, missing: str) -> Any:
-    """A module of a package that need not be installed; ImportError, which says what is missing and how to get it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ImportError(missing) from error
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:
@@ -41,18 +30,6 @@ def check_positive(name: str, value: Tensor | float) -> None:
     good = (value > 0) & value.isfinite()
     if not good.all():
         raise ValueError(f"{name} has an entry {value[~good][0].item()}, expected positive finite numbers")
-
-
-def matching(name: str, patterns: str | Collection[str], known: Collection[str], *, of: str) -> list[str]:
-    """The known names that match a pattern, as in ``fnmatch``, in their order; ValueError where one matches none."""
-    patterns = [patterns] if isinstance(patterns, str) else patterns
-    if not known or not patterns:
-        raise ValueError(f"{name} are {len(patterns)} patterns for {len(known)} of {of}, expected at least one of each")
-    for pattern in patterns:
-        if not any(fnmatchcase(each, pattern) for each in known):
-            names = ", ".join(map(repr, list(known)[:50]))
-            raise ValueError(f"{name}: no {of} matches '{pattern}', expected patterns of names such as {names}")
-    return [each for each in known if any(fnmatchcase(each, pattern) for pattern in patterns)]
 
 
 def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from tqdm import tqdm
 
-from pyro_attention._checks import optional
 from pyro_attention.aligner._corpus import Sentences
 
 __all__ = ["encoder_potentials"]
@@ -127,8 +127,10 @@ class _Encoder:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        missing = "an encoder needs transformers: pip install 'pyro-attention[transformers]'"
-        transformers = optional("transformers", missing)
+        try:
+            transformers = import_module("transformers")
+        except ImportError as error:
+            raise ImportError("an encoder needs transformers: pip install 'pyro-attention[transformers]'") from error
         if not Path(folder, "config.json").is_file():
             raise ValueError(f"{folder} has no config.json, expected a folder with an encoder of Hugging Face")
         # without one transformers would make a tokenizer that knows no words

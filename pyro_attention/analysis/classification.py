@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import optional
 from pyro_attention.analysis.inputs import ROUNDING, check_floats, check_samples
 from pyro_attention.posterior.predictive import Prediction
 
@@ -75,8 +74,11 @@ def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 
     Source: Guo et al. (2017), On Calibration of Modern Neural Networks, equation 3; Brier (1950), Verification of
     forecasts expressed in terms of probability.
     """
-    missing = "the expected calibration error needs torchmetrics: pip install 'pyro-attention[analysis]'"
-    torchmetrics = optional("torchmetrics.functional.classification", missing)
+    try:
+        from torchmetrics.functional.classification import multiclass_calibration_error
+    except ImportError as error:
+        seen = "the expected calibration error needs torchmetrics"
+        raise ImportError(f"{seen}: pip install 'pyro-attention[analysis]'") from error
     # 1 + 1e-7 is rounding; torchmetrics would take it for a sign of logits and apply a softmax to all of them
     mean = _check_probabilities(probabilities).mean(0).clamp_max(1.0)
     classes = mean.size(-1)
@@ -84,7 +86,7 @@ def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 
         accuracy=(mean.argmax(-1) == labels).float().mean().item(),
         # a mean over few samples may be exactly 0
         nll=nn.functional.nll_loss(mean.clamp_min(1e-12).log(), labels).item(),
-        ece=float(torchmetrics.multiclass_calibration_error(mean, labels, classes, n_bins=bins).item()),
+        ece=float(multiclass_calibration_error(mean, labels, classes, n_bins=bins).item()),
         brier=(mean - nn.functional.one_hot(labels, classes)).square().sum(-1).mean().item(),
     )
 
@@ -187,14 +189,17 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
 
 def _p_values(logits: Tensor) -> Tensor:
     """p-values of each item, float64 ``[items]``; 0 where the differences are all the same, or 1 where they are 0."""
-    scipy = optional("scipy.special", "the t-test of PAvPU needs SciPy: pip install 'pyro-attention[analysis]'")
+    try:
+        from scipy.special import stdtr
+    except ImportError as error:
+        raise ImportError("the t-test of PAvPU needs SciPy: pip install 'pyro-attention[analysis]'") from error
     samples = _check_logits(logits, min_samples=2)
     top = samples.softmax(-1).mean(0).topk(2).indices.expand(len(samples), -1, -1)
     scores = samples.gather(-1, top).double()
     differences = scores[..., 0] - scores[..., 1]
     mean, deviation = differences.mean(0), differences.std(0)
     t = mean.abs() * math.sqrt(len(samples)) / deviation
-    p_values = 2 * torch.from_numpy(scipy.stdtr(len(samples) - 1, -t.cpu().numpy())).to(t.device)
+    p_values = 2 * torch.from_numpy(stdtr(len(samples) - 1, -t.cpu().numpy())).to(t.device)
     return torch.where(deviation == 0, (mean == 0).double(), p_values)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from fnmatch import fnmatchcase
 from inspect import signature
 from typing import TypeAlias
 
@@ -14,7 +15,7 @@ from pyro_attention.attention import LatentAttention
 from pyro_attention.families.base import PRIORS, Prior
 from pyro_attention.families.distribution import AttentionDistribution
 
-__all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "make_prior"]
+__all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "make_prior", "read_sites"]
 
 PriorFactory: TypeAlias = str | Callable[..., Prior]
 
@@ -36,6 +37,20 @@ def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
             f"site '{site}': prior= made a {type(prior).__name__}, expected a Prior such as FixedGammaPrior"
         )
     return prior
+
+
+def read_sites(sites: str | Sequence[str], paths: Collection[str], *, of: str) -> list[str]:
+    """The paths that match any of the patterns, in their order; ``of`` says what stands there, for the errors."""
+    patterns = [sites] if isinstance(sites, str) else list(sites)
+    if not paths or not patterns:
+        raise ValueError(f"the model has {len(paths)} {of}, sites names {len(patterns)} patterns, expected one or more")
+    for pattern in patterns:
+        if not any(fnmatchcase(path, pattern) for path in paths):
+            raise ValueError(
+                f"sites: no {of} matches '{pattern}'; expected a pattern of module paths, of which there are "
+                f"{', '.join(map(repr, paths))}"
+            )
+    return [path for path in paths if any(fnmatchcase(path, pattern) for pattern in patterns)]
 
 
 def fresh_name(name: str) -> str:

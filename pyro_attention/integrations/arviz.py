@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import optional
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.guide import AttentionGuide, is_attention_site, run_guide
 from pyro_attention.layout import Dense
@@ -49,7 +49,10 @@ def to_arviz(
         >>> data.posterior.sizes  # doctest: +SKIP
         Frozen({'chain': 1, 'draw': 100, 'target': 5, 'source': 7})
     """
-    arviz = optional("arviz", "to_arviz needs ArviZ: pip install arviz")
+    try:
+        arviz = import_module("arviz")
+    except ImportError as error:
+        raise ImportError("to_arviz needs ArviZ: pip install arviz") from error
     _check(samples, dims or {})
     posterior = {name: tensor.detach().cpu().float().numpy()[None] for name, tensor in samples.items()}
     options = {

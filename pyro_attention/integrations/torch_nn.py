@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from pyro_attention._checks import matching
 from pyro_attention.attention import AttentionOutput, name_sites
-from pyro_attention.integrations._sites import PriorFactory, RepeatedAttention, make_prior
+from pyro_attention.integrations._sites import PriorFactory, RepeatedAttention, make_prior, read_sites
 from pyro_attention.layers.multihead import MultiheadAttention
 
 __all__ = ["LengthFirstAttention", "bayesian", "deterministic"]
@@ -62,7 +61,7 @@ def bayesian(
     layers = _layers(module, nn.MultiheadAttention)
     layers = {path: layer for path, layer in layers.items() if not isinstance(layer, MultiheadAttention)}
     chosen: dict[nn.MultiheadAttention, str] = {}
-    for path in matching("sites", sites, layers, of="torch.nn.MultiheadAttention"):
+    for path in read_sites(sites, list(layers), of="torch.nn.MultiheadAttention"):
         chosen.setdefault(layers[path], path)  # a tied layer is made once
 
     def copy(layer: nn.MultiheadAttention) -> MultiheadAttention:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import check_kind, check_positive, matching
+from pyro_attention._checks import check_kind, check_positive
 from pyro_attention.posterior.sampling import seeded
 
 __all__ = ["ScorePosterior"]
@@ -87,7 +88,7 @@ class ScorePosterior:
         if curvature not in _MOST:
             raise ValueError(f"curvature is '{curvature}', expected 'hessian' or 'fisher'")
         self.prior_scale, self._before = float(prior_scale), list[list[Tensor]]()
-        self._chosen = _trained(module, parameters)
+        self._chosen = _matching(module, [parameters] if isinstance(parameters, str) else parameters)
         self.mean = _flat([value.detach() for value in self._chosen.values()])
         size, found = len(self.mean), list[Tensor]()
         with seeded(0), torch.enable_grad():
@@ -149,13 +150,18 @@ def _with_a_draw(posterior: ScorePosterior, run: Callable[..., Any], *args: Any,
         return run(*args, **kwargs)
 
 
-def _trained(module: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Parameter]:
+def _matching(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Parameter]:
     """Parameters whose names match a pattern; ValueError where one matches none, or they take no gradient."""
     known = dict(module.named_parameters())
-    chosen = {name: known[name] for name in matching("parameters", patterns, known, of="parameter")}
-    if frozen := [name for name, value in chosen.items() if not value.requires_grad]:
-        seen = f"'{frozen[0]}' is frozen, expected trained ones"
-        raise ValueError(f"parameters: {seen}; call requires_grad_(True), or name others")
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            names = ", ".join(map(repr, list(known)[:20])) or "none"
+            raise ValueError(f"parameters: no name matches '{pattern}'; the names in the module are {names}")
+    chosen = {name: value for name, value in known.items() if any(fnmatchcase(name, one) for one in patterns)}
+    frozen = [name for name, value in chosen.items() if not value.requires_grad]
+    if frozen or not chosen:
+        seen = f"'{frozen[0]}' is frozen" if frozen else "no pattern is given"
+        raise ValueError(f"parameters: {seen}, expected trained ones; call requires_grad_(True), or name others")
     return chosen
 
 

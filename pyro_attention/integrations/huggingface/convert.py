@@ -22,9 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import matching, optional
 from pyro_attention.families.base import PRIORS
-from pyro_attention.integrations._sites import PriorFactory, make_prior
+from pyro_attention.integrations._sites import PriorFactory, make_prior, read_sites
 from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend, compact_mask
 from pyro_attention.integrations.huggingface.model import BayesianModel, Likelihood, bayesian_class
 from pyro_attention.integrations.huggingface.probe import difference, probe, probe_inputs
@@ -166,7 +165,7 @@ def _attach(
             f"that follows the interface, such as bert, roberta, gpt2, llama, bart, t5 or vit"
         )
     found = {path: module for path, module in model.named_modules() if module in calls}
-    paths = _site_paths(model, saved["sites"], found) if saved else matching("sites", sites, found, of="attention")
+    paths = _site_paths(model, saved["sites"], found) if saved else read_sites(sites, found, of="attention module")
     for path in paths:
         module, call = found[path], calls[found[path]]
         latent = SiteAttention(path, make_prior(prior, call.head_dim, site=path), self_attention=call.self_attention)
@@ -179,8 +178,12 @@ def _attach(
 
 def _transformers() -> Any:
     """The package, in which the attention and mask functions are registered."""
-    package = "pyro_attention.integrations.huggingface"
-    transformers = optional("transformers", f"{package} needs transformers: pip install 'pyro-attention[transformers]'")
+    try:
+        transformers = import_module("transformers")
+    except ImportError as error:
+        raise ImportError(
+            "pyro_attention.integrations.huggingface needs transformers: pip install 'pyro-attention[transformers]'"
+        ) from error
     masking = import_module("transformers.masking_utils")
     transformers.AttentionInterface.register(NAME, attend)
     masking.AttentionMaskInterface.register(NAME, compact_mask)
