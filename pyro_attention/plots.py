@@ -80,9 +80,8 @@ def intervals(
 
 
 def patches(
-    picture: Tensor, weights: Tensor | None, grid: tuple[int, int], *, top: float | None = None, cmap: str = "viridis",
-    axes: Axes | None = None,
-) -> Axes:  # fmt: skip
+    picture: Tensor, weights: Tensor | None, grid: tuple[int, int], *, cmap: str = "viridis", axes: Axes | None = None
+) -> Axes:
     """A picture with the weights of its patches, or what else they have, as colors below its ink.
 
     Args:
@@ -90,8 +89,7 @@ def patches(
         weights: Of all patches, row by row, ``[rows * columns]``: mean weights, or widths of their intervals; None for
             the picture alone.
         grid: Rows and columns.
-        top: Weight of the last color; the largest weight when omitted.
-        cmap: Color map; its scale is ``axes.images[0]``.
+        cmap: Color map, whose last color is that of the largest weight; its scale is ``axes.images[0]``.
         axes: Where to draw.
 
     Example:
@@ -108,7 +106,7 @@ def patches(
         axes.imshow(_array(shown), cmap="gray", vmin=0, vmax=1, extent=extent)
         return axes
     smooth = "bicubic" if photograph else "nearest"
-    axes.imshow(_array(weights.reshape(grid)), cmap=cmap, vmin=0, vmax=top, extent=extent, interpolation=smooth)
+    axes.imshow(_array(weights.reshape(grid)), cmap=cmap, vmin=0, extent=extent, interpolation=smooth)
     # black that is transparent where the picture is light
     layer = torch.zeros(*ink.shape, 4)
     layer[..., 3] = ink * (0.75 if photograph else 1)

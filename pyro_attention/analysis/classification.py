@@ -305,12 +305,10 @@ class SelectiveAccuracy:
     """Accuracy on the k most confident items, for every k.
 
     Attributes:
-        coverage: ``k / items`` for k = 1 to all of them, float64 ``[items]``.
-        accuracy: Mean accuracy of the k most confident ones, float64 ``[items]``; where equal confidence leaves open
-            which these are, the mean over all choices.
+        accuracy: Mean accuracy of the k most confident ones, k = 1 to all of them, float64 ``[items]``; where equal
+            confidence leaves open which these are, the mean over all choices.
     """
 
-    coverage: Tensor
     accuracy: Tensor
 
     def accuracy_at(self, coverage: float) -> float:
@@ -353,7 +351,7 @@ def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy
     # items of equal confidence in any order: each counts as their mean
     expected = (sums / sizes)[group].cumsum(0)
     counts = torch.arange(1, len(group) + 1, device=sizes.device)
-    return SelectiveAccuracy(coverage=counts / float(len(group)), accuracy=expected / counts)
+    return SelectiveAccuracy(expected / counts)
 
 
 def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:

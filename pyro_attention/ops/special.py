@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_attention.ops.noise import uniform
 
-__all__ = ["digamma_exp", "lgamma_and_exp", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
+__all__ = ["digamma_exp", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
 
 
 def lgamma_exp(x: Tensor) -> Tensor:
@@ -19,18 +19,7 @@ def lgamma_exp(x: Tensor) -> Tensor:
         >>> lgamma_exp(torch.tensor([-1000.0, 0.0])).tolist()
         [1000.0, 0.0]
     """
-    return lgamma_and_exp(x)[0]
-
-
-def lgamma_and_exp(x: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`lgamma_exp` and the exponential itself, which it needs anyway.
-
-    Example:
-        >>> [value.item() for value in lgamma_and_exp(torch.tensor(0.0))]
-        [0.0, 1.0]
-    """
-    a = x.exp()
-    return torch.lgamma(1 + a) - x, a
+    return torch.lgamma(1 + x.exp()) - x
 
 
 def digamma_exp(x: Tensor) -> Tensor:

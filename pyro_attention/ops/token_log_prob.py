@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -34,16 +35,38 @@ def _product_dtype(features: Tensor, weight: Tensor) -> torch.dtype:
 class _OutputLayer:
     """A linear layer and the features it is given, as a matrix; products in one precision, sums in ``exact``."""
 
-    def __init__(self, features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self, features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, chunk_rows: int | None = None
+    ) -> None:
         self.exact = torch.float64 if dtype == torch.float64 else torch.float32
         self.count = math.prod(features.shape[:-1])
         self.x = features.reshape(self.count, features.size(-1)).to(dtype)
         self.weight = weight.to(dtype)
         self.bias = None if bias is None else bias.to(self.exact)
+        self.chunk = chunk_rows or default_chunk_rows(len(weight), self.exact, device=features.device)
 
     def new(self, *shape: int) -> Tensor:
         """Uninitialised, in float32 or float64."""
         return torch.empty(shape, dtype=self.exact, device=self.x.device)
+
+    @cached_property
+    def _buffer(self) -> Tensor:
+        return self.new(min(self.chunk, self.count), len(self.weight))
+
+    def chunks(self) -> tuple[Tensor, ...]:
+        """Indices of the rows of each chunk."""
+        chunks: tuple[Tensor, ...] = torch.arange(self.count, device=self.x.device).split(self.chunk)
+        return chunks
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Logits ``[rows, V]`` of a chunk, overwriting those before."""
+        logits, x = self._buffer[: len(rows)], self.x[rows]
+        if x.dtype != self.exact:
+            logits.copy_(x @ self.weight.t())
+            return logits if self.bias is None else logits.add_(self.bias)
+        if self.bias is None:
+            return torch.mm(x, self.weight.t(), out=logits)
+        return torch.addmm(self.bias, x, self.weight.t(), out=logits)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -79,33 +102,6 @@ def default_chunk_rows(
     return max(1, size // (max(vocabulary, 1) * dtype.itemsize))
 
 
-class _Rows(_OutputLayer):
-    """Logits a chunk of rows at a time, in one buffer."""
-
-    def __init__(
-        self, features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, chunk_rows: int | None
-    ) -> None:
-        super().__init__(features, weight, bias, dtype)
-        default = default_chunk_rows(len(weight), self.exact, device=features.device)
-        self.chunk = default if chunk_rows is None else chunk_rows
-        self._buffer = self.new(min(self.chunk, self.count), len(weight))
-
-    def chunks(self) -> tuple[Tensor, ...]:
-        """Indices of the rows of each chunk."""
-        chunks: tuple[Tensor, ...] = torch.arange(self.count, device=self.x.device).split(self.chunk)
-        return chunks
-
-    def logits(self, rows: Tensor) -> Tensor:
-        """Logits ``[rows, V]``, overwriting those before."""
-        logits, x = self._buffer[: len(rows)], self.x[rows]
-        if x.dtype != self.exact:
-            logits.copy_(x @ self.weight.t())
-            return logits if self.bias is None else logits.add_(self.bias)
-        if self.bias is None:
-            return torch.mm(x, self.weight.t(), out=logits)
-        return torch.addmm(self.bias, x, self.weight.t(), out=logits)
-
-
 class _Layout:
     """The result as a matrix: a row for each row of features, a column for each token that this row meets.
 
@@ -139,7 +135,7 @@ class _TokenLogProb(torch.autograd.Function):
         dtype: torch.dtype,
         chunk_rows: int | None,
     ) -> Tensor:
-        rows = _Rows(features, weight, bias, dtype, chunk_rows)
+        rows = _OutputLayer(features, weight, bias, dtype, chunk_rows)
         layout = _Layout(features.shape[:-1], torch.broadcast_shapes(features.shape[:-1], token.shape))
         tokens, log_probs, log_totals = layout.matrix(token), rows.new(*layout.size), rows.new(rows.count, 1)
         for chunk in rows.chunks():
@@ -159,7 +155,7 @@ class _TokenLogProb(torch.autograd.Function):
         features, weight, bias, token, log_totals = ctx.saved_tensors
         inputs, needed = (features, weight, bias), ctx.needs_input_grad
         with torch.autocast(features.device.type, enabled=False):
-            rows, layout = _Rows(*inputs, *ctx.options), _Layout(features.shape[:-1], grad.shape)
+            rows, layout = _OutputLayer(*inputs, *ctx.options), _Layout(features.shape[:-1], grad.shape)
             grad, tokens = layout.matrix(grad).to(rows.exact), layout.matrix(token)
             for_features = rows.new(*rows.x.shape).zero_() if needed[0] else None
             for_weight = rows.new(*weight.shape).zero_() if needed[1] else None
