@@ -14,7 +14,7 @@ from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.layout import Layout
-from pyro_attention.ops.special import digamma_exp, lgamma_exp, log_standard_gamma, trigamma_exp
+from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, log_standard_gamma, trigamma_exp
 
 __all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
 
@@ -82,7 +82,8 @@ class GammaWeights(LogWeights):
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
         r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
-        log_gamma, a, log_mean = lgamma_exp(self.log_concentration), self.concentration, q.log_expected_weight
+        log_gamma, a = lgamma_and_exp(self.log_concentration)
+        log_mean = q.log_expected_weight
         if log_mean.shape != q.full_shape:
             log_mean = log_mean.expand(q.full_shape)
         of_keys = self.sum_event(log_gamma - a * (self.log_rate - q.mean_gap))

@@ -3,13 +3,66 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyro_attention._checks import in_transform
 from pyro_attention.ops.noise import uniform
 
-__all__ = ["digamma_exp", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
+__all__ = ["digamma_exp", "lgamma_and_exp", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
+
+
+# Per dtype: the step s from a to y = a + s; of the recurrence by pairs, 1/(a+i) + 1/(a+s-i) = (2a+s) / (a y + i(s-i)),
+# i(s-i) of the first and (factor, i(s-i)) of the others; coefficients of the asymptotic series in 1/y^2, the highest
+# power first.
+_Series = tuple[int, int, tuple[tuple[float, int], ...], tuple[float, ...]]
+_DIGAMMA: dict[torch.dtype, _Series] = {
+    torch.float32: (4, 3, ((0.5, 4),), (1 / 252, -1 / 120, 1 / 12)),
+    torch.float64: (7, 6, ((1.0, 10), (1.0, 12)), (-691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)),
+}
+
+
+def _digamma1p(a: Tensor) -> Tensor:
+    """Digamma of 1 + a for a >= 0: a few steps of its recurrence, then the asymptotic series.
+
+    A few vectorised passes, in place; torch's digamma runs element by element on a CPU and costs several times as
+    much.
+    """
+    step, first, pairs, (highest, *coefficients) = _DIGAMMA[a.dtype]
+    y = a + step
+    product = a * y
+    recurrence = (product + first).reciprocal_()
+    for factor, offset in pairs:
+        recurrence.add_((product + offset).reciprocal_(), alpha=factor)
+    recurrence.mul_(a + y)
+    reciprocal = y.reciprocal()
+    z = reciprocal.square()
+    series = z * highest
+    for coefficient in coefficients:
+        series.add_(coefficient).mul_(z)
+    return y.log_().sub_(recurrence).sub_(series).sub_(reciprocal, alpha=0.5)
+
+
+class _LGammaExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        a = x.exp()
+        ctx.save_for_backward(a)
+        return (1 + a).lgamma_().sub_(x), a
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_exp: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for a second derivative
+            gradient: Tensor = (torch.digamma(1 + a) * grad + grad_exp) * a - grad
+            return gradient
+        return _digamma1p(a).mul_(grad).add_(grad_exp).mul_(a).sub_(grad)
+
+
+_lgamma_exp: Callable[..., tuple[Tensor, Tensor]] = _LGammaExp.apply
 
 
 def lgamma_exp(x: Tensor) -> Tensor:
@@ -18,8 +71,23 @@ def lgamma_exp(x: Tensor) -> Tensor:
     Example:
         >>> lgamma_exp(torch.tensor([-1000.0, 0.0])).tolist()
         [1000.0, 0.0]
+
+    Source: Abramowitz and Stegun, 6.3.5 and 6.3.18, for the gradient.
     """
-    return torch.lgamma(1 + x.exp()) - x
+    return lgamma_and_exp(x)[0]
+
+
+def lgamma_and_exp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`lgamma_exp` and the exponential itself, which it needs anyway.
+
+    Example:
+        >>> [value.item() for value in lgamma_and_exp(torch.tensor(0.0))]
+        [0.0, 1.0]
+    """
+    if in_transform(x):  # which wants another kind of function
+        a = x.exp()
+        return torch.lgamma(1 + a) - x, a
+    return _lgamma_exp(x)
 
 
 def digamma_exp(x: Tensor) -> Tensor:
