@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,6 @@ __all__ = [
     "SelectiveAccuracy",
     "TemperatureScaling",
     "UncertaintyDecomposition",
-    "VarianceSplit",
     "classification_scores",
     "decompose_uncertainty",
     "fit_temperature",
@@ -243,61 +241,44 @@ def decompose_uncertainty(probabilities: Tensor) -> UncertaintyDecomposition:
     return UncertaintyDecomposition(*(part.to(samples.dtype) for part in parts))
 
 
-@dataclass(frozen=True)
-class VarianceSplit:
-    """Predictive variance by source: ``total = attention + dropout + interaction``, each of the output's shape.
+def split_variance(*, attention: Prediction, dropout: Prediction, both: Prediction) -> dict[str, float]:
+    r"""Shares of a prediction's variance by source, :math:`V_{ad} = V_a + V_d + V_\mathrm{interaction}`.
 
-    The shares are ratios of sums over all entries; NaN when there is no variance at all. A variance of S samples is
-    uncertain by about a fraction ``sqrt(2 / (S - 1))`` of itself in each entry, and the interaction, a difference,
-    by more than that fraction of the total.
-
-    Attributes:
-        total: Variance with both sources.
-        attention: Variance with attention noise alone.
-        dropout: Variance with dropout alone.
-        interaction: What remains; negative where one source dampens the other.
-    """
-
-    total: Tensor
-    attention: Tensor
-    dropout: Tensor
-    interaction: Tensor
-
-    def share(self, source: Literal["attention", "dropout", "interaction"]) -> float:
-        """Share of a source in the total variance; that of the interaction may be negative."""
-        total, part = self.total.double().sum().item(), getattr(self, source).double().sum().item()
-        return part / total if total else math.nan
-
-
-def split_variance(*, attention: Prediction, dropout: Prediction, both: Prediction) -> VarianceSplit:
-    r"""Split a prediction's variance by source, :math:`V_{ad} = V_a + V_d + V_\mathrm{interaction}`.
+    Variances are summed over all entries. A variance of S samples is uncertain by about a fraction
+    ``sqrt(2 / (S - 1))`` of itself in each entry, and the interaction, a difference, by more than that fraction of the
+    total.
 
     Args:
         attention: Result of ``predict(..., noise="attention")``.
         dropout: Result of ``predict(..., noise="dropout")``, of the same guide, arguments and transform.
         both: Result of ``predict(..., noise="both")``, likewise.
 
+    Returns:
+        The shares of "attention", "dropout" and "interaction", which sum to one; the last is negative where one source
+        dampens the other. NaN when there is no variance at all.
+
+    Raises:
+        ValueError: A prediction of one sample, or predictions of other items.
+
     Example:
         >>> ones = torch.ones(3)
         >>> predictions = [Prediction(mean=ones, variance=v * ones, num_samples=100) for v in (3.0, 2.0, 4.0)]
-        >>> split = split_variance(attention=predictions[0], dropout=predictions[1], both=predictions[2])
-        >>> split.share("attention"), split.share("dropout"), split.share("interaction")
-        (0.75, 0.5, -0.25)
+        >>> split_variance(attention=predictions[0], dropout=predictions[1], both=predictions[2])
+        {'attention': 0.75, 'dropout': 0.5, 'interaction': -0.25}
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
     """
-    for name, prediction in {"both": both, "attention": attention, "dropout": dropout}.items():
+    predictions, parts = {"attention": attention, "dropout": dropout, "both": both}, dict[str, float]()
+    for name, prediction in predictions.items():
         if prediction.num_samples < 2:
             raise ValueError(f"{name} has {prediction.num_samples} sample, expected at least 2 for a variance")
         shape, expected = tuple(prediction.variance.shape), tuple(both.variance.shape)
         if shape != expected:
             raise ValueError(f"{name} has shape {shape}, both {expected}; expected predictions of the same items")
-    return VarianceSplit(
-        total=both.variance,
-        attention=attention.variance,
-        dropout=dropout.variance,
-        interaction=both.variance - attention.variance - dropout.variance,
-    )
+        parts[name] = prediction.variance.double().sum().item()
+    total = parts.pop("both")
+    parts["interaction"] = total - parts["attention"] - parts["dropout"]
+    return {source: part / total if total else math.nan for source, part in parts.items()}
 
 
 @dataclass(frozen=True)
