@@ -8,7 +8,6 @@ Everything takes plain tensors, so it serves any model, but for :func:`check_cov
 from pyro_attention.analysis.alignments.links import (
     AlignmentScores,
     GoldAlignment,
-    agreement,
     alignment_error_rate,
     read_naacl,
     read_pharaoh,
@@ -52,7 +51,6 @@ __all__ = [
     "SelectiveAccuracy",
     "TemperatureScaling",
     "UncertaintyDecomposition",
-    "agreement",
     "alignment_error_rate",
     "check_coverage",
     "classification_scores",

@@ -1,4 +1,4 @@
-"""Links of many sentence pairs: error rate, agreement, both directions made one, and files."""
+"""Links of many sentence pairs: error rate, both directions made one, and files."""
 
 from typing import get_args
 
@@ -8,7 +8,6 @@ from hypothesis import given
 from pyro_attention.analysis import (
     Alignment,
     GoldAlignment,
-    agreement,
     alignment_error_rate,
     read_naacl,
     read_pharaoh,
@@ -66,13 +65,6 @@ def test_error_rate_properties(scored):
     assert alignment_error_rate([predicted.transposed()], [truth.transposed()]) == scores
     sure_only = alignment_error_rate([predicted], [GoldAlignment(truth.sure)])
     assert sure_only.f1 == pytest.approx(1 - sure_only.aer)
-
-
-def test_agreement():
-    soft, hard = [aligned("0-0 1-1"), aligned("2-2")], [aligned("0-0 1-2"), aligned("2-2 3-3")]
-    assert agreement(soft, hard) == agreement(hard, soft) == pytest.approx(2 * 2 / (3 + 4))
-    assert agreement(soft, [aligned("")] * 2) == 0
-    assert agreement([aligned("")], [aligned("")]) == 1
 
 
 def write(folder, text, **options):

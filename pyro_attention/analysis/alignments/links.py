@@ -1,4 +1,4 @@
-"""Links of many sentence pairs: files, error rate against gold links, agreement, and both directions made one."""
+"""Links of many sentence pairs: files, error rate against gold links, and both directions made one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ __all__ = [
     "AlignmentScores",
     "GoldAlignment",
     "SymmetrizeMethod",
-    "agreement",
     "alignment_error_rate",
     "read_naacl",
     "read_pharaoh",
@@ -99,7 +98,7 @@ class AlignmentScores:
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall; 1 - AER where every possible link is sure."""
+        """Harmonic mean of precision and recall; 1 - AER where every possible link is sure, as of two alignments."""
         total = self.precision + self.recall
         return 2 * self.precision * self.recall / total if total else 0.0
 
@@ -142,26 +141,6 @@ def alignment_error_rate(predicted: Sequence[Alignment], gold: Sequence[GoldAlig
         num_predicted_sure=sum(len(links.links & truth.sure) for links, truth in pairs),
         num_predicted_possible=sum(len(links.links & truth.possible) for links, truth in pairs),
     )
-
-
-def agreement(first: Sequence[Alignment], second: Sequence[Alignment]) -> float:
-    r"""F1 between two alignments of the same sentences, :math:`2 |A \cap B| / (|A| + |B|)`; 1 where neither has links.
-
-    Args:
-        first: Alignments A; the counts are summed over sentences before the division.
-        second: Alignments B.
-
-    Raises:
-        ValueError: Other numbers of sentences.
-
-    Example:
-        >>> one, two = ([Alignment(frozenset(links), 2, 2)] for links in ({(0, 0), (1, 1)}, {(0, 0)}))
-        >>> agreement(one, two)
-        0.66667
-    """
-    pairs = list(zip(first, second, strict=True))
-    total = sum(len(a.links) + len(b.links) for a, b in pairs)
-    return 2 * sum(len(a.links & b.links) for a, b in pairs) / total if total else 1.0
 
 
 def symmetrize(forward: Alignment, backward: Alignment, *, method: SymmetrizeMethod) -> Alignment:
