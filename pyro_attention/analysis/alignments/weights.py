@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float
-from pyro_attention.analysis.inputs import (
-    ROUNDING,
-    check_choice,
-    check_floats,
-    check_samples,
-    equal_tailed,
-)
+from pyro_attention.analysis.inputs import ROUNDING, check_choice, check_floats, check_samples, equal_tailed
 
 __all__ = [
     "Alignment",
