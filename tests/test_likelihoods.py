@@ -79,22 +79,6 @@ def test_sample_frequencies():
     assert ((same - expected).abs() < 4 * (expected * (1 - expected) / len(draws)).sqrt()).all()
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_autocast(inside):
-    """The loss may be computed inside or outside the autocast region of the network."""
-    output, network = layer(torch.float32), nn.Linear(WIDTH, WIDTH)
-    x, token = torch.randn(6, WIDTH), torch.randint(VOCABULARY, (6,))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        likelihood, reference = both(network(x), output)
-        value = likelihood.log_prob(token)
-    value = value if inside else likelihood.log_prob(token)
-    assert value.dtype == likelihood.logits.dtype == torch.float32
-    torch.testing.assert_close(value, reference.log_prob(token).float(), rtol=0.03, atol=0.03)
-    value.sum().backward()
-    assert network.weight.grad.isfinite().all()
-    assert output.weight.grad.dtype == torch.float32
-
-
 # of some rows alone
 
 
