@@ -95,7 +95,7 @@ TOPICS = {
         ("aligner.aligner", "aligner"),
     ),
     "viewer": Topic("Viewer", "Alignments and attention as a page that one looks at in a browser.", ("viewer",)),
-    "plots": Topic("Plots", "Pictures of weights, edges and calibration, each in one Axes of matplotlib.", ("plots",)),
+    "plots": Topic("Plots", "Pictures of weights and calibration, each in one Axes of matplotlib.", ("plots",)),
     "blocked": Topic(
         "Blocked attention", "Bayesian attention in memory that grows as the length of the text.", ("blocked",)
     ),
@@ -235,7 +235,8 @@ def _directive(entry: Entry) -> Iterator[str]:
     elif inspect.isroutine(entry.value):
         yield from (f".. autofunction:: {entry.path}", "")
     else:
-        yield from (f".. py:data:: {entry.path}", "", f"   {_constant(entry.value)}", "")
+        # an empty module, because the path has it already
+        yield from (f".. py:data:: {entry.path}", "   :module:", "", f"   {_constant(entry.value)}", "")
 
 
 def _constant(value: Any) -> str:
@@ -248,4 +249,6 @@ def _constant(value: Any) -> str:
         return f"The constant ``{value!r}``."
     if callable(getattr(value, "fn", None)):
         return f"A kernel that Triton compiles. {inspect.getdoc(value.fn)}".partition("\n")[0]
+    if not isinstance(value, type) and typing.get_origin(value) is None:
+        return f"A ``{type(value).__name__}`` that modules of the library share."
     return f"The type ``{str(value).replace('typing.', '')}``."

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -16,20 +16,11 @@ from torch.distributions import constraints
 from pyro_attention._checks import as_float, broadcasts_to
 from pyro_attention.families.alignment import EnumeratedAlignment
 from pyro_attention.families.distribution import expand_shared
-from pyro_attention.ops.token_log_prob import chosen_slots, sample_tokens, summed_token_log_prob, token_log_prob
+from pyro_attention.ops.token_log_prob import chosen_slots, default_chunk_rows, summed_token_log_prob, token_log_prob
 
 __all__ = ["TokenLikelihood"]
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
-class _Summed(NamedTuple):
-    """The sum that log probabilities are for."""
-
-    dim: int
-    log_weight: Tensor
-    evidence: bool
-    roulette: float
 
 
 class TokenLikelihood(TorchDistribution):
@@ -81,7 +72,8 @@ class TokenLikelihood(TorchDistribution):
             raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
         self._rows: Tensor | None = None
-        self._summed: _Summed | None = None
+        self._summed: EnumeratedAlignment | None = None  # what log probabilities are summed over
+        self._roulette = 0.0
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
@@ -135,7 +127,7 @@ class TokenLikelihood(TorchDistribution):
         new, one = self.where(reduce(torch.logical_and, wanted)), over[0]
         if len(over) > 1 or not broadcasts_to(one.log_prob.shape, self.batch_shape):
             return new
-        new._summed = _Summed(one.dim, one.log_prob, one.evidence, roulette)
+        new._summed, new._roulette = one, roulette
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -168,26 +160,33 @@ class TokenLikelihood(TorchDistribution):
         if self._summed is None:
             found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
         else:
-            log_weight = self._summed.log_weight.expand(shape).movedim(dim, -1).flatten(0, -2)
+            log_weight = self._summed.log_prob.expand(shape).movedim(dim, -1).flatten(0, -2)
             found = summed_token_log_prob(
                 features, self.weight, token, self.bias, slots=slots, ends=ends, log_weight=log_weight,
-                evidence=self._summed.evidence, roulette=self._summed.roulette, chunk_rows=self.chunk_rows,
+                evidence=self._summed.evidence, roulette=self._roulette, chunk_rows=self.chunk_rows,
             )  # fmt: skip
         return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
 
+    @torch.no_grad()
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Independent ids, int64 of shape ``sample_shape + batch_shape``; logits in chunks here too."""
-        shape = torch.Size(sample_shape) + self.batch_shape
-        return sample_tokens(self.features, self.weight, self.bias, shape=shape, chunk_rows=self.chunk_rows)
+        shape, count = torch.Size(sample_shape) + self.batch_shape, math.prod(sample_shape)
+        rows = self.features.expand(*self.batch_shape, -1).reshape(-1, self.features.size(-1))
+        size = self.chunk_rows or default_chunk_rows(len(self.weight), device=rows.device)
+        drawn = [self._logits(part).exp().multinomial(count, replacement=True) for part in rows.split(size)]
+        return torch.cat(drawn).T.reshape(shape)
 
     @property
     def logits(self) -> Tensor:
         """Normalised log probabilities of all tokens, ``batch_shape + [V]``: this does hold them all at once."""
-        dtype = torch.promote_types(self.features.dtype, self.weight.dtype)
-        logits = as_float(torch.nn.functional.linear(self.features.to(dtype), self.weight.to(dtype)))
+        return self._logits(self.features).expand(*self.batch_shape, -1)
+
+    def _logits(self, features: Tensor) -> Tensor:
+        dtype = torch.promote_types(features.dtype, self.weight.dtype)
+        logits = as_float(torch.nn.functional.linear(features.to(dtype), self.weight.to(dtype)))
         if self.bias is not None:
             logits = logits + self.bias.to(logits.dtype)
-        return logits.log_softmax(-1).expand(*self.batch_shape, -1)
+        return logits.log_softmax(-1)
 
     def _check_token(self, token: Tensor) -> torch.Size:
         """Common shape of tokens and batch."""

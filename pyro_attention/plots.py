@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pyro_attention.analysis import credible_intervals, selective_accuracy
+from pyro_attention.analysis import credible_intervals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-__all__ = ["intervals", "neighbors", "patches", "reliability", "risk_coverage"]
+__all__ = ["intervals", "patches", "reliability"]
 
 BLUE, GREY = "#1b6ca8", "0.6"
 
@@ -53,29 +53,6 @@ def reliability(confidence: Tensor, right: Tensor, *, bins: int = 10, axes: Axes
     return axes
 
 
-def risk_coverage(confidence: Tensor, right: Tensor, *, label: str = "", axes: Axes | None = None) -> Axes:
-    """Error of the surest items against their share: how much can be had at which error.
-
-    Args:
-        confidence: ``[items]``, larger is surer; only its order matters.
-        right: Whether each item is right, or soft accuracies from 0 to 1, ``[items]``.
-        label: Name of the curve, for a legend.
-        axes: Where to draw.
-
-    Example:
-        >>> axes = risk_coverage(torch.tensor([0.9, 0.6, 0.8]), torch.tensor([True, False, True]), label="network")
-        >>> round(axes.lines[-1].get_ydata()[-1].item(), 2)
-        33.33
-
-    Source: Geifman and El-Yaniv (2017), Selective Classification for Deep Neural Networks.
-    """
-    axes, curve = _axes(axes), selective_accuracy(confidence, right)
-    axes.plot(_array(100 * curve.coverage), _array(100 * (1 - curve.accuracy)), label=label)
-    axes.set(xlim=(0, 100), xlabel="share of the surest items, %", ylabel="error, %")
-    axes.set_ylim(bottom=0)
-    return axes
-
-
 def intervals(
     samples: Tensor, labels: Sequence[str], *, level: float = 0.9, color: str = BLUE, axes: Axes | None = None
 ) -> Axes:
@@ -103,9 +80,8 @@ def intervals(
 
 
 def patches(
-    picture: Tensor, weights: Tensor | None, grid: tuple[int, int], *, top: float | None = None, cmap: str = "viridis",
-    axes: Axes | None = None,
-) -> Axes:  # fmt: skip
+    picture: Tensor, weights: Tensor | None, grid: tuple[int, int], *, cmap: str = "viridis", axes: Axes | None = None
+) -> Axes:
     """A picture with the weights of its patches, or what else they have, as colors below its ink.
 
     Args:
@@ -113,8 +89,7 @@ def patches(
         weights: Of all patches, row by row, ``[rows * columns]``: mean weights, or widths of their intervals; None for
             the picture alone.
         grid: Rows and columns.
-        top: Weight of the last color; the largest weight when omitted.
-        cmap: Color map; its scale is ``axes.images[0]``.
+        cmap: Color map, whose last color is that of the largest weight; its scale is ``axes.images[0]``.
         axes: Where to draw.
 
     Example:
@@ -131,52 +106,12 @@ def patches(
         axes.imshow(_array(shown), cmap="gray", vmin=0, vmax=1, extent=extent)
         return axes
     smooth = "bicubic" if photograph else "nearest"
-    axes.imshow(_array(weights.reshape(grid)), cmap=cmap, vmin=0, vmax=top, extent=extent, interpolation=smooth)
+    axes.imshow(_array(weights.reshape(grid)), cmap=cmap, vmin=0, extent=extent, interpolation=smooth)
     # black that is transparent where the picture is light
     layer = torch.zeros(*ink.shape, 4)
     layer[..., 3] = ink * (0.75 if photograph else 1)
     axes.imshow(_array(layer), extent=extent)
     return axes
-
-
-def neighbors(
-    samples: Tensor, labels: Sequence[str], *, center: str, colors: Sequence[str] | None = None,
-    axes: Axes | None = None,
-) -> Axes:  # fmt: skip
-    """A node in the middle of its neighbors; edges are as thick as their mean weight, and pale where they are unsure.
-
-    Args:
-        samples: Posterior samples of the weights of its incoming edges, ``[S, edges]``.
-        labels: Names of the neighbors, in the order of the edges.
-        center: Name of the node.
-        colors: Of the edges.
-        axes: Where to draw.
-
-    Example:
-        >>> axes = neighbors(torch.rand(100, 3).softmax(-1), ["a", "b", "c"], center="x")
-        >>> len(axes.lines)
-        3
-    """
-    axes, mean, spread = _axes(axes), samples.mean(0), samples.std(0)
-    angles = torch.pi / 2 - 2 * torch.pi * torch.arange(len(labels)) / len(labels)
-    for place, (label, angle) in enumerate(zip(labels, angles, strict=True)):
-        x, y = angle.cos().item(), angle.sin().item()
-        sure = (mean[place] / (mean[place] + spread[place]).clamp_min(1e-12)).item()
-        color, width = colors[place] if colors else BLUE, (14 * mean[place] / mean.max()).item()
-        axes.plot(
-            [0, x], [0, y], color=color, linewidth=width, alpha=0.15 + 0.75 * sure, solid_capstyle="butt", zorder=1
-        )
-        _name(axes, f"{label}\n{mean[place]:.2f}", (x, y))
-    _name(axes, center, (0.0, 0.0))
-    axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
-    axes.axis("off")
-    return axes
-
-
-def _name(axes: Axes, text: str, place: tuple[float, float]) -> None:
-    axes.annotate(
-        text, place, ha="center", va="center", fontsize=9, bbox={"fc": "white", "ec": GREY, "boxstyle": "round"}
-    )
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

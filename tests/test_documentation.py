@@ -96,6 +96,8 @@ def test_every_public_name_stands_in_the_reference_once():
     in_the_index = re.findall(r"^\* :py:obj:`\w+ <(\S+)>`: \S", PAGES["index"], re.M)
     assert sorted(in_the_index) == sorted(LISTED)
     assert all("auto" in text for name, text in PAGES.items() if name != "index")
+    # else Sphinx puts the module at hand before the path, and no link finds it
+    assert not re.search(r"py:data:: \S+\n(?!   :module:\n)", "\n".join(PAGES.values()))
     with pytest.raises(LookupError, match="belongs to no topic"):
         api_pages.topic_of("pyro_attention.unheard_of")
 

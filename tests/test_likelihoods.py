@@ -70,26 +70,13 @@ def test_to_event_mask_and_expand(change):
 
 def test_sample_frequencies():
     likelihood, reference = both(random_features(2, 3), layer(), chunk_rows=4)
-    draws = likelihood.sample([10_000])
+    draws = likelihood.expand([2, 2, 3]).sample([10_000])
     counted = nn.functional.one_hot(draws, VOCABULARY).double().mean(0)
     error = (reference.probs * (1 - reference.probs) / len(draws)).sqrt()
     assert ((counted - reference.probs) / error).abs().max() < 4
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_autocast(inside):
-    """The loss may be computed inside or outside the autocast region of the network."""
-    output, network = layer(torch.float32), nn.Linear(WIDTH, WIDTH)
-    x, token = torch.randn(6, WIDTH), torch.randint(VOCABULARY, (6,))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        likelihood, reference = both(network(x), output)
-        value = likelihood.log_prob(token)
-    value = value if inside else likelihood.log_prob(token)
-    assert value.dtype == likelihood.logits.dtype == torch.float32
-    torch.testing.assert_close(value, reference.log_prob(token).float(), rtol=0.03, atol=0.03)
-    value.sum().backward()
-    assert network.weight.grad.isfinite().all()
-    assert output.weight.grad.dtype == torch.float32
+    # every repeat of a row is another draw
+    same, expected = (draws[:, 0] == draws[:, 1]).double().mean(0), reference.probs.square().sum(-1)
+    assert ((same - expected).abs() < 4 * (expected * (1 - expected) / len(draws)).sqrt()).all()
 
 
 # of some rows alone

@@ -201,8 +201,8 @@ panel(axes[1], exact[:, : len(source_words)], "Bayes' rule")
 print(f"largest difference of a probability: {(samples.mean(0) - exact).abs().max():.2f}")
 
 # %%
-# To store the links, choose one source word for each target word. ``pyro_attention.analysis.write_pharaoh`` writes them
-# in Pharaoh's format, which other aligners read, too.
+# To store the links, choose one source word for each target word. ``str(hard_alignment(exact))`` is a line of Pharaoh's
+# format, which other aligners read, too.
 
 from pyro_attention.analysis import hard_alignment
 

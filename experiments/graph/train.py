@@ -390,8 +390,8 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
         return Prediction(mean=probabilities.mean(0), variance=probabilities.var(0), num_samples=len(logits))
 
     attention, dropout, both = (moments(samples[kind]) for kind in ("attention", "mc_dropout", "both"))
-    split = split_variance(attention=attention, dropout=dropout, both=both)
-    return {f"variance_share_{source}": split.share(source) for source in _SOURCES}
+    shares = split_variance(attention=attention, dropout=dropout, both=both)
+    return {f"variance_share_{source}": shares[source] for source in _SOURCES}
 
 
 def prediction_table(metrics: Mapping[str, float]) -> str:

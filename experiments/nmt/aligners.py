@@ -36,7 +36,6 @@ from pyro_attention.analysis import (
     Alignment,
     AlignmentScores,
     GoldAlignment,
-    agreement,
     alignment_error_rate,
     hard_alignment,
     read_pharaoh,
@@ -76,8 +75,8 @@ class Aligned:
     @property
     def agreement(self) -> float:
         """F1 between the links of one direction and of the other: every word with its most probable one."""
-        turned = [pair.links.transposed() for pair in self.backward]
-        return agreement([pair.links for pair in self.forward], turned)
+        turned = [GoldAlignment(pair.links.transposed().links) for pair in self.backward]
+        return alignment_error_rate([pair.links for pair in self.forward], turned).f1
 
     @cached_property
     def combined(self) -> list[PairAlignment]:

@@ -132,4 +132,4 @@ def hard_links(weights: Tensor, threshold: float | None = None) -> Alignment:
     """Links ``[M, N]`` above a threshold, or every target word's most probable one."""
     if threshold is None:
         return hard_alignment(weights)
-    return hard_alignment(weights, method="threshold", threshold=threshold)
+    return Alignment.from_matrix(weights > threshold)

@@ -49,7 +49,7 @@ def _what_is_shown(languages: tuple[str, str]) -> str:
 
 def write_page(path: Path, views: Sequence[AlignmentView], *, title: str) -> Path:
     """Write the page, one file that needs no other."""
-    lead = element("p", _what_is_shown(views[0].languages), **{"class": "lead"})
+    lead = element("p", _what_is_shown(views[0].names[::-1]), **{"class": "lead"})
     write_atomic(path, lambda file: file.write(document(title, lead + fragment(views))))
     return path
 

@@ -56,7 +56,7 @@ def score_samples(logits: Tensor, accurate: Tensor) -> dict[str, float]:
     """The numbers of ``SAMPLED_SCORES``, from logits ``[S, items, classes]`` and whether each item is accurate."""
     levels = pavpu(logits, accurate, thresholds=tuple(_LEVELS.values()))
     information = decompose_uncertainty(logits.softmax(-1)).mutual_information.mean().item()
-    found = {f"pavpu_{name}": levels[level].pavpu for name, level in _LEVELS.items()}
+    found = {f"pavpu_{name}": levels[level] for name, level in _LEVELS.items()}
     return found | {"mutual_information": information}
 
 

@@ -125,14 +125,11 @@ class Aligner:
         models = _train_both(text, progress)
         keep = torch.stack([side.translation for model in models for side in model]).amax(0) > _KEPT
         pairs = WordPairs(text.pairs.keys[keep.numpy()], text.pairs.sizes)
-        pruned = [
-            (
-                replace(forward, translation=forward.translation[keep]),
-                replace(backward, translation=backward.translation[keep]),
-            )
-            for forward, backward in models
-        ]
-        return cls(text.vocabularies, pairs, pruned)
+
+        def pruned(side: Direction) -> Direction:
+            return replace(side, translation=side.translation[keep])
+
+        return cls(text.vocabularies, pairs, [(pruned(forward), pruned(backward)) for forward, backward in models])
 
     def __call__(
         self,

@@ -8,13 +8,11 @@ Everything takes plain tensors, so it serves any model, but for :func:`check_cov
 from pyro_attention.analysis.alignments.links import (
     AlignmentScores,
     GoldAlignment,
-    agreement,
     alignment_error_rate,
     read_naacl,
     read_pharaoh,
     read_sentences,
     symmetrize,
-    write_pharaoh,
 )
 from pyro_attention.analysis.alignments.weights import (
     Alignment,
@@ -28,11 +26,9 @@ from pyro_attention.analysis.alignments.weights import (
 )
 from pyro_attention.analysis.classification import (
     ClassificationScores,
-    PAvPU,
     SelectiveAccuracy,
     TemperatureScaling,
     UncertaintyDecomposition,
-    VarianceSplit,
     classification_scores,
     decompose_uncertainty,
     fit_temperature,
@@ -52,12 +48,9 @@ __all__ = [
     "CredibleIntervals",
     "EdgeIntervals",
     "GoldAlignment",
-    "PAvPU",
     "SelectiveAccuracy",
     "TemperatureScaling",
     "UncertaintyDecomposition",
-    "VarianceSplit",
-    "agreement",
     "alignment_error_rate",
     "check_coverage",
     "classification_scores",
@@ -79,5 +72,4 @@ __all__ = [
     "split_variance",
     "symmetrize",
     "word_map",
-    "write_pharaoh",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +17,9 @@ from pyro_attention.posterior.predictive import Prediction
 
 __all__ = [
     "ClassificationScores",
-    "PAvPU",
     "SelectiveAccuracy",
     "TemperatureScaling",
     "UncertaintyDecomposition",
-    "VarianceSplit",
     "classification_scores",
     "decompose_uncertainty",
     "fit_temperature",
@@ -152,42 +149,13 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
     return TemperatureScaling(math.exp(chosen))
 
 
-@dataclass(frozen=True)
-class PAvPU:
-    """Items by accuracy and certainty at a threshold.
-
-    Counts are whole numbers unless accuracies are soft: sums of ``a`` where they say accurate, of ``1 - a`` elsewhere.
-
-    Attributes:
-        threshold: An item is uncertain when its p-value exceeds it.
-        num_samples: Number of samples M of the test. Any gap becomes certain as it grows, so only results of one M
-            are comparable.
-        accurate_certain: Items accurate and certain.
-        accurate_uncertain: Items accurate and uncertain.
-        inaccurate_certain: Items inaccurate and certain.
-        inaccurate_uncertain: Items inaccurate and uncertain.
-    """
-
-    threshold: float
-    num_samples: int
-    accurate_certain: float
-    accurate_uncertain: float
-    inaccurate_certain: float
-    inaccurate_uncertain: float
-
-    @property
-    def pavpu(self) -> float:
-        """Fraction of items accurate and certain, or inaccurate and uncertain; 0 to 1."""
-        certain, uncertain = self.accurate_certain, self.inaccurate_uncertain
-        return (certain + uncertain) / (certain + uncertain + self.accurate_uncertain + self.inaccurate_certain)
-
-
-def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.01, 0.05, 0.1)) -> dict[float, PAvPU]:
+def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.01, 0.05, 0.1)) -> dict[float, float]:
     r"""Patch accuracy versus patch uncertainty, :math:`\frac1N \sum_n a_n c_n + (1 - a_n)(1 - c_n)`.
 
     An item is certain, c = 1, when the p-value of a paired two-sided t-test, that the two classes of largest mean
-    probability score the same in the M samples, is at most the threshold. With identical samples every item without a
-    tie is certain, and PAvPU is the accuracy.
+    probability score the same in the M samples, is at most the threshold. Any gap becomes certain as M grows, so only
+    results of one M are comparable. With identical samples every item without a tie is certain, and PAvPU is the
+    accuracy.
 
     Args:
         logits: Samples ``[M, items, classes]``, at least two; of any noise. Logs of probabilities serve as well.
@@ -195,7 +163,7 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
         thresholds: Levels of the test, each between 0 and 1.
 
     Returns:
-        The result for each threshold.
+        The fraction of items accurate and certain, or inaccurate and uncertain, for each threshold; 0 to 1.
 
     Raises:
         ImportError: SciPy is not installed.
@@ -204,9 +172,8 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
 
     Example:
         >>> logits = torch.tensor([[[2.0, 0.0], [1.0, 0.0]], [[2.1, 0.0], [-0.8, 0.0]], [[1.9, 0.0], [0.1, 0.0]]])
-        >>> at = pavpu(logits, torch.tensor([True, True]))[0.05]
-        >>> at.pavpu, at.accurate_certain, at.accurate_uncertain
-        (0.5, 1.0, 1.0)
+        >>> pavpu(logits, torch.tensor([True, True]), thresholds=[0.05])
+        {0.05: 0.5}
 
     Source: Mukhoti and Gal (2018), Evaluating Bayesian Deep Learning Methods for Semantic Segmentation; the test is
     that of Fan et al. (2020), Bayesian Attention Modules.
@@ -215,12 +182,7 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
     accurate = _check_accuracy("accuracy", accuracy, len(p_values)).to(p_values.device)
     if not thresholds or not all(0 < threshold < 1 for threshold in thresholds):
         raise ValueError(f"thresholds is {tuple(thresholds)}, expected numbers between 0 and 1, such as 0.05")
-    results = {}
-    for threshold in thresholds:
-        uncertain = p_values > threshold
-        parts = [part[where].sum().item() for part in (accurate, 1 - accurate) for where in (~uncertain, uncertain)]
-        results[threshold] = PAvPU(threshold, len(logits), *parts)
-    return results
+    return {threshold: accurate.where(p_values <= threshold, 1 - accurate).mean().item() for threshold in thresholds}
 
 
 def _p_values(logits: Tensor) -> Tensor:
@@ -279,61 +241,44 @@ def decompose_uncertainty(probabilities: Tensor) -> UncertaintyDecomposition:
     return UncertaintyDecomposition(*(part.to(samples.dtype) for part in parts))
 
 
-@dataclass(frozen=True)
-class VarianceSplit:
-    """Predictive variance by source: ``total = attention + dropout + interaction``, each of the output's shape.
+def split_variance(*, attention: Prediction, dropout: Prediction, both: Prediction) -> dict[str, float]:
+    r"""Shares of a prediction's variance by source, :math:`V_{ad} = V_a + V_d + V_\mathrm{interaction}`.
 
-    The shares are ratios of sums over all entries; NaN when there is no variance at all. A variance of S samples is
-    uncertain by about a fraction ``sqrt(2 / (S - 1))`` of itself in each entry, and the interaction, a difference,
-    by more than that fraction of the total.
-
-    Attributes:
-        total: Variance with both sources.
-        attention: Variance with attention noise alone.
-        dropout: Variance with dropout alone.
-        interaction: What remains; negative where one source dampens the other.
-    """
-
-    total: Tensor
-    attention: Tensor
-    dropout: Tensor
-    interaction: Tensor
-
-    def share(self, source: Literal["attention", "dropout", "interaction"]) -> float:
-        """Share of a source in the total variance; that of the interaction may be negative."""
-        total, part = self.total.double().sum().item(), getattr(self, source).double().sum().item()
-        return part / total if total else math.nan
-
-
-def split_variance(*, attention: Prediction, dropout: Prediction, both: Prediction) -> VarianceSplit:
-    r"""Split a prediction's variance by source, :math:`V_{ad} = V_a + V_d + V_\mathrm{interaction}`.
+    Variances are summed over all entries. A variance of S samples is uncertain by about a fraction
+    ``sqrt(2 / (S - 1))`` of itself in each entry, and the interaction, a difference, by more than that fraction of the
+    total.
 
     Args:
         attention: Result of ``predict(..., noise="attention")``.
         dropout: Result of ``predict(..., noise="dropout")``, of the same guide, arguments and transform.
         both: Result of ``predict(..., noise="both")``, likewise.
 
+    Returns:
+        The shares of "attention", "dropout" and "interaction", which sum to one; the last is negative where one source
+        dampens the other. NaN when there is no variance at all.
+
+    Raises:
+        ValueError: A prediction of one sample, or predictions of other items.
+
     Example:
         >>> ones = torch.ones(3)
         >>> predictions = [Prediction(mean=ones, variance=v * ones, num_samples=100) for v in (3.0, 2.0, 4.0)]
-        >>> split = split_variance(attention=predictions[0], dropout=predictions[1], both=predictions[2])
-        >>> split.share("attention"), split.share("dropout"), split.share("interaction")
-        (0.75, 0.5, -0.25)
+        >>> split_variance(attention=predictions[0], dropout=predictions[1], both=predictions[2])
+        {'attention': 0.75, 'dropout': 0.5, 'interaction': -0.25}
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 4.2, for the use of both sources of noise.
     """
-    for name, prediction in {"both": both, "attention": attention, "dropout": dropout}.items():
+    predictions, parts = {"attention": attention, "dropout": dropout, "both": both}, dict[str, float]()
+    for name, prediction in predictions.items():
         if prediction.num_samples < 2:
             raise ValueError(f"{name} has {prediction.num_samples} sample, expected at least 2 for a variance")
         shape, expected = tuple(prediction.variance.shape), tuple(both.variance.shape)
         if shape != expected:
             raise ValueError(f"{name} has shape {shape}, both {expected}; expected predictions of the same items")
-    return VarianceSplit(
-        total=both.variance,
-        attention=attention.variance,
-        dropout=dropout.variance,
-        interaction=both.variance - attention.variance - dropout.variance,
-    )
+        parts[name] = prediction.variance.double().sum().item()
+    total = parts.pop("both")
+    parts["interaction"] = total - parts["attention"] - parts["dropout"]
+    return {source: part / total if total else math.nan for source, part in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -341,12 +286,10 @@ class SelectiveAccuracy:
     """Accuracy on the k most confident items, for every k.
 
     Attributes:
-        coverage: ``k / items`` for k = 1 to all of them, float64 ``[items]``.
-        accuracy: Mean accuracy of the k most confident ones, float64 ``[items]``; where equal confidence leaves open
-            which these are, the mean over all choices.
+        accuracy: Mean accuracy of the k most confident ones, k = 1 to all of them, float64 ``[items]``; where equal
+            confidence leaves open which these are, the mean over all choices.
     """
 
-    coverage: Tensor
     accuracy: Tensor
 
     def accuracy_at(self, coverage: float) -> float:
@@ -389,7 +332,7 @@ def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy
     # items of equal confidence in any order: each counts as their mean
     expected = (sums / sizes)[group].cumsum(0)
     counts = torch.arange(1, len(group) + 1, device=sizes.device)
-    return SelectiveAccuracy(coverage=counts / float(len(group)), accuracy=expected / counts)
+    return SelectiveAccuracy(expected / counts)
 
 
 def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:

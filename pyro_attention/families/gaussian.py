@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from torch.distributions import Normal, kl_divergence, register_kl
+from torch.distributions import register_kl
 
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
+from pyro_attention.families.distribution import kl_log_weights
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.families.lognormal import NormalValue
 from pyro_attention.layout import Layout
 
-__all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights", "kl_gaussian"]
+__all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights"]
 
 
 class GaussianWeights(NormalValue):
@@ -48,22 +49,7 @@ class GaussianWeights(NormalValue):
         return super().weights(self.scores).expand(self.full_shape)
 
 
-@register_kl(GaussianWeights, GaussianWeights)
-def kl_gaussian(q: GaussianWeights, p: GaussianWeights) -> Tensor:
-    r"""KL between Gaussian weights, summed over the unmasked entries of the event, in nats.
-
-    .. math:: \sum \log\frac{s_p}{s_q} + \frac{s_q^2 + (m_q - m_p)^2}{2 s_p^2} - \tfrac{1}{2}
-
-    Example:
-        >>> import torch
-        >>> q, p = (GaussianWeights(torch.full((1, 1, 4), m), torch.tensor(1.0)) for m in (0.0, 1.0))
-        >>> kl_gaussian(q, p).item()
-        2.0
-
-    Source: Bahuleyan et al. (2018), Variational Attention for Sequence-to-Sequence Models.
-    """
-    q_normal, p_normal = (Normal(weights.loc, weights.scale, validate_args=False) for weights in (q, p))
-    return q.sum_event(kl_divergence(q_normal, p_normal))
+register_kl(GaussianWeights, GaussianWeights)(kl_log_weights)  # which needs nothing else than moments of the value
 
 
 @PRIORS.register("gaussian_fixed")

@@ -48,6 +48,14 @@ class NormalValue(ContinuousWeights):
         standard = (value - self.loc) / self.scale
         return -0.5 * standard.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
 
+    def cross_entropy(self, q: Any) -> Tensor:
+        r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[v] + (\mathrm{E}_q[v]-m)^2)/2s^2` of values v."""
+        precision = self.scale.square().reciprocal() / 2
+        constant = self.sum_event(self.scale.log() + 0.5 * math.log(2 * math.pi))
+        return (
+            constant + self.sum_event(q.variance * precision) + self.sum_event((q.mean - self.loc).square() * precision)
+        )
+
 
 class LogNormalWeights(NormalValue, LogWeights):
     r"""Log of LogNormal weights: :math:`\log S \sim \mathrm{Normal}(m, s)`; posterior or prior.
@@ -70,14 +78,6 @@ class LogNormalWeights(NormalValue, LogWeights):
     def log_expected_weight(self) -> Tensor:
         """``log E[S]``, per weight."""
         return self.loc + self.scale.square() / 2
-
-    def cross_entropy(self, q: LogWeights) -> Tensor:
-        r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[\log S] + (\mathrm{E}_q[\log S]-m)^2)/2s^2`."""
-        precision = self.scale.square().reciprocal() / 2
-        constant = self.sum_event(self.scale.log() + 0.5 * math.log(2 * math.pi))
-        return (
-            constant + self.sum_event(q.variance * precision) + self.sum_event((q.mean - self.loc).square() * precision)
-        )
 
 
 @PRIORS.register("lognormal_fixed")

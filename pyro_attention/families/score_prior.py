@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from pyro_attention._checks import check_kind
 from pyro_attention.families.base import Family, OneParameterFamily, Prior
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.layout import Layout
@@ -25,8 +24,7 @@ class ScorePrior(Prior):
         family: LogNormal, Weibull or Gamma, with its width: learnable, or a network (:class:`WidthNetwork`).
 
     Raises:
-        TypeError: The family is no family.
-        ValueError: It is one of other weights than positive ones, or none with a width.
+        ValueError: The family is none of positive weights with a width.
 
     Example:
         >>> import torch
@@ -41,11 +39,8 @@ class ScorePrior(Prior):
 
     def __init__(self, family: OneParameterFamily) -> None:
         super().__init__()
-        check_kind("family", family, Family, "LogNormal(scale=0.5, learnable=True)")
-        if family.kind != LogWeights.kind or not isinstance(family, OneParameterFamily):
-            raise ValueError(
-                f"family is {family}, expected one of positive weights with a width: LogNormal, Weibull, Gamma"
-            )
+        if not isinstance(family, OneParameterFamily) or family.kind != LogWeights.kind:
+            raise ValueError(f"family is {family}, expected one of positive weights with a width, such as LogNormal()")
         self.family = family
 
     def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:  # noqa: ARG002

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["chosen_slots", "default_chunk_rows", "sample_tokens", "summed_token_log_prob", "token_log_prob"]
+__all__ = ["chosen_slots", "default_chunk_rows", "summed_token_log_prob", "token_log_prob"]
 
 # on a CPU smaller chunks repeat too much work on the weights, and larger ones leave the cache; a GPU wants large ones
 _CPU_CHUNK_BYTES, _CHUNK_BYTES = 8_000_000, 40_000_000
@@ -34,16 +35,38 @@ def _product_dtype(features: Tensor, weight: Tensor) -> torch.dtype:
 class _OutputLayer:
     """A linear layer and the features it is given, as a matrix; products in one precision, sums in ``exact``."""
 
-    def __init__(self, features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self, features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, chunk_rows: int | None = None
+    ) -> None:
         self.exact = torch.float64 if dtype == torch.float64 else torch.float32
         self.count = math.prod(features.shape[:-1])
         self.x = features.reshape(self.count, features.size(-1)).to(dtype)
         self.weight = weight.to(dtype)
         self.bias = None if bias is None else bias.to(self.exact)
+        self.chunk = chunk_rows or default_chunk_rows(len(weight), self.exact, device=features.device)
 
     def new(self, *shape: int) -> Tensor:
         """Uninitialised, in float32 or float64."""
         return torch.empty(shape, dtype=self.exact, device=self.x.device)
+
+    @cached_property
+    def _buffer(self) -> Tensor:
+        return self.new(min(self.chunk, self.count), len(self.weight))
+
+    def chunks(self) -> tuple[Tensor, ...]:
+        """Indices of the rows of each chunk."""
+        chunks: tuple[Tensor, ...] = torch.arange(self.count, device=self.x.device).split(self.chunk)
+        return chunks
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Logits ``[rows, V]`` of a chunk, overwriting those before."""
+        logits, x = self._buffer[: len(rows)], self.x[rows]
+        if x.dtype != self.exact:
+            logits.copy_(x @ self.weight.t())
+            return logits if self.bias is None else logits.add_(self.bias)
+        if self.bias is None:
+            return torch.mm(x, self.weight.t(), out=logits)
+        return torch.addmm(self.bias, x, self.weight.t(), out=logits)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -79,66 +102,26 @@ def default_chunk_rows(
     return max(1, size // (max(vocabulary, 1) * dtype.itemsize))
 
 
-class _Rows(_OutputLayer):
-    """Logits a chunk of rows at a time, in one buffer."""
-
-    def __init__(
-        self, features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, chunk_rows: int | None
-    ) -> None:
-        super().__init__(features, weight, bias, dtype)
-        default = default_chunk_rows(len(weight), self.exact, device=features.device)
-        self.chunk = default if chunk_rows is None else chunk_rows
-        self._buffer = self.new(min(self.chunk, self.count), len(weight))
-
-    def chunks(self) -> tuple[Tensor, ...]:
-        """Indices of the rows of each chunk."""
-        chunks: tuple[Tensor, ...] = torch.arange(self.count, device=self.x.device).split(self.chunk)
-        return chunks
-
-    def logits(self, rows: Tensor) -> Tensor:
-        """Logits ``[rows, V]``, overwriting those before."""
-        logits, x = self._buffer[: len(rows)], self.x[rows]
-        if x.dtype != self.exact:
-            logits.copy_(x @ self.weight.t())
-            return logits if self.bias is None else logits.add_(self.bias)
-        if self.bias is None:
-            return torch.mm(x, self.weight.t(), out=logits)
-        return torch.addmm(self.bias, x, self.weight.t(), out=logits)
-
-
 class _Layout:
     """The result as a matrix: a row for each row of features, a column for each token that this row meets.
 
-    There is one column unless the features broadcast, as for many samples from one distribution. Tokens that
-    broadcast, as along an enumerated dimension, are not expanded beyond a chunk.
+    There is one column unless the features broadcast, as for many tokens from one distribution.
     """
 
     def __init__(self, batch: torch.Size, shape: torch.Size) -> None:
         padded = (1,) * (len(shape) - len(batch)) + batch
         columns = tuple(dim for dim in range(len(shape)) if padded[dim] == 1 != shape[dim])
         self.shape, self._columns, self._last = shape, columns, tuple(range(-len(columns), 0))
-        self._by_row = (1, *(size for dim, size in enumerate(shape) if dim not in columns))
         self.size = math.prod(batch), math.prod(shape[dim] for dim in columns)
-
-    def _view(self, tensor: Tensor) -> Tensor:
-        return tensor.expand(self.shape).movedim(self._columns, self._last).unsqueeze(0)
 
     def matrix(self, tensor: Tensor) -> Tensor:
         """Tensor that broadcasts to the result, as the matrix."""
-        return self._view(tensor).reshape(self.size)
-
-    def take(self, tensor: Tensor, rows: Tensor) -> Tensor:
-        """Some rows of ``matrix(tensor)``."""
-        places, rest = [], rows  # as torch.unravel_index, which copies the shape to the device
-        for size in reversed(self._by_row):
-            places.append(rest % size)
-            rest = rest // size
-        return self._view(tensor)[tuple(reversed(places))].reshape(len(rows), self.size[1])
+        return tensor.expand(self.shape).movedim(self._columns, self._last).reshape(self.size)
 
     def restore(self, matrix: Tensor) -> Tensor:
         """The result, of its matrix."""
-        columns = tuple(self.shape[dim] for dim in self._columns)
-        return matrix.reshape(self._by_row[1:] + columns).movedim(self._last, self._columns)
+        order = [dim for dim in range(len(self.shape)) if dim not in self._columns] + [*self._columns]
+        return matrix.reshape([self.shape[dim] for dim in order]).movedim(self._last, self._columns)
 
 
 class _TokenLogProb(torch.autograd.Function):
@@ -152,12 +135,12 @@ class _TokenLogProb(torch.autograd.Function):
         dtype: torch.dtype,
         chunk_rows: int | None,
     ) -> Tensor:
-        rows = _Rows(features, weight, bias, dtype, chunk_rows)
+        rows = _OutputLayer(features, weight, bias, dtype, chunk_rows)
         layout = _Layout(features.shape[:-1], torch.broadcast_shapes(features.shape[:-1], token.shape))
-        log_probs, log_totals = rows.new(*layout.size), rows.new(rows.count, 1)
+        tokens, log_probs, log_totals = layout.matrix(token), rows.new(*layout.size), rows.new(rows.count, 1)
         for chunk in rows.chunks():
             logits = rows.logits(chunk)
-            observed, highest = logits.gather(1, layout.take(token, chunk)), logits.amax(1, keepdim=True)
+            observed, highest = logits.gather(1, tokens[chunk]), logits.amax(1, keepdim=True)
             # in place, here and below: on a CPU a new tensor of this size costs more than a pass over an old one
             log_total = logits.sub_(highest).exp_().sum(1, keepdim=True).log_()
             log_probs[chunk] = observed.sub_(highest).sub_(log_total)
@@ -172,8 +155,8 @@ class _TokenLogProb(torch.autograd.Function):
         features, weight, bias, token, log_totals = ctx.saved_tensors
         inputs, needed = (features, weight, bias), ctx.needs_input_grad
         with torch.autocast(features.device.type, enabled=False):
-            rows, layout = _Rows(*inputs, *ctx.options), _Layout(features.shape[:-1], grad.shape)
-            grad = layout.matrix(grad).to(rows.exact)
+            rows, layout = _OutputLayer(*inputs, *ctx.options), _Layout(features.shape[:-1], grad.shape)
+            grad, tokens = layout.matrix(grad).to(rows.exact), layout.matrix(token)
             for_features = rows.new(*rows.x.shape).zero_() if needed[0] else None
             for_weight = rows.new(*weight.shape).zero_() if needed[1] else None
             for_bias = rows.new(len(weight)).zero_() if needed[2] else None
@@ -182,7 +165,7 @@ class _TokenLogProb(torch.autograd.Function):
                 total, logits = grad[chunk].sum(1, keepdim=True), rows.logits(chunk)
                 # the gradient of the logits: observed minus expected number of each token
                 logits.sub_(log_totals[chunk]).exp_().mul_(total.neg_())
-                logits.scatter_add_(1, layout.take(token, chunk), grad[chunk])
+                logits.scatter_add_(1, tokens[chunk], grad[chunk])
                 if for_bias is not None:
                     for_bias.add_(logits.sum(0))
                 logits = logits.to(rows.x.dtype)
@@ -227,44 +210,6 @@ def token_log_prob(
     dtype = _product_dtype(features, weight)
     with torch.autocast(features.device.type, enabled=False):
         return _token_log_prob(features, weight, bias, token, dtype, chunk_rows)
-
-
-@torch.no_grad()
-def sample_tokens(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    shape: torch.Size,
-    chunk_rows: int | None = None,
-) -> Tensor:
-    """Independent tokens of the distribution of :func:`token_log_prob`.
-
-    Args:
-        features: ``[..., D]``.
-        weight: ``[V, D]``.
-        bias: ``[V]``.
-        shape: Shape of the result; the features without their last dimension expand to it.
-        chunk_rows: As in :func:`token_log_prob`.
-
-    Returns:
-        Ids, int64.
-
-    Example:
-        >>> sample_tokens(torch.zeros(2, 3), torch.zeros(1, 3), shape=torch.Size([5, 2])).shape
-        torch.Size([5, 2])
-    """
-    rows = _Rows(features, weight, bias, _product_dtype(features, weight), chunk_rows)
-    layout = _Layout(features.shape[:-1], shape)
-    tokens = torch.empty(layout.size, dtype=torch.int64, device=features.device)
-    if tokens.numel() == 0:
-        return layout.restore(tokens)
-    with torch.autocast(features.device.type, enabled=False):
-        for chunk in rows.chunks():
-            logits = rows.logits(chunk)
-            probabilities = logits.sub_(logits.amax(1, keepdim=True)).exp_()
-            tokens[chunk] = probabilities.multinomial(layout.size[1], replacement=True)
-    return layout.restore(tokens)
 
 
 def chosen_slots(wanted: Tensor) -> tuple[Tensor, list[int]]:

@@ -144,15 +144,20 @@ class WeightedPosterior:
 
     @property
     def trusted(self) -> Tensor:
-        """The items whose Pareto k is at most 0.7, or not known, and that have ten effective draws or more."""
-        return ~(self.pareto_k > 0.7) & (self.effective_sample_size >= 10)
+        """The items whose Pareto k is at most 0.7, or not known, and that have ten effective draws or more.
+
+        Also those whose draws count for more than 99 % of their number: such weights move the mean of an attention
+        weight, which lies between 0 and 1, by 0.05 at most, whatever the shape of their tail.
+        """
+        alike = self.effective_sample_size > 0.99 * len(self.log_weights)
+        return alike | (~(self.pareto_k > 0.7) & (self.effective_sample_size >= 10))
 
     def warn(self) -> None:
         """Warn of :class:`UnreliableWeights` where items cannot be trusted."""
         bad = ~self.trusted
         if bad.any():
             least = self.effective_sample_size.min().item()
-            known = self.pareto_k[~self.pareto_k.isnan()]
+            known = self.pareto_k[bad & ~self.pareto_k.isnan()]
             worst = f"{known.max().item():.2f}" if len(known) else "unknown"
             warnings.warn(
                 f"draws given the observations cannot be trusted in {bad.sum().item()} of {bad.numel()} items (least "
@@ -179,6 +184,11 @@ class WeightedPosterior:
 
 
 def _items(trace: Any) -> ItemWeights:
+    try:
+        trace.compute_log_prob(lambda _, site: site["is_observed"])  # whose errors name the site
+    except ValueError as error:
+        error.add_note("Put a number in place of missing observations, and hide them by poutine.mask.")
+        raise
     nodes = [site for site in trace.nodes.values() if site["type"] == "sample" and not site_is_subsample(site)]
     latent = [(site, site["infer"].get("prior")) for site in nodes if not site["is_observed"]]
     return item_weights(latent, [site for site in nodes if site["is_observed"]])

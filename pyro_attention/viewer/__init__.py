@@ -5,13 +5,12 @@ A view holds words and weights; :func:`write_viewer` writes a page of many views
 """
 
 from pyro_attention.viewer.page import LEAST, MOST_SAMPLES, document, fragment, write_viewer
-from pyro_attention.viewer.views import AlignmentView, HeadsView, Panel, RegionView, View, heads_view
+from pyro_attention.viewer.views import AlignmentView, Panel, RegionView, View, heads_view
 
 __all__ = [
     "LEAST",
     "MOST_SAMPLES",
     "AlignmentView",
-    "HeadsView",
     "Panel",
     "RegionView",
     "View",

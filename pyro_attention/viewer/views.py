@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ from torch import Tensor
 from pyro_attention.analysis.alignments.links import GoldAlignment
 from pyro_attention.analysis.alignments.weights import check_matrix
 
-__all__ = ["AlignmentView", "HeadsView", "Panel", "RegionView", "View", "heads_view"]
+__all__ = ["AlignmentView", "Panel", "RegionView", "View", "heads_view"]
 
 Weights = Tensor | Mapping[str, Tensor]
 
@@ -33,76 +31,67 @@ class Panel:
     samples: Tensor
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class View(ABC):
-    r"""Weights between M rows (target words, words of a caption, queries) and N columns (source words, regions, keys).
-
-    The kinds of views differ in what rows and columns are. :attr:`panels` are checked when a view is made.
+class View:
+    """Weights between M rows (target words, words of a caption, queries) and N columns (source words, regions, keys).
 
     Args:
+        rows: Words that attend, M.
+        columns: What is attended to, N.
+        names: What rows and columns are called.
+        weights: Group and name of every matrix (:class:`Panel`), in the order in which they are offered, and its
+            samples ``[S, M, N]``, or weights ``[M, N]`` that are known.
         title: What stands above it.
+
+    Raises:
+        TypeError: Words are no texts, or weights no floats.
+        ValueError: No weights, wrong shapes, NaN, or entries outside [0, 1].
     """
 
-    title: str = ""
-
-    def __post_init__(self) -> None:
-        for side, words in (("rows", self.rows), ("columns", self.columns)):
+    def __init__(
+        self,
+        rows: Sequence[str],
+        columns: Sequence[str],
+        names: tuple[str, str],
+        weights: Iterable[tuple[str, str, Tensor]],
+        *,
+        title: str = "",
+    ) -> None:
+        for side, words in (("rows", rows), ("columns", columns)):
             if isinstance(words, str) or not words or not all(isinstance(word, str) for word in words):
                 raise TypeError(f"{side} are {words!r:.100}, expected a sequence of words, at least one")
+        self.rows, self.columns, self.names, self.title = rows, columns, names, title
+        self.panels = [Panel(group, name, self._checked(group, name, matrix)) for group, name, matrix in weights]
         if not self.panels:
             raise ValueError("posterior is an empty mapping, expected weights of at least one scheme or site")
 
-    @property
-    @abstractmethod
-    def rows(self) -> Sequence[str]:
-        """Words that attend, M."""
-
-    @property
-    @abstractmethod
-    def columns(self) -> Sequence[str]:
-        """What is attended to, N."""
-
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, str]:
-        """What rows and columns are called."""
-
-    @property
-    @abstractmethod
-    def panels(self) -> list[Panel]:
-        """The matrices, in the order in which they are offered."""
+    def _checked(self, group: str, name: str, weights: Tensor) -> Tensor:
+        """Weights as ``[S, M, N]`` on the CPU, in [0, 1]."""
+        what = f"{name} of {group}" if group else name
+        checked, shape = check_matrix(weights, name=f"{what} weights"), (len(self.rows), len(self.columns))
+        if checked.shape[1:] != shape:
+            raise ValueError(
+                f"{what} has weights of shape {tuple(weights.shape)}, expected [S, {shape[0]}, {shape[1]}]: "
+                f"{self.names[0]} by {self.names[1]}; merge pieces into words, drop special tokens and padding"
+            )
+        return checked.cpu().clamp(max=1.0)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _SchemesView(View):
-    """Weights of one scheme, or of several by name, each with its prior where it has one."""
-
-    posterior: Weights
-    prior: Weights | None = None
-
-    @cached_property
-    def panels(self) -> list[Panel]:
-        """Prior and posterior of every scheme."""
-        posteriors = self.posterior if isinstance(self.posterior, Mapping) else {"": self.posterior}
-        priors = {} if self.prior is None else self.prior
-        priors = priors if isinstance(priors, Mapping) else {"": priors}
-        if unknown := [scheme for scheme in priors if scheme not in posteriors]:
-            raise ValueError(f"prior has {unknown}, which posterior has not; expected some of {list(posteriors)}")
-        found = []
-        for scheme, posterior in posteriors.items():
-            of = f" of {scheme}" if scheme else ""
-            if scheme in priors:
-                found.append(Panel(scheme, "prior", _checked(self, f"prior{of}", priors[scheme])))
-            found.append(Panel(scheme, "posterior", _checked(self, f"posterior{of}", posterior)))
-        return found
+def _schemes(posterior: Weights, prior: Weights | None) -> Iterator[tuple[str, str, Tensor]]:
+    """Prior and posterior of one scheme, or of several by name."""
+    posteriors = posterior if isinstance(posterior, Mapping) else {"": posterior}
+    priors = {} if prior is None else prior if isinstance(prior, Mapping) else {"": prior}
+    if unknown := [scheme for scheme in priors if scheme not in posteriors]:
+        raise ValueError(f"prior has {unknown}, which posterior has not; expected some of {list(posteriors)}")
+    for scheme, weights in posteriors.items():
+        if scheme in priors:
+            yield scheme, "prior", priors[scheme]
+        yield scheme, "posterior", weights
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AlignmentView(_SchemesView):
+class AlignmentView(View):
     """A sentence and its translation.
 
     Args:
-        title: What stands above it.
         source: Source words, N.
         target: Target words, M.
         posterior: Samples ``[S, M, N]``, or weights ``[M, N]`` that are known; of several schemes a mapping from their
@@ -111,10 +100,11 @@ class AlignmentView(_SchemesView):
         prior: The same of the prior, of all schemes or of some; None where there is nothing to show.
         languages: What source and target are called.
         gold: Links that people have made, to be outlined.
+        title: What stands above it.
 
     Raises:
-        TypeError: Words are no texts, or weights no floats.
-        ValueError: Wrong shapes, NaN, entries outside [0, 1], or a prior of a scheme that has no posterior.
+        TypeError: As for :class:`View`.
+        ValueError: As there, or a prior of a scheme that has no posterior.
 
     Example:
         >>> samples = torch.tensor([[[0.9, 0.1], [0.3, 0.7]], [[0.7, 0.3], [0.1, 0.9]]])
@@ -123,38 +113,34 @@ class AlignmentView(_SchemesView):
         [('posterior', (2, 2, 2))]
     """
 
-    source: Sequence[str]
-    target: Sequence[str]
-    languages: tuple[str, str] = ("source", "target")
-    gold: GoldAlignment | None = None
-
-    @property
-    def rows(self) -> Sequence[str]:
-        return self.target
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return self.source
-
-    @property
-    def names(self) -> tuple[str, str]:
-        return self.languages[1], self.languages[0]
+    def __init__(
+        self,
+        *,
+        source: Sequence[str],
+        target: Sequence[str],
+        posterior: Weights,
+        prior: Weights | None = None,
+        languages: tuple[str, str] = ("source", "target"),
+        gold: GoldAlignment | None = None,
+        title: str = "",
+    ) -> None:
+        super().__init__(target, source, languages[::-1], _schemes(posterior, prior), title=title)
+        self.gold = gold
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RegionView(_SchemesView):
+class RegionView(View):
     """The caption of a picture, each word with the regions that it was read from.
 
     Args:
-        title: What stands above it.
         words: Words of the caption, M.
         picture: uint8, ``[height, width]`` in grey or ``[3, height, width]`` in red, green and blue.
         grid: Numbers of rows and columns of the regions, which divide the picture into equal parts.
         posterior: Weights of the regions, row by row, ``[S, M, rows * columns]``; see :class:`AlignmentView`.
         prior: The same of the prior.
+        title: What stands above it.
 
     Raises:
-        TypeError: Words are no texts, or weights no floats.
+        TypeError: As for :class:`View`.
         ValueError: As for :class:`AlignmentView`; a picture of another kind or shape, or a grid without regions.
 
     Example:
@@ -164,75 +150,33 @@ class RegionView(_SchemesView):
         'row 1, column 2'
     """
 
-    words: Sequence[str]
-    picture: Tensor
-    grid: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        if min(self.grid) < 1:
-            raise ValueError(f"grid is {self.grid}, expected at least one row and one column")
-        shape = tuple(self.picture.shape)
-        if self.picture.dtype != torch.uint8 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] != 3):
+    def __init__(
+        self,
+        *,
+        words: Sequence[str],
+        picture: Tensor,
+        grid: tuple[int, int],
+        posterior: Weights,
+        prior: Weights | None = None,
+        title: str = "",
+    ) -> None:
+        shape = tuple(picture.shape)
+        if picture.dtype != torch.uint8 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] != 3):
             raise ValueError(
-                f"picture has {self.picture.dtype} and shape {shape}, expected torch.uint8 and [height, width] or "
+                f"picture has {picture.dtype} and shape {shape}, expected torch.uint8 and [height, width] or "
                 f"[3, height, width]"
             )
-        super().__post_init__()
-
-    @property
-    def rows(self) -> Sequence[str]:
-        return self.words
-
-    @cached_property
-    def columns(self) -> Sequence[str]:
-        """Names of the regions, row by row."""
-        rows, columns = self.grid
-        return [f"row {row}, column {column}" for row in range(1, rows + 1) for column in range(1, columns + 1)]
-
-    @property
-    def names(self) -> tuple[str, str]:
-        return "caption", "region"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HeadsView(View):
-    """Attention heads of a transformer: one matrix of queries and keys for each head of each site.
-
-    Attributes:
-        queries: Tokens that attend, which are those that are attended to.
-        posterior: Names of the sites to samples ``[S, H, M, M]``, as :func:`heads_view` takes them from a batch.
-    """
-
-    queries: Sequence[str]
-    posterior: Mapping[str, Tensor]
-
-    @property
-    def rows(self) -> Sequence[str]:
-        return self.queries
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return self.queries
-
-    @property
-    def names(self) -> tuple[str, str]:
-        return "query", "key"
-
-    @cached_property
-    def panels(self) -> list[Panel]:
-        """Every head of every site."""
-        found = []
-        for site, samples in self.posterior.items():
-            for head, weights in enumerate(samples.unbind(1)):
-                name = f"posterior of site '{site}', head {head},"
-                found.append(Panel(site, f"head {head}", _checked(self, name, weights)))
-        return found
+        regions = [f"row {row + 1}, column {column + 1}" for row in range(grid[0]) for column in range(grid[1])]
+        if not regions:
+            raise ValueError(f"grid is {grid}, expected at least one row and one column")
+        super().__init__(words, regions, ("caption", "region"), _schemes(posterior, prior), title=title)
+        self.picture, self.grid = picture, grid
 
 
 def heads_view(
     samples: Mapping[str, Tensor], tokens: Sequence[str], *, item: int = 0, mask: Tensor | None = None, title: str = ""
-) -> HeadsView:
-    """View of one text of a batch, from the samples of :func:`sample_posterior` of a transformer.
+) -> View:
+    """View of one text of a batch, from the samples of :func:`sample_posterior` of a transformer: a matrix a head.
 
     Args:
         samples: Names of self-attention sites to samples ``[S, batch, H, L, L]``; leave out sites that you do not need,
@@ -243,38 +187,27 @@ def heads_view(
         title: What stands above the view.
 
     Raises:
-        TypeError: Tokens are no texts, or weights no floats.
-        ValueError: NaN, entries outside [0, 1], a site of another length, an item outside the batch, or a wrong mask.
+        TypeError: As for :class:`View`.
+        ValueError: As there; a site of another length, an item outside the batch, or a wrong mask.
 
     Example:
         >>> samples = {"encoder.0": torch.full((5, 1, 2, 3, 3), 1 / 3)}
         >>> view = heads_view(samples, ["[CLS]", "hello", "[PAD]"], mask=torch.tensor([1, 1, 0]))
-        >>> view.queries, tuple(view.panels[0].samples.shape)
+        >>> view.rows, tuple(view.panels[0].samples.shape)
         (['[CLS]', 'hello'], (5, 2, 2))
     """
     length = len(tokens)
     keep = torch.ones(length, dtype=torch.bool) if mask is None else mask.bool().cpu()
     if keep.shape != (length,) or not keep.any():
         raise ValueError(f"mask has shape {tuple(keep.shape)}, expected [{length}] as the tokens, with one True")
-    chosen = {}
+    heads = []
     for site, drawn in samples.items():
         if drawn.dim() != 5 or drawn.shape[-2:] != (length, length) or not -drawn.size(1) <= item < drawn.size(1):
             raise ValueError(
                 f"samples of site '{site}' have shape {tuple(drawn.shape)}, expected [S, batch, H, {length}, {length}] "
                 f"with an item {item} in the batch; leave out the sites of other texts and of cross-attention"
             )
-        chosen[site] = drawn[:, item].cpu()[..., keep, :][..., keep]
+        chosen = drawn[:, item].cpu()[..., keep, :][..., keep]
+        heads += [(site, f"head {head}", weights) for head, weights in enumerate(chosen.unbind(1))]
     kept = [token for token, shown in zip(tokens, keep.tolist(), strict=True) if shown]
-    return HeadsView(queries=kept, posterior=chosen, title=title)
-
-
-def _checked(view: View, name: str, weights: Tensor) -> Tensor:
-    """Weights as ``[S, M, N]`` on the CPU, in [0, 1]."""
-    checked = check_matrix(weights, name=f"{name} weights")
-    shape = len(view.rows), len(view.columns)
-    if checked.shape[1:] != shape:
-        raise ValueError(
-            f"{name} has weights of shape {tuple(weights.shape)}, expected [S, {shape[0]}, {shape[1]}]: "
-            f"{view.names[0]} by {view.names[1]}; merge pieces into words, drop special tokens and padding"
-        )
-    return checked.cpu().clamp(max=1.0)
+    return View(kept, kept, ("query", "key"), heads, title=title)

@@ -47,20 +47,19 @@ SAMPLES = torch.tensor([[[1.0, 0.0], [0.9, 0.1]], [[0.2, 0.8], [0.0, 1.0]]])
 
 
 @pytest.mark.parametrize(
-    ("weights", "options", "expected"),
+    ("weights", "expected"),
     [
-        (WEIGHTS, {}, aligned("0-0 1-1 2-2", 3, 3)),  # of equal ones the first
-        (WEIGHTS, {"method": "threshold", "threshold": 0.3}, aligned("0-0 1-1 2-1 2-2", 3, 3)),
-        (SAMPLES, {}, aligned("0-0 1-1", 2, 2)),
-        (SAMPLES.mean(0), {}, aligned("0-0 1-1", 2, 2)),
+        (WEIGHTS, aligned("0-0 1-1 2-2", 3, 3)),  # of equal ones the first
+        (SAMPLES, aligned("0-0 1-1", 2, 2)),
+        (SAMPLES.mean(0), aligned("0-0 1-1", 2, 2)),
         # what is missing is the probability of no link: .5, .3, 1 and .5
-        (torch.tensor([[0.3, 0.2], [0.4, 0.3], [0.0, 0.0], [0.5, 0.0]]), {}, aligned("0-1 0-3", 2, 4)),
-        (torch.full((3, 500), 1 / 500), {}, aligned("0-0 0-1 0-2", 500, 3)),
+        (torch.tensor([[0.3, 0.2], [0.4, 0.3], [0.0, 0.0], [0.5, 0.0]]), aligned("0-1 0-3", 2, 4)),
+        (torch.full((3, 500), 1 / 500), aligned("0-0 0-1 0-2", 500, 3)),
     ],
-    ids=["argmax", "threshold", "samples", "mean of samples", "no link", "many equal"],
+    ids=["argmax", "samples", "mean of samples", "no link", "many equal"],
 )
-def test_links_by_hand(weights, options, expected):
-    assert hard_alignment(weights, **options) == expected
+def test_links_by_hand(weights, expected):
+    assert hard_alignment(weights) == expected
 
 
 @PROPERTY
@@ -103,7 +102,7 @@ def test_threshold_of_a_half_minimises_the_number_of_errors(seed):
         )
         for chosen in all_sets(list(itertools.product(range(3), range(2))))
     }
-    assert hard_alignment(weights, method="threshold").links == min(errors, key=errors.get)
+    assert Alignment.from_matrix(weights > 0.5).links == min(errors, key=errors.get)
 
 
 def test_mbr_of_equal_and_neutral_links():

@@ -286,7 +286,8 @@ def observed(x, *, together=True, scale=1.0, obs=Y):
         ({"obs": None}, "the model observes nothing"),
         ({"together": False}, "no plate holds all sites.*'attention' in \\['data'\\], 'y' in \\['other'\\]"),
         ({"scale": 2.0}, "site 'y' has scale 2.0 and site 'attention' 1.0"),
-        ({"obs": torch.tensor([0.5, 1e30, 0.5])}, "of 1 of 3 items is NaN or infinite: all of their 4 weights"),
+        ({"obs": torch.tensor([0.5, 1e30, 0.5])}, "of 1 of 3 items is NaN or infinite: all of their 4 weights.*mask"),
+        ({"obs": torch.tensor([0.5, torch.nan, 0.5])}, r"at site 'y':[\s\S]*nan"),
     ],
 )
 def test_mistakes(options, message):

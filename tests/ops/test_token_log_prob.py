@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear
 
 from pyro_attention.ops import token_log_prob as module
-from pyro_attention.ops.token_log_prob import chosen_slots, sample_tokens, summed_token_log_prob, token_log_prob
+from pyro_attention.ops.token_log_prob import chosen_slots, summed_token_log_prob, token_log_prob
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
@@ -56,7 +56,6 @@ def test_equals_log_softmax(shapes, vocabulary, width, bias, seed):
     torch.testing.assert_close(
         with_gradients(actual, inputs, factors), with_gradients(expected, inputs, factors), **CLOSE
     )
-    assert sample_tokens(inputs[0], inputs[1], shape=actual.shape).shape == actual.shape
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -142,18 +141,6 @@ def test_half_precision(mode, tolerance):
     expected = with_gradients(reference(*doubles, token), doubles, torch.ones(()))
     for one, other in zip(actual, expected, strict=True):
         assert (one.double() - other).abs().max() / other.abs().max() < tolerance
-
-
-def test_sample_frequencies():
-    x, w, b, _ = problem((2, 1), ())
-    shape = torch.Size([10_000, 2, 2])  # every draw and every repeat of a row is a new one
-    tokens = sample_tokens(0.5 * x, w, b, shape=shape, chunk_rows=1)
-    probabilities = linear(0.5 * x, w, b).softmax(-1)
-    counted = torch.nn.functional.one_hot(tokens, 5).double().mean(0)
-    assert ((counted - probabilities) / (probabilities * (1 - probabilities) / shape[0]).sqrt()).abs().max() < 4
-    same = (tokens[..., 0] == tokens[..., 1]).double().mean(0)
-    expected = (probabilities**2).sum(-1).squeeze(-1)
-    assert ((same - expected).abs() < 4 * (expected * (1 - expected) / shape[0]).sqrt()).all()
 
 
 # summed over alignments

@@ -8,7 +8,6 @@ import safetensors.torch
 from torchvision.models import mobilenet_v2
 
 from experiments.datasets.text.toy_translation import toy_translation
-from pyro_attention.analysis import write_pharaoh
 from tests.experiments.captioning.tiny_captions import COLOURS, photograph, write_flickr8k
 from tests.experiments.datasets.questions.tiny_questions import write_daquar, write_easy_vqa
 from tests.experiments.finetune.tiny_glue import WORDS, write_bert, write_glue
@@ -93,7 +92,7 @@ def write_europarl(folder: Path) -> None:
         place = folder / "gold" if name == "test" else folder
         write_lines(place / f"{name}.de", texts[name].source)
         write_lines(place / f"{name}.en", texts[name].target)
-    write_pharaoh(folder / "gold" / "de-en.wa", texts["test"].alignments)
+    (folder / "gold" / "de-en.wa").write_text("".join(f"{links}\n" for links in texts["test"].alignments))
 
 
 def write_coco(folder: Path, described: dict[str, Any]) -> None:

@@ -152,6 +152,11 @@ def test_pareto_k():
     lonely[0], lonely[:, 1:] = 0.0, 0.0
     lonely[:16, 2], lonely[:15, 3] = 1e-7, torch.arange(1.0, 16.0)
     assert WeightedPosterior({}, lonely, (), {}).trusted.tolist() == [False, True, True, False]
+    # a heavy tail of weights that are nearly equal says nothing, nor do five of them that are
+    alike = WeightedPosterior({}, 1e-3 / (torch.arange(1000.0) + 1).view(-1, 1), (), {})
+    assert alike.pareto_k > 0.7
+    assert alike.trusted
+    assert WeightedPosterior({}, torch.zeros(5, 1), (), {}).trusted
 
 
 def test_warns_of_weights_that_few_draws_carry():
@@ -161,6 +166,8 @@ def test_warns_of_weights_that_few_draws_carry():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sample_posterior(q, given="observations", num_samples=200)
+        soft = AttentionGuide(TwoKeys(ScorePrior(LogNormal(0.01))), FromPrior())
+        sample_posterior(soft, given="observations", num_samples=5)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +177,7 @@ def test_warns_of_weights_that_few_draws_carry():
         ({"given": "observations", "noise": "none"}, "noise is 'none', but draws without noise have no weights"),
         ({"given": "observations", "y": None}, "the model observes nothing"),
         ({"given": "observations", "y": torch.full((3,), 1e30)}, "the weights of 3 items vanish in all 30 draws"),
+        ({"given": "observations", "y": Y.where(Y > 0.5, torch.nan)}, r"at site 'y':[\s\S]*nan[\s\S]*poutine.mask"),
     ],
 )
 def test_mistakes(options, message):

@@ -1,10 +1,10 @@
-"""Links of many sentence pairs: files, error rate against gold links, agreement, and both directions made one."""
+"""Links of many sentence pairs: files, error rate against gold links, and both directions made one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,13 +15,11 @@ __all__ = [
     "AlignmentScores",
     "GoldAlignment",
     "SymmetrizeMethod",
-    "agreement",
     "alignment_error_rate",
     "read_naacl",
     "read_pharaoh",
     "read_sentences",
     "symmetrize",
-    "write_pharaoh",
 ]
 
 _Links = tuple[set[Link], set[Link]]  # sure and possible ones
@@ -66,7 +64,7 @@ class GoldAlignment:
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """Counts of links over all sentence pairs, and what follows from them; counts may be added, ``first + second``.
+    """Counts of links over all sentence pairs, and what follows from them.
 
     Attributes:
         num_sentences: Number of sentence pairs.
@@ -100,28 +98,22 @@ class AlignmentScores:
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall; 1 - AER where every possible link is sure."""
+        """Harmonic mean of precision and recall; 1 - AER where every possible link is sure, as of two alignments."""
         total = self.precision + self.recall
         return 2 * self.precision * self.recall / total if total else 0.0
 
-    def __add__(self, other: AlignmentScores) -> AlignmentScores:
-        return AlignmentScores(*(own + others for own, others in zip(astuple(self), astuple(other), strict=True)))
 
-
-def alignment_error_rate(
-    predicted: Mapping[str, Alignment] | Sequence[Alignment],
-    gold: Mapping[str, GoldAlignment] | Sequence[GoldAlignment],
-) -> AlignmentScores:
+def alignment_error_rate(predicted: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> AlignmentScores:
     r"""Score predicted links A, :math:`\mathrm{AER} = 1 - (|A \cap S| + |A \cap P|) / (|A| + |S|)`.
 
     The counts are summed over the sentence pairs before they are divided. Some report AER in percent.
 
     Args:
-        predicted: Alignments by sentence id, or in a sequence.
-        gold: Sure links S and possible links P of the same sentences, in the same form.
+        predicted: Alignments of sentence pairs.
+        gold: Sure links S and possible links P of the same sentence pairs.
 
     Raises:
-        ValueError: Other sentences in one than in the other, none at all, or a gold link outside of a sentence.
+        ValueError: Another number of sentence pairs in one than in the other, or a gold link outside of a sentence.
 
     Example:
         >>> gold = GoldAlignment(sure=frozenset({(0, 0), (1, 1)}), possible=frozenset({(2, 1)}))
@@ -131,59 +123,24 @@ def alignment_error_rate(
 
     Source: Och and Ney (2003), A Systematic Comparison of Various Statistical Alignment Models, section 5.1.
     """
-    scores = AlignmentScores(0, 0, 0, 0, 0)
-    for name, links, truth in _pairs(predicted, gold):
+    if len(predicted) != len(gold):
+        raise ValueError(f"predicted has {len(predicted)} sentence pairs and gold {len(gold)}, expected the same ones")
+    pairs = list(zip(predicted, gold, strict=True))
+    for place, (links, truth) in enumerate(pairs):
         for source, target in sorted(truth.possible):
             if not (0 <= source < links.num_source and 0 <= target < links.num_target):
                 raise ValueError(
-                    f"sentence {name}: gold link {(source, target)} lies outside of the {links.num_source} source and "
+                    f"sentence {place}: gold link {(source, target)} lies outside of the {links.num_source} source and "
                     f"{links.num_target} target words of the prediction, expected pairs (source, target) counted from "
                     f"0; look for swapped sides, pieces instead of words, or links counted from 1"
                 )
-        scores += AlignmentScores(
-            num_sentences=1,
-            num_predicted=len(links.links),
-            num_sure=len(truth.sure),
-            num_predicted_sure=len(links.links & truth.sure),
-            num_predicted_possible=len(links.links & truth.possible),
-        )
-    return scores
-
-
-def _pairs(
-    first: Mapping[str, Alignment] | Sequence[Alignment], second: Mapping[str, GoldAlignment] | Sequence[GoldAlignment]
-) -> Iterator[tuple[str, Alignment, GoldAlignment]]:
-    """Name, and what both hold for it."""
-    by_name = first if isinstance(first, Mapping) else {str(i): alignment for i, alignment in enumerate(first)}
-    others = second if isinstance(second, Mapping) else {str(i): alignment for i, alignment in enumerate(second)}
-    if by_name.keys() != others.keys() or not by_name:
-        differing = sorted(by_name.keys() ^ others.keys())
-        raise ValueError(
-            f"got {len(by_name)} and {len(others)} sentences, expected the same ones and at least one; "
-            f"{len(differing)} are in one of them only: {', '.join(map(str, differing[:5]))}"
-        )
-    for name, alignment in by_name.items():
-        yield name, alignment, others[name]
-
-
-def agreement(first: Sequence[Alignment], second: Sequence[Alignment]) -> float:
-    r"""F1 between two alignments of the same sentences, :math:`2 |A \cap B| / (|A| + |B|)`; 1 where neither has links.
-
-    Args:
-        first: Alignments A; the counts are summed over sentences before the division.
-        second: Alignments B.
-
-    Raises:
-        ValueError: Other numbers of sentences.
-
-    Example:
-        >>> one, two = ([Alignment(frozenset(links), 2, 2)] for links in ({(0, 0), (1, 1)}, {(0, 0)}))
-        >>> agreement(one, two)
-        0.66667
-    """
-    pairs = list(zip(first, second, strict=True))
-    total = sum(len(a.links) + len(b.links) for a, b in pairs)
-    return 2 * sum(len(a.links & b.links) for a, b in pairs) / total if total else 1.0
+    return AlignmentScores(
+        num_sentences=len(pairs),
+        num_predicted=sum(len(links.links) for links, _ in pairs),
+        num_sure=sum(len(truth.sure) for _, truth in pairs),
+        num_predicted_sure=sum(len(links.links & truth.sure) for links, truth in pairs),
+        num_predicted_possible=sum(len(links.links & truth.possible) for links, truth in pairs),
+    )
 
 
 def symmetrize(forward: Alignment, backward: Alignment, *, method: SymmetrizeMethod) -> Alignment:
@@ -262,7 +219,7 @@ def _grown(common: frozenset[Link], union: frozenset[Link]) -> set[Link]:
 
 
 def read_pharaoh(path: str | Path, *, index: int = 0, target_first: bool = False) -> dict[str, GoldAlignment]:
-    r"""Read one sentence pair a line, ``i-j`` sure links and ``ipj`` possible ones.
+    r"""Read one sentence pair a line, ``i-j`` sure links and ``ipj`` possible ones, as ``str`` writes them.
 
     Args:
         path: The file, in UTF-8. Its lines may begin with an id and a tab.
@@ -344,30 +301,6 @@ def read_sentences(path: str | Path) -> dict[str, list[str]]:
         {'7': ['Das', 'stimmt', 'nicht', '!']}
     """
     return {name: text.split() for _, name, text in _named_lines(Path(path))}
-
-
-def write_pharaoh(
-    path: str | Path,
-    alignments: Mapping[str, Alignment | GoldAlignment] | Sequence[Alignment | GoldAlignment],
-) -> None:
-    r"""Write one sentence pair a line, links in order, ``i-j`` or ``ipj``; with an id and a tab for a mapping.
-
-    Args:
-        path: The file.
-        alignments: Alignments by sentence id, or in a sequence.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "links.txt")
-        >>> write_pharaoh(path, [Alignment(frozenset({(1, 0), (0, 2)}), 2, 3)])
-        >>> path.read_text()
-        '0-2 1-0\n'
-    """
-    if isinstance(alignments, Mapping):
-        lines = [f"{name}\t{alignment}\n" for name, alignment in alignments.items()]
-    else:
-        lines = [f"{alignment}\n" for alignment in alignments]
-    Path(path).write_text("".join(lines), encoding="utf-8")
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

@@ -10,19 +10,12 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float
-from pyro_attention.analysis.inputs import (
-    ROUNDING,
-    check_choice,
-    check_floats,
-    check_samples,
-    equal_tailed,
-)
+from pyro_attention.analysis.inputs import ROUNDING, check_choice, check_floats, check_samples, equal_tailed
 
 __all__ = [
     "Alignment",
     "CredibleIntervals",
     "Link",
-    "LinkMethod",
     "check_matrix",
     "credible_intervals",
     "hard_alignment",
@@ -33,7 +26,6 @@ __all__ = [
 ]
 
 Link = tuple[int, int]
-LinkMethod = Literal["argmax", "threshold"]
 _PieceStyle = Literal["@@", "##", "▁", "Ġ"]
 
 
@@ -91,32 +83,25 @@ class Alignment:
         return " ".join(f"{source}-{target}" for source, target in sorted(self.links))
 
 
-def hard_alignment(weights: Tensor, *, method: LinkMethod = "argmax", threshold: float = 0.5) -> Alignment:
-    r"""Choose links by their probabilities :math:`p_{ji}`, the mean weights.
+def hard_alignment(weights: Tensor) -> Alignment:
+    r"""Link every target word to its most probable source word, the first of equal ones.
 
-    ``argmax`` links every target word to its most probable source word, the first of equal ones. What a row lacks to
-    one, because special tokens were dropped, is the probability of no link; where that is the largest, there is none.
-    ``threshold`` takes every :math:`p_{ji}` above the threshold; with 0.5 that minimises the expected number of wrong
-    and missing links. :func:`mbr_alignment` maximises the expected F1.
+    The link probabilities :math:`p_{ji}` are the mean weights. What a row lacks to one, because special tokens were
+    dropped, is the probability of no link; where that is the largest, there is none. :func:`mbr_alignment` maximises
+    the expected F1, and ``Alignment.from_matrix(p > 0.5)`` minimises the expected number of wrong and missing links.
 
     Args:
         weights: ``[M, N]``, or samples of them ``[S, M, N]``.
-        method: "argmax" or "threshold".
-        threshold: In [0, 1); for "threshold" alone.
 
     Raises:
         TypeError: Weights are no floats.
-        ValueError: Wrong shape, entries outside [0, 1], rows that sum to more than one, or an unknown method.
+        ValueError: Wrong shape, entries outside [0, 1], or rows that sum to more than one.
 
     Example:
-        >>> weights = torch.tensor([[0.5, 0.4, 0.1], [0.2, 0.1, 0.1]])
-        >>> [str(hard_alignment(weights, method=method, threshold=0.3)) for method in ("argmax", "threshold")]
-        ['0-0', '0-0 1-0']
+        >>> str(hard_alignment(torch.tensor([[0.5, 0.4, 0.1], [0.2, 0.1, 0.1]])))
+        '0-0'
     """
-    check_choice("method", method, LinkMethod)
     probabilities = _check_weights(weights).mean(0)
-    if method == "threshold":
-        return Alignment.from_matrix(probabilities > threshold)
     best = probabilities.amax(-1, keepdim=True)
     none = 1 - probabilities.sum(-1, keepdim=True)
     # of the equal ones the first; torch's argmax does not promise which

@@ -76,12 +76,14 @@ def blocked_attention(
     q, k, v = (x.to(dtype).expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (queries, keys, values))
     scale = None if noise_scale is None else noise_scale.to(queries.device, exact).expand(batch).reshape(-1)
     mask = None if key_mask is None else key_mask.expand(*batch, -1).reshape(len(q), -1)
+    shape = len(q), q.size(1), k.size(1)
+    table = None if noise is None else CounterNoise(noise, seed, shape, device=q.device)
     if fused:
-        context, normalisers = fused_attention(q, k, v, scale, mask, noise=noise, seed=seed, causal=causal)
+        context, normalisers = fused_attention(q, k, v, scale, mask, noise=table, causal=causal)
     else:
         scale = None if scale is None else scale.reshape(-1, 1, 1)
         bias = None if mask is None else _bias(mask, dtype).unsqueeze(-2)
-        context, normalisers = _blocked(q, k, v, scale, bias, _Plan(noise, seed, causal))
+        context, normalisers = _blocked(q, k, v, scale, bias, _Plan(table, causal))
         normalisers = normalisers.squeeze(-1)
     return context.to(values.dtype).unflatten(0, batch), normalisers.unflatten(0, batch)
 
@@ -90,15 +92,8 @@ def blocked_attention(
 class _Plan:
     """What a pass does, apart from its tensors."""
 
-    noise: NoiseKind | None
-    seed: int
+    noise: CounterNoise | None
     causal: bool
-
-    def counter(self, q: Tensor, k: Tensor) -> CounterNoise | None:
-        """The noise of all pairs."""
-        if self.noise is None:
-            return None
-        return CounterNoise(self.noise, self.seed, (q.size(0), q.size(1), k.size(1)), device=q.device)
 
     def blocks(self, q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice, slice]]:
         """Slices and queries of each block, and the keys that these may see."""
@@ -141,13 +136,12 @@ class _Blocked(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         context = q.new_zeros(*q.shape[:-1], v.size(-1))
         noisy, plain = q.new_zeros(2, *q.shape[:-1], 1)
-        counter = plan.counter(q, k)
         with torch.autocast(q.device.type, enabled=False):
             for s, rows, seen in plan.blocks(q, k):
                 noised = plan.scores(q[s, rows], k[s, seen], None if bias is None else bias[s], rows)
                 plain[s, rows] = _normaliser(noised)
-                if counter is not None and noise_scale is not None:
-                    noised.addcmul_(counter.block(s, rows, seen, dtype=q.dtype), noise_scale[s])
+                if plan.noise is not None and noise_scale is not None:
+                    noised.addcmul_(plan.noise.block(s, rows, seen, dtype=q.dtype), noise_scale[s])
                 noisy[s, rows] = _normaliser(noised)
                 torch.bmm(noised.sub_(noisy[s, rows]).exp_(), v[s, seen], out=context[s, rows])
         ctx.save_for_backward(q, k, v, noise_scale, bias, context, noisy, plain)
@@ -164,13 +158,12 @@ class _Blocked(torch.autograd.Function):
         grad_scale = torch.zeros_like(noise_scale) if ctx.needs_input_grad[3] else None
         grad_context = torch.zeros_like(context) if grad_context is None else grad_context
         inner = (grad_context * context).sum(-1, keepdim=True)
-        counter = plan.counter(q, k)
         with torch.autocast(q.device.type, enabled=False):
             for s, rows, seen in plan.blocks(q, k):
                 scores = plan.scores(q[s, rows], k[s, seen], None if bias is None else bias[s], rows)
                 noise, noised = None, scores - noisy[s, rows]
-                if counter is not None and noise_scale is not None:
-                    noise = counter.block(s, rows, seen, dtype=q.dtype)
+                if plan.noise is not None and noise_scale is not None:
+                    noise = plan.noise.block(s, rows, seen, dtype=q.dtype)
                     noised.addcmul_(noise, noise_scale[s])
                 weights = noised.exp_()
                 grad = torch.bmm(grad_context[s, rows], v[s, seen].transpose(-1, -2))

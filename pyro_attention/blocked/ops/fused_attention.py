@@ -89,8 +89,7 @@ def fused_attention(
     noise_scale: Tensor | None,
     key_mask: Tensor | None,
     *,
-    noise: NoiseKind | None,
-    seed: int,
+    noise: CounterNoise | None,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
     r"""Blocked attention of S slices, batch and heads together; differentiable once, with the same gradients each time.
@@ -107,8 +106,7 @@ def fused_attention(
         values: ``[S, N, Dv]``, likewise.
         noise_scale: ``[S]`` in float32; needed where there is noise.
         key_mask: Boolean ``[S, N]``, True = may be attended to.
-        noise: Distribution of the noise; None adds none.
-        seed: Its seed.
+        noise: The noise of all pairs; None adds none.
         causal: Query i sees the keys 0 .. i alone.
 
     Returns:
@@ -123,36 +121,22 @@ def fused_attention(
     tensors = queries, keys, values, noise_scale, mask
     # expanded ones too, whose strides the kernels would not see
     contiguous = [None if x is None else x.contiguous() for x in tensors]
-    return _fused(*contiguous, _Plan(noise, seed, causal))
+    return _fused(*contiguous, noise, causal)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What a pass does, apart from its tensors."""
-
-    noise: NoiseKind | None
-    seed: int
-    causal: bool
-
-    def keys_of_noise(self, q: Tensor, k: Tensor) -> tuple[Tensor | None, ...]:
-        """Offsets and multipliers of the rows and offsets of the columns."""
-        if self.noise is None:
-            return None, None, None
-        return CounterNoise(self.noise, self.seed, (q.size(0), q.size(1), k.size(1)), device=q.device).keys
-
-    def options(self, q: Tensor, v: Tensor) -> list[dict[str, Any]]:
-        """What each of the three kernels is compiled for."""
-        widths = q.size(-1), v.size(-1)
-        padded, value_padded = (max(16, 1 << (width - 1).bit_length()) for width in widths)
-        common = {
-            "WIDTH": widths[0], "VALUE_WIDTH": widths[1], "PADDED": padded, "VALUE_PADDED": value_padded,
-            "NOISE": self.noise, "FAST": q.is_cuda and torch.version.hip is None, "CAUSAL": self.causal,
-            "PRECISION": _precision(), "enable_fp_fusion": True,
-        }  # fmt: skip
-        return [
-            common | {"ROWS": t.rows, "COLS": t.columns, "num_warps": t.warps, "num_stages": t.stages}
-            for t in tiles(max(widths), q.dtype)
-        ]
+def _options(q: Tensor, v: Tensor, noise: NoiseKind | None, causal: bool) -> list[dict[str, Any]]:
+    """What each of the three kernels is compiled for."""
+    widths = q.size(-1), v.size(-1)
+    padded, value_padded = (max(16, 1 << (width - 1).bit_length()) for width in widths)
+    common = {
+        "WIDTH": widths[0], "VALUE_WIDTH": widths[1], "PADDED": padded, "VALUE_PADDED": value_padded,
+        "NOISE": noise, "FAST": q.is_cuda and torch.version.hip is None, "CAUSAL": causal,
+        "PRECISION": _precision(), "enable_fp_fusion": True,
+    }  # fmt: skip
+    return [
+        common | {"ROWS": t.rows, "COLS": t.columns, "num_warps": t.warps, "num_stages": t.stages}
+        for t in tiles(max(widths), q.dtype)
+    ]
 
 
 def _precision() -> str:
@@ -174,18 +158,24 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, noise_scale: Tensor | None, mask: Tensor | None, plan: _Plan
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        noise_scale: Tensor | None,
+        mask: Tensor | None,
+        noise: CounterNoise | None,
+        causal: bool,
     ) -> tuple[Tensor, Tensor]:
         from pyro_attention.blocked.ops import fused_kernels
 
         context = v.new_empty(*q.shape[:-1], v.size(-1))
         noisy, plain = q.new_empty(2, *q.shape[:-1], dtype=torch.float32)
-        inputs = q, k, v, noise_scale, mask, *plan.keys_of_noise(q, k)
-        options = plan.options(q, v)[0]
+        inputs = q, k, v, noise_scale, mask, *((None, None, None) if noise is None else noise.keys)
+        options, *ctx.options = _options(q, v, None if noise is None else noise.kind, causal)
         lengths = q.size(1), k.size(1)
         _launch(fused_kernels.forward, q, options["ROWS"], *inputs, context, noisy, plain, *lengths, **options)
         ctx.save_for_backward(*inputs, context, noisy, plain)
-        ctx.plan = plan
         ctx.set_materialize_grads(False)
         return context, plain
 
@@ -196,19 +186,18 @@ class _Fused(torch.autograd.Function):
 
         *inputs, context, noisy, plain = ctx.saved_tensors
         q, k, v = inputs[:3]
-        plan: _Plan = ctx.plan
         grad_context = torch.zeros_like(context) if grad_context is None else grad_context.contiguous()
         grad_plain = None if grad_plain is None else grad_plain.contiguous()
         inner = (grad_context.float() * context).sum(-1)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         by_row = torch.zeros_like(plain) if ctx.needs_input_grad[3] else None
-        wanted = by_row if plan.noise is not None else None
-        _, by_queries, by_keys = plan.options(q, v)
+        by_queries, by_keys = ctx.options
+        wanted = by_row if by_queries["NOISE"] is not None else None
         shared = *inputs, noisy, plain, grad_context, inner, grad_plain
         lengths = q.size(1), k.size(1)
         _launch(fused_kernels.backward_queries, q, by_queries["ROWS"], *shared, grad_q, wanted, *lengths, **by_queries)
         _launch(fused_kernels.backward_keys, k, by_keys["COLS"], *shared, grad_k, grad_v, *lengths, **by_keys)
-        return grad_q, grad_k, grad_v, None if by_row is None else by_row.sum(-1), None, None
+        return grad_q, grad_k, grad_v, None if by_row is None else by_row.sum(-1), None, None, None
 
 
 # torch leaves `apply` untyped in some releases

@@ -166,13 +166,14 @@ def test_mass_on_the_class_of_a_noun(tmp_path):
 def test_the_page_shows_the_weights(finished):
     trained, data = trained_and_data(finished("weibull"))
     view, other = (view_caption(trained, data, place, CAPTION, num_samples=20) for place in (1, 2))
-    assert view.words == [*CAPTION.split(), "(end)"]
-    assert view.posterior.shape == (20, 7, data.regions.size(1))
-    for weights in (view.posterior, view.prior):
+    assert view.rows == [*CAPTION.split(), "(end)"]
+    (prior, posterior), (changed, _) = ([panel.samples for panel in one.panels] for one in (view, other))
+    assert posterior.shape == (20, 7, data.regions.size(1))
+    for weights in (posterior, prior):
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
     # the scene is that of the caption; paper is white and ink is black
     assert view.picture.equal((255 * (1 - data.pictures[1])).round().byte())
-    assert not torch.allclose(view.prior, other.prior, atol=1e-5)
+    assert not torch.allclose(prior, changed, atol=1e-5)
 
 
 def test_uncertainty_splits(finished):

@@ -12,7 +12,9 @@ from experiments.nmt.alignments import PairAlignment, aligned_pairs
 from experiments.nmt.config import AlignConfig
 from experiments.nmt.data import load_text, read_gold
 from experiments.nmt.model import load_trained
-from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, read_pharaoh, write_pharaoh
+from pyro_attention import DirichletPrior
+from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, read_pharaoh
+from pyro_attention.families.gaussian import FixedGaussianPrior
 from tests.experiments.nmt.tiny_text import command_line
 
 
@@ -114,8 +116,7 @@ def test_links_by_the_exact_posterior(align, translation_run, reverse_run, text,
     trained = load_trained(translation_run, device="cpu")
     pairs = aligned_pairs(trained, load_text(trained.config, "test"), num_samples=1, exact=True)
     assert align("--exact", "--table", "--gold", text / "gold.txt") == 0
-    write_pharaoh(tmp_path / "expected.txt", [hard_alignment(pair.exact) for pair in pairs])
-    assert links_of(tmp_path / "out") == (tmp_path / "expected.txt").read_text()
+    assert links_of(tmp_path / "out") == "".join(f"{hard_alignment(pair.exact)}\n" for pair in pairs)
     for row in table_of(tmp_path / "out"):
         pair, place = pairs[int(row["line"]) - 1], (int(row["target"]), int(row["source"]))
         assert float(row["posterior"]) == pytest.approx(pair.exact[place].item(), abs=1e-4)
@@ -132,9 +133,21 @@ def test_links_by_the_exact_posterior(align, translation_run, reverse_run, text,
     pairs = aligned_pairs(soft, load_text(soft.config, "test"), num_samples=1, exact=True)
     turned = {"source": text / "test.en", "target": text / "test.de", "run": reverse_run, "out": tmp_path / "soft"}
     assert align("--exact", **turned) == 0
-    write_pharaoh(tmp_path / "expected.txt", [hard_alignment(pair.exact) for pair in pairs])
-    assert links_of(tmp_path / "soft") == (tmp_path / "expected.txt").read_text()
+    assert links_of(tmp_path / "soft") == "".join(f"{hard_alignment(pair.exact)}\n" for pair in pairs)
     assert max((pair.exact - pair.posterior[0]).abs().max() for pair in pairs) > 0.01
+
+
+@pytest.mark.parametrize("prior", [DirichletPrior(), FixedGaussianPrior()], ids=["dirichlet", "gaussian"])
+def test_weights_that_cannot_be_summed_out(prior, align, tmp_path, capsys, monkeypatch):
+    def load(run, *, device):
+        trained = load_trained(run, device=device)
+        trained.model.attention.prior = prior
+        return trained
+
+    monkeypatch.setattr("experiments.nmt.align.load_trained", load)
+    assert align("--exact") == 1
+    assert "whose weights cannot be summed out; leave out --exact" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_intervals_of_samples_in_the_table():

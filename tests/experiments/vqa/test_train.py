@@ -103,7 +103,7 @@ def test_certainty_and_temperature(weibull_run):
         labels[part] = [*known], torch.tensor([*known.values()])
     accurate = torch.from_numpy(np.load(weibull_run / "predictions.npz")["accuracy"])
     found = pavpu(logits["test"], accurate)[0.05]
-    assert metrics["test_pavpu_05/both"] == pytest.approx(found.pavpu)
+    assert metrics["test_pavpu_05/both"] == pytest.approx(found)
     scaling = fit_temperature(logits["val"][:, labels["val"][0]], labels["val"][1])
     places, classes = labels["test"]
     nll = classification_scores(scaling(logits["test"][:, places]), classes).nll
