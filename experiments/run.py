@@ -61,9 +61,9 @@ class Task(ABC, Generic[Config, Data, Network]):
         """What the command shows of a finished run: a table, and pictures in the folder."""
         print(metrics_table(metrics))
 
-    def planned(self, config: Config) -> bool:  # noqa: ARG002
+    def planned(self, config: Config) -> bool:
         """Whether the learning rate is planned over all epochs, whose number then stays."""
-        return False
+        return bool(getattr(config, "planned", False))
 
 
 def run_folder(task: Task[Config, Any, Any], config: Config) -> Path:

@@ -20,13 +20,13 @@ from experiments.captioning.scores import cider_d, corpus_bleu, score_captions, 
 from experiments.datasets.images.captions import caption_words
 from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, SegmentationMaps
-from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
+from experiments.datasets.text.batches import Batch, in_order
 from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.alignments import BatchAlignment, EntropySums, align_batch, has_posterior_gap
-from experiments.sequence.evaluation import BATCH, word_uncertainty
-from experiments.sequence.model import AnyTrained, model_arguments, perplexity
-from models.decoding import Hypothesis, Inference, beam_search, sample, target_log_probs
+from experiments.sequence.evaluation import BATCH, sentence_doubts
+from experiments.sequence.model import AnyTrained, perplexity
+from models.decoding import Hypothesis, Inference, beam_search, sample
 from pyro_attention import Soft
 from pyro_attention.analysis import merge_pieces
 
@@ -121,8 +121,7 @@ def evaluate(
 def batches(trained: AnyTrained, data: RegionCaptions, *, references: int) -> Iterator[Batch]:
     """Images with their first captions, in batches of similar lengths, on the network's device."""
     pairs = EncodedCaptions(data, trained.vocabulary, references=references)
-    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=BATCH, shuffle=False)):
-        yield batch.to(trained.device)
+    return in_order(pairs, sentences=BATCH, device=trained.device)
 
 
 def describe(trained: AnyTrained, data: RegionCaptions) -> list[str]:
@@ -238,16 +237,8 @@ def _nouns(maps: SegmentationMaps, data: RegionCaptions, image: int, caption: st
 
 def caption_doubts(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str]) -> dict[str, Tensor]:
     """The numbers of ``DOUBTS``, one for each image and its caption; of soft attention there is no spread."""
-    parts: dict[str, list[Tensor]] = {doubt: [] for doubt in DOUBTS}
-    for batch in _described(trained, data, captions):
-        doubt = word_uncertainty(trained, batch, num_samples=trained.config.num_samples)
-        surprise = -target_log_probs(trained.model, *model_arguments(batch), inference=trained.inference())
-        mask = batch.target_mask
-        for name, values in zip(DOUBTS, (surprise, doubt.total, doubt.attention), strict=True):
-            parts[name].append((values.where(mask, 0).sum(1) / mask.sum(1)).cpu())
-    if isinstance(trained.family, Soft):
-        del parts["spread"]
-    return {name: torch.cat(values) for name, values in parts.items()}
+    doubts = sentence_doubts(trained, _described(trained, data, captions), trained.inference())
+    return dict(zip([*DOUBTS][: 2 if isinstance(trained.family, Soft) else 3], doubts, strict=False))
 
 
 def ranking(

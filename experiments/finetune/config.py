@@ -47,6 +47,7 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
     length: PositiveInt = 128
     keep_weights: bool = True
 
+    planned = True  # the learning rate is, over all epochs
     USED_BY: ClassVar[UsedBy] = {
         "kl_warmup": {"guide": WEIGHTS, "objective": ("elbo",)},
         "prior_learning_rate": {"guide": WEIGHTS},

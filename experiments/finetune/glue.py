@@ -72,10 +72,11 @@ _OTHERS = {
 
 
 class PairBatch(NamedTuple):
-    """Arguments of a :class:`PairModel`."""
+    """Arguments of a :class:`PairModel`, and where the examples stand."""
 
     inputs: dict[str, Tensor]  # what the tokenizer made, [B, N] each, by the names of the network's arguments
     labels: Tensor  # classes or grades [B]
+    places: Tensor  # of the examples [B]
 
 
 class EncodedPairs(EncodedTexts[PairBatch]):
@@ -90,7 +91,7 @@ class EncodedPairs(EncodedTexts[PairBatch]):
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> PairBatch:
         _, places = index
-        return PairBatch(self.padded(places), self.labels[list(places)])
+        return PairBatch(self.padded(places), self.labels[list(places)], torch.tensor(places))
 
 
 def load_texts(config: GlueConfig) -> dict[str, LabeledPairs]:
@@ -187,6 +188,9 @@ class PairTraining(FineTuning):
         self.task = parts[-1].task
         self._found: list[tuple[Tensor, Tensor]] = []
 
+    def arguments(self, batch: PairBatch) -> Sequence[Any]:
+        return batch[:2]
+
     def observations(self, batch: PairBatch) -> int:
         return len(batch.labels)
 
@@ -241,13 +245,12 @@ def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples
     """Outputs ``[S, items, outputs]`` of one kind, in the order of the data."""
     noise, _ = KINDS[kind]
     samples = 1 if noise == "none" else num_samples
-    found: list[Tensor] = [torch.empty(0)] * len(data)
+    found, places = list[Tensor](), list[Tensor]()
     with seeded(trained.config.seed):
-        for places, batch in data.batches(trained.device):
-            outputs = trained.module.outputs(batch.inputs, num_samples=samples, noise=noise).cpu()
-            for column, place in enumerate(places):
-                found[place] = outputs[:, column]
-    return torch.stack(found, 1)
+        for batch in data.batches(trained.device, sentences=64):
+            found.append(trained.module.outputs(batch.inputs, num_samples=samples, noise=noise).cpu())
+            places.append(batch.places.cpu())
+    return torch.cat(found, 1)[:, torch.cat(places).argsort()]
 
 
 def auroc_scores(own: Tensor, foreign: Tensor) -> dict[str, float]:

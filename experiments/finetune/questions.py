@@ -257,7 +257,7 @@ def answers_of(trained: QaTuned, data: Windows, kind: str) -> Answered:
     samples = 1 if noise == "none" else config.num_samples
     found = []
     with seeded(config.seed):
-        for _, batch in data.batches(trained.device):
+        for batch in data.batches(trained.device, sentences=64):
             logits = trained.module.outputs(batch.inputs, batch.allowed, num_samples=samples, noise=noise)
             found.append(best_spans(logits, batch, longest=config.max_answer))
     return best_answers(data, found)

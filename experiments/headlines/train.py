@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 from torchmetrics.functional.text import rouge_score
 from tqdm import tqdm
 
-from experiments.datasets.text.batches import Batch, BucketSampler, ChoiceSampler, EncodedText, batch_loader
+from experiments.datasets.text.batches import Batch, ChoiceSampler, EncodedText, in_order
 from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines, plain_words
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary, train_tokenizer
@@ -178,9 +178,6 @@ class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], Trai
     def folder(self, config: HeadlineConfig) -> str:
         return f"headlines/{config.normalizer}-{config.guide}-{config.seed}"
 
-    def planned(self, config: HeadlineConfig) -> bool:  # noqa: ARG002
-        return True
-
     def load(self, config: HeadlineConfig) -> Mapping[str, HeadlineText]:
         return load_texts(config)
 
@@ -261,17 +258,13 @@ class Written(NamedTuple):
     cut: bool  # it had not ended at the largest length
 
 
-def _batches(trained: TrainedWriter, pairs: EncodedText) -> Iterator[Batch]:
-    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=evaluation.BATCH, shuffle=False)):
-        yield batch.to(trained.device)
-
-
 @torch.no_grad()
 def write_headlines(trained: TrainedWriter, texts: Sequence[str], *, progress: bool = False) -> list[Written]:
     """Headlines of texts by beam search, in their order; the attention is at its posterior mean."""
     config, model, found = trained.config, trained.model.eval(), dict[int, Written]()
+    pairs = encoded(texts, [""] * len(texts), trained.vocabulary, config)
     with tqdm(total=len(texts), desc="writing headlines", unit="text", disable=not progress) as bar:
-        for batch in _batches(trained, encoded(texts, [""] * len(texts), trained.vocabulary, config)):
+        for batch in in_order(pairs, sentences=evaluation.BATCH, device=trained.device):
             best = search_words(
                 model.start(batch.source, batch.source_mask), model.advance, begin=BEGIN, end=END,
                 beam=config.beam, max_length=config.headline_length, length_penalty=config.length_penalty,
@@ -287,7 +280,8 @@ def write_headlines(trained: TrainedWriter, texts: Sequence[str], *, progress: b
 def perplexity(trained: TrainedWriter, data: HeadlineText) -> float:
     """Perplexity per word piece of the first headlines; see the definitions."""
     likelihood, total, count = trained.module.eval().objective.model.likelihood, 0.0, 0
-    for batch in _batches(trained, first_headlines(data, trained.vocabulary, trained.config)):
+    pairs = first_headlines(data, trained.vocabulary, trained.config)
+    for batch in in_order(pairs, sentences=evaluation.BATCH, device=trained.device):
         said = batch.target_out[batch.target_mask]
         probabilities = mean_prediction(
             trained,

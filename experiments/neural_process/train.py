@@ -47,9 +47,6 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
     def build(self, config: NeuralProcessConfig, data: dict[str, Functions], folder: Path) -> TrainedProcess:  # noqa: ARG002
         return model.build(config)
 
-    def planned(self, config: NeuralProcessConfig) -> bool:  # noqa: ARG002
-        return True
-
     def fit(self, trained: TrainedProcess, data: dict[str, Functions], folder: Path) -> Fitted:
         config = trained.config
         train = Batches(data["train"], config.batch_size, max(1, config.steps // config.max_epochs))

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.datasets.names import ParallelName
-from experiments.datasets.text.batches import BucketSampler, EncodedText
+from experiments.datasets.text.batches import EncodedText, in_order
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import UserError, user_errors
@@ -31,12 +31,8 @@ from experiments.nmt.data import load_text, read_pairs, tokenized
 from experiments.nmt.model import Trained, batches, load_trained
 from experiments.report.report import metrics_table
 from experiments.sequence import evaluation as sequence
-from experiments.sequence.evaluation import word_uncertainty
-from experiments.sequence.model import model_arguments
 from experiments.sequence.model import perplexity as sequence_perplexity
 from experiments.sequence.own_text import read_source
-from models.decoding import target_log_probs
-from pyro_attention.posterior.predictive import seeded
 
 _EXACT = SearchOptions(sum_over="all")
 DEFINITIONS = {
@@ -204,7 +200,6 @@ def measured(
     return numbers
 
 
-@torch.no_grad()
 def translation_uncertainty(
     trained: Trained, text: ParallelText, translations: Sequence[Translated]
 ) -> dict[str, Tensor]:
@@ -214,16 +209,9 @@ def translation_uncertainty(
     """
     data = EncodedText(text, trained.vocabulary)
     data.targets = [torch.tensor(one.tokens, dtype=torch.int64) for one in translations]
-    found = torch.zeros(len(MEASURES) - 1, len(text), dtype=torch.float64)
     inference = trained.inference(samples=None)
-    for rows in BucketSampler(data.lengths, sentences=sequence.BATCH, shuffle=False):
-        batch = data[rows].to(trained.device)
-        doubt = word_uncertainty(trained, batch, num_samples=trained.config.num_samples)
-        with seeded(trained.config.seed):
-            log_probs = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
-        parts = torch.stack([-log_probs, doubt.total, doubt.attention]).where(batch.target_mask, 0).double()
-        found[:, rows] = (parts.sum(-1) / batch.target_mask.sum(-1)).cpu()
-    by_name = dict(zip(MEASURES, found, strict=False))
+    ordered = in_order(data, sentences=sequence.BATCH, device=trained.device)
+    by_name = dict(zip(MEASURES, sequence.sentence_doubts(trained, ordered, inference), strict=False))
     if not (trained.is_random or inference.sums_out(trained.model)):
         del by_name["attention"]
     return by_name | {"length": torch.tensor([len(ids) for ids in data.sources], dtype=torch.float64)}

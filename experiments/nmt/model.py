@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
+from experiments.datasets.text.batches import Batch, EncodedText, in_order
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.harness.folder import saved_config
@@ -51,9 +51,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
 
 def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
     """The pairs of a text in batches of similar lengths, on the network's device."""
-    data = EncodedText(text, trained.vocabulary)
-    for batch in batch_loader(data, BucketSampler(data.lengths, sentences=BATCH, shuffle=False)):
-        yield batch.to(trained.device)
+    return in_order(EncodedText(text, trained.vocabulary), sentences=BATCH, device=trained.device)
 
 
 def load_trained(folder: Path, *, device: str = "auto") -> Trained:

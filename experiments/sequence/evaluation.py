@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD
 from experiments.harness.training import FITTED
-from experiments.sequence.model import AnyTrained
-from models.decoding import Hypothesis, beam_search, next_word_mixture
+from experiments.sequence.model import AnyTrained, model_arguments
+from models.decoding import Hypothesis, Inference, beam_search, next_word_mixture, target_log_probs
 from pyro_attention.posterior.predictive import seeded
 
 BATCH = 50  # sentences at a time, in evaluation
@@ -119,3 +119,20 @@ def word_uncertainty(trained: AnyTrained, batch: Batch, *, num_samples: int = 10
             total = torch.special.entr((weights.unsqueeze(-1) * probs).sum(1)).sum(-1)
             parts.append((total, given, (total - given).clamp(min=0)))
     return WordUncertainty(*(torch.stack(part, 1).float() for part in zip(*parts, strict=True)))
+
+
+@torch.no_grad()
+def sentence_doubts(trained: AnyTrained, batches: Iterable[Batch], inference: Inference) -> Tensor:
+    """Doubts of all sentences, in the order of their indices, means over their word pieces: float64 ``[3, sentences]``.
+
+    They are minus the log probability, and the entropy in all and that of the attention (:class:`WordUncertainty`).
+    """
+    found, places = list[Tensor](), list[Tensor]()
+    for batch in batches:
+        doubt = word_uncertainty(trained, batch, num_samples=trained.config.num_samples)
+        with seeded(trained.config.seed):
+            log_probs = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
+        parts = torch.stack([-log_probs, doubt.total, doubt.attention]).where(batch.target_mask, 0).double()
+        found.append((parts.sum(-1) / batch.target_mask.sum(-1)).cpu())
+        places.append(batch.indices.cpu())
+    return torch.cat(found, 1)[:, torch.cat(places).argsort()]

@@ -64,9 +64,6 @@ class SequenceTask(Task[Config, Data, Network]):
         perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])
         return metrics | {"val_ppl": perplexity, "val_ppl_unigram": unigram}
 
-    def planned(self, config: Config) -> bool:
-        return bool(getattr(config, "planned", False))
-
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return warnings_of(metrics)
 

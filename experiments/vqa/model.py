@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.questions.digit_questions import digit_questions
 from experiments.datasets.questions.load import Questions, Regions, load_photo_questions
-from experiments.datasets.text.masked_text import EpochSampler
+from experiments.datasets.text.batches import Sentences
 from experiments.files import UserError, read_json, user_errors, write_atomic
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.vqa.config import VQAConfig
@@ -75,12 +74,12 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
     return made
 
 
-class Answered(Dataset[QuestionBatch]):
-    """Questions with their answers as targets; indexed by an epoch, which does not matter, and a list of places."""
+class Answered(Sentences[QuestionBatch]):
+    """Questions with their answers as targets."""
 
     def __init__(self, data: Questions, words: Words) -> None:
         self.data, self.words, ids = data, words, words.word_ids
-        self.rows = [torch.tensor([ids.get(word, _UNKNOWN) for word in question]) for question in data.questions]
+        super().__init__([torch.tensor([ids.get(word, _UNKNOWN) for word in one]) for one in data.questions])
         self.labels = [words.answer_ids.get(answer) for answer in data.answers]  # None for an answer without a class
 
     def answerable(self) -> Answered:
@@ -89,9 +88,6 @@ class Answered(Dataset[QuestionBatch]):
             self.data.pick([place for place, label in enumerate(self.labels) if label is not None]), self.words
         )
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> QuestionBatch:
         _, places = index
         question = pad_sequence([self.rows[place] for place in places], batch_first=True)
@@ -99,15 +95,6 @@ class Answered(Dataset[QuestionBatch]):
         regions, mask = self.data.regions.features[photographs].float(), self.data.regions.mask[photographs]
         answer = torch.tensor([self.labels[place] or 0 for place in places])
         return QuestionBatch(question, question > 0, regions, mask, answer, torch.tensor(places))
-
-    def loader(self, **options: Any) -> DataLoader[QuestionBatch]:
-        """Batches of questions of similar length; options as of :class:`EpochSampler`."""
-        return DataLoader(self, sampler=EpochSampler(self.rows, **options), batch_size=None)
-
-    def batches(self, device: torch.device, size: int = 256) -> Iterator[QuestionBatch]:
-        """All questions, on a device."""
-        for batch in self.loader(sentences=size, shuffle=False):
-            yield QuestionBatch(*(tensor.to(device) for tensor in batch))
 
 
 def load_questions(config: VQAConfig) -> dict[str, Questions]:

@@ -43,6 +43,7 @@ from pyro_attention.analysis import TemperatureScaling, decompose_uncertainty, f
 from pyro_attention.plots import patches
 from pyro_attention.posterior.predictive import Noise, seeded
 
+_BATCH = 256  # questions at a time, in evaluation
 _TAILS = torch.tensor([0.025, 0.975])  # of credible intervals
 LOOKING = {"mcan": "reduce.regions", "bottom_up": "alignment"}
 """The site of each model whose weights say which region the answer is read from."""
@@ -121,7 +122,7 @@ def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: flo
 
 
 def _batches(trained: TrainedAnswers, data: Answered, noise: float) -> Iterator[QuestionBatch]:
-    for number, batch in enumerate(data.batches(trained.device)):
+    for number, batch in enumerate(data.batches(trained.device, sentences=_BATCH)):
         with seeded(10_000 + number):
             yield batch._replace(regions=batch.regions + noise * torch.randn_like(batch.regions)) if noise else batch
 
@@ -221,7 +222,7 @@ def _absent_scores(test: Outputs, absent: Outputs, data: Answered) -> dict[str, 
 def _looking(trained: TrainedAnswers, data: Answered, relevant: Tensor) -> dict[str, float]:
     """Where the attention looks, that the answer is read from."""
     found = defaultdict[str, list[Tensor]](list)
-    for batch in data.batches(trained.device):
+    for batch in data.batches(trained.device, sentences=_BATCH):
         weights = looked_at(trained, batch)[0]
         looked = relevant[batch.places.cpu()].to(weights.device)
         found["relevant_mass"].append((weights * looked).sum(-1))
@@ -266,7 +267,7 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
         config = trained.config
         train, val = (trained.answered(data[part]).answerable() for part in ("train", "val"))
         loader = train.loader(sentences=config.batch_size, seed=config.seed)
-        in_order = val.loader(sentences=256, shuffle=False)
+        in_order = val.loader(sentences=_BATCH, shuffle=False)
         return fit_batches(config, trained.module, loader, in_order, folder=folder, patience=config.patience)
 
     def evaluate(
@@ -305,7 +306,7 @@ def reply_to(
 ) -> Reply:  # fmt: skip
     """Ask a question about the photograph at a place of the regions, and draw where the network looks."""
     one = Questions("asked", [list(words)], [""], torch.tensor([photograph]), regions, ["asked"])
-    batch = next(trained.answered(one).batches(trained.device))
+    batch = next(trained.answered(one).batches(trained.device, sentences=1))
     count = num_samples if trained.is_random else 1
     noise: Noise = "attention" if trained.is_random else "none"
     outputs = Outputs(trained.module.outputs(batch, num_samples=count, noise=noise, seed=trained.config.seed).cpu())

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -166,3 +167,39 @@ def batch_loader(data: Dataset[Item], sampler: BucketSampler) -> DataLoader[Item
     """Return a loader of a sampler's batches, with the sampler as its `sampler`, where Lightning sets the epoch."""
     # batch_size=None: what the sampler yields, a list of places, is the index.
     return DataLoader(data, sampler=sampler, batch_size=None)
+
+
+def in_order(data: Any, *, sentences: int, device: torch.device) -> Iterator[Batch]:
+    """Give all pairs in order of their lengths, so many in a batch, on a device."""
+    for batch in batch_loader(data, BucketSampler(data.lengths, sentences=sentences, shuffle=False)):
+        yield batch.to(device)
+
+
+class EpochSampler(BucketSampler):
+    """A `BucketSampler` of sentences that gives the epoch beside the places; without shuffling always epoch 0."""
+
+    def __init__(self, rows: Sequence[Tensor], **options: Any) -> None:
+        super().__init__([(len(row), len(row)) for row in rows], **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self.epoch if self.shuffle else 0
+        return ((epoch, places) for places in self.part(self.batches(epoch)))
+
+
+class Sentences(Dataset[Item]):
+    """Sentences as ids, with whatever goes with them; indexed by an epoch and a list of places."""
+
+    def __init__(self, rows: Sequence[Tensor]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def loader(self, **options: Any) -> DataLoader[Item]:
+        """Return a loader of batches of similar lengths; the options are those of `EpochSampler`."""
+        return batch_loader(self, EpochSampler(self.rows, **options))
+
+    def batches(self, device: torch.device, *, sentences: int) -> Iterator[Item]:
+        """Give all sentences in order of their lengths, on a device."""
+        for batch in self.loader(sentences=sentences, shuffle=False):
+            yield move_data_to_device(batch, device)

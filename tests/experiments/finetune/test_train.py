@@ -108,7 +108,7 @@ def test_the_evidence_by_copies_is_that_of_a_batch_that_is_repeated(name, finish
     task, config, _ = finished(name)
     given = {"guide": "weibull", "concentration": 1.0, "objective": "evidence", "draws": 3}
     module = task.network(replace(config, **given)).module.eval()
-    batch = next(iter(task.load(config)["test"].batches(torch.device("cpu"))))[1]
+    batch = next(iter(task.load(config)["test"].batches(torch.device("cpu"), sentences=64)))
     copies = tree_map_only(torch.Tensor, lambda one: one.repeat(3, *[1] * (one.dim() - 1)), module.arguments(batch))
     parameters = [one for one in module.objective.model.parameters() if one.requires_grad]
     found = []
