@@ -400,7 +400,7 @@ def _pictures(finished: Finished) -> Iterator[Part]:
 
 
 def _publish(finished: Finished, options: StudyOptions, report: Report, command: str) -> dict[str, float]:
-    """Write metrics.json and report.html, print the tables, publish them if asked, and return the metrics."""
+    """Write metrics.json and report.md, print the tables, publish them if asked, and return the metrics."""
     study, means = finished.study, dict[str, float]()
     for row, level in dict.fromkeys(key[:2] for key in finished.metrics):
         runs = finished.runs(row, level)

@@ -27,10 +27,10 @@ from experiments.datasets.images.region_captions import (
 from experiments.datasets.places import SPLITS, data_folder
 from experiments.datasets.text.batches import ChoiceSampler
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.files import UserError, read_text, user_errors, write_atomic
+from experiments.files import UserError, read_text, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.training import PriorFactory, resolve_device, seeded_build
-from experiments.report.report import element
+from experiments.report.report import write_page
 from experiments.run import run_and_show
 from experiments.sequence.alignments import align_batch
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
@@ -40,7 +40,7 @@ from models.captioning import Captioning
 from models.decoder import DecoderSizes
 from pyro_attention import AttentionELBO
 from pyro_attention.analysis import merge_pieces
-from pyro_attention.viewer import RegionView, document, fragment
+from pyro_attention.viewer import RegionView
 
 Trained = TrainedSequences[CaptioningConfig, Captioning]
 
@@ -193,10 +193,7 @@ def show(config: ShowConfig) -> Path:
             raise UserError(f"there is no test image {most}; expected numbers from 0 to {len(data) - 1}")
         views = [view_caption(trained, data, place, captions[place]) for place in places]
     path = config.out or config.run / "figures" / "captions.html"
-    lead = element("p", _PAGE, **{"class": "lead"})
-    page = document(f"Captions by {trained.config.guide} attention", lead + fragment(views))
-    write_atomic(path, lambda file: file.write(page))
-    print(path)
+    print(write_page(path, views, title=f"Captions by {trained.config.guide} attention", text=_PAGE))
     return path
 
 

@@ -14,7 +14,7 @@ from experiments.nmt.alignments import PairAlignment, aligned_pairs, combine_pai
 from experiments.nmt.config import AlignConfig, ProbabilityCombineName
 from experiments.nmt.data import read_gold, read_pairs
 from experiments.nmt.model import Trained, load_trained
-from experiments.nmt.views import SAMPLES, alignment_views, write_page
+from experiments.nmt.views import SAMPLES, alignment_views, write_alignments
 from experiments.sequence.own_text import refuse_to_replace, write_lines
 from pyro_attention.analysis import Alignment, alignment_error_rate
 from pyro_attention.analysis.inputs import equal_tailed
@@ -54,7 +54,7 @@ def align_file(config: AlignConfig) -> Path:
         write_lines(path, sentences)
     some = text.first(_MOST_PAIRS)
     views = alignment_views({trained.config.guide: pairs[: len(some)]}, some, gold)
-    write_page(page, views, title=f"{config.source_file.name} and {config.target_file.name}, aligned")
+    write_alignments(page, views, title=f"{config.source_file.name} and {config.target_file.name}, aligned")
     print(f"{len(links)} sentence pairs: {links_file}", *sides, f"the first {len(some)}: {page}", sep="\n")
     if config.table:
         write_lines(table, table_lines(pairs, links))

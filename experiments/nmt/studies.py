@@ -123,7 +123,7 @@ def _parts(finished: Finished) -> list[Part]:
     first = {name: finished.configs[*place, finished.seeds[0]] for name, place in _named(finished).items()}
     legend = finished.fill(LEGEND) + f"\n\n{GOLD}" * bool(columns_of(runs, [ERRORS]))
     return [
-        viewer_part(first),
+        viewer_part(first, finished.folder / "alignments.html"),
         *claim_parts(runs, from_scratch=not finished.study.base),
         *_selective_parts(runs, next(iter(first.values()))),
         *_aligners_part(next(iter(first.values())), finished.folder),

@@ -15,7 +15,7 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import DEFINITIONS, definition, evaluate, foreign_texts, measured
 from experiments.nmt.model import Trained, build, load_trained
-from experiments.nmt.views import SAMPLES, alignment_views, write_page
+from experiments.nmt.views import SAMPLES, alignment_views, write_alignments
 from experiments.run import run_and_show
 from experiments.sequence.model import run_vocabulary
 from experiments.sequence.train import Encoded, SequenceTask
@@ -69,7 +69,7 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
         trained = load_trained(folder, device=config.device)
         text = load_text(config, "test" if config.test else "val").first(10)
         views = alignment_views({config.guide: aligned_pairs(trained, text, num_samples=SAMPLES)}, text)
-        print(write_page(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: sentences"))
+        print(write_alignments(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: sentences"))
 
 
 def train(config: TranslationConfig) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.files import write_atomic
 from experiments.nmt.alignments import PairAlignment, aligned_pairs
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.data import load_text
 from experiments.nmt.model import load_trained
-from experiments.report.report import Part, element
+from experiments.report.report import Part, write_page
 from pyro_attention.analysis import GoldAlignment
-from pyro_attention.viewer import AlignmentView, document, fragment
+from pyro_attention.viewer import AlignmentView
 
 SAMPLES = 100
 
@@ -36,29 +35,22 @@ def alignment_views(
     return views
 
 
-def _what_is_shown(languages: tuple[str, str]) -> str:
-    """What one sees on such a page, in plain words."""
-    source, target = languages
-    return (
+def write_alignments(path: Path, views: Sequence[AlignmentView], *, title: str) -> Path:
+    """Write a page of alignments, and say in plain words what one sees there."""
+    source, target = views[0].languages
+    text = (
         f"For each word of a translation ({target}): from which words of the sentence ({source}) the network took it, "
         "by the prior, what it expected before it saw the word, and by the posterior, what it holds afterwards (for "
         "Bayesian attention the weights that it used). Point at a word, or move to it with the Tab and arrow keys: the "
         "stronger a colour, the larger the weight. On the right stand its 90 % credible interval and samples, if any."
     )
+    return write_page(path, views, title=title, text=text)
 
 
-def write_page(path: Path, views: Sequence[AlignmentView], *, title: str) -> Path:
-    """Write the page, one file that needs no other."""
-    lead = element("p", _what_is_shown(views[0].languages), **{"class": "lead"})
-    write_atomic(path, lambda file: file.write(document(title, lead + fragment(views))))
-    return path
-
-
-def viewer_part(runs: Mapping[str, TranslationConfig]) -> Part:
-    """The viewer for the first test sentences, with the network of every row."""
+def viewer_part(runs: Mapping[str, TranslationConfig], path: Path) -> Part:
+    """The first test sentences, with the network of every row, on a page of their own."""
     text = load_text(next(iter(runs.values())), "test").first(10)
     networks = {row: load_trained(Path(str(config.out)), device=config.device) for row, config in runs.items()}
     schemes = {row: aligned_pairs(one, text, num_samples=SAMPLES) for row, one in networks.items()}
-    words = _what_is_shown(text.languages)
-    views = alignment_views(schemes, text)
-    return Part("Alignments to look at", words, views=views, terminal=False, published=False)
+    page = write_alignments(path, alignment_views(schemes, text), title="Sentences and their translations")
+    return Part(text=f"Alignments to look at: {page}", published=False)
