@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from experiments.datasets.text.batches import Batch
@@ -38,13 +37,11 @@ def model_arguments(batch: Batch) -> tuple[Tensor, ...]:
 
 
 class SequenceTraining(ELBOTraining):
-    """Trains on batches of sequences; its checkpoints know the vocabulary they belong to."""
+    """Trains on batches of sequences."""
 
-    def __init__(
-        self, *parts: Any, vocabulary: Vocabulary, warm_start: int = 0, plateau: int | None = 0, **options: Any
-    ) -> None:
+    def __init__(self, *parts: Any, warm_start: int = 0, plateau: int | None = 0, **options: Any) -> None:
         super().__init__(*parts, plateau=plateau, **options)
-        self.vocabulary, self.warm_start = vocabulary, warm_start
+        self.warm_start = warm_start
 
     def on_train_epoch_start(self) -> None:
         """Leave the inference network aside in the first epochs of a warm start."""
@@ -70,14 +67,6 @@ class SequenceTraining(ELBOTraining):
         log_probs = target_log_probs(self.objective.model, *model_arguments(batch), inference=inference)
         return {"loss": -log_probs.sum() / self.observations(batch)}
 
-    def get_extra_state(self) -> Tensor:
-        """Fingerprint of the vocabulary."""
-        return torch.tensor(list(bytes.fromhex(self.vocabulary.fingerprint)), dtype=torch.uint8)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Check the fingerprint of a checkpoint."""
-        self.vocabulary.require(bytes(state.tolist()).hex(), "the checkpoint")
-
 
 class PlannedSequenceTraining(OneCycleTraining, SequenceTraining):
     """Trains with a learning rate that is planned over all epochs."""
@@ -94,13 +83,13 @@ def assembled(
 ) -> TrainedSequences[Config, Network]:
     """Model, guide and objective on their device, with the weights of ``init_from`` where it is given."""
     if config.init_from is not None:
-        start_from(model, config.init_from, vocabulary)
+        start_from(model, config.init_from)
     from_prior = config.posterior_from_prior
     if network is not None and from_prior:
         nn.init.zeros_(network.score.projection.weight)
     training = PlannedSequenceTraining if config.planned else SequenceTraining
     module = training(
-        model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo, vocabulary=vocabulary,
+        model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo,
         warm_start=config.warm_start, plateau=None if config.planned else plateau,
         learning_rate=config.learning_rate,
     )  # fmt: skip
@@ -170,14 +159,12 @@ def run_vocabulary(folder: Path, start: Path | None, train: Callable[[], Vocabul
     return vocabulary
 
 
-def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
+def start_from(model: nn.Module, folder: Path) -> None:
     """Give a model the weights of another run's network; only a prior network may be missing there."""
     path, prefix = weights_file(folder), "objective.model."
     if not path.is_file():
         raise UserError(f"{path} is missing; init_from takes the folder of a finished run")
     state = read_weights(path)
-    with user_errors(ValueError):
-        vocabulary.require(bytes(state["_extra_state"].tolist()).hex(), path)
     ours = model.state_dict()
     weights = {name: state[prefix + name] for name in ours if prefix + name in state}
     misfits = [name for name, value in weights.items() if value.shape != ours[name].shape]

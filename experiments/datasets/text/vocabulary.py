@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -29,7 +28,7 @@ class Vocabulary:
     tokens in a text, such as "<s>", are ordinary characters.
     """
 
-    text: str  # JSON of the `tokenizers` library, kept to the letter: the fingerprint is the same with its releases
+    text: str  # JSON of the `tokenizers` library
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size()
@@ -43,11 +42,6 @@ class Vocabulary:
         # Or "<s>" in a sentence would become the special token.
         tokenizer.encode_special_tokens = True
         return tokenizer
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 checksum of the JSON; a checkpoint keeps it, see `require`."""
-        return sha256(self.text.encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a sentence, without special tokens."""
@@ -78,14 +72,6 @@ class Vocabulary:
             if [vocabulary._tokenizer.token_to_id(token) for token in SPECIAL] != [*range(len(SPECIAL))]:
                 raise ValueError(f"it does not begin with {SPECIAL}")
             return vocabulary
-
-    def require(self, fingerprint: str, checkpoint: Path | str) -> None:
-        """Raise ValueError unless a checkpoint was trained with this vocabulary, of this fingerprint."""
-        if fingerprint != self.fingerprint:
-            raise ValueError(
-                f"{checkpoint}: trained with another vocabulary (fingerprint {fingerprint[:12]}); expected "
-                f"{self.fingerprint[:12]}. Load the vocabulary that was saved with that run, or train again."
-            )
 
 
 def train_tokenizer(texts: Iterable[str], *, size: int = 4000) -> Vocabulary:
