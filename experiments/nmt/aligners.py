@@ -22,11 +22,10 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError
-from experiments.nmt.alignments import PairAlignment, aligned_pairs, combine_pairs, combine_weights, link_both
+from experiments.nmt.align import PairAlignment, aligned_pairs, combine_pairs, combine_weights, link_both
 from experiments.nmt.config import ProbabilityCombineName, TranslationConfig
-from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import EMModel, SentencePair, train_em
-from experiments.nmt.model import load_trained
+from experiments.nmt.model import load_text, load_trained, word_pairs
 from experiments.report.report import Part
 from experiments.report.statistics import Column, Difference, Estimate, Row, Runs, summary_rows
 from experiments.sequence.alignments import predicts_by_posterior

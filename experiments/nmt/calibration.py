@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.text.parallel_text import ParallelText
+from experiments.nmt.align import aligned_pairs
 from experiments.nmt.aligners import calibration_error
-from experiments.nmt.alignments import aligned_pairs
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.data import load_text
-from experiments.nmt.model import Trained, batches, load_trained
+from experiments.nmt.model import Trained, batches, load_text, load_trained
 from experiments.nmt.train import Texts, TranslationTask
 from experiments.report.report import Part
 from experiments.report.statistics import Column, summary_rows

@@ -20,15 +20,14 @@ from experiments.datasets.text.batches import EncodedText, in_order
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import UserError, user_errors
-from experiments.nmt.alignments import alignment_summary
+from experiments.nmt.align import alignment_summary
 from experiments.nmt.config import (
     EvaluateConfig,
     SearchOptions,
     TranslateConfig,
     TranslationConfig,
 )
-from experiments.nmt.data import load_text, read_pairs, tokenized
-from experiments.nmt.model import Trained, batches, load_trained
+from experiments.nmt.model import Trained, batches, load_text, load_trained, read_pairs, tokenized
 from experiments.report.report import metrics_table
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.model import perplexity as sequence_perplexity

@@ -10,12 +10,10 @@ from experiments.datasets.places import SPLITS
 from experiments.datasets.text.batches import BucketSampler, EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import train_tokenizer
-from experiments.nmt.alignments import aligned_pairs
+from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import DEFINITIONS, definition, evaluate, foreign_texts, measured
-from experiments.nmt.model import Trained, build, load_trained
-from experiments.nmt.views import SAMPLES, alignment_views, write_alignments
+from experiments.nmt.model import Trained, build, load_text, load_trained
 from experiments.run import run_and_show
 from experiments.sequence.model import run_vocabulary
 from experiments.sequence.train import Encoded, SequenceTask

@@ -36,5 +36,5 @@ class PretrainConfig(TextEncoderOptions):
 
 COMMANDS = {
     "train": Command(PretrainConfig, "experiments.pretrain.train:train"),
-    "table": Command(StudyOptions, "experiments.pretrain.studies:table", training=PretrainConfig),
+    "table": Command(StudyOptions, "experiments.pretrain.train:table", training=PretrainConfig),
 }

@@ -1,4 +1,4 @@
-"""What training and evaluation of translation and of captioning share: the module, its vocabulary, its perplexity."""
+"""What translation, captions, headlines and pretraining share: encoder, module, vocabulary, perplexity."""
 
 from __future__ import annotations
 
@@ -15,15 +15,26 @@ from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.files import UserError, user_errors
 from experiments.harness.callbacks import read_weights, weights_file
 from experiments.harness.options import TrainingOptions
-from experiments.harness.training import ELBOTraining, OneCycleTraining, Trained, load_best, resolve_device
-from experiments.sequence.config import SequenceConfig
+from experiments.harness.training import (
+    ELBOTraining,
+    OneCycleTraining,
+    PriorFactory,
+    Trained,
+    load_best,
+    resolve_device,
+)
+from experiments.report.statistics import Column
+from experiments.sequence.config import SequenceConfig, TextEncoderOptions
+from experiments.study import Block
 from guides.inference_network import AlignmentNetwork, RegionNetwork
-from guides.schemes import Scheme
+from guides.schemes import Scheme, build_normalizer
 from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
+from models.text import TextEncoder
 from pyro_attention import Amortized, AttentionGuide, Soft
 from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.base import Family
+from pyro_attention.normalizers import Normalizer
 from pyro_attention.posterior.predictive import seeded
 
 Config = TypeVar("Config", bound=SequenceConfig)
@@ -172,3 +183,21 @@ def start_from(model: nn.Module, folder: Path) -> None:
     if misfits:
         raise UserError(f"{path} has another {misfits[0]} than this network; give both runs the same sizes")
     model.load_state_dict(weights, strict=False)
+
+
+HYBRID = Block(
+    "Hybrid attention",
+    "Share of doubly normalised attention that the heads of the encoder end with.",
+    [Column(f"layer {layer}, head {head}", f"hybrid_layers.{layer}_{head}") for layer in range(2) for head in range(4)],
+    terminal=True,
+)
+
+
+def text_encoder(config: TextEncoderOptions, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
+    """An untrained encoder; ``prior`` makes a prior network from (key width, heads)."""
+
+    def normalizer(heads: int) -> Normalizer:
+        return build_normalizer(config.normalizer, heads, initial=config.hybrid_share)
+
+    sizes = {name: getattr(config, name) for name in ("width", "heads", "layers", "dropout")}
+    return TextEncoder(len(vocabulary), **sizes, positions=config.length, prior=prior, normalizer=normalizer)

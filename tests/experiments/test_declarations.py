@@ -9,9 +9,9 @@ from experiments.coverage.studies import STUDIES as COVERAGE_STUDIES
 from experiments.finetune.studies import QA_STUDIES
 from experiments.finetune.studies import STUDIES as GLUE_STUDIES
 from experiments.graph.studies import STUDIES as GRAPH_STUDIES
-from experiments.headlines.studies import STUDIES as HEADLINE_STUDIES
+from experiments.headlines.train import STUDIES as HEADLINE_STUDIES
 from experiments.nmt.studies import STUDIES as TRANSLATION_STUDIES
-from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
+from experiments.pretrain.train import STUDIES as PRETRAIN_STUDIES
 from experiments.study import Study
 from experiments.vqa.studies import STUDIES as VQA_STUDIES
 

@@ -9,8 +9,16 @@ import torch
 from nltk.translate.bleu_score import corpus_bleu as nltk_bleu
 
 from experiments.captioning import scores as module
-from experiments.captioning.evaluation import ranking, set_scores
-from experiments.captioning.scores import DEFINITIONS, cider_d, corpus_bleu, rouge_l, score_captions, split_words
+from experiments.captioning.evaluation import (
+    DEFINITIONS,
+    cider_d,
+    corpus_bleu,
+    ranking,
+    rouge_l,
+    score_captions,
+    set_scores,
+    split_words,
+)
 
 CAPTIONS = ["a dog runs on the grass", "two men on a bench", "the the dog the dog"]
 REFERENCES = [

@@ -12,7 +12,6 @@ from experiments.datasets.text.word_rules import join_words
 from experiments.harness.cli import run_commands
 from experiments.harness.options import StudyOptions
 from experiments.headlines.config import COMMANDS, HeadlineConfig
-from experiments.headlines.studies import table
 from experiments.headlines.train import (
     HeadlineTask,
     LeadSampler,
@@ -25,6 +24,7 @@ from experiments.headlines.train import (
     perplexity,
     rouge,
     summaries,
+    table,
     write_headlines,
 )
 from experiments.report.report import read_results

@@ -6,12 +6,10 @@ import torch
 from experiments.datasets.text.batches import BucketSampler
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import train_tokenizer
-from experiments.nmt.agreement import BothTexts, agreement, log_evidence, network_align
 from experiments.nmt.aligners import calibration_error, link_all, linked_words, pyro_align
+from experiments.nmt.classics import BothTexts, agreement, drawn_text, log_evidence, network_align
 from experiments.nmt.config import ALIGNER, TranslationConfig
-from experiments.nmt.data import word_pairs
-from experiments.nmt.drawn import drawn_text
-from experiments.nmt.model import build
+from experiments.nmt.model import build, word_pairs
 from experiments.sequence.model import model_arguments
 from pyro_attention.ops.token_log_prob import token_log_prob
 
@@ -73,7 +71,7 @@ def test_agreement_multiplies_links_and_leaves_the_rest(both):
 def test_networks_align(agree, monkeypatch):
     """Posteriors of both directions between the words, those of each word at most 1."""
     monkeypatch.setattr(
-        "experiments.nmt.agreement._CONFIG", TranslationConfig(**SMALL | {"max_epochs": 1, "progress": False})
+        "experiments.nmt.classics._CONFIG", TranslationConfig(**SMALL | {"max_epochs": 1, "progress": False})
     )
     text = list(zip(*([line.split() for line in side] for side in (SOURCE, TARGET)), strict=True)) * 4
     aligned = network_align(text, text[:3], agree=agree)

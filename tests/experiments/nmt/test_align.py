@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.nmt.align import COLUMNS, table_lines
-from experiments.nmt.alignments import PairAlignment, aligned_pairs
+from experiments.nmt.align import COLUMNS, PairAlignment, aligned_pairs, table_lines
 from experiments.nmt.config import AlignConfig
-from experiments.nmt.data import load_text, read_gold
-from experiments.nmt.model import load_trained
+from experiments.nmt.model import load_text, load_trained, read_gold
 from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, read_pharaoh, write_pharaoh
 from tests.experiments.nmt.tiny_text import command_line
 

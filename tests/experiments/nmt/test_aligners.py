@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from experiments.datasets.text.parallel_text import ParallelText
+from experiments.nmt.align import PairAlignment
 from experiments.nmt.aligners import (
     COMBINATIONS,
     WAYS,
@@ -17,7 +18,6 @@ from experiments.nmt.aligners import (
     linked_words,
     rate_at,
 )
-from experiments.nmt.alignments import PairAlignment
 from experiments.nmt.em_aligners import train_em
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment
 

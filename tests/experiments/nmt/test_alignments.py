@@ -7,16 +7,15 @@ import pytest
 import torch
 
 from experiments.datasets.text.vocabulary import Vocabulary
-from experiments.nmt.alignments import (
+from experiments.nmt.align import (
     PairAlignment,
     aligned_pairs,
     alignment_summary,
     combine_pairs,
     link_both,
 )
-from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.evaluation import perplexity
-from experiments.nmt.model import batches, build, load_trained
+from experiments.nmt.model import batches, build, load_text, load_trained, word_pairs
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from models.score_terms import PROBABILITY

@@ -14,9 +14,8 @@ from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.word_rules import divide_words
 from experiments.files import UserError
 from experiments.nmt import evaluation
-from experiments.nmt.alignments import aligned_pairs
+from experiments.nmt.align import aligned_pairs
 from experiments.nmt.config import EvaluateConfig, SearchOptions, TranslationConfig
-from experiments.nmt.data import load_text
 from experiments.nmt.evaluation import (
     DEFINITIONS,
     MEASURES,
@@ -31,7 +30,7 @@ from experiments.nmt.evaluation import (
     translate,
     translation_uncertainty,
 )
-from experiments.nmt.model import batches, load_trained
+from experiments.nmt.model import batches, load_text, load_trained
 from experiments.sequence.model import SequenceTraining, model_arguments
 from guides.schemes import build_scheme
 from models.decoding.next_word import next_word_log_probs

@@ -14,8 +14,7 @@ from experiments.files import UserError
 from experiments.harness.folder import read_metrics
 from experiments.harness.options import StudyOptions
 from experiments.pretrain.config import FinetuneConfig, PretrainConfig
-from experiments.pretrain.studies import table
-from experiments.pretrain.train import PretrainTask, SST2Task, hidden_batches, key_masses, token_scores
+from experiments.pretrain.train import PretrainTask, SST2Task, hidden_batches, key_masses, table, token_scores
 from experiments.report.report import read_results
 from experiments.run import load_trained, run
 from pyro_attention import predict
