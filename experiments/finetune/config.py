@@ -10,7 +10,6 @@ from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, SchemeOptions, UsedBy
 
-Pooling = Literal["head", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 
 
@@ -81,7 +80,7 @@ class GlueConfig(FineTuneOptions):
 
     task: GlueName
     max_epochs: PositiveInt = 4
-    pooling: Pooling = "head"
+    pooling: Literal["head", "pair"] = "head"
     train_share: ClosedUnitInterval = 1.0
     label_noise: HalfOpenUnitInterval = 0.0
     out_of_domain: tuple[GlueName, ...] = ()

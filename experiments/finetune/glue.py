@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyro
-import pyro.distributions as dist
 import torch
 from numpy.typing import NDArray
 from scipy.stats import rankdata
@@ -21,12 +19,13 @@ from transformers import AutoModelForSequenceClassification
 
 from experiments.datasets.text.glue import GLUE, GlueName, LabeledPairs, load_glue
 from experiments.files import UserError, write_atomic
-from experiments.finetune.config import GlueConfig, Pooling
+from experiments.finetune.config import GlueConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness.folder import gathered
 from experiments.harness.training import FITTED
 from experiments.report.classification import KINDS, SCALED_SCORES, SCORES, score, score_scaled
 from experiments.run import run_and_show
+from models.transformers import PairModel
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, selective_accuracy
 from pyro_attention.posterior.predictive import seeded
 
@@ -136,48 +135,7 @@ def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Te
     return noisy
 
 
-# the model
-
-
-class PairModel(nn.Module):
-    """A transformer as a Pyro model: the site ``labels``, one class or one grade (standard deviation 1) an example.
-
-    An example is read by the network's own head, or through dropout and a new output layer from the means u and v of
-    the last states of a "pair" of sentences as (u, v, |u - v|) (Reimers and Gurevych 2019, Sentence-BERT, section 3).
-    """
-
-    def __init__(self, network: Any, pooling: Pooling = "head") -> None:
-        super().__init__()
-        self.network, self.head = network, None
-        if pooling != "head":
-            config = network.config
-            self.network = network.base_model
-            self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(3 * config.hidden_size, config.num_labels))
-
-    def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
-        """Logits ``[B, classes]``, or grades ``[B, 1]``."""
-        with pyro.plate("examples", inputs["input_ids"].size(0), dim=-1):
-            logits: Tensor = self._logits(inputs).float()
-            if logits.size(-1) > 1:
-                pyro.sample("labels", dist.Categorical(logits=logits), obs=labels)
-            else:
-                pyro.sample("labels", dist.Normal(logits[..., 0], 1.0), obs=labels)
-        return logits
-
-    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        output = self.network(**inputs, return_dict=True)
-        if self.head is None:
-            return torch.as_tensor(output.logits)
-        states = output.last_hidden_state
-        real = inputs["attention_mask"].to(states.dtype)
-        second = real * inputs["token_type_ids"]
-        u, v = _mean(states, real - second), _mean(states, second)
-        return torch.as_tensor(self.head(torch.cat([u, v, (u - v).abs()], -1)))
-
-
-def _mean(states: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over tokens ``[B, width]`` of states ``[B, N, width]``."""
-    return (states * weights.unsqueeze(-1)).sum(-2) / weights.sum(-1, keepdim=True).clamp(min=1)
+# training
 
 
 class PairTraining(FineTuning):
@@ -301,7 +259,7 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
         return config.task
 
     def wrap(self, config: GlueConfig, network: Any) -> PairModel:
-        return PairModel(network, config.pooling)
+        return PairModel(network, pair=config.pooling == "pair")
 
     def output(self, config: GlueConfig) -> dict[str, Any]:
         labels = dict(enumerate(GLUE[config.task].classes)) or {0: "grade"}

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyro
-import pyro.distributions as dist
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
@@ -26,11 +24,11 @@ from experiments.harness.folder import gathered
 from experiments.harness.training import FITTED, Fitted
 from experiments.report.classification import KINDS
 from experiments.run import run_and_show
+from models.transformers import SpanModel
 from pyro_attention.posterior.predictive import seeded
 
 Array = NDArray[np.float64]
 _QUESTION = 64  # tokens of a question at most
-_IMPOSSIBLE = -1e4  # a logit whose probability is 0
 _TELLING = "area under the ROC curve of telling answers that are not exactly right by the larger"
 _SCORES = {
     "exact": "fraction of questions whose answer is exactly right (EM of the official evaluation)",
@@ -134,27 +132,7 @@ def _labels(question: Question, spans: Tensor, nothing: int) -> tuple[int, int]:
     return int(over[0]), int(over[-1])
 
 
-# the model
-
-
-class SpanModel(nn.Module):
-    """A transformer as a Pyro model: the sites ``start`` and ``end``, one token of every window each."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(
-        self, inputs: dict[str, Tensor], allowed: Tensor, start: Tensor | None = None, end: Tensor | None = None
-    ) -> Tensor:
-        """Logits of start and end ``[B, 2, T]``; tokens that are not ``allowed`` ``[B, T]`` have none."""
-        with pyro.plate("examples", len(allowed), dim=-1):
-            output = self.network(**inputs, return_dict=True)
-            logits = torch.stack([output.start_logits, output.end_logits], 1).float()
-            logits = logits.masked_fill(~allowed[:, None], _IMPOSSIBLE)
-            pyro.sample("start", dist.Categorical(logits=logits[:, 0]), obs=start)
-            pyro.sample("end", dist.Categorical(logits=logits[:, 1]), obs=end)
-        return logits
+# training
 
 
 class SpanTraining(FineTuning):

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import pyro
 import torch
-from pyro.distributions import Normal
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from experiments.harness.training import FITTED, Fitted, OneCycleTraining, Trained, fit, resolve_device
@@ -20,6 +19,7 @@ from experiments.neural_process.config import NeuralProcessConfig
 from experiments.report.statistics import Column
 from experiments.run import Task
 from experiments.study import Study, run_study
+from models.neural_process import HEADS, WIDTH, NeuralProcess
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
@@ -27,7 +27,6 @@ from pyro_attention import (
     EvidenceELBO,
     FixedGammaPrior,
     FromPrior,
-    LatentAttention,
     LogNormal,
     ScorePrior,
     Soft,
@@ -39,7 +38,6 @@ from pyro_attention.families.base import Family, Prior
 
 CONTEXTS, TARGETS = 60, 20  # points of a function, the contexts at most
 NOISE = 0.05  # standard deviation of an observation
-WIDTH, HEADS = 64, 8
 
 
 @dataclass(frozen=True)
@@ -98,45 +96,6 @@ def oracle(kernel: Kernel, functions: Functions, contexts: int) -> Tensor:
     variance = functions.variance.squeeze(-1) - (solved * kernel(z, x, *hyper)).sum(-1) + NOISE**2
     mean = (solved @ y.unsqueeze(-1)).squeeze(-1)
     return torch.distributions.Normal(mean, variance.sqrt()).log_prob(target)
-
-
-def mlp(width: int, out: int = WIDTH) -> nn.Sequential:
-    """One hidden layer."""
-    return nn.Sequential(nn.Linear(width, WIDTH), nn.ReLU(), nn.Linear(WIDTH, out))
-
-
-class NeuralProcess(nn.Module):
-    """Attentive neural process (Kim et al. 2019), deterministic path; it returns the log likelihood of every target."""
-
-    def __init__(self, scores: str, prior: Prior) -> None:
-        super().__init__()
-        self.scores, self.attention = scores, LatentAttention("context", prior)
-        self.place, self.pair, self.decoder = mlp(1), mlp(2), mlp(2 * WIDTH, 2)
-        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.log_bandwidth = nn.Parameter(torch.linspace(math.log(0.05), math.log(0.5), HEADS).view(HEADS, 1, 1))
-
-    def forward(self, x: Tensor, y: Tensor, z: Tensor, target: Tensor) -> Tensor:
-        places, pairs = (self.place(points.unsqueeze(-1)) for points in (x, z)), self.pair(torch.stack([x, y], -1))
-        contexts, targets = places
-        q, k, v = (
-            layer(inputs).unflatten(-1, (HEADS, -1)).transpose(-3, -2)
-            for layer, inputs in ((self.query, targets), (self.key, contexts), (self.value, pairs))
-        )
-        if self.scores == "distance":
-            distance = (z.unsqueeze(-1) - x.unsqueeze(-2)).unsqueeze(-3)
-            scores = -(distance / self.log_bandwidth.exp()).square() / 2
-        else:
-            scores = q @ k.mT / math.sqrt(q.size(-1))
-        if self.scores == "heads":
-            scores = scores.log_softmax(-3)
-        with pyro.plate("functions", len(y), dim=-1):
-            context = self.attention(scores, v, keys=k, queries=q).context.transpose(-3, -2).flatten(-2)
-            read = self.out(context)
-            mean, width = self.decoder(torch.cat([read, targets.expand_as(read)], -1)).unbind(-1)
-            likelihood: Any = Normal(mean, 0.1 + 0.9 * nn.functional.softplus(width))
-            pyro.sample("y", likelihood.to_event(1), obs=target)
-        found: Tensor = likelihood.log_prob(target)
-        return found
 
 
 def scheme(config: NeuralProcessConfig) -> tuple[Prior, Family, AttentionELBO]:

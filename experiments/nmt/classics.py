@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 import resource
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText,
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError, user_errors
+from experiments.harness.cli import command_line
 from experiments.harness.folder import write_environment
 from experiments.harness.training import OneCycleTraining, fit_batches
 from experiments.nmt.align import aligned_pairs
@@ -236,11 +237,14 @@ def compare(config: ClassicsConfig) -> list[Row]:
     aligners |= {
         name: partial(network_align, agree=agree) for name, agree in zip(_NETWORKS, (False, True), strict=True)
     }
-    # of aligners that stand above it
-    aligners[_MEAN] = lambda _, own: _mean([known["pyro-align"], known[_NETWORKS[-1]]], own)
-    if unknown := [name for name in config.aligners if name not in aligners]:
+    of_mean = ("pyro-align", _NETWORKS[-1])
+    aligners[_MEAN] = lambda _, own: _mean([known[name] for name in of_mean], own)
+    names = config.aligners or tuple(name for name in aligners if name not in _BY_NAME)
+    if unknown := [name for name in names if name not in aligners]:
         raise UserError(f"aligners has {unknown[0]!r}, expected some of {', '.join(aligners)}")
-    for name in config.aligners or [name for name in aligners if name not in _BY_NAME]:
+    if _MEAN in names and not {*of_mean} <= {*names[: names.index(_MEAN)]}:
+        raise UserError(f"aligners has {_MEAN!r}, expected {' and '.join(of_mean)} ahead of it; name them too")
+    for name in names:
         print(f"{name} ...", flush=True)
         aligned, cost = _measured(aligners[name], text, own)
         known[name] = aligned
@@ -279,10 +283,8 @@ def compare(config: ClassicsConfig) -> list[Row]:
     print(report.terminal())
     if config.results is not None:
         write_environment(folder, torch.device("cpu"))
-        pairs = "" if config.pairs is None else f" --pairs {config.pairs}"
-        rows = f" --aligners '{json.dumps(config.aligners)}'" if config.aligners else ""
-        encoder = "" if config.encoder is None else " --encoder FOLDER"
-        command = f"python -m experiments.nmt classics --dataset {config.dataset}{pairs}{rows}{encoder}"
+        command = command_line("experiments.nmt classics", config)
+        command += " --encoder FOLDER" * (config.encoder is not None)
         print(write_results(config.results, report, source_of([folder], command)))
     return list(found.values())
 
@@ -357,21 +359,18 @@ def _measured(align: Align, text: Sequence[SentencePair], own: Sequence[Sentence
     def work() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF)
         aligned = align(text, own)
-        weights = aligned.weights("posterior")
         usage, programs = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         seconds = sum(one.ru_utime + one.ru_stime for one in (usage, programs)) - before.ru_utime - before.ru_stime
         megabytes = "" if programs.ru_maxrss else round(usage.ru_maxrss / 1024)  # that of a program is not told apart
-        certain = None if aligned.certain is None else [pair.numpy() for pair in aligned.certain]
-        send.send(([(one.numpy(), other.numpy()) for one, other in weights], certain, seconds, megabytes))
+        # as bytes: torch would share the memory of what a pipe sends
+        send.send_bytes(pickle.dumps((aligned, {"CPU s": round(seconds), "MB": megabytes})))
 
     child = context.Process(target=work)
     child.start()
     send.close()
     try:
-        weights, certain, seconds, megabytes = receive.recv()
+        found: tuple[Aligned, Row] = pickle.loads(receive.recv_bytes())
     except EOFError as error:
         raise UserError("the aligner failed, see above") from error
     child.join()
-    pairs = [(torch.from_numpy(one), torch.from_numpy(other)) for one, other in weights]
-    aligned = aligned_words(own, pairs, None if certain is None else [torch.from_numpy(pair) for pair in certain])
-    return aligned, {"CPU s": round(seconds), "MB": megabytes}
+    return found

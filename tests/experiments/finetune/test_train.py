@@ -127,7 +127,7 @@ def test_the_evidence_by_copies_is_that_of_a_batch_that_is_repeated(name, finish
 
 def test_what_a_pair_is_read_from(place):
     network = AutoModelForSequenceClassification.from_pretrained(place / "some" / "bert").eval()
-    model = PairModel(network, "pair").eval()
+    model = PairModel(network, pair=True).eval()
     inputs = {
         "input_ids": torch.tensor([[2, 5, 6, 3, 7, 3], [2, 8, 3, 0, 0, 0]]),
         "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]),
