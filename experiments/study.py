@@ -407,7 +407,7 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, command:
         for name in dict.fromkeys(name for one in runs for name in one):
             key = "/".join(filter(None, (level, row, name)))
             means[key] = fmean(one[name] for one in runs if name in one)
-    write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
+    write_metrics(finished.folder, means)
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
     line = command_line(f"{study.task.script} {command} {options.name}", options, **options.changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from random import Random
@@ -39,19 +39,9 @@ _ORDERS = 4  # n-grams of 1 to 4 words
 _SIGMA = 6.0  # of CIDEr-D's penalty on differences of length
 _BETA = 1.2  # of ROUGE-L: how much more recall counts than precision
 
-DEFINITIONS = {
-    f"bleu_{n}": f"corpus BLEU of 1- to {n}-grams by sacrebleu's counts, without smoothing, times 100"
-    for n in range(1, _ORDERS + 1)
-} | {
-    "rouge_l": "ROUGE-L as in coco-caption (best precision, best recall, beta 1.2), mean over images, times 100",
-    "cider_d": "CIDEr-D as in coco-caption, document frequencies of these references, mean over images, times 100",
-    "nltk_meteor": "NLTK-METEOR (exact, stem and WordNet matches; not comparable with METEOR 1.5), mean, times 100; "
-    "missing where NLTK finds no WordNet (python -m nltk.downloader wordnet)",
-}
-
 
 def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Scores of one caption an image, times 100 as papers print them; ``DEFINITIONS`` says what the names mean.
+    """Scores of one caption an image, times 100 as papers print them.
 
     CIDEr-D weighs words by how many of these images have them in their references, so the scores of a caption depend on
     the whole set, and those of a single image are 0.
@@ -184,38 +174,6 @@ NOUNS = {
 }
 """Words for the classes of Pascal VOC that Flickr8k's test photographs have."""
 _CLASS_OF = {word: name for name, words in NOUNS.items() for word in words.split()}
-
-_MAPS = "in the segmentation maps of test photographs; all, or one class alone"
-_SEVERAL = f"{COUNT} captions of each of the first {_IMAGES} test photographs"
-_DIGITS = "over the names of digits in the captions of the beam search; a digit that is not there counts as missed"
-# What the metrics are whose names begin so; the first that fits says it.
-_DEFINITIONS = {
-    **sequence.DEFINITIONS,
-    **{f"test_rank_{doubt}": f"Spearman's rank correlation, over test photographs, of the {text} and CIDEr-D"
-       for doubt, text in DOUBTS.items()},
-    **{f"test_cider_d_{doubt}_": f"CIDEr-D of the percentage of the captions of beam search with the smallest {text}"
-       for doubt, text in DOUBTS.items()},
-    **{f"test_{name}": f"{text}; of beam search" for name, text in DEFINITIONS.items()},
-    **{f"floor_{name}": f"{text}; of captions of random training images" for name, text in DEFINITIONS.items()},
-    "test_pointing": "share of words whose largest mean posterior weight is on the word's own cell (samples: of the "
-    f"posterior; prior: of its mean weights; mass: the weight there), {_DIGITS}",
-    "test_map_nouns": f"number of nouns that were counted, whose class has {_LEAST:.0%} of the area or more, {_MAPS}",
-    "test_map_mass": f"share of the mean weights (posterior, prior, uniform, centre alone) on a noun's class, {_MAPS}",
-    "test_map_point": f"share of a noun's class in the region of the largest mean weight, {_MAPS}",
-    "test_distinct_": f"number of different words (2: pairs of words) over the number of them, of {_SEVERAL}",
-    "test_self_bleu": f"corpus BLEU-4 of every one of {_SEVERAL} against the others, times 100",
-    "test_set_cider_d": f"mean CIDEr-D of {_SEVERAL}, document frequencies of these photographs, times 100",
-    "test_true_captions": "share of the captions of beam search that are true of the scene, word for word",
-    "test_ppl": f"perplexity per word piece of the first {_REFERENCES} captions of each test image (of a digit scene, "
-    "the first): alignments summed out, Bayesian attention by the mean probability over posterior samples",
-    "val_ppl": "perplexity per word piece of the first caption of each validation image, attention at its mean",
-    "word_pieces": "number of word pieces to choose from",
-}  # fmt: skip
-
-
-def definitions(metrics: Iterable[str]) -> dict[str, str]:
-    """What the metrics are."""
-    return {metric: next(text for name, text in _DEFINITIONS.items() if metric.startswith(name)) for metric in metrics}
 
 
 def evaluate(

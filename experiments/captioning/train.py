@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from experiments.captioning.config import CaptioningConfig, ShowConfig
-from experiments.captioning.evaluation import definitions, describe, evaluate
+from experiments.captioning.evaluation import describe, evaluate
 from experiments.datasets.images.captions import caption_words, load_captions, open_photograph
 from experiments.datasets.images.digit_scenes import GRID, DigitScenes, digit_scenes
 from experiments.datasets.images.image_features import grid_features, region_encoder, resized_images
@@ -152,9 +151,6 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
 
     def scores(self, trained: Trained, data: CaptionData) -> tuple[dict[str, float], list[str]]:
         return evaluate(trained, data.splits, data.maps)
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return definitions(metrics)
 
 
 train = partial(run_and_show, CaptioningTask())

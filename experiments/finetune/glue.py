@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,8 +21,7 @@ from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness.folder import gathered
-from experiments.harness.training import FITTED
-from experiments.report.classification import KINDS, SCALED_SCORES, SCORES, score, score_scaled
+from experiments.report.classification import KINDS, score, score_scaled
 from experiments.run import run_and_show
 from models.transformers import PairModel
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, selective_accuracy
@@ -38,33 +36,10 @@ METRICS: Mapping[GlueName, tuple[str, ...]] = {
     "stsb": ("pearson", "spearman"),
 }
 """Metrics of each task; tables compare the first one, and settings are chosen by it."""
-MEASURES = {"entropy": "entropy of the mean probabilities", "mutual_information": "mutual information"}
+MEASURES = ("entropy", "mutual_information")
 """Measures of uncertainty that tell sentences of other tasks."""
 RISKS = (50, 80, 90)
 """Coverages of selective prediction in per cent."""
-_SCORES = {
-    **SCORES,
-    **SCALED_SCORES,
-    "f1": "F1 of the class of paraphrases",
-    "matthews": "Matthews correlation of classes",
-    "aurc": "area under the risk-coverage curve: mean error when the most confident are kept",
-    **{f"risk_{percent}": f"error on the {percent} % of the items of the most confident classes" for percent in RISKS},
-    "entropy": "of the mean probabilities, mean over items, nats",
-    "mutual_information": "of class and noise, mean over items, nats",
-}
-_GRADES = {
-    "pearson": "Pearson correlation of grades",
-    "spearman": "Spearman correlation of grades",
-    "mse": "mean squared error of the mean grade",
-    "nll": "mean negative log density of the grade under Normals around its samples, standard deviation 1, nats",
-    "scaled_nll": "the same with the standard deviation of least NLL on the validation part",
-}
-_OTHERS = {
-    "val_score": "the task's first metric on the validation part after the last epoch, attention at its mean",
-    "val_loss": "cross-entropy, or mean squared error, on the validation part after the last epoch",
-    **FITTED,
-    "train_examples": "number of training examples",
-}
 
 
 # examples
@@ -201,7 +176,7 @@ def _correlation(predicted: Array, labels: Array) -> float:
 
 def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples: int) -> Tensor:
     """Outputs ``[S, items, outputs]`` of one kind, in the order of the data."""
-    noise, _ = KINDS[kind]
+    noise = KINDS[kind]
     samples = 1 if noise == "none" else num_samples
     found, places = list[Tensor](), list[Tensor]()
     with seeded(trained.config.seed):
@@ -298,17 +273,6 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
                 metrics |= {f"auroc_{kind}_{name}_{measure}": area for measure, area in areas.items()}
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
         return metrics
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        texts, scores = dict(_OTHERS), _GRADES if any("pearson" in name for name in metrics) else _SCORES
-        for kind, (_, how) in KINDS.items():
-            texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in scores.items()}
-            for name in ("temperature", "scale"):
-                texts[f"{kind}_{name}"] = f"temperature, or standard deviation, of least NLL on validation; {how}"
-            for name, measure in product(GLUE, MEASURES):
-                told = f"ROC AUC of telling test sentences of {GLUE[name].title} by the larger {MEASURES[measure]}"
-                texts[f"auroc_{kind}_{name}_{measure}"] = f"{told}; {how}"
-        return {name: texts[name] for name in metrics}
 
 
 train = partial(run_and_show, GlueTask())

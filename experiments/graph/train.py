@@ -29,7 +29,6 @@ from experiments.datasets.graphs.load import (
 from experiments.files import write_atomic
 from experiments.graph.config import GraphConfig
 from experiments.harness.training import (
-    FITTED,
     ELBOTraining,
     Fitted,
     PriorFactory,
@@ -247,14 +246,6 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, logits=logits.cpu().numpy()))
         return metrics
 
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        texts, scores = dict(_OTHERS), SCORES | SCALED_SCORES | _MORE_SCORES
-        for kind, (_, how) in KINDS.items():
-            texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
-            texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
-        share = "share of doubly normalised attention in {}, mean over heads, at the best epoch"
-        return {name: texts.get(name) or share.format(name.removeprefix("hybrid_")) for name in metrics}
-
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         print(prediction_table(metrics), end="\n\n")
         figure, ((axes,),) = panels(1, 1, size=(5, 4))
@@ -279,25 +270,7 @@ _SOURCES: tuple[Literal["attention", "dropout", "interaction"], ...] = (
     "dropout",
     "interaction",
 )  # of the variance
-
-_MORE_SCORES = {
-    "roc_auc": "area under the ROC curve of the second of two classes",
-    "aurc": "area under the risk-coverage curve: mean error when the most confident are kept",
-    **SAMPLED_SCORES,
-}
-_OTHERS = {
-    **{f"variance_share_{source}": f"share of {source} in the variance of the probabilities" for source in _SOURCES},
-    "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
-    "val_roc_auc": "ROC AUC on the validation nodes at the best epoch, attention at its posterior mean",
-    "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
-    "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
-    "attention_entropy": "entropy of a node's mean attention, relative to that of uniform attention",
-    "uniform_accuracy": "accuracy on the test nodes with uniform attention in place of the learned one",
-    "uniform_roc_auc": "ROC AUC on the test nodes with uniform attention in place of the learned one",
-    "other_class_attention": "attention to the edges that join different classes, divided by that of uniform attention",
-    "noise_edge_attention": "attention to the edges added as noise, divided by that of uniform attention",
-    **FITTED,
-}
+_MORE_SCORES = ("roc_auc", "aurc", *SAMPLED_SCORES)
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:
@@ -308,7 +281,7 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
     soft = isinstance(guide.family("layers.0"), Soft)
     samples: dict[str, Any] = {}
-    for kind, (noise, _) in KINDS.items():
+    for kind, noise in KINDS.items():
         if soft and kind in ("attention", "both"):
             continue
         count, seed = 1 if noise == "none" else num_samples, trained.config.seed

@@ -24,7 +24,6 @@ from experiments.datasets.text.word_rules import join_words
 from experiments.files import read_text
 from experiments.harness.folder import saved_config
 from experiments.harness.training import (
-    FITTED,
     OneCycleTraining,
     PriorFactory,
     Trained,
@@ -148,27 +147,7 @@ def build(config: HeadlineConfig, vocabulary: Vocabulary) -> TrainedWriter:
 
 # training
 
-_ROUGE = {
-    "rouge_1": ("rouge1", "words"),
-    "rouge_2": ("rouge2", "pairs of words"),
-    "rouge_l": ("rougeL", "the longest common subsequence of words"),
-}  # with torchmetrics' names
-_DEFINITIONS = {
-    **{
-        f"{written}_{name}": f"ROUGE by torchmetrics, F-measure of {what}, without stemming, in small letters, of "
-        f"letters and digits alone; of several references the best; mean over texts, times 100; {whose}"
-        for written, whose in (("test", "headlines of beam search"), ("lead", "the first words of the texts"))
-        for name, (_, what) in _ROUGE.items()
-    },
-    "test_words": "mean number of words of the headlines of beam search",
-    "test_cut": "share of the headlines of beam search that had not ended at the largest length",
-    "test_ppl": "perplexity per word piece of the first headline of every test text: mean probability over posterior "
-    "samples (num_samples of the configuration); for soft plain",
-    "val_ppl": "the same of the validation texts at the best epoch, attention at its mean",
-    **evaluation.LEARNED,
-    **FITTED,
-}
-_HYBRID = "share of doubly normalised attention in this layer and head of the encoder, at the best epoch"
+_ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # torchmetrics' names
 
 
 class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], TrainedWriter]):
@@ -210,9 +189,6 @@ class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], Trai
         }
         return metrics | hybrid_metrics(trained.model), headlines
 
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return {name: _HYBRID if name.startswith("hybrid_") else _DEFINITIONS[name] for name in metrics}
-
     def show(self, config: HeadlineConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)
         test = load_texts(config)["test"]
@@ -241,12 +217,12 @@ def rouge(headlines: Sequence[str], references: Sequence[Sequence[str]]) -> dict
 
     Source: Lin (2004), ROUGE: A Package for Automatic Evaluation of Summaries, sections 2 and 3.
     """
-    keys = tuple(theirs for theirs, _ in _ROUGE.values())
+    keys = tuple(_ROUGE.values())
     scores = [
         rouge_score([headline], [list(wanted)], rouge_keys=keys)
         for headline, wanted in zip(headlines, references, strict=True)
     ]
-    return {name: [100 * one[f"{theirs}_fmeasure"].item() for one in scores] for name, (theirs, _) in _ROUGE.items()}
+    return {name: [100 * one[f"{theirs}_fmeasure"].item() for one in scores] for name, theirs in _ROUGE.items()}
 
 
 def lead_baseline(data: HeadlineText, words: int) -> dict[str, list[float]]:
@@ -281,7 +257,7 @@ def write_headlines(trained: TrainedWriter, texts: Sequence[str], *, progress: b
 
 @torch.no_grad()
 def perplexity(trained: TrainedWriter, data: HeadlineText) -> float:
-    """Perplexity per word piece of the first headlines; see the definitions."""
+    """Perplexity per word piece of the first headlines."""
     likelihood, total, count = trained.module.eval().objective.model.likelihood, 0.0, 0
     pairs = first_headlines(data, trained.vocabulary, trained.config)
     for batch in in_order(pairs, sentences=evaluation.BATCH, device=trained.device):

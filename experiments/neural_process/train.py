@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from experiments.harness.training import FITTED, Fitted, OneCycleTraining, Trained, fit, resolve_device
+from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from experiments.neural_process.config import NeuralProcessConfig
 from experiments.report.statistics import Column
 from experiments.run import Task
@@ -209,12 +209,6 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
             other = oracle(KERNELS[name], data[name], contexts) if soft else predictive(quiet, batch, 1)
             found[f"{'oracle' if soft else 'quiet'}_{end}"] = other.mean().item()
         return found
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        kinds = {"mean": "", "quiet": ", by the mean attention", "oracle": ", of the true process"}
-        text = "log likelihood of a target given {} points, {} functions{}"
-        texts = {f"{kind}_{name}_{n}": text.format(n, name, kinds[kind]) for kind in kinds for name, n in TESTS}
-        return {name: texts[name] for name in metrics if name in texts} | FITTED
 
 
 TASK = NeuralProcessTask()

@@ -34,26 +34,6 @@ from experiments.sequence.model import perplexity as sequence_perplexity
 from experiments.sequence.own_text import read_source
 
 _EXACT = SearchOptions(sum_over="all")
-DEFINITIONS = {
-    **sequence.DEFINITIONS,
-    "test_ppl": "perplexity per word piece of the test text: alignments summed out exactly; for Bayesian attention the "
-    "predictive one, the mean probability over posterior samples (num_samples of the configuration); for soft plain",
-    "test_ppl_k_max": "the same with the k_max largest weights of each word, renormalized, input feed included",
-    "test_bleu": f"BLEU of beam search on the test text, word pieces joined, by sacrebleu {sacrebleu.__version__}: "
-    "case:lc where the text is lower-cased, tok:13a, or tok:none for data sets that come tokenized",
-    "test_bleu_k_max": "the same with the k_max largest weights of each word",
-    "test_chrf": "F-score of runs of characters (chrF) by sacrebleu of the translations that test_bleu judges",
-    "test_prior_aer": "alignment error rate of the prior alignment, which predicts a word, between words; none of "
-    "Bayesian attention, whose prior sees the source alone",
-    "test_posterior_aer": "alignment error rate of the posterior: of the inference network where there is one, else "
-    "exact, p(z | x, y_<=j)",
-    "temporal_share": "mixing weight of attention that is normalised over the words before, as trained",
-    "val_ppl": "perplexity per word piece of the validation text at the best epoch, Bayesian attention at its mean",
-    "network_parameters": "number of parameters that predict",
-    "train_pairs": "number of training pairs",
-    "train_left_out": "number of pairs that were left out in reading the training text: too long, repeated, held out, "
-    "with gaps in place of words, or bad",
-}
 
 
 class Translated(NamedTuple):
@@ -72,7 +52,7 @@ class Score(NamedTuple):
 
 
 def perplexity(trained: Trained, text: ParallelText, *, k_max: int | None = None) -> float:
-    """Perplexity per word piece; see DEFINITIONS."""
+    """Perplexity per word piece."""
     return sequence_perplexity(trained, batches(trained, text), k_max=k_max)
 
 
@@ -145,20 +125,6 @@ MEASURES = {
 """What is measured of a translation, larger where it is more doubtful."""
 
 Measures = Mapping[str, Tensor]
-
-
-def definition(name: str) -> str:
-    """What a number is."""
-    what, _, measure = name.rpartition(" by ")
-    if what == "rank correlation":
-        return f"Spearman's rank correlation of chrF of a translation with minus its uncertainty: {MEASURES[measure]}"
-    if what.startswith("auroc of "):
-        return (
-            f"area under the ROC curve of telling translations of {what.removeprefix('auroc of ')} from those of the "
-            f"test text by the larger {MEASURES[measure]}"
-        )
-    score, _, share = what.partition(" at ")
-    return f"{score} by sacrebleu of the {share} most certain translations, the least {MEASURES[measure]}"
 
 
 def measured(

@@ -12,7 +12,7 @@ from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.evaluation import DEFINITIONS, definition, evaluate, foreign_texts, measured
+from experiments.nmt.evaluation import evaluate, foreign_texts, measured
 from experiments.nmt.model import Trained, build, load_text, load_trained
 from experiments.run import run_and_show
 from experiments.sequence.model import run_vocabulary
@@ -58,9 +58,6 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
             elsewhere: Texts = {name: data[name] for name in trained.config.out_of_domain}
             metrics |= measured(trained, data["test"], elsewhere, pairs)
         return metrics | sizes, translations
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return {name: DEFINITIONS.get(name) or definition(name) for name in metrics}
 
     def show(self, config: TranslationConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)

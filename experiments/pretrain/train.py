@@ -19,7 +19,6 @@ from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encod
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import user_errors
 from experiments.harness.training import (
-    FITTED,
     Fitted,
     OneCycleTraining,
     PriorFactory,
@@ -41,19 +40,6 @@ from pyro_attention import Dense, predict, sample_posterior
 from pyro_attention.analysis import key_mass
 
 EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained away
-
-_DEFINITIONS = {
-    "test_ppl": "perplexity per hidden word piece of the test sentences, by the mean over posterior samples",
-    "test_accuracy": "fraction of hidden test word pieces that are the most probable ones",
-    "val_ppl": "perplexity per hidden word piece of the validation sentences at the best epoch, attention at its mean",
-    "val_accuracy": "fraction of hidden validation word pieces that are the most probable ones, at the best epoch",
-    "explained_away": f"fraction of keys whose attention weights from all queries sum to less than {EPSILON:g}",
-    "key_mass_1_percent": "1st percentile of the sum of the mean attention weights that a key gets from all queries",
-    "sst2_accuracy": "fraction of correct classes on the test sentences of SST-2 after fine-tuning",
-    "scratch_accuracy": "the same of fresh weights, which were not pretrained",
-    **FITTED,
-}
-_HYBRID = "share of doubly normalised attention in this layer and head, at the best epoch"  # hybrid_layers.LAYER_HEAD
 
 
 class MaskedTraining(OneCycleTraining):
@@ -109,7 +95,7 @@ def hidden_batches(trained: TrainedEncoder) -> Iterator[MaskedBatch]:
 
 
 def token_scores(trained: TrainedEncoder) -> dict[str, float]:
-    """Perplexity and accuracy on the hidden test word pieces; see the definitions."""
+    """Perplexity and accuracy on the hidden test word pieces."""
     nll, correct, count, likelihood = 0.0, 0, 0, trained.model.likelihood
     for batch in hidden_batches(trained):
         probabilities = mean_prediction(trained, batch, lambda features: likelihood(features).logits.exp())
@@ -256,9 +242,6 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
             for name, scratch in (("sst2", False), ("scratch", True)):
                 metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, folder / name, scratch=scratch)
         return metrics
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return {name: _DEFINITIONS.get(name, _HYBRID) for name in metrics}
 
 
 train = partial(run_and_show, PretrainTask())

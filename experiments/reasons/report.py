@@ -65,7 +65,7 @@ def publish(config: Any, command: str, report: Report, runs: Mapping[str, Mappin
         f"{level}/{row}/{name}": sum(one[name] for one in seeds) / len(seeds)
         for level, found in runs.items() for row, seeds in found.items() for name in seeds[0]
     }  # fmt: skip
-    write_metrics(folder, metrics, {name: DEFINITIONS[name.rpartition("/")[2]] for name in metrics})
+    write_metrics(folder, metrics)
     write_environment(folder, torch.device("cpu"))
     source = source_of([folder], command_line(f"experiments.reasons {command}", config))
     report.write(folder, source)

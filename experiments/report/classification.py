@@ -12,33 +12,12 @@ from torch import Tensor
 from pyro_attention.analysis import TemperatureScaling, classification_scores, decompose_uncertainty, pavpu
 from pyro_attention.posterior.predictive import Noise
 
-SCORES = {
-    "accuracy": "fraction of correct classes",
-    "nll": "mean negative log probability of the true class, nats",
-    "ece": "expected calibration error of the top class: 15 bins of equal width, mean absolute gap",
-    "brier": "mean squared distance of the probabilities from the one-hot class, summed over classes (0 to 2)",
-}
-SCALED_SCORES = {
-    f"scaled_{name}": f"{SCORES[name]}; after temperature scaling on validation data"
-    for name in ("nll", "ece", "brier")
-}
-
+SCORES = ("accuracy", "nll", "ece", "brier")
+SCALED_SCORES = ("scaled_nll", "scaled_ece", "scaled_brier")
 _LEVELS = {"01": 0.01, "05": 0.05, "10": 0.1}
-SAMPLED_SCORES = {
-    **{
-        f"pavpu_{name}": f"PAvPU: accurate and certain or neither; paired t-test on logits of the two top classes over "
-        f"the samples, level {level}; accurate: attention at its posterior mean, no dropout"
-        for name, level in _LEVELS.items()
-    },
-    "mutual_information": "of class and noise, mean over items, nats",
-}
-KINDS: Mapping[str, tuple[Noise, str]] = {
-    "mean": ("none", "attention at its posterior mean (an alignment summed out), no dropout"),
-    "attention": ("attention", "mean probability over samples of the attention"),
-    "mc_dropout": ("dropout", "mean probability over dropout masks, attention at its posterior mean"),
-    "both": ("both", "mean probability over samples of the attention and dropout masks"),
-}
-"""Kinds of predictions: what varies between their samples, and what they are."""
+SAMPLED_SCORES = (*(f"pavpu_{name}" for name in _LEVELS), "mutual_information")
+KINDS: Mapping[str, Noise] = {"mean": "none", "attention": "attention", "mc_dropout": "dropout", "both": "both"}
+"""Kinds of predictions, and what varies between their samples."""
 
 
 def score(probabilities: Tensor, labels: Tensor) -> dict[str, float]:

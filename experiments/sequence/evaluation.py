@@ -12,32 +12,13 @@ from torch import Tensor
 
 from experiments.datasets.text.batches import Batch
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD
-from experiments.harness.training import FITTED
 from experiments.sequence.model import AnyTrained, model_arguments
 from models.decoding import Hypothesis, Inference, beam_search, next_word_mixture, target_log_probs
 from pyro_attention.posterior.predictive import seeded
 
 BATCH = 50  # sentences at a time, in evaluation
 
-LEARNED = {
-    "val_ppl_unigram": "perplexity per word piece of the same validation text under the frequencies of word pieces in "
-    "the training text, each counted once more",
-    "test_relative_entropy": "entropy of the mean posterior weights of a word piece over that of uniform weights, mean "
-    "over word pieces that have several places to attend to",
-    "test_attention_change": "total variation distance between the mean posterior weights of a word piece and their "
-    "mean over its sentence, mean over word pieces of sentences with several",
-}
-DEFINITIONS = {
-    "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
-    "mean of Bayesian attention), mean over word pieces",
-    "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
-    "test_posterior_gap": "KL in nats from the posterior of an inference network to the exact one, mean over word "
-    "pieces: so far is the bound that is trained below the log evidence",
-    "test_support": "number of keys with a positive probability in a sparse alignment (in the prior of "
-    "sparse_marginal, in the posterior of sparse_enum), mean over word pieces",
-    **LEARNED,
-    **FITTED,
-}
+LEARNED = ("val_ppl_unigram", "test_relative_entropy", "test_attention_change")
 LEAST_GAIN = 0.1  # below a unigram model's perplexity
 MOST_ENTROPY = 0.95  # of uniform attention
 LEAST_CHANGE = 0.05  # from word to word; weights that have nothing in common have 1

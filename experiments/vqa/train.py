@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,9 @@ from experiments.datasets.questions.load import Questions, Regions, regions_of
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
-from experiments.harness.training import FITTED, Fitted, fit_batches, load_best
+from experiments.harness.training import Fitted, fit_batches, load_best
 from experiments.report.classification import (
     KINDS,
-    SAMPLED_SCORES,
-    SCALED_SCORES,
-    SCORES,
     score,
     score_samples,
     score_scaled,
@@ -49,37 +46,6 @@ LOOKING = {"mcan": "reduce.regions", "bottom_up": "alignment"}
 """The site of each model whose weights say which region the answer is read from."""
 
 UNCERTAINTIES = ("entropy", "mutual_information", "attention_variance")
-_UNCERTAIN = "entropy of the answer, its mutual information with the noise, or variance of the attention weights"
-# What the metrics are whose names begin so, behind test_; the first that fits says it.
-_DEFINITIONS = {
-    **SCALED_SCORES,
-    **SCORES,
-    "accuracy": "share of questions whose most probable answer is right",
-    **SAMPLED_SCORES,
-    "auroc_": f"area under the ROC curve for wrong answers of the {_UNCERTAIN}",
-    "absent_auroc_": f"area under the ROC curve for questions about what is not there of the {_UNCERTAIN}",
-    "hybrid_": "share of doubly normalised attention at this site, mean over heads, at the best epoch",
-    "relevant_mass": "share of the attention that the answer is read from on the relevant regions",
-    "uniform_mass": "the same share under uniform attention",
-    "attention_entropy": "entropy of that attention, nats",
-    "val_accuracy": "accuracy on the validation questions at the best epoch, attention at its mean",
-    "val_loss": "mean negative log-likelihood on the validation questions at the best epoch, without KL, nats",
-    "majority_accuracy": "accuracy on the test questions of the most frequent answer of the training questions",
-    "form_accuracy": "the same of the most frequent answer to questions that begin with the same two words",
-    "train_questions": "number of training questions",
-    **FITTED,
-}
-
-
-def definitions(metrics: Iterable[str]) -> dict[str, str]:
-    """What every metric is: that of its first part, and the kind of prediction, noise and question that it is of."""
-    found = {}
-    for metric in metrics:
-        what, *where = metric.removeprefix("test_").split("/")
-        text = next(text for name, text in _DEFINITIONS.items() if what.startswith(name))
-        told = [KINDS[part][1] if part in KINDS else part.replace("_", " ") for part in where]
-        found[metric] = "; ".join((text, *told))
-    return found
 
 
 @dataclass(frozen=True)
@@ -108,7 +74,7 @@ def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: flo
 
     Gaussian noise of this standard deviation on the regions is of the same seed, so the same for all networks.
     """
-    varied, config = KINDS[kind][0], trained.config
+    varied, config = KINDS[kind], trained.config
     count = 1 if kind == "mean" else config.num_samples
     logits, variances, places = [], [], []
     for number, batch in enumerate(_batches(trained, data, noise)):
@@ -283,9 +249,6 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
             **{name: best[name] for name in ("val_accuracy", "val_loss")},
             "train_questions": len(trained.answered(data["train"]).answerable()),
         }
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return definitions(metrics)
 
 
 train = partial(run_and_show, VQATask())
