@@ -32,8 +32,8 @@ from experiments.harness.training import PriorFactory, resolve_device, seeded_bu
 from experiments.report.report import write_page
 from experiments.run import run_and_show
 from experiments.sequence.alignments import align_batch
+from experiments.sequence.evaluation import Encoded, SequenceTask
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
-from experiments.sequence.train import Encoded, SequenceTask
 from guides.inference_network import RegionNetwork
 from models.captioning import Captioning
 from models.decoder import DecoderSizes

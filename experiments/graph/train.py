@@ -40,16 +40,12 @@ from experiments.harness.training import (
 )
 from experiments.report.classification import (
     KINDS,
-    SAMPLED_SCORES,
-    SCALED_SCORES,
-    SCORES,
     roc_auc,
     score,
     score_samples,
     score_scaled,
 )
 from experiments.report.figures import panels, save
-from experiments.report.report import as_table, metrics_table
 from experiments.run import Task, load_trained, run_and_show
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT
@@ -247,7 +243,7 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
         return metrics
 
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
-        print(prediction_table(metrics), end="\n\n")
+        super().show(config, metrics, folder)
         figure, ((axes,),) = panels(1, 1, size=(5, 4))
         draw_reliability(load_trained(self, config), axes)
         print(save(figure, folder / "figures" / "reliability.png"))
@@ -270,7 +266,6 @@ _SOURCES: tuple[Literal["attention", "dropout", "interaction"], ...] = (
     "dropout",
     "interaction",
 )  # of the variance
-_MORE_SCORES = ("roc_auc", "aurc", *SAMPLED_SCORES)
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:
@@ -343,19 +338,6 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
     attention, dropout, both = (moments(samples[kind]) for kind in ("attention", "mc_dropout", "both"))
     split = split_variance(attention=attention, dropout=dropout, both=both)
     return {f"variance_share_{source}": split.share(source) for source in _SOURCES}
-
-
-def prediction_table(metrics: Mapping[str, float]) -> str:
-    """The test scores as tables, a row a kind of prediction, and the other metrics below."""
-    shown = [kind for kind in KINDS if f"test_{kind}_accuracy" in metrics]
-    tables = []
-    for scores in ([*SCORES, *SCALED_SCORES], [name for name in _MORE_SCORES if f"test_mc_dropout_{name}" in metrics]):
-        rows = [
-            {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in scores}} for kind in shown
-        ]
-        tables.append(as_table(rows))
-    others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
-    return "\n\n".join([*tables, metrics_table(others)])
 
 
 # attention

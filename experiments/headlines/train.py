@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +25,6 @@ from experiments.harness.folder import saved_config
 from experiments.harness.training import (
     OneCycleTraining,
     PriorFactory,
-    Trained,
     hybrid_metrics,
     mean_prediction,
     resolve_device,
@@ -37,9 +35,9 @@ from experiments.report.report import Part
 from experiments.report.statistics import Column, Estimate, Row, paired_difference
 from experiments.run import load_trained, run_and_show
 from experiments.sequence import evaluation
-from experiments.sequence.model import HYBRID, model_arguments, run_vocabulary, text_encoder
+from experiments.sequence.evaluation import Encoded, SequenceTask
+from experiments.sequence.model import HYBRID, TrainedText, model_arguments, run_vocabulary, text_encoder
 from experiments.sequence.own_text import read_source
-from experiments.sequence.train import Encoded, SequenceTask
 from experiments.study import Finished, Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
 from models.decoding import search_words
@@ -116,11 +114,7 @@ class HeadlineTraining(OneCycleTraining):
         return {"loss": -target_log_probs(self.objective.model, batch).mean()}
 
 
-@dataclass(frozen=True)
-class TrainedWriter(Trained[HeadlineConfig, HeadlineWriter]):
-    """A network that writes headlines, with its guide and its word pieces."""
-
-    vocabulary: Vocabulary
+TrainedWriter = TrainedText[HeadlineConfig, HeadlineWriter]
 
 
 def load_vocabulary(config: HeadlineConfig, folder: Path, data: HeadlineText) -> Vocabulary:

@@ -15,8 +15,8 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import evaluate, foreign_texts, measured
 from experiments.nmt.model import Trained, build, load_text, load_trained
 from experiments.run import run_and_show
+from experiments.sequence.evaluation import Encoded, SequenceTask
 from experiments.sequence.model import run_vocabulary
-from experiments.sequence.train import Encoded, SequenceTask
 
 Texts = dict[str, ParallelText]
 

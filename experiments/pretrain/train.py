@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +32,7 @@ from experiments.harness.training import (
 from experiments.pretrain.config import PretrainConfig
 from experiments.report.statistics import Column
 from experiments.run import Task, run_and_show
-from experiments.sequence.model import HYBRID, run_vocabulary, text_encoder
+from experiments.sequence.model import HYBRID, TrainedText, run_vocabulary, text_encoder
 from experiments.study import Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
 from models.text import MaskedLanguageModel, TextClassifier
@@ -55,21 +55,7 @@ class MaskedTraining(OneCycleTraining):
         return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.target).float().mean()}
 
 
-@dataclass(frozen=True)
-class TrainedEncoder(Trained[PretrainConfig, MaskedLanguageModel]):
-    """A masked language model with its guide and its word pieces."""
-
-    vocabulary: Vocabulary
-
-
-def load_vocabulary(config: PretrainConfig, folder: Path) -> Vocabulary:
-    """The vocabulary in the folder; else a new one, which is then put there."""
-
-    def train() -> Vocabulary:
-        texts = load_english(config.dataset, data_root=config.data_root)  # all, also where fewer are trained on
-        return train_tokenizer(texts["train"], size=config.vocabulary)
-
-    return run_vocabulary(folder, None, train)
+TrainedEncoder = TrainedText[PretrainConfig, MaskedLanguageModel]
 
 
 def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
@@ -209,7 +195,10 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
         return load_english(config.dataset, limit=config.sentences, data_root=config.data_root)
 
     def build(self, config: PretrainConfig, data: Texts, folder: Path) -> TrainedEncoder:  # noqa: ARG002
-        return build(config, load_vocabulary(config, folder))
+        # of all sentences, also where fewer are trained on
+        texts = partial(load_english, config.dataset, data_root=config.data_root)
+        vocabulary = run_vocabulary(folder, None, lambda: train_tokenizer(texts()["train"], size=config.vocabulary))
+        return build(config, vocabulary)
 
     def restore(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))

@@ -64,6 +64,6 @@ class BagsConfig(RunOptions):
 
 COMMANDS = {
     "edges": Command(EdgesConfig, "experiments.reasons.edges:run"),
-    "graphs": Command(GraphsConfig, "experiments.reasons.graphs:run"),
+    "graphs": Command(GraphsConfig, "experiments.reasons.edges:run_graphs"),
     "bags": Command(BagsConfig, "experiments.reasons.bags:run"),
 }

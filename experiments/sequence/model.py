@@ -40,6 +40,7 @@ from pyro_attention.posterior.predictive import seeded
 Config = TypeVar("Config", bound=SequenceConfig)
 Options = TypeVar("Options", bound=TrainingOptions)
 Network = TypeVar("Network", bound=AttentionDecoder)
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def model_arguments(batch: Batch) -> tuple[Tensor, ...]:
@@ -114,10 +115,14 @@ def prediction_family(guide: AttentionGuide) -> Family:
 
 
 @dataclass(frozen=True)
-class TrainedSequences(Trained[Config, Network]):
-    """A network that writes sentences, with its guide."""
+class TrainedText(Trained[Options, Model]):
+    """A network that reads or writes texts, with its guide and its word pieces."""
 
-    vocabulary: Vocabulary  # word pieces
+    vocabulary: Vocabulary
+
+
+class TrainedSequences(TrainedText[Config, Network]):
+    """A network that writes sentences."""
 
     @property
     def family(self) -> Family:
