@@ -21,7 +21,7 @@ from scipy import stats
 from torch import Tensor
 
 from experiments.datasets.images.captions import caption_words
-from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL
+from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, word_cells
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, SegmentationMaps
 from experiments.datasets.text.batches import Batch, in_order
 from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary
@@ -180,7 +180,7 @@ def evaluate(
     trained: AnyTrained, data: Mapping[str, RegionCaptions], maps: SegmentationMaps | None
 ) -> tuple[dict[str, float], list[str]]:
     """Metrics on the test images, with segmentation maps of photographs if there are any, and their captions."""
-    test, photographs = data["test"], data["test"].scenes is None
+    test, photographs = data["test"], data["test"].digits is None
     captions, references = describe(trained, test), _REFERENCES if photographs else 1
     metrics = {f"test_{name}": score for name, score in score_captions(captions, test.captions).items()}
     random = Random(0)
@@ -252,7 +252,7 @@ def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str])
 
     Nothing about a prior that is the same for all cells, and nothing without a digit's name.
     """
-    if data.scenes is None:
+    if data.digits is None:
         raise ValueError(f"the images of {data.name} are no scenes, expected some whose digits have known cells")
     scores = defaultdict[str, list[Tensor]](list)
     for batch in _described(trained, data, captions):
@@ -261,7 +261,7 @@ def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str])
             spoken = [place for place, name in enumerate(captions[image].split()) if name in DIGIT_NAMES]
             if not spoken:
                 continue
-            cells = torch.tensor(data.scenes.word_cells(image, captions[image]))[spoken]
+            cells = torch.tensor(word_cells(data.digits[image], captions[image]))[spoken]
             samples = _of_words(found.posterior, batch, row, trained.vocabulary)[:, spoken]
             scores["test_pointing_samples"].append((samples.argmax(-1) == cells).float().mean(0))
             means = {"test_pointing": samples.mean(0)}

@@ -14,7 +14,7 @@ from torch import Tensor
 from experiments.captioning.config import CaptioningConfig, ShowConfig
 from experiments.captioning.evaluation import describe, evaluate
 from experiments.datasets.images.captions import caption_words, load_captions, open_photograph
-from experiments.datasets.images.digit_scenes import GRID, DigitScenes, digit_scenes
+from experiments.datasets.images.digit_scenes import digit_scenes
 from experiments.datasets.images.image_features import grid_features, region_encoder, resized_images
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
@@ -45,7 +45,7 @@ Trained = TrainedSequences[CaptioningConfig, Captioning]
 
 
 @cache
-def _digits() -> dict[str, DigitScenes]:
+def _digits() -> dict[str, RegionCaptions]:
     return digit_scenes(train=6000, most_digits=2)
 
 
@@ -54,15 +54,9 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
 
     ImportError, FileNotFoundError or ValueError say that torchvision or files are missing, or what is bad in them.
     """
-    kept, found = slice(config.images), dict[str, RegionCaptions]()
     if config.dataset == "digits":
-        for split, scenes in _digits().items():
-            parts = {name: getattr(scenes, name)[kept] for name in ("regions", "digits", "captions")}
-            some = replace(scenes, **parts)
-            found[split] = RegionCaptions(
-                some.regions, some.captions, GRID, some.canvases, "digits", "pixels of the cells", scenes=some
-            )
-        return found
+        return {split: scenes.first(config.images) for split, scenes in _digits().items()}
+    kept, found = slice(config.images), dict[str, RegionCaptions]()
     folder = config.cache or data_folder(config.data_root) / config.dataset / "cache"
     size = config.size or (192 if config.encoder == "mobilenet_v2" else 96)
     opened = {}
@@ -77,7 +71,7 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
         regions = grid_features(encoder, pixels, folder, **where)
         captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]
         grid = (math.isqrt(regions.size(1)),) * 2
-        found[split] = RegionCaptions(regions, captions, grid, pixels, data.name, encoder.name, encoder, data.images)
+        found[split] = RegionCaptions(regions, captions, grid, pixels, data.name, encoder, data.images)
     return found
 
 
