@@ -17,7 +17,6 @@ from experiments.datasets.text.batches import Sentences, padded
 from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
 from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.files import user_errors
 from experiments.harness.training import (
     Fitted,
     OneCycleTraining,
@@ -207,8 +206,7 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
         config, vocabulary = trained.config, trained.vocabulary
         loaders = []
         for split in ("train", "val"):
-            with user_errors(ValueError):
-                rows = encode_sentences(data[split], vocabulary, length=config.length)
+            rows = encode_sentences(data[split], vocabulary, length=config.length)
             text = MaskedText(rows, vocabulary_size=len(vocabulary), share=config.masked, seed=config.seed)
             order = {"seed": config.seed} if split == "train" else {"shuffle": False}
             loaders.append(text.loader(sentences=config.batch_size, **order))

@@ -13,6 +13,7 @@ from experiments.datasets.places import SPLITS, data_folder
 from experiments.datasets.text.batches import Sentences, padded
 from experiments.datasets.text.parallel import load_parallel
 from experiments.datasets.text.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary
+from experiments.files import UserError
 
 MASK = UNKNOWN  # no text has this piece, as the vocabulary has one for every byte
 ENGLISH = {"toy": ("toy",), "english": ("multi30k", "tatoeba")}  # whose English sides a text is
@@ -45,7 +46,7 @@ def english_side(names: tuple[str, ...], split: str, data_root: Path) -> list[st
 def encode_sentences(sentences: Sequence[str], vocabulary: Vocabulary, *, length: int) -> list[Tensor]:
     """Ids of sentences between <s> and </s>, cut off so that these fit into a length of at least 3."""
     if length < 3:
-        raise ValueError(f"length is {length}; expected 3 at least: <s>, a piece and </s>")
+        raise UserError(f"length is {length}; expected 3 at least: <s>, a piece and </s>")
     return [torch.tensor([BEGIN, *vocabulary.encode(sentence)[: length - 2], END]) for sentence in sentences]
 
 

@@ -48,7 +48,7 @@ def finished(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     exclusive(open_run)(folder, Options())
     write_metrics(folder, {"a": 1.0}, {"a": "one"})
-    for name in ("history.csv", "report.html", "checkpoints/last.ckpt", "figures/ours.png"):
+    for name in ("history.csv", "report.md", "checkpoints/last.ckpt", "figures/ours.png"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("ours")
     return folder
@@ -187,9 +187,9 @@ def test_values_out_of_range(name: str, value: Any) -> None:
 
 def test_metrics_are_flat_and_valid_json(tmp_path: Path) -> None:
     assert read_metrics(tmp_path) is None
-    write_metrics(tmp_path, {"a": 0.5, "b": math.nan}, {"a": "one", "b": "two", "c": "not measured"})
+    write_metrics(tmp_path, {"a": 0.5, "b": math.nan})
     content = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
-    assert content == {"a": 0.5, "b": None, "definitions": {"a": "one", "b": "two"}}
+    assert content == {"a": 0.5, "b": None}
     assert read_metrics(tmp_path) == pytest.approx({"a": 0.5, "b": math.nan}, nan_ok=True)
 
 

@@ -341,9 +341,6 @@ class Regression(Task):
         assert not trained.module.training
         return {"loss": trained.module.evaluate(next(iter(data[1])))["loss"].item()}
 
-    def definitions(self, metrics):
-        return dict.fromkeys(metrics, "a number")
-
 
 def test_a_run_is_trained_once_and_goes_on_with_more_epochs(tmp_path, monkeypatch):
     def trained(name, epochs, **options):

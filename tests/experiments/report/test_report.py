@@ -1,7 +1,6 @@
-"""Statistics, columns and reports: numbers by hand and SciPy, the terminal, the page, report.html and the results."""
+"""Statistics, columns and reports: numbers by hand and SciPy, the terminal, the page, report.md and the results."""
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +32,6 @@ from experiments.report.statistics import (
     summarize,
     summary_rows,
 )
-from pyro_attention.viewer import AlignmentView
 
 # statistics
 
@@ -146,27 +144,24 @@ SOURCE = Source("python -m a.script", "seeds 0 to 1", "here", {"torch": "2.0"})
 def test_one_report_in_three_places(tmp_path, capsys):
     out = tmp_path / "out"
     out.mkdir()
-    (out / "config.yaml").write_text("seed: 1 < 2")
     shown = save(Figure(figsize=(1, 1)), tmp_path / "pictures" / "shown.png")
     kept = save(Figure(figsize=(1, 1)), out / "figures" / "kept.png")
     runs = {"soft": [{"loss": 2.0}, {"loss": 2.5}], "<hard>": [{"loss": 1.0}, {"loss": 1.5}], "none": [{}, {}]}
     loss = Column("loss", "loss", 2, better="lower")
-    view = AlignmentView(source=["das"], target=["<b>"], posterior=torch.ones(1, 1))
     parts = [
         Part(text="First.\n\nThen & there.", rows=summary_rows("row", runs, [loss])),
         Part(picture=shown, caption="what is shown"),
         Part("Kept", "about it", picture=kept, published=False),
         Part("Claims", lines="holds: 1 < 2"),
-        Part("Looks", views=[view], published=False),
         Part("Details", rows=[{"b": "x", "c": "y"}], terminal=False),
     ]
     report = Report("A < B", "a-b", parts, summary="<hard> is best.")
     report.write(out, SOURCE)
-    printed, html = capsys.readouterr().out, (out / "report.html").read_text()
+    printed, page = capsys.readouterr().out, (out / "report.md").read_text()
     table = ["row            loss", "soft    2.25 ± 0.35", "<hard>  1.25 ± 0.35", "none              -"]
     assert printed.splitlines() == [
         "", *table, "", "First.", "", "Then & there.", "", "Claims:", "holds: 1 < 2", "", "<hard> is best.", "",
-        str(shown), str(kept), "", str(out / "report.html"),
+        str(shown), str(kept), "", str(out / "report.md"),
     ]  # fmt: skip
     found, _ = read_results(write_results(tmp_path, report, SOURCE))
     rows = "| row | loss |\n|---|---|\n| soft | 2.25 ± 0.35 |\n| &lt;hard> | 1.25 ± 0.35 |\n| none | - |"
@@ -175,14 +170,9 @@ def test_one_report_in_three_places(tmp_path, capsys):
         rows, "![what is shown](there/shown.png)", "## Claims", "```text\nholds: 1 < 2\n```", "## Details",
         "| b | c |\n|---|---|\n| x | y |",
     ]  # fmt: skip
-    assert '<p class="lead">&lt;hard&gt; is best.</p>' in html
-    assert '<th scope="row">&lt;hard&gt;</th><td>1.25 ± 0.35</td>' in html
-    # how it was made stands at the end, and the table ahead of its legend
-    assert html.index("<table") < html.index("Then &amp; there") < html.index("How this was made")
-    assert html.count("data:image/png;base64,") == 2
-    assert "<pre>seed: 1 &lt; 2</pre>" in html
-    assert 'id="viewer-0"' in html
-    assert "<b>" not in html
+    # the page in the folder has what is not published, too
+    assert "## Kept\n\nabout it\n\n![Kept](" in page
+    assert page.startswith("# A < B\n\n`python -m a.script`")
 
 
 def test_numbers_are_the_same_after_they_were_published(tmp_path):
@@ -203,12 +193,7 @@ def test_numbers_are_the_same_after_they_were_published(tmp_path):
 SENTENCE = """A <script>canary()</script> & <img src=x onerror="canary()"> </pre></title><!-- end a --> | sat"""
 
 
-def test_markup_in_a_report_and_its_tables_shows_as_text(tmp_path):
-    picture = save(Figure(figsize=(1, 1)), tmp_path / "a.png")
-    parts = [Part(SENTENCE, SENTENCE, [{SENTENCE: SENTENCE}], picture=picture, caption=SENTENCE), Part(lines=SENTENCE)]
-    report = Report(SENTENCE, "a", parts).html(Source(SENTENCE, "", "", {}), configuration=SENTENCE).decode()
-    assert not re.search("<script>canary|<img src=x|</pre></title|<!-- end", report)
-    assert report.count("&lt;script&gt;canary") == 11
+def test_markup_in_a_table_shows_as_text():
     for line in markdown_table([{SENTENCE: SENTENCE, "two\nlines": "a\nb"}]).split("\n"):
         assert "<" not in line
         assert line.replace(r"\|", "").count("|") == 3
