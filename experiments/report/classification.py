@@ -40,13 +40,6 @@ def score_samples(logits: Tensor, accurate: Tensor) -> dict[str, float]:
 
 
 def roc_auc(probabilities: Tensor, labels: Tensor) -> float:
-    """Area under the ROC curve of the second of two classes, from ``[items, 2]``; NaN where a number is not finite.
-
-    Raises:
-        ValueError: Not two classes, or items of one class alone.
-    """
-    if probabilities.size(-1) != 2 or len(labels.unique()) != 2:
-        seen = f"{probabilities.size(-1)} classes and labels {labels.unique().tolist()}"
-        raise ValueError(f"{seen}, expected two classes with items of both")
+    """Area under the ROC curve of the second of two classes, from ``[items, 2]``; NaN where a number is not finite."""
     second = probabilities[:, 1]
     return float(roc_auc_score(labels.cpu().numpy(), second.cpu().numpy())) if second.isfinite().all() else math.nan

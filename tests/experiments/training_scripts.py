@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.train import CaptioningTask
 from experiments.datasets.text import masked_text, parallel
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from experiments.finetune.config import GlueConfig, QaConfig
 from experiments.finetune.glue import GlueTask
 from experiments.finetune.questions import QaTask

@@ -7,7 +7,7 @@ from typing import Any
 import safetensors.torch
 from torchvision.models import mobilenet_v2
 
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from pyro_attention.analysis import write_pharaoh
 from tests.experiments.captioning.tiny_captions import COLOURS, photograph, write_flickr8k
 from tests.experiments.datasets.questions.tiny_questions import write_daquar, write_easy_vqa

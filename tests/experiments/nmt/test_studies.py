@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.datasets.text import parallel
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from experiments.harness.folder import saved_options
 from experiments.harness.options import StudyOptions
 from experiments.nmt.calibration import statements

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.datasets.text.batches import BucketSampler, EncodedText, batch_loader
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, train_tokenizer
 from experiments.harness.callbacks import SamplerEpoch
 

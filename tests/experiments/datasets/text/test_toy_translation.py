@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 
 CORPUS = toy_translation()
 # Words that may be in no link: they have no counterpart of their own.

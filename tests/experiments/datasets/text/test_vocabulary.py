@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from experiments.datasets.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary, train_tokenizer
 
 TOY = toy_translation(train=300, val=1, test=1)["train"]
