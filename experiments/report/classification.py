@@ -12,27 +12,23 @@ from torch import Tensor
 from pyro_attention.analysis import TemperatureScaling, classification_scores, decompose_uncertainty, pavpu
 from pyro_attention.posterior.predictive import Noise
 
-SCORES = ("accuracy", "nll", "ece", "brier")
-SCALED_SCORES = ("scaled_nll", "scaled_ece", "scaled_brier")
 _LEVELS = {"01": 0.01, "05": 0.05, "10": 0.1}
-SAMPLED_SCORES = (*(f"pavpu_{name}" for name in _LEVELS), "mutual_information")
 KINDS: Mapping[str, Noise] = {"mean": "none", "attention": "attention", "mc_dropout": "dropout", "both": "both"}
 """Kinds of predictions, and what varies between their samples."""
 
 
 def score(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    """The numbers of ``SCORES``, from probabilities ``[items, classes]`` or samples of them ``[S, items, classes]``."""
+    """Accuracy, NLL, ECE and Brier score, of probabilities ``[items, classes]`` or samples of them ``[S, ...]``."""
     return asdict(classification_scores(probabilities, labels))
 
 
 def score_scaled(scaling: TemperatureScaling, logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """The numbers of ``SCALED_SCORES``, from logits ``[items, classes]`` or samples of them."""
-    scores = score(scaling(logits), labels)
-    return {name: scores[name.removeprefix("scaled_")] for name in SCALED_SCORES}
+    """NLL, ECE and Brier score after temperature scaling, of logits ``[items, classes]`` or samples of them."""
+    return {f"scaled_{name}": value for name, value in score(scaling(logits), labels).items() if name != "accuracy"}
 
 
 def score_samples(logits: Tensor, accurate: Tensor) -> dict[str, float]:
-    """The numbers of ``SAMPLED_SCORES``, from logits ``[S, items, classes]`` and whether each item is accurate."""
+    """PAvPU and mutual information, from logits ``[S, items, classes]`` and whether each item is accurate."""
     levels = pavpu(logits, accurate, thresholds=tuple(_LEVELS.values()))
     information = decompose_uncertainty(logits.softmax(-1)).mutual_information.mean().item()
     found = {f"pavpu_{name}": levels[level].pavpu for name, level in _LEVELS.items()}

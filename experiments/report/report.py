@@ -46,7 +46,7 @@ class Part:
             yield f"## {self.title}"
         yield self.text
         if self.rows:
-            yield from map(markdown_table, narrow(self.rows, self.labels))
+            yield markdown_table(self.rows)
         elif self.lines:
             yield f"```text\n{self.lines}\n```"
         if self.picture is not None:
@@ -275,27 +275,6 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     head, *body = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([head, "|---" * len(columns) + "|", *body])
-
-
-def narrow(rows: Sequence[Mapping[str, Any]], labels: int, *, most: int = 100) -> list[list[dict[str, Any]]]:
-    """The same rows as one table, or as several with the labels at the left of each, none wider than a page.
-
-    A column is as wide as its longest word, for cells break at blanks, and has a margin of two letters.
-    """
-    columns = list(rows[0])
-    widths = [
-        2 + max(len(word) for line in (name, *(str(row[name]) for row in rows)) for word in ["", *line.split()])
-        for name in columns
-    ]
-    left = sum(widths[:labels])
-    tables, total = list[list[str]]([[]]), left
-    for name, width in zip(columns[labels:], widths[labels:], strict=True):
-        if total + width > most and tables[-1]:
-            tables.append([])
-            total = left
-        tables[-1].append(name)
-        total += width
-    return [[{name: row[name] for name in (*columns[:labels], *table)} for row in rows] for table in tables]
 
 
 def write_page(path: Path, views: Sequence[View], *, title: str, text: str) -> Path:

@@ -18,7 +18,6 @@ from experiments.report.report import (
     Source,
     as_table,
     markdown_table,
-    narrow,
     read_results,
     results_in,
     write_results,
@@ -129,11 +128,6 @@ def test_tables():
         "row   accuracy %   loss", "a    62.5 ± 17.7      -", "b              -  1.000",
     ]  # fmt: skip
     assert markdown_table([{"b": 1, "a": "x"}, {"a": "y", "b": 2}]).splitlines()[2:] == ["| 1 | x |", "| 2 | y |"]
-    wide = [{"row": "a", "first column": 1, "second column": 2, "third": 3}]
-    assert narrow(wide, 1) == [wide]
-    assert [list(table[0]) for table in narrow(wide, 1, most=24)] == [
-        ["row", "first column", "second column"], ["row", "third"],
-    ]  # fmt: skip
 
 
 # reports
