@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from experiments.datasets.places import NEW_COPY, SPLITS, check_split, data_folder, fetch_missing, first_file
+from experiments.datasets.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file
 from experiments.datasets.text.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
 from experiments.datasets.text.word_rules import divide, plain
 from pyro_attention.analysis import Alignment, read_pharaoh, read_sentences
@@ -54,7 +54,6 @@ def load_parallel(
     The rules are fields of `Rules`: what becomes of a line.
     """
     reader = PARALLEL[name]
-    check_split(split)
     if not {source, target} <= set(reader.languages) or source == target:
         languages = ", ".join(reader.languages)
         raise ValueError(
