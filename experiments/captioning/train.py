@@ -24,8 +24,7 @@ from experiments.datasets.images.region_captions import (
     read_maps,
 )
 from experiments.datasets.places import SPLITS, data_folder
-from experiments.datasets.text.batches import ChoiceSampler
-from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
+from experiments.datasets.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, read_text, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.training import PriorFactory, resolve_device, seeded_build

@@ -21,7 +21,7 @@ from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness.folder import gathered
-from experiments.report.classification import KINDS, score, score_scaled
+from experiments.report.statistics import KINDS, score, score_scaled
 from experiments.run import run_and_show
 from models.transformers import PairModel
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, selective_accuracy

@@ -22,7 +22,7 @@ from experiments.finetune.config import QaConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness.folder import gathered
 from experiments.harness.training import Fitted
-from experiments.report.classification import KINDS
+from experiments.report.statistics import KINDS
 from experiments.run import run_and_show
 from models.transformers import SpanModel
 from pyro_attention.posterior.predictive import seeded

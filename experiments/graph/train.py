@@ -38,14 +38,14 @@ from experiments.harness.training import (
     resolve_device,
     seeded_build,
 )
-from experiments.report.classification import (
+from experiments.report.figures import panels, save
+from experiments.report.statistics import (
     KINDS,
     roc_auc,
     score,
     score_samples,
     score_scaled,
 )
-from experiments.report.figures import panels, save
 from experiments.run import Task, load_trained, run_and_show
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT

@@ -15,10 +15,18 @@ from torch import Tensor
 from torchmetrics.functional.text import rouge_score
 from tqdm import tqdm
 
-from experiments.datasets.text.batches import Batch, ChoiceSampler, EncodedText, in_order
+from experiments.datasets.text.batches import (
+    BEGIN,
+    END,
+    Batch,
+    ChoiceSampler,
+    EncodedText,
+    Vocabulary,
+    in_order,
+    train_tokenizer,
+)
 from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines, plain_words
 from experiments.datasets.text.parallel_text import ParallelText, Rules
-from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary, train_tokenizer
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import read_text
 from experiments.harness.folder import saved_config

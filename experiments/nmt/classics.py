@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
+from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader, train_tokenizer
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.files import UserError, user_errors
 from experiments.harness.cli import command_line
 from experiments.harness.folder import write_environment

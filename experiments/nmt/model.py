@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.datasets.text.batches import Batch, EncodedText, in_order
+from experiments.datasets.text.batches import Batch, EncodedText, Vocabulary, in_order
 from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
-from experiments.datasets.text.vocabulary import Vocabulary
 from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.datasets.places import SPLITS
-from experiments.datasets.text.batches import BucketSampler, EncodedText
+from experiments.datasets.text.batches import BucketSampler, EncodedText, train_tokenizer
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import evaluate, foreign_texts, measured

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.places import SPLITS
-from experiments.datasets.text.batches import Sentences, padded
+from experiments.datasets.text.batches import Sentences, Vocabulary, padded, train_tokenizer
 from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
-from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.harness.training import (
     Fitted,
     OneCycleTraining,

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD
+from experiments.datasets.text.batches import BEGIN, END, PAD, Batch, BucketSampler, batch_loader
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import Fitted, Trained, fit_batches
 from experiments.report.report import metrics_table

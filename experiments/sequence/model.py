@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from experiments.datasets.text.batches import Batch
-from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.datasets.text.batches import Batch, Vocabulary
 from experiments.files import UserError, user_errors
 from experiments.harness.callbacks import read_weights, weights_file
 from experiments.harness.options import TrainingOptions

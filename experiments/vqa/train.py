@@ -23,15 +23,15 @@ from experiments.files import UserError, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
 from experiments.harness.training import Fitted, fit_batches, load_best
-from experiments.report.classification import (
+from experiments.report.figures import panels, printable, save
+from experiments.report.report import as_table
+from experiments.report.statistics import (
     KINDS,
+    Row,
     score,
     score_samples,
     score_scaled,
 )
-from experiments.report.figures import panels, printable, save
-from experiments.report.report import as_table
-from experiments.report.statistics import Row
 from experiments.run import Task, run_and_show
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words

@@ -16,8 +16,7 @@ from torch.utils.data import Dataset
 from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.image_features import GridEncoder, encode_photograph, shown_pixels
 from experiments.datasets.places import read_arrays
-from experiments.datasets.text.batches import Batch, teacher_forced
-from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.datasets.text.batches import Batch, Vocabulary, teacher_forced
 from experiments.files import reading
 
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.places import SPLITS, data_folder
-from experiments.datasets.text.batches import Sentences, padded
+from experiments.datasets.text.batches import BEGIN, END, SPECIAL, UNKNOWN, Sentences, Vocabulary, padded
 from experiments.datasets.text.parallel import load_parallel
-from experiments.datasets.text.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary
 from experiments.files import UserError
 
 MASK = UNKNOWN  # no text has this piece, as the vocabulary has one for every byte

@@ -19,7 +19,7 @@ from experiments.datasets.images.region_captions import (
     SegmentationMaps,
     own_photograph,
 )
-from experiments.datasets.text.vocabulary import train_tokenizer
+from experiments.datasets.text.batches import train_tokenizer
 from experiments.harness.folder import read_metrics
 from experiments.run import run
 from experiments.sequence.alignments import BatchAlignment

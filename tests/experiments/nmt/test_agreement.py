@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from experiments.datasets.text.batches import BucketSampler
+from experiments.datasets.text.batches import BucketSampler, train_tokenizer
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.vocabulary import train_tokenizer
 from experiments.nmt.aligners import calibration_error, link_all, linked_words, pyro_align
 from experiments.nmt.classics import BothTexts, agreement, drawn_text, log_evidence, network_align
 from experiments.nmt.config import ALIGNER, TranslationConfig

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.datasets.text.batches import Vocabulary
 from experiments.nmt.align import (
     PairAlignment,
     aligned_pairs,

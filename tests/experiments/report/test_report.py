@@ -9,7 +9,6 @@ import torch
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.report.classification import score
 from experiments.report.figures import save
 from experiments.report.pages import PAGE, Finding, findings, page_of
 from experiments.report.report import (
@@ -28,6 +27,7 @@ from experiments.report.statistics import (
     Estimate,
     columns_of,
     paired_difference,
+    score,
     summarize,
     summary_rows,
 )

@@ -73,7 +73,6 @@ def test_labels_of_each_class_are_kept():
 @pytest.mark.parametrize(
     ("perturb", "changes", "amount", "message"),
     [
-        (limit_labels, {}, 5, "per_class=5, but no class of 'ring' has more than 4 training nodes"),
         (add_feature_noise, {"features": torch.ones(30, 1)}, 0.5, r"=0\.5: row \d+ of the features of 'ring' has no z"),
         (add_edge_noise, {}, 14, "is 420 new ones, but only 405 pairs of nodes have none"),
     ],

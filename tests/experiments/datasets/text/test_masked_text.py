@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.datasets.text.batches import padded
+from experiments.datasets.text.batches import BEGIN, END, PAD, SPECIAL, padded, train_tokenizer
 from experiments.datasets.text.masked_text import (
     MASK,
     MaskedText,
@@ -12,7 +12,6 @@ from experiments.datasets.text.masked_text import (
     hide_tokens,
     load_english,
 )
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD, SPECIAL, train_tokenizer
 from tests.experiments.datasets.tiny_files import write
 
 SIZE = 300

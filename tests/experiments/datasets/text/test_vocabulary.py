@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from experiments.datasets.text.batches import BEGIN, END, PAD, UNKNOWN, Vocabulary, train_tokenizer
 from experiments.datasets.text.parallel import toy_translation
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary, train_tokenizer
 
 TOY = toy_translation(train=300, val=1, test=1)["train"]
 TEXTS = TOY.source + TOY.target
