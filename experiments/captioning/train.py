@@ -43,9 +43,7 @@ from pyro_attention.viewer import RegionView
 Trained = TrainedSequences[CaptioningConfig, Captioning]
 
 
-@cache
-def _digits() -> dict[str, RegionCaptions]:
-    return digit_scenes(train=6000, most_digits=2)
+_digits = cache(partial(digit_scenes, train=6000, most_digits=2))
 
 
 def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str, RegionCaptions]:

@@ -249,9 +249,8 @@ def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[
     """Error rate of the links of the most certain target words, for every number of them, float64 ``[words]``.
 
     A word's certainty is the largest probability of a link of its, by the mean of both directions, unless the aligner
-    tells another. A word left out
-    counts in no way, with its predicted and gold links, so an aligner does not lose recall by saying that it does not
-    know.
+    tells another. A word left out counts in no way, with its predicted and gold links, so an aligner does not lose
+    recall by saying that it does not know.
     """
     certain, right, total = list[Tensor](), list[Tensor](), list[Tensor]()
     for number, (pair, found, truth) in enumerate(zip(aligned.combined, links, gold, strict=True)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from experiments.datasets.places import SPLITS
@@ -66,6 +67,4 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
         print(write_alignments(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: sentences"))
 
 
-def train(config: TranslationConfig) -> None:
-    """The command."""
-    run_and_show(TranslationTask(), config)
+train = partial(run_and_show, TranslationTask())

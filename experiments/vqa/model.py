@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -103,7 +103,7 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
     FileNotFoundError or ValueError say which files are missing or bad.
     """
     if config.dataset == "digits":
-        found = dict(_digits(3 if config.model == "multi_view" else 1))
+        found = dict(_digits(views=3 if config.model == "multi_view" else 1))
     elif config.model == "multi_view":
         raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
     else:
@@ -121,9 +121,7 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
     return found
 
 
-@cache
-def _digits(views: int) -> Mapping[str, Questions]:
-    return digit_questions(views=views)
+_digits = cache(digit_questions)
 
 
 def blank(regions: Regions) -> Regions:
