@@ -17,8 +17,7 @@ from experiments.report.report import read_results
 from experiments.report.statistics import Difference, Estimate
 from experiments.run import run
 from experiments.study import Finished
-from tests.experiments.graph.tiny_graphs import write_citations
-from tests.experiments.graph.tiny_splits import write_splits
+from tests.experiments.graph.tiny_graphs import write_citations, write_splits
 
 TINY: dict[str, Any] = {"max_epochs": 1, "num_samples": 2, "hidden": 2, "heads": 2}
 

@@ -31,8 +31,7 @@ from experiments.graph.train import (
 from experiments.run import load_trained, run
 from guides.schemes import build_scheme
 from pyro_attention import AttentionELBO, EdgeList, predict, sample_posterior
-from tests.experiments.graph.tiny_graphs import write_citations
-from tests.experiments.graph.tiny_splits import write_splits
+from tests.experiments.graph.tiny_graphs import write_citations, write_splits
 
 SMALL = {"max_epochs": 2, "num_samples": 2, "progress": False, "hidden": 2, "heads": 2}
 
