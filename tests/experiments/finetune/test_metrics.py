@@ -32,7 +32,6 @@ from experiments.finetune.questions import (
 from experiments.finetune.studies import QA_STUDIES
 from experiments.harness.cli import run_commands
 from experiments.harness.options import StudyOptions
-from experiments.report.report import read_results
 from experiments.run import load_trained
 from experiments.study import Finished
 
@@ -202,23 +201,6 @@ def options(place: Path, out: Path, **given: Any) -> StudyOptions:
     how: dict[str, Any] = {"data_root": place, "out": out / "out", "results": out, "workers": 1, "progress": False}
     changes = {"model": str(place / "some" / "bert"), **TINY}
     return StudyOptions(**how | {"name": "glue", "seeds": 1, "rows": ("soft", "WC"), "changes": changes} | given)
-
-
-def test_tasks_of_glue_have_their_own_metrics(place: Path, tmp_path: Path) -> None:
-    means = studies.table(options(place, tmp_path, levels=("mrpc", "stsb")))
-    report, source = read_results(next(tmp_path.glob("glue-*.json")))
-    assert report.title.startswith("GLUE with bert, ")
-    assert f"--model {place}/some/bert" in source.command
-    main, scores, _, at_mean, _ = report.parts
-    rows = {row["row"]: row for row in main.rows}
-    assert list(rows) == ["soft", "MC dropout", "WC"]
-    kinds = (("soft", "soft", "mean"), ("MC dropout", "soft", "mc_dropout"), ("WC", "WC", "attention"))
-    for row, trained, kind in kinds:
-        for column, metric in (("mrpc F1 %", "mrpc/{}/test_{}_f1"), ("stsb Pearson %", "stsb/{}/test_{}_pearson")):
-            assert rows[row][column].mean == pytest.approx(100 * means[metric.format(trained, kind)])
-    assert rows["WC"]["stsb paper"] == "91.1"
-    assert scores.rows[2]["NLL"].mean == pytest.approx(means["mrpc/WC/test_attention_nll"])
-    assert at_mean.rows[2]["F1 %"].mean == pytest.approx(100 * means["mrpc/WC/test_mean_f1"])
 
 
 def test_intervals_over_questions_are_those_of_resampled_answers(tmp_path: Path) -> None:

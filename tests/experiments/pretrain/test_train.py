@@ -2,8 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.nn.functional import nll_loss
@@ -11,13 +9,10 @@ from torch.nn.functional import nll_loss
 from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.parallel import toy_translation
 from experiments.files import UserError
-from experiments.harness.options import StudyOptions
 from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.train import PretrainTask, build_classifier, hidden_batches, key_masses, table, token_scores
-from experiments.report.report import read_results
+from experiments.pretrain.train import PretrainTask, build_classifier, hidden_batches, key_masses, token_scores
 from experiments.run import load_trained, run
 from pyro_attention import predict
-from tests.experiments.pretrain.tiny_reviews import write_reviews
 
 TASK = PretrainTask()
 TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8, "max_epochs": 1, "num_samples": 2}
@@ -94,24 +89,3 @@ def test_bad_input(tmp_path):
     with pytest.raises(UserError, match="SST-2"):  # found before the pretraining
         run(TASK, tiny_config(tmp_path / "sst2", finetune_epochs=1, data_root=tmp_path))
     assert not (tmp_path / "sst2").exists()
-
-
-def test_table(tmp_path: Path) -> None:
-    data, results = write_reviews(tmp_path / "data"), tmp_path / "results"
-    changes: dict[str, Any] = TINY | {"dataset": "toy", "finetune_epochs": 1}
-    options = StudyOptions(
-        name="pretraining-english", rows=("softmax, soft", "hybrid, soft"), seeds=1, workers=1, progress=False,
-        changes=changes, out=tmp_path / "out", data_root=data, results=results,
-    )  # fmt: skip
-    means = table(options)
-    report, source = read_results(next(results.glob("*.json")))
-    assert source.command.startswith("python -m experiments.pretrain table pretraining-english --seeds 1 --rows")
-    first, second = report.parts[0].rows
-    assert (first["compared with"], second["compared with"]) == ("", "softmax, soft")
-    metrics = {"perplexity": ("test_ppl", 1), "SST-2 %": ("sst2_accuracy", 100)}
-    for column, (metric, factor) in metrics.items():
-        expected = [factor * means[f"{row}, soft/{metric}"] for row in ("softmax", "hybrid")]
-        assert [first[column].mean, second[column].mean] == pytest.approx(expected)
-        assert second[f"{column}: difference"].mean == pytest.approx(expected[1] - expected[0])
-    hybrid = [row["attention"] for part in report.parts if part.title == "Hybrid attention" for row in part.rows]
-    assert hybrid == ["hybrid, soft"]
