@@ -238,18 +238,3 @@ def test_a_photograph_of_ones_own(described, tmp_path, capsys, monkeypatch):
     own = own_photograph(Image.new("RGB", (1280, 320)), test)
     assert own.shown(0).shape == (3, 160, 640)
     torch.testing.assert_close(own.regions, encode(colour_encoder(None), torch.zeros(1, 3, 64, 64)))
-
-
-def test_an_own_encoder_and_a_bad_image(tmp_path, capsys):
-    folder = write_flickr8k(tmp_path)
-    path = folder / "Flicker8k_Dataset" / "test1.jpg"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:300])
-    options = photograph_options(tmp_path, "--encoder-epochs", "1", "--guide", "soft")
-    assert command_line("train", *options) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "test1.jpg" in line
-    assert not (tmp_path / "run").exists()
-    path.write_bytes(whole)
-    assert command_line("train", *options) == 0
-    assert any(path.name.startswith("content-encoder-seed0") for path in (folder / "cache").iterdir())

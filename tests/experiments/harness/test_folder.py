@@ -16,7 +16,6 @@ from experiments.captioning.config import CaptioningConfig
 from experiments.files import UserError, write_atomic
 from experiments.graph.config import GraphConfig
 from experiments.harness import folder as folder_module
-from experiments.harness.cli import Command, run_commands
 from experiments.harness.folder import exclusive, open_run, read_metrics, saved_config, saved_options, write_metrics
 from experiments.harness.options import OptionError, RunOptions, configuration
 from experiments.nmt.config import TranslationConfig
@@ -139,16 +138,6 @@ def test_a_run_goes_on_with_the_same_configuration_alone(
     open_run(finished, Options(resume=True, progress=False, device="cpu"))
     with pytest.raises(UserError, match=said):
         open_run(finished, Options(**options))
-
-
-def test_a_saved_configuration_is_read_again(tmp_path: Path) -> None:
-    options, seen = Options(weight=2.0, overwrite=True, out=tmp_path), list[Any]()
-    open_run(tmp_path, options)
-    assert (
-        run_commands(Command(Options, seen.append), name="s", arguments=["--config", str(tmp_path / "config.yaml")])
-        == 0
-    )
-    assert seen == [replace(options, overwrite=False)]
 
 
 TASKS: dict[str, Any] = {

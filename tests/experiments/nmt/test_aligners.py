@@ -1,6 +1,7 @@
 """Aligners: error rates and certainty by hand, classic ones against NLTK, networks that agree, and drawn text."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,11 +10,14 @@ from nltk.translate import AlignedSent, IBMModel1, IBMModel2
 
 from experiments.datasets.text.batches import BucketSampler, train_tokenizer
 from experiments.datasets.text.parallel_text import ParallelText
+from experiments.files import UserError
+from experiments.nmt import classics
 from experiments.nmt.align import PairAlignment
 from experiments.nmt.aligners import (
     COMBINATIONS,
     WAYS,
     Aligned,
+    aligned_words,
     bootstrap,
     calibration_error,
     certainty,
@@ -25,8 +29,8 @@ from experiments.nmt.aligners import (
     pyro_align,
     rate_at,
 )
-from experiments.nmt.classics import BothTexts, agreement, drawn_text, log_evidence, network_align
-from experiments.nmt.config import ALIGNER, TranslationConfig
+from experiments.nmt.classics import BothTexts, agreement, compare, drawn_text, log_evidence, network_align
+from experiments.nmt.config import ALIGNER, ClassicsConfig, TranslationConfig
 from experiments.nmt.em_aligners import EMAligner, train_em
 from experiments.nmt.model import build, word_pairs
 from experiments.sequence.model import model_arguments
@@ -338,6 +342,27 @@ def test_networks_align(agree, monkeypatch):
         assert one.posterior.shape == (1, len(target), len(source))
         assert other.posterior.shape == (1, len(source), len(target))
         assert one.posterior.sum(-1).max() <= 1 + 1e-5
+
+
+def test_networks_and_their_mean_are_rows_that_one_asks_for(tmp_path, monkeypatch):
+    def alike(align, text, own):
+        weights = [torch.full((len(target), len(source)), 0.5) for source, target in own]
+        return aligned_words(own, [(one, one.mT) for one in weights]), {}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(classics, "drawn_text", partial(drawn_text, test=4))
+    monkeypatch.setattr(classics, "_measured", alike)
+    names = [row["aligner"] for row in compare(ClassicsConfig(dataset="drawn-order", pairs=4))]
+    assert {"IBM Model 1", "pyro-align"} <= {*names}
+    assert not any("marginal" in name or "cross-fitted" in name for name in names)
+    mean = "mean of pyro-align and marginal in agreement"
+    for rows, message in (
+        ((mean,), "pyro-align and marginal in agreement ahead of it; name them too"),
+        (("pyro-align", mean, "marginal in agreement"), "marginal in agreement ahead of it"),
+        (("nosuch",), "expected some of IBM Model 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            compare(ClassicsConfig(dataset="drawn-order", pairs=4, aligners=rows))
 
 
 @pytest.mark.slow

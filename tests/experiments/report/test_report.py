@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -27,7 +26,6 @@ from experiments.report.statistics import (
     Estimate,
     columns_of,
     paired_difference,
-    score,
     summarize,
     summary_rows,
 )
@@ -72,23 +70,6 @@ def test_identical_differences(values, baseline, expected):
     found = paired_difference(values, baseline)
     shown = found.mean, found.low, found.high, found.p_value
     assert shown == pytest.approx(expected, nan_ok=True, rel=0, abs=0)
-
-
-@pytest.mark.parametrize(
-    ("probabilities", "labels", "accuracy", "nll", "ece", "brier"),
-    [
-        (torch.eye(3), [0, 1, 2], 1.0, 0.0, 0.0, 0.0),  # certain and right
-        (torch.eye(2), [1, 0], 0.0, -math.log(1e-12), 1.0, 2.0),  # certain and wrong
-        (  # 80 % sure and right in 60 %
-            torch.tensor([[0.8, 0.2]]).expand(10, 2), [0] * 6 + [1] * 4, 0.6,
-            -0.6 * math.log(0.8) - 0.4 * math.log(0.2), 0.2, 0.6 * 2 * 0.2**2 + 0.4 * 2 * 0.8**2,
-        ),
-    ],
-)  # fmt: skip
-def test_scores_of_known_predictions(probabilities, labels, accuracy, nll, ece, brier):
-    scores = score(probabilities, torch.tensor(labels))
-    expected = {"accuracy": accuracy, "nll": nll, "ece": ece, "brier": brier}
-    assert scores == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 # columns
