@@ -43,7 +43,10 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
     """Scores of one caption an image, times 100 as papers print them.
 
     CIDEr-D weighs words by how many of these images have them in their references, so the scores of a caption depend on
-    the whole set, and those of a single image are 0.
+    the whole set, and those of a single image are 0. METEOR is there where NLTK finds WordNet.
+
+    Source: Papineni et al., BLEU, 2002; Lin, ROUGE, 2004; Vedantam, Zitnick and Parikh, CIDEr, 2015; Lavie and Agarwal,
+    METEOR, 2007; https://github.com/tylin/coco-caption. Post, A Call for Clarity in Reporting BLEU Scores, 2018.
     """
     spoken, written = split_words(captions, references)
     pairs = list(zip(spoken, written, strict=True))

@@ -39,13 +39,7 @@ from experiments.harness.training import (
     seeded_build,
 )
 from experiments.report.figures import panels, save
-from experiments.report.statistics import (
-    KINDS,
-    roc_auc,
-    score,
-    score_samples,
-    score_scaled,
-)
+from experiments.report.statistics import KINDS, roc_auc, score, score_samples, score_scaled
 from experiments.run import Task, load_trained, run_and_show
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT
@@ -59,12 +53,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.analysis import (
-    fit_temperature,
-    hybrid_weights,
-    selective_accuracy,
-    split_variance,
-)
+from pyro_attention.analysis import fit_temperature, hybrid_weights, selective_accuracy, split_variance
 from pyro_attention.plots import reliability
 from pyro_attention.posterior.predictive import Prediction, seeded
 
@@ -261,11 +250,8 @@ def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
 
 # metrics
 
-_SOURCES: tuple[Literal["attention", "dropout", "interaction"], ...] = (
-    "attention",
-    "dropout",
-    "interaction",
-)  # of the variance
+# of the variance
+_SOURCES: tuple[Literal["attention", "dropout", "interaction"], ...] = ("attention", "dropout", "interaction")
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:

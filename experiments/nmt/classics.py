@@ -112,7 +112,20 @@ def log_evidence(model: Translation, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def agreement(forward: Tensor, backward: Tensor, batch: Both) -> tuple[Tensor, Tensor]:
-    """Posteriors ``[B, 1 + N, M + 1]`` and ``[B, 1 + M, N + 1]``, NULL first and the end last, by both directions."""
+    r"""Posteriors ``[B, 1 + N, M + 1]`` and ``[B, 1 + M, N + 1]``, NULL first and the end last, by both directions.
+
+    The gradient of the log evidence with respect to log p(piece | source piece) is the posterior of their link. In
+    agreement the product of the posteriors of both directions, brought to the sum of its own links, takes its place:
+
+    .. math::
+        \frac{\partial}{\partial \theta} \to \sum_{ij} \bar\gamma_{ij}\,
+        \frac{\partial \log p(t_j \mid s_i)}{\partial \theta}, \qquad
+        \bar\gamma_{ij} = \gamma_{ij} \gamma'_{ji} \frac{\sum_i \gamma_{ij}}{\sum_i \gamma_{ij} \gamma'_{ji}}
+
+    The posteriors of NULL, of the end of the sentence and of jumps stay those of the direction.
+
+    Source: Liang, Taskar and Klein (2006), Alignment by Agreement.
+    """
     real = batch[0].source_mask.unsqueeze(2) & batch[1].source_mask.unsqueeze(1)
     links = forward[:, 1:, :-1], backward[:, 1:, :-1].mT
     product, found = (links[0] * links[1]).where(real, 0), list[Tensor]()

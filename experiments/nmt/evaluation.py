@@ -21,12 +21,7 @@ from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import UserError, user_errors
 from experiments.nmt.align import alignment_summary
-from experiments.nmt.config import (
-    EvaluateConfig,
-    SearchOptions,
-    TranslateConfig,
-    TranslationConfig,
-)
+from experiments.nmt.config import EvaluateConfig, SearchOptions, TranslateConfig, TranslationConfig
 from experiments.nmt.model import Trained, batches, load_text, load_trained, read_pairs, tokenized
 from experiments.report.report import metrics_table
 from experiments.sequence import evaluation as sequence

@@ -25,13 +25,7 @@ from experiments.harness.options import Device
 from experiments.harness.training import Fitted, fit_batches, load_best
 from experiments.report.figures import panels, printable, save
 from experiments.report.report import as_table
-from experiments.report.statistics import (
-    KINDS,
-    Row,
-    score,
-    score_samples,
-    score_scaled,
-)
+from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
 from experiments.run import Task, run_and_show
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
