@@ -49,10 +49,6 @@ class Task(ABC, Generic[Config, Data, Network]):
     def evaluate(self, trained: Network, data: Data, fitted: Fitted, folder: Path) -> dict[str, float]:
         """Metrics of the trained network; predictions are put into the folder."""
 
-    @abstractmethod
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        """What the metrics mean, those of ``FITTED`` too."""
-
     def warnings(self, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
         """What shows that a network has learned nothing, a sentence each."""
         return ()
@@ -61,9 +57,9 @@ class Task(ABC, Generic[Config, Data, Network]):
         """What the command shows of a finished run: a table, and pictures in the folder."""
         print(metrics_table(metrics))
 
-    def planned(self, config: Config) -> bool:  # noqa: ARG002
+    def planned(self, config: Config) -> bool:
         """Whether the learning rate is planned over all epochs, whose number then stays."""
-        return False
+        return bool(getattr(config, "planned", False))
 
 
 def run_folder(task: Task[Config, Any, Any], config: Config) -> Path:
@@ -86,7 +82,7 @@ def load_trained(task: Task[Config, Any, Network], config: Config) -> Network:
 
 @exclusive
 def run(task: Task[Config, Data, Network], config: Config) -> dict[str, float]:
-    """Train, evaluate and save what the folder does not hold yet; metrics.json says what the numbers are.
+    """Train, evaluate and save what the folder does not hold yet.
 
     Raises:
         UserError: Data, options or folder are not right.
@@ -104,7 +100,7 @@ def run(task: Task[Config, Data, Network], config: Config) -> dict[str, float]:
     trained.module.eval()
     found = task.evaluate(trained, data, fitted, folder)
     metrics = {**found, **fitted.metrics, "parameters": trained.parameters}
-    write_metrics(folder, metrics, task.definitions(metrics))
+    write_metrics(folder, metrics)
     return metrics
 
 

@@ -400,14 +400,14 @@ def _pictures(finished: Finished) -> Iterator[Part]:
 
 
 def _publish(finished: Finished, options: StudyOptions, report: Report, command: str) -> dict[str, float]:
-    """Write metrics.json and report.html, print the tables, publish them if asked, and return the metrics."""
+    """Write metrics.json and report.md, print the tables, publish them if asked, and return the metrics."""
     study, means = finished.study, dict[str, float]()
     for row, level in dict.fromkeys(key[:2] for key in finished.metrics):
         runs = finished.runs(row, level)
         for name in dict.fromkeys(name for one in runs for name in one):
             key = "/".join(filter(None, (level, row, name)))
             means[key] = fmean(one[name] for one in runs if name in one)
-    write_metrics(finished.folder, means, dict.fromkeys(means, "mean over seeds; see metrics.json of the runs"))
+    write_metrics(finished.folder, means)
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
     line = command_line(f"{study.task.script} {command} {options.name}", options, **options.changes)

@@ -8,7 +8,7 @@ from jsonargparse.typing import PositiveInt
 
 Name = Literal[
     "graph_attention", "self_attention", "normalizers", "enumeration", "alignment_schemes", "posterior_samples",
-    "blocked_attention", "fused_attention", "mcan", "transformer",
+    "blocked_attention", "mcan", "transformer",
 ]  # fmt: skip
 
 
@@ -17,7 +17,7 @@ class BenchmarkConfig:
     """Time things side by side in one process, and say what takes longer than when it was published.
 
     Args:
-        name: One benchmark; all when omitted, which takes half an hour, without those of a GPU where there is none.
+        name: One benchmark; all when omitted, which takes half an hour.
         rounds: Rounds that count; each benchmark's own number when omitted.
         threads: Threads of torch; its own choice when omitted.
         out: Folder for the numbers, a file for each benchmark.

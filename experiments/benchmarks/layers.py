@@ -265,13 +265,3 @@ BLOCKED = Benchmark(
     contestants=(SOFTMAX, DENSE, NAIVE, BLOCKWISE),
     sizes={f"{length} positions": Positions(length) for length in (1024, 2048, 4096, 8192, 16384, 32768)},
 )
-FUSED = Benchmark(
-    title="Fused attention",
-    text="Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, in fused kernels, "
-    "and of torch's softmax attention: 16 heads of width 64 in bfloat16, by CUDA events.",
-    make_step=make_blocked_step,
-    contestants=(SOFTMAX, BLOCKWISE),
-    sizes={f"{n} positions": Positions(n, heads=16, width=64, dtype=torch.bfloat16) for n in (4096, 16384)},
-    rounds=20,
-    device="cuda",
-)

@@ -9,7 +9,6 @@ import torch
 from experiments.benchmarks import layers, networks
 from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.measuring import Benchmark
-from experiments.files import UserError
 from experiments.harness.cli import command_line
 from experiments.harness.folder import write_environment
 from experiments.report.report import RESULTS, Part, Report, read_results, source_of, write_results
@@ -23,7 +22,6 @@ BENCHMARKS: dict[Name, Benchmark] = {
     "alignment_schemes": networks.SCHEMES,
     "posterior_samples": networks.SAMPLING,
     "blocked_attention": layers.BLOCKED,
-    "fused_attention": layers.FUSED,
     "mcan": networks.MCAN_STEPS,
     "transformer": networks.TRANSFORMER_STEPS,
 }
@@ -31,34 +29,25 @@ WORSE = 1.2  # a ratio that has grown by more than this factor is reported
 
 
 def run(config: BenchmarkConfig) -> None:
-    """Run the benchmarks, print their tables and what got worse, and write the numbers.
-
-    Raises:
-        UserError: A benchmark of a GPU is asked for where there is none.
-    """
+    """Run the benchmarks, print their tables and what got worse, and write the numbers."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     for name, benchmark in BENCHMARKS.items():
-        if config.name not in (None, name):
-            continue
-        if benchmark.device == "cuda" and not torch.cuda.is_available():
-            if config.name is None:
-                continue
-            raise UserError(f"{name} needs a GPU, and there is none here; blocked_attention is the same on a CPU")
-        _run(name, benchmark, config)
+        if config.name in (None, name):
+            _run(name, benchmark, config)
 
 
 def _run(name: Name, benchmark: Benchmark, config: BenchmarkConfig) -> None:
     rounds = config.rounds or benchmark.rounds
-    text = f"{benchmark.text} Medians of {rounds} interleaved rounds, ratios to {benchmark.contestants[0]} in each"
-    text += " of the time of the processor, that of all threads." if benchmark.device == "cpu" else "."
+    text = f"{benchmark.text} Medians of {rounds} interleaved rounds, ratios to {benchmark.contestants[0]} in each of "
+    text += "the time of the processor, that of all threads."
     if benchmark.memory:
         text += " MB: memory at the peak beyond that before the first step."
     rows = benchmark.measure(rounds)
     report = Report(benchmark.title, f"speed-{name}", [Part(text=text, rows=rows, labels=2)])
-    write_environment(config.out, torch.device(benchmark.device))
+    write_environment(config.out, torch.device("cpu"))
     count = torch.get_num_threads()
-    threads = "" if benchmark.device == "cuda" else f"{count} thread{'s' if count > 1 else ''}"
+    threads = f"{count} thread{'s' if count > 1 else ''}"
     asked = BenchmarkConfig(name=name, rounds=config.rounds, threads=config.threads)
     source = source_of([config.out], command_line("experiments.benchmarks", asked), threads)
     print(report.terminal(), write_results(config.results or config.out, report, source), sep="\n")

@@ -2,33 +2,148 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from random import Random
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import sacrebleu
 import torch
-from nltk.util import ngrams
+from nltk.corpus import wordnet
+from nltk.translate.meteor_score import meteor_score
+from nltk.util import everygrams, ngrams
 from scipy import stats
 from torch import Tensor
 
-from experiments.captioning.scores import DEFINITIONS as SCORED
-from experiments.captioning.scores import cider_d, corpus_bleu, score_captions, split_words
 from experiments.datasets.images.captions import caption_words
-from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL
+from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, word_cells
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, SegmentationMaps
-from experiments.datasets.text.batches import Batch, BucketSampler, batch_loader
-from experiments.datasets.text.vocabulary import BEGIN, END, Vocabulary
+from experiments.datasets.text.batches import BEGIN, END, Batch, Vocabulary, in_order
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.alignments import BatchAlignment, EntropySums, align_batch, has_posterior_gap
-from experiments.sequence.evaluation import BATCH, word_uncertainty
-from experiments.sequence.model import AnyTrained, model_arguments, perplexity
-from models.decoding import Hypothesis, Inference, beam_search, sample, target_log_probs
+from experiments.sequence.evaluation import BATCH, sentence_doubts
+from experiments.sequence.model import AnyTrained, perplexity
+from models.decoding import Hypothesis, Inference, beam_search, sample
 from pyro_attention import Soft
 from pyro_attention.analysis import merge_pieces
+
+Words: TypeAlias = Sequence[str]
+
+_ORDERS = 4  # n-grams of 1 to 4 words
+_SIGMA = 6.0  # of CIDEr-D's penalty on differences of length
+_BETA = 1.2  # of ROUGE-L: how much more recall counts than precision
+
+
+def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Scores of one caption an image, times 100 as papers print them.
+
+    CIDEr-D weighs words by how many of these images have them in their references, so the scores of a caption depend on
+    the whole set, and those of a single image are 0. METEOR is there where NLTK finds WordNet.
+
+    Source: Papineni et al., BLEU, 2002; Lin, ROUGE, 2004; Vedantam, Zitnick and Parikh, CIDEr, 2015; Lavie and Agarwal,
+    METEOR, 2007; https://github.com/tylin/coco-caption. Post, A Call for Clarity in Reporting BLEU Scores, 2018.
+    """
+    spoken, written = split_words(captions, references)
+    pairs = list(zip(spoken, written, strict=True))
+    scores = {f"bleu_{n}": 100 * score for n, score in enumerate(corpus_bleu(spoken, written), 1)}
+    scores["rouge_l"] = 100 * (sum(rouge_l(words, texts) for words, texts in pairs) / len(pairs))
+    scores["cider_d"] = 100 * (sum(cider_d(spoken, written)) / len(pairs))
+    try:
+        wordnet.synsets("dog")
+    except (LookupError, OSError):  # not there, or not complete
+        return scores
+    meteors = [meteor_score(texts, words, wordnet=wordnet) for words, texts in pairs]
+    return scores | {"nltk_meteor": 100 * sum(meteors) / len(pairs)}
+
+
+def split_words(
+    captions: Sequence[str], references: Sequence[Sequence[str]]
+) -> tuple[list[list[str]], list[list[list[str]]]]:
+    """Words of captions and of their references, in small letters without punctuation."""
+    written = [[caption_words(reference) for reference in texts] for texts in references]
+    return [caption_words(caption) for caption in captions], written
+
+
+def corpus_bleu(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
+    """BLEU of 1- to n-grams of all captions together, for n = 1 to 4, between 0 and 1.
+
+    The geometric mean of the shares of n-grams that a reference of the same image has, times exp(1 - r / c) where all
+    captions have c words and their references (of each image the one closest in length) r words, more than c. A caption
+    of fewer than n words has no n-gram and does not count among them; where no caption has one, the score is 0.
+    """
+    # Not NLTK's: it counts one n-gram of a caption that has none. One column of sacrebleu is one reference an image.
+    columns = list(zip_longest(*([" ".join(words) for words in image] for image in references)))
+    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", max_ngram_order=_ORDERS, force=True)
+    counted = metric.corpus_score([" ".join(words) for words in captions], columns)
+    shares = [count / total if total else 0.0 for count, total in zip(counted.counts, counted.totals, strict=True)]
+    return [counted.bp * math.prod(shares[:order]) ** (1 / order) for order in range(1, _ORDERS + 1)]
+
+
+def rouge_l(words: Words, references: Sequence[Words]) -> float:
+    """ROUGE-L of a caption: the F-measure of its best precision and best recall over the references.
+
+    Precision and recall are the length of the longest common subsequence as a share of the caption and of the
+    reference. A caption without words scores 0.
+    """
+    common = [_common_length(words, reference) for reference in references]
+    precision = max(common) / max(1, len(words))
+    recall = max(length / max(1, len(reference)) for length, reference in zip(common, references, strict=True))
+    return (1 + _BETA**2) * precision * recall / (recall + _BETA**2 * precision) if precision else 0.0
+
+
+def _common_length(first: Words, second: Words) -> int:
+    """Length of the longest common subsequence."""
+    lengths = [0] * (len(second) + 1)
+    for word in first:
+        before, lengths = lengths, [0]
+        for place, other in enumerate(second, 1):
+            lengths.append(before[place - 1] + 1 if word == other else max(before[place], lengths[-1]))
+    return lengths[-1]
+
+
+def cider_d(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
+    """CIDEr-D of every caption, between 0 and 10.
+
+    The cosine between the n-gram counts of caption and reference, each weighted by its inverse document frequency,
+    where an image's references are one document; a caption's counts beyond the reference's do not help, and a
+    difference of length costs. The mean over n = 1 to 4 and over the references, times 10.
+    """
+    counted = [[_grams(reference) for reference in texts] for texts in references]
+    frequency = Counter(gram for texts in counted for gram in set().union(*texts))
+
+    def weighted(counts: Counter[Any]) -> list[dict[Any, float]]:
+        """Weights of n-grams, by n - 1."""
+        orders: list[dict[Any, float]] = [{} for _ in range(_ORDERS)]
+        for gram, count in counts.items():
+            orders[len(gram) - 1][gram] = count * (math.log(len(references)) - math.log(max(1, frequency[gram])))
+        return orders
+
+    scores = []
+    for words, texts, counts in zip(captions, references, counted, strict=True):
+        caption, total = weighted(_grams(words)), 0.0
+        for text, reference in zip(texts, map(weighted, counts), strict=True):
+            # the reference code measures length by the number of 2-grams
+            difference = max(len(words), 1) - max(len(text), 1)
+            similarity = sum(map(_similarity, caption, reference)) / _ORDERS
+            total += similarity * math.exp(-(difference**2) / (2 * _SIGMA**2))
+        scores.append(10 * total / len(texts))
+    return scores
+
+
+def _grams(words: Words) -> Counter[Any]:
+    return Counter(everygrams(words, max_len=_ORDERS))
+
+
+def _similarity(caption: dict[Any, float], reference: dict[Any, float]) -> float:
+    norms = math.hypot(*caption.values()) * math.hypot(*reference.values())
+    shared = [(weight, reference[gram]) for gram, weight in caption.items() if gram in reference]
+    return sum(min(weight, other) * other for weight, other in shared) / norms if norms else 0.0
+
 
 COUNT = 5  # captions of a photograph, of those that vary
 _IMAGES = 250  # photographs that have so many, the first of the test
@@ -62,44 +177,12 @@ NOUNS = {
 """Words for the classes of Pascal VOC that Flickr8k's test photographs have."""
 _CLASS_OF = {word: name for name, words in NOUNS.items() for word in words.split()}
 
-_MAPS = "in the segmentation maps of test photographs; all, or one class alone"
-_SEVERAL = f"{COUNT} captions of each of the first {_IMAGES} test photographs"
-_DIGITS = "over the names of digits in the captions of the beam search; a digit that is not there counts as missed"
-# What the metrics are whose names begin so; the first that fits says it.
-_DEFINITIONS = {
-    **sequence.DEFINITIONS,
-    **{f"test_rank_{doubt}": f"Spearman's rank correlation, over test photographs, of the {text} and CIDEr-D"
-       for doubt, text in DOUBTS.items()},
-    **{f"test_cider_d_{doubt}_": f"CIDEr-D of the percentage of the captions of beam search with the smallest {text}"
-       for doubt, text in DOUBTS.items()},
-    **{f"test_{name}": f"{text}; of beam search" for name, text in SCORED.items()},
-    **{f"floor_{name}": f"{text}; of captions of random training images" for name, text in SCORED.items()},
-    "test_pointing": "share of words whose largest mean posterior weight is on the word's own cell (samples: of the "
-    f"posterior; prior: of its mean weights; mass: the weight there), {_DIGITS}",
-    "test_map_nouns": f"number of nouns that were counted, whose class has {_LEAST:.0%} of the area or more, {_MAPS}",
-    "test_map_mass": f"share of the mean weights (posterior, prior, uniform, centre alone) on a noun's class, {_MAPS}",
-    "test_map_point": f"share of a noun's class in the region of the largest mean weight, {_MAPS}",
-    "test_distinct_": f"number of different words (2: pairs of words) over the number of them, of {_SEVERAL}",
-    "test_self_bleu": f"corpus BLEU-4 of every one of {_SEVERAL} against the others, times 100",
-    "test_set_cider_d": f"mean CIDEr-D of {_SEVERAL}, document frequencies of these photographs, times 100",
-    "test_true_captions": "share of the captions of beam search that are true of the scene, word for word",
-    "test_ppl": f"perplexity per word piece of the first {_REFERENCES} captions of each test image (of a digit scene, "
-    "the first): alignments summed out, Bayesian attention by the mean probability over posterior samples",
-    "val_ppl": "perplexity per word piece of the first caption of each validation image, attention at its mean",
-    "word_pieces": "number of word pieces to choose from",
-}  # fmt: skip
-
-
-def definitions(metrics: Iterable[str]) -> dict[str, str]:
-    """What the metrics are."""
-    return {metric: next(text for name, text in _DEFINITIONS.items() if metric.startswith(name)) for metric in metrics}
-
 
 def evaluate(
     trained: AnyTrained, data: Mapping[str, RegionCaptions], maps: SegmentationMaps | None
 ) -> tuple[dict[str, float], list[str]]:
     """Metrics on the test images, with segmentation maps of photographs if there are any, and their captions."""
-    test, photographs = data["test"], data["test"].scenes is None
+    test, photographs = data["test"], data["test"].digits is None
     captions, references = describe(trained, test), _REFERENCES if photographs else 1
     metrics = {f"test_{name}": score for name, score in score_captions(captions, test.captions).items()}
     random = Random(0)
@@ -121,8 +204,7 @@ def evaluate(
 def batches(trained: AnyTrained, data: RegionCaptions, *, references: int) -> Iterator[Batch]:
     """Images with their first captions, in batches of similar lengths, on the network's device."""
     pairs = EncodedCaptions(data, trained.vocabulary, references=references)
-    for batch in batch_loader(pairs, BucketSampler(pairs.lengths, sentences=BATCH, shuffle=False)):
-        yield batch.to(trained.device)
+    return in_order(pairs, sentences=BATCH, device=trained.device)
 
 
 def describe(trained: AnyTrained, data: RegionCaptions) -> list[str]:
@@ -172,7 +254,7 @@ def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str])
 
     Nothing about a prior that is the same for all cells, and nothing without a digit's name.
     """
-    if data.scenes is None:
+    if data.digits is None:
         raise ValueError(f"the images of {data.name} are no scenes, expected some whose digits have known cells")
     scores = defaultdict[str, list[Tensor]](list)
     for batch in _described(trained, data, captions):
@@ -181,7 +263,7 @@ def pointing(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str])
             spoken = [place for place, name in enumerate(captions[image].split()) if name in DIGIT_NAMES]
             if not spoken:
                 continue
-            cells = torch.tensor(data.scenes.word_cells(image, captions[image]))[spoken]
+            cells = torch.tensor(word_cells(data.digits[image], captions[image]))[spoken]
             samples = _of_words(found.posterior, batch, row, trained.vocabulary)[:, spoken]
             scores["test_pointing_samples"].append((samples.argmax(-1) == cells).float().mean(0))
             means = {"test_pointing": samples.mean(0)}
@@ -238,16 +320,8 @@ def _nouns(maps: SegmentationMaps, data: RegionCaptions, image: int, caption: st
 
 def caption_doubts(trained: AnyTrained, data: RegionCaptions, captions: Sequence[str]) -> dict[str, Tensor]:
     """The numbers of ``DOUBTS``, one for each image and its caption; of soft attention there is no spread."""
-    parts: dict[str, list[Tensor]] = {doubt: [] for doubt in DOUBTS}
-    for batch in _described(trained, data, captions):
-        doubt = word_uncertainty(trained, batch, num_samples=trained.config.num_samples)
-        surprise = -target_log_probs(trained.model, *model_arguments(batch), inference=trained.inference())
-        mask = batch.target_mask
-        for name, values in zip(DOUBTS, (surprise, doubt.total, doubt.attention), strict=True):
-            parts[name].append((values.where(mask, 0).sum(1) / mask.sum(1)).cpu())
-    if isinstance(trained.family, Soft):
-        del parts["spread"]
-    return {name: torch.cat(values) for name, values in parts.items()}
+    doubts = sentence_doubts(trained, _described(trained, data, captions), trained.inference())
+    return dict(zip([*DOUBTS][: 2 if isinstance(trained.family, Soft) else 3], doubts, strict=False))
 
 
 def ranking(

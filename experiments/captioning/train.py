@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -13,9 +12,9 @@ import torch
 from torch import Tensor
 
 from experiments.captioning.config import CaptioningConfig, ShowConfig
-from experiments.captioning.evaluation import definitions, describe, evaluate
+from experiments.captioning.evaluation import describe, evaluate
 from experiments.datasets.images.captions import caption_words, load_captions, open_photograph
-from experiments.datasets.images.digit_scenes import GRID, DigitScenes, digit_scenes
+from experiments.datasets.images.digit_scenes import digit_scenes
 from experiments.datasets.images.image_features import grid_features, region_encoder, resized_images
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
@@ -25,29 +24,26 @@ from experiments.datasets.images.region_captions import (
     read_maps,
 )
 from experiments.datasets.places import SPLITS, data_folder
-from experiments.datasets.text.batches import ChoiceSampler
-from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.files import UserError, read_text, user_errors, write_atomic
+from experiments.datasets.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
+from experiments.files import UserError, read_text, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.training import PriorFactory, resolve_device, seeded_build
-from experiments.report.report import element
+from experiments.report.report import write_page
 from experiments.run import run_and_show
 from experiments.sequence.alignments import align_batch
+from experiments.sequence.evaluation import Encoded, SequenceTask
 from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
-from experiments.sequence.train import Encoded, SequenceTask
 from guides.inference_network import RegionNetwork
 from models.captioning import Captioning
 from models.decoder import DecoderSizes
 from pyro_attention import AttentionELBO
 from pyro_attention.analysis import merge_pieces
-from pyro_attention.viewer import RegionView, document, fragment
+from pyro_attention.viewer import RegionView
 
 Trained = TrainedSequences[CaptioningConfig, Captioning]
 
 
-@cache
-def _digits() -> dict[str, DigitScenes]:
-    return digit_scenes(train=6000, most_digits=2)
+_digits = cache(partial(digit_scenes, train=6000, most_digits=2))
 
 
 def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str, RegionCaptions]:
@@ -55,15 +51,9 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
 
     ImportError, FileNotFoundError or ValueError say that torchvision or files are missing, or what is bad in them.
     """
-    kept, found = slice(config.images), dict[str, RegionCaptions]()
     if config.dataset == "digits":
-        for split, scenes in _digits().items():
-            parts = {name: getattr(scenes, name)[kept] for name in ("regions", "digits", "captions")}
-            some = replace(scenes, **parts)
-            found[split] = RegionCaptions(
-                some.regions, some.captions, GRID, some.canvases, "digits", "pixels of the cells", scenes=some
-            )
-        return found
+        return {split: scenes.first(config.images) for split, scenes in _digits().items()}
+    kept, found = slice(config.images), dict[str, RegionCaptions]()
     folder = config.cache or data_folder(config.data_root) / config.dataset / "cache"
     size = config.size or (192 if config.encoder == "mobilenet_v2" else 96)
     opened = {}
@@ -78,7 +68,7 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
         regions = grid_features(encoder, pixels, folder, **where)
         captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]
         grid = (math.isqrt(regions.size(1)),) * 2
-        found[split] = RegionCaptions(regions, captions, grid, pixels, data.name, encoder.name, encoder, data.images)
+        found[split] = RegionCaptions(regions, captions, grid, pixels, data.name, encoder, data.images)
     return found
 
 
@@ -153,9 +143,6 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
     def scores(self, trained: Trained, data: CaptionData) -> tuple[dict[str, float], list[str]]:
         return evaluate(trained, data.splits, data.maps)
 
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return definitions(metrics)
-
 
 train = partial(run_and_show, CaptioningTask())
 
@@ -193,10 +180,7 @@ def show(config: ShowConfig) -> Path:
             raise UserError(f"there is no test image {most}; expected numbers from 0 to {len(data) - 1}")
         views = [view_caption(trained, data, place, captions[place]) for place in places]
     path = config.out or config.run / "figures" / "captions.html"
-    lead = element("p", _PAGE, **{"class": "lead"})
-    page = document(f"Captions by {trained.config.guide} attention", lead + fragment(views))
-    write_atomic(path, lambda file: file.write(page))
-    print(path)
+    print(write_page(path, views, title=f"Captions by {trained.config.guide} attention", text=_PAGE))
     return path
 
 

@@ -28,12 +28,6 @@ def data_folder(data_root: Path | str | None) -> Path:
     return Path(data_root or os.environ.get("PYRO_ATTENTION_DATA") or "~/.cache/pyro_attention").expanduser()
 
 
-def check_split(split: str) -> None:
-    """Raise ValueError unless a split is one of SPLITS."""
-    if split not in SPLITS:
-        raise ValueError(f"no split is named {split!r}; expected one of {', '.join(SPLITS)}")
-
-
 def missing(what: object, expected: str, folder: str) -> FileNotFoundError:
     """Return the error of files that are not there; folder is the one of the data set, inside that of all data sets."""
     return FileNotFoundError(

@@ -1,7 +1,4 @@
-"""Fine-tune a pretrained transformer to classify sentences, or pairs of them.
-
-python -m experiments.finetune glue rte --model FOLDER --guide weibull --data-root DIR --out RUN
-"""
+"""Fine-tune a pretrained transformer to classify sentences, or pairs of them."""
 
 import sys
 

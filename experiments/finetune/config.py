@@ -10,7 +10,6 @@ from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, SchemeOptions, UsedBy
 
-Pooling = Literal["head", "pair"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 
 
@@ -47,6 +46,7 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
     length: PositiveInt = 128
     keep_weights: bool = True
 
+    planned = True  # the learning rate is, over all epochs
     USED_BY: ClassVar[UsedBy] = {
         "kl_warmup": {"guide": WEIGHTS, "objective": ("elbo",)},
         "prior_learning_rate": {"guide": WEIGHTS},
@@ -80,7 +80,7 @@ class GlueConfig(FineTuneOptions):
 
     task: GlueName
     max_epochs: PositiveInt = 4
-    pooling: Pooling = "head"
+    pooling: Literal["head", "pair"] = "head"
     train_share: ClosedUnitInterval = 1.0
     label_noise: HalfOpenUnitInterval = 0.0
     out_of_domain: tuple[GlueName, ...] = ()

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyro
-import pyro.distributions as dist
 import torch
 from numpy.typing import NDArray
 from scipy.stats import rankdata
@@ -21,12 +18,12 @@ from transformers import AutoModelForSequenceClassification
 
 from experiments.datasets.text.glue import GLUE, GlueName, LabeledPairs, load_glue
 from experiments.files import UserError, write_atomic
-from experiments.finetune.config import GlueConfig, Pooling
+from experiments.finetune.config import GlueConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness.folder import gathered
-from experiments.harness.training import FITTED
-from experiments.report.classification import KINDS, SCALED_SCORES, SCORES, score, score_scaled
+from experiments.report.statistics import KINDS, score, score_scaled
 from experiments.run import run_and_show
+from models.transformers import PairModel
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, selective_accuracy
 from pyro_attention.posterior.predictive import seeded
 
@@ -39,43 +36,21 @@ METRICS: Mapping[GlueName, tuple[str, ...]] = {
     "stsb": ("pearson", "spearman"),
 }
 """Metrics of each task; tables compare the first one, and settings are chosen by it."""
-MEASURES = {"entropy": "entropy of the mean probabilities", "mutual_information": "mutual information"}
+MEASURES = ("entropy", "mutual_information")
 """Measures of uncertainty that tell sentences of other tasks."""
 RISKS = (50, 80, 90)
 """Coverages of selective prediction in per cent."""
-_SCORES = {
-    **SCORES,
-    **SCALED_SCORES,
-    "f1": "F1 of the class of paraphrases",
-    "matthews": "Matthews correlation of classes",
-    "aurc": "area under the risk-coverage curve: mean error when the most confident are kept",
-    **{f"risk_{percent}": f"error on the {percent} % of the items of the most confident classes" for percent in RISKS},
-    "entropy": "of the mean probabilities, mean over items, nats",
-    "mutual_information": "of class and noise, mean over items, nats",
-}
-_GRADES = {
-    "pearson": "Pearson correlation of grades",
-    "spearman": "Spearman correlation of grades",
-    "mse": "mean squared error of the mean grade",
-    "nll": "mean negative log density of the grade under Normals around its samples, standard deviation 1, nats",
-    "scaled_nll": "the same with the standard deviation of least NLL on the validation part",
-}
-_OTHERS = {
-    "val_score": "the task's first metric on the validation part after the last epoch, attention at its mean",
-    "val_loss": "cross-entropy, or mean squared error, on the validation part after the last epoch",
-    **FITTED,
-    "train_examples": "number of training examples",
-}
 
 
 # examples
 
 
 class PairBatch(NamedTuple):
-    """Arguments of a :class:`PairModel`."""
+    """Arguments of a :class:`PairModel`, and where the examples stand."""
 
     inputs: dict[str, Tensor]  # what the tokenizer made, [B, N] each, by the names of the network's arguments
     labels: Tensor  # classes or grades [B]
+    places: Tensor  # of the examples [B]
 
 
 class EncodedPairs(EncodedTexts[PairBatch]):
@@ -90,7 +65,7 @@ class EncodedPairs(EncodedTexts[PairBatch]):
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> PairBatch:
         _, places = index
-        return PairBatch(self.padded(places), self.labels[list(places)])
+        return PairBatch(self.padded(places), self.labels[list(places)], torch.tensor(places))
 
 
 def load_texts(config: GlueConfig) -> dict[str, LabeledPairs]:
@@ -135,48 +110,7 @@ def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Te
     return noisy
 
 
-# the model
-
-
-class PairModel(nn.Module):
-    """A transformer as a Pyro model: the site ``labels``, one class or one grade (standard deviation 1) an example.
-
-    An example is read by the network's own head, or through dropout and a new output layer from the means u and v of
-    the last states of a "pair" of sentences as (u, v, |u - v|) (Reimers and Gurevych 2019, Sentence-BERT, section 3).
-    """
-
-    def __init__(self, network: Any, pooling: Pooling = "head") -> None:
-        super().__init__()
-        self.network, self.head = network, None
-        if pooling != "head":
-            config = network.config
-            self.network = network.base_model
-            self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(3 * config.hidden_size, config.num_labels))
-
-    def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
-        """Logits ``[B, classes]``, or grades ``[B, 1]``."""
-        with pyro.plate("examples", inputs["input_ids"].size(0), dim=-1):
-            logits: Tensor = self._logits(inputs).float()
-            if logits.size(-1) > 1:
-                pyro.sample("labels", dist.Categorical(logits=logits), obs=labels)
-            else:
-                pyro.sample("labels", dist.Normal(logits[..., 0], 1.0), obs=labels)
-        return logits
-
-    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        output = self.network(**inputs, return_dict=True)
-        if self.head is None:
-            return torch.as_tensor(output.logits)
-        states = output.last_hidden_state
-        real = inputs["attention_mask"].to(states.dtype)
-        second = real * inputs["token_type_ids"]
-        u, v = _mean(states, real - second), _mean(states, second)
-        return torch.as_tensor(self.head(torch.cat([u, v, (u - v).abs()], -1)))
-
-
-def _mean(states: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over tokens ``[B, width]`` of states ``[B, N, width]``."""
-    return (states * weights.unsqueeze(-1)).sum(-2) / weights.sum(-1, keepdim=True).clamp(min=1)
+# training
 
 
 class PairTraining(FineTuning):
@@ -186,6 +120,9 @@ class PairTraining(FineTuning):
         super().__init__(*parts)
         self.task = parts[-1].task
         self._found: list[tuple[Tensor, Tensor]] = []
+
+    def arguments(self, batch: PairBatch) -> Sequence[Any]:
+        return batch[:2]
 
     def observations(self, batch: PairBatch) -> int:
         return len(batch.labels)
@@ -239,15 +176,14 @@ def _correlation(predicted: Array, labels: Array) -> float:
 
 def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples: int) -> Tensor:
     """Outputs ``[S, items, outputs]`` of one kind, in the order of the data."""
-    noise, _ = KINDS[kind]
+    noise = KINDS[kind]
     samples = 1 if noise == "none" else num_samples
-    found: list[Tensor] = [torch.empty(0)] * len(data)
+    found, places = list[Tensor](), list[Tensor]()
     with seeded(trained.config.seed):
-        for places, batch in data.batches(trained.device):
-            outputs = trained.module.outputs(batch.inputs, num_samples=samples, noise=noise).cpu()
-            for column, place in enumerate(places):
-                found[place] = outputs[:, column]
-    return torch.stack(found, 1)
+        for batch in data.batches(trained.device, sentences=64):
+            found.append(trained.module.outputs(batch.inputs, num_samples=samples, noise=noise).cpu())
+            places.append(batch.places.cpu())
+    return torch.cat(found, 1)[:, torch.cat(places).argsort()]
 
 
 def auroc_scores(own: Tensor, foreign: Tensor) -> dict[str, float]:
@@ -298,7 +234,7 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
         return config.task
 
     def wrap(self, config: GlueConfig, network: Any) -> PairModel:
-        return PairModel(network, config.pooling)
+        return PairModel(network, pair=config.pooling == "pair")
 
     def output(self, config: GlueConfig) -> dict[str, Any]:
         labels = dict(enumerate(GLUE[config.task].classes)) or {0: "grade"}
@@ -337,17 +273,6 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
                 metrics |= {f"auroc_{kind}_{name}_{measure}": area for measure, area in areas.items()}
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
         return metrics
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        texts, scores = dict(_OTHERS), _GRADES if any("pearson" in name for name in metrics) else _SCORES
-        for kind, (_, how) in KINDS.items():
-            texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in scores.items()}
-            for name in ("temperature", "scale"):
-                texts[f"{kind}_{name}"] = f"temperature, or standard deviation, of least NLL on validation; {how}"
-            for name, measure in product(GLUE, MEASURES):
-                told = f"ROC AUC of telling test sentences of {GLUE[name].title} by the larger {MEASURES[measure]}"
-                texts[f"auroc_{kind}_{name}_{measure}"] = f"{told}; {how}"
-        return {name: texts[name] for name in metrics}
 
 
 train = partial(run_and_show, GlueTask())

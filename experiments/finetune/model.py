@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pyro
 import torch
-from lightning.fabric.utilities.apply_func import move_data_to_device
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.data import DataLoader, Dataset
 from transformers import AutoConfig, AutoTokenizer, get_linear_schedule_with_warmup
 from transformers.utils import logging
 
-from experiments.datasets.text.masked_text import EpochSampler
+from experiments.datasets.text.batches import Sentences
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
 from experiments.harness.callbacks import weights_file
@@ -48,37 +46,20 @@ def kinds(guide: str) -> tuple[str, str]:
 # texts
 
 
-class EncodedTexts(Dataset[Batch], Generic[Batch]):
-    """Texts as tokens; indexed by an epoch, which does not matter, and a list of places.
+class EncodedTexts(Sentences[Batch]):
+    """Texts as tokens: what the tokenizer made of each text, by the names of the network's arguments."""
 
-    The rows are what the tokenizer made of each text, by the names of the network's arguments.
-    """
-
-    def __init__(self, rows: Sequence[Mapping[str, Tensor]], tokenizer: Any) -> None:
-        self.rows = rows
-        self._padding = {name: 0 for name in rows[0]} | {"input_ids": tokenizer.pad_token_id}
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    def __init__(self, inputs: Sequence[Mapping[str, Tensor]], tokenizer: Any) -> None:
+        super().__init__([one["input_ids"] for one in inputs])
+        self.inputs = inputs
+        self._padding = {name: 0 for name in inputs[0]} | {"input_ids": tokenizer.pad_token_id}
 
     def padded(self, places: Sequence[int]) -> dict[str, Tensor]:
         """Arguments of the network ``[B, N]`` for the texts at these places."""
         return {
-            name: pad_sequence([self.rows[place][name].long() for place in places], True, value)
+            name: pad_sequence([self.inputs[place][name].long() for place in places], True, value)
             for name, value in self._padding.items()
         }
-
-    def loader(self, **options: Any) -> DataLoader[Batch]:
-        """Batches of similar lengths, of ten that are sorted together; options as of :class:`EpochSampler`."""
-        return DataLoader(self, sampler=self._sampler(pool=10, **options), batch_size=None)
-
-    def batches(self, device: torch.device) -> Iterator[tuple[Sequence[int], Batch]]:
-        """All texts in order of their lengths, on a device, with their places."""
-        for index in self._sampler(sentences=64, shuffle=False):
-            yield index[1], move_data_to_device(self[index], device)
-
-    def _sampler(self, **options: Any) -> EpochSampler:
-        return EpochSampler([row["input_ids"] for row in self.rows], **options)
 
 
 def share_of(items: int, share: float, *, seed: int) -> Tensor:
@@ -248,7 +229,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         return f"finetune/{self.called(config)}-{config.model_name}-{row}-{config.seed}"
 
     def build(self, config: Config, data: Mapping[str, Texts], folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
-        return self.network(config, lengths=[len(row["input_ids"]) for row in data["train"].rows])
+        return self.network(config, lengths=[len(row) for row in data["train"].rows])
 
     def restore(self, config: Config, folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
         return self.network(config)
@@ -290,7 +271,8 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         epoch in which the network still gave nearly all examples to the larger class.
         """
         config = trained.config
-        train = data["train"].loader(sentences=config.batch_size, seed=config.seed)
+        # ten batches are sorted together
+        train = data["train"].loader(sentences=config.batch_size, seed=config.seed, pool=10)
         val = data["val"].loader(sentences=64, shuffle=False)
         return fit_batches(
             config, trained.module, train, val, folder=folder, patience=config.max_epochs,
@@ -307,6 +289,3 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         if not trained.config.keep_weights:
             weights_file(folder).unlink(missing_ok=True)
         return metrics
-
-    def planned(self, config: Config) -> bool:  # noqa: ARG002
-        return True

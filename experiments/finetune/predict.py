@@ -20,6 +20,7 @@ from experiments.finetune.questions import QaTask, Windows, answers_of
 from experiments.harness.folder import saved_config, saved_options
 from experiments.run import load_trained
 from pyro_attention.analysis import decompose_uncertainty
+from pyro_attention.analysis.inputs import equal_tailed
 
 
 def predict_file(config: PredictConfig) -> Path:
@@ -76,7 +77,7 @@ def class_lines(logits: Tensor, classes: Sequence[str]) -> Iterator[str]:
     probabilities = logits.softmax(-1)
     mean, parts = probabilities.mean(0), decompose_uncertainty(probabilities)
     top = mean.argmax(-1)
-    low, high = _interval(probabilities.gather(-1, top.expand(len(logits), -1)[..., None])[..., 0])
+    _, low, high = equal_tailed(probabilities.gather(-1, top.expand(len(logits), -1)[..., None])[..., 0], 0.9)
     yield "\t".join(["class", *classes, "entropy", "mutual_information", "low", "high"])
     columns = (*mean.T, parts.total, parts.mutual_information, low, high)
     for place, row in zip(top.tolist(), torch.stack(columns, 1).tolist(), strict=True):
@@ -86,13 +87,10 @@ def class_lines(logits: Tensor, classes: Sequence[str]) -> Iterator[str]:
 def grade_lines(grades: Tensor) -> Iterator[str]:
     """Mean, standard deviation and 90 % interval of grades ``[S, items]``."""
     yield "\t".join(["grade", "standard_deviation", "low", "high"])
-    columns = grades.mean(0), grades.std(0, correction=0), *_interval(grades)
+    mean, low, high = equal_tailed(grades, 0.9)
+    columns = mean, grades.std(0, correction=0), low, high
     for row in torch.stack(columns, 1).tolist():
         yield "\t".join(f"{value:.4f}" for value in row)
-
-
-def _interval(samples: Tensor) -> Tensor:
-    return samples.quantile(torch.tensor((0.05, 0.95), dtype=samples.dtype), dim=0)
 
 
 def answer_lines(trained: Any, file: Path) -> Iterator[str]:

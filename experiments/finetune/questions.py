@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyro
-import pyro.distributions as dist
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
@@ -23,28 +21,14 @@ from experiments.files import UserError, write_atomic
 from experiments.finetune.config import QaConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness.folder import gathered
-from experiments.harness.training import FITTED, Fitted
-from experiments.report.classification import KINDS
+from experiments.harness.training import Fitted
+from experiments.report.statistics import KINDS
 from experiments.run import run_and_show
+from models.transformers import SpanModel
 from pyro_attention.posterior.predictive import seeded
 
 Array = NDArray[np.float64]
 _QUESTION = 64  # tokens of a question at most
-_IMPOSSIBLE = -1e4  # a logit whose probability is 0
-_TELLING = "area under the ROC curve of telling answers that are not exactly right by the larger"
-_SCORES = {
-    "exact": "fraction of questions whose answer is exactly right (EM of the official evaluation)",
-    "f1": "mean F1 of the words of the answers (F1 of the official evaluation)",
-    "auroc_entropy": f"{_TELLING} entropy of the mean probabilities of first and last token",
-    "auroc_mutual_information": f"{_TELLING} mutual information of these tokens and the noise",
-}
-_OTHERS = {
-    **FITTED,
-    "val_score": "mean F1 on the validation part after the last epoch",
-    "val_loss": "mean negative log probability of first and last token of a window of the validation part, nats",
-    "left_out": "number of training questions left out, as no window holds their whole answer",
-    **{f"{part}_questions": f"number of questions of the {part} part" for part in ("train", "val", "test")},
-}
 
 
 # windows: long contexts have several, which overlap
@@ -134,27 +118,7 @@ def _labels(question: Question, spans: Tensor, nothing: int) -> tuple[int, int]:
     return int(over[0]), int(over[-1])
 
 
-# the model
-
-
-class SpanModel(nn.Module):
-    """A transformer as a Pyro model: the sites ``start`` and ``end``, one token of every window each."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(
-        self, inputs: dict[str, Tensor], allowed: Tensor, start: Tensor | None = None, end: Tensor | None = None
-    ) -> Tensor:
-        """Logits of start and end ``[B, 2, T]``; tokens that are not ``allowed`` ``[B, T]`` have none."""
-        with pyro.plate("examples", len(allowed), dim=-1):
-            output = self.network(**inputs, return_dict=True)
-            logits = torch.stack([output.start_logits, output.end_logits], 1).float()
-            logits = logits.masked_fill(~allowed[:, None], _IMPOSSIBLE)
-            pyro.sample("start", dist.Categorical(logits=logits[:, 0]), obs=start)
-            pyro.sample("end", dist.Categorical(logits=logits[:, 1]), obs=end)
-        return logits
+# training
 
 
 class SpanTraining(FineTuning):
@@ -253,11 +217,11 @@ def best_answers(data: Windows, found: Sequence[BestSpans]) -> Answered:
 
 def answers_of(trained: QaTuned, data: Windows, kind: str) -> Answered:
     """The best answers by one kind of prediction."""
-    config, (noise, _) = trained.config, KINDS[kind]
+    config, noise = trained.config, KINDS[kind]
     samples = 1 if noise == "none" else config.num_samples
     found = []
     with seeded(config.seed):
-        for _, batch in data.batches(trained.device):
+        for batch in data.batches(trained.device, sentences=64):
             logits = trained.module.outputs(batch.inputs, batch.allowed, num_samples=samples, noise=noise)
             found.append(best_spans(logits, batch, longest=config.max_answer))
     return best_answers(data, found)
@@ -333,12 +297,6 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
         sizes = {f"{part}_questions": len(windows.questions) for part, windows in data.items()}
         return metrics | sizes | {"left_out": data["train"].left_out}
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        texts = dict(_OTHERS)
-        for kind, (_, how) in KINDS.items():
-            texts |= {f"test_{kind}_{name}": f"{text}; test part; {how}" for name, text in _SCORES.items()}
-        return {name: texts[name] for name in metrics}
 
 
 train = partial(run_and_show, QaTask())

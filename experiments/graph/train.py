@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -27,10 +26,9 @@ from experiments.datasets.graphs.load import (
     load_graph,
     read_own_graph,
 )
-from experiments.files import UserError, write_atomic, write_text
+from experiments.files import write_atomic
 from experiments.graph.config import GraphConfig
 from experiments.harness.training import (
-    FITTED,
     ELBOTraining,
     Fitted,
     PriorFactory,
@@ -40,18 +38,8 @@ from experiments.harness.training import (
     resolve_device,
     seeded_build,
 )
-from experiments.report.classification import (
-    KINDS,
-    SAMPLED_SCORES,
-    SCALED_SCORES,
-    SCORES,
-    roc_auc,
-    score,
-    score_samples,
-    score_scaled,
-)
 from experiments.report.figures import panels, save
-from experiments.report.report import as_table, metrics_table
+from experiments.report.statistics import KINDS, roc_auc, score, score_samples, score_scaled
 from experiments.run import Task, load_trained, run_and_show
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT
@@ -65,12 +53,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.analysis import (
-    fit_temperature,
-    hybrid_weights,
-    selective_accuracy,
-    split_variance,
-)
+from pyro_attention.analysis import fit_temperature, hybrid_weights, selective_accuracy, split_variance
 from pyro_attention.plots import reliability
 from pyro_attention.posterior.predictive import Prediction, seeded
 
@@ -96,26 +79,6 @@ def perturbed(data: GraphData, config: GraphConfig) -> GraphData:
     if config.edge_noise:
         data = add_edge_noise(data, config.edge_noise, seed=config.seed)
     return data
-
-
-def check_same_graph(data: GraphData, folder: Path) -> None:
-    """Note in the folder of a run which graph it has, or check that it is the one that the run was begun with.
-
-    Raises:
-        UserError: The folder has another graph.
-    """
-    path, found = folder / "graph.json", sha256(data.metric.encode())
-    for name in ("features", "labels", "edge_index", "train_mask", "val_mask", "test_mask"):
-        values = getattr(data, name)
-        for part in (values.indices(), values.values()) if values.is_sparse else (values,):
-            found.update(str(list(values.shape)).encode() + part.cpu().contiguous().numpy().tobytes())
-    if not path.is_file():
-        write_text(path, f'"{found.hexdigest()}"\n')
-    elif found.hexdigest() not in path.read_text():
-        raise UserError(
-            f"{folder} holds a run on another graph, expected the one that it was begun with; choose another --out, or "
-            f"pass --overwrite to remove that run"
-        )
 
 
 def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:
@@ -246,8 +209,7 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
     def load(self, config: GraphConfig) -> GraphData:
         return chosen_graph(config) if self.graph is None else self.graph
 
-    def build(self, config: GraphConfig, data: GraphData, folder: Path) -> TrainedGraph:
-        check_same_graph(data, folder)
+    def build(self, config: GraphConfig, data: GraphData, folder: Path) -> TrainedGraph:  # noqa: ARG002
         return build(config, data)
 
     def fit(self, trained: TrainedGraph, data: GraphData, folder: Path) -> Fitted:  # noqa: ARG002
@@ -269,16 +231,8 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, logits=logits.cpu().numpy()))
         return metrics
 
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        texts, scores = dict(_OTHERS), SCORES | SCALED_SCORES | _MORE_SCORES
-        for kind, (_, how) in KINDS.items():
-            texts |= {f"test_{kind}_{name}": f"{text}; {how}" for name, text in scores.items()}
-            texts[f"{kind}_temperature"] = f"temperature of least NLL on the validation nodes; {how}"
-        share = "share of doubly normalised attention in {}, mean over heads, at the best epoch"
-        return {name: texts.get(name) or share.format(name.removeprefix("hybrid_")) for name in metrics}
-
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
-        print(prediction_table(metrics), end="\n\n")
+        super().show(config, metrics, folder)
         figure, ((axes,),) = panels(1, 1, size=(5, 4))
         draw_reliability(load_trained(self, config), axes)
         print(save(figure, folder / "figures" / "reliability.png"))
@@ -296,30 +250,8 @@ def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
 
 # metrics
 
-_SOURCES: tuple[Literal["attention", "dropout", "interaction"], ...] = (
-    "attention",
-    "dropout",
-    "interaction",
-)  # of the variance
-
-_MORE_SCORES = {
-    "roc_auc": "area under the ROC curve of the second of two classes",
-    "aurc": "area under the risk-coverage curve: mean error when the most confident are kept",
-    **SAMPLED_SCORES,
-}
-_OTHERS = {
-    **{f"variance_share_{source}": f"share of {source} in the variance of the probabilities" for source in _SOURCES},
-    "val_accuracy": "accuracy on the validation nodes at the best epoch, attention at its posterior mean",
-    "val_roc_auc": "ROC AUC on the validation nodes at the best epoch, attention at its posterior mean",
-    "val_loss": "mean negative log-likelihood on the validation nodes at the best epoch, without KL, nats",
-    "kl": "KL of the attention, unweighted, summed over edges, heads and layers, nats",
-    "attention_entropy": "entropy of a node's mean attention, relative to that of uniform attention",
-    "uniform_accuracy": "accuracy on the test nodes with uniform attention in place of the learned one",
-    "uniform_roc_auc": "ROC AUC on the test nodes with uniform attention in place of the learned one",
-    "other_class_attention": "attention to the edges that join different classes, divided by that of uniform attention",
-    "noise_edge_attention": "attention to the edges added as noise, divided by that of uniform attention",
-    **FITTED,
-}
+# of the variance
+_SOURCES: tuple[Literal["attention", "dropout", "interaction"], ...] = ("attention", "dropout", "interaction")
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:
@@ -330,7 +262,7 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
     soft = isinstance(guide.family("layers.0"), Soft)
     samples: dict[str, Any] = {}
-    for kind, (noise, _) in KINDS.items():
+    for kind, noise in KINDS.items():
         if soft and kind in ("attention", "both"):
             continue
         count, seed = 1 if noise == "none" else num_samples, trained.config.seed
@@ -392,19 +324,6 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
     attention, dropout, both = (moments(samples[kind]) for kind in ("attention", "mc_dropout", "both"))
     shares = split_variance(attention=attention, dropout=dropout, both=both)
     return {f"variance_share_{source}": shares[source] for source in _SOURCES}
-
-
-def prediction_table(metrics: Mapping[str, float]) -> str:
-    """The test scores as tables, a row a kind of prediction, and the other metrics below."""
-    shown = [kind for kind in KINDS if f"test_{kind}_accuracy" in metrics]
-    tables = []
-    for scores in ([*SCORES, *SCALED_SCORES], [name for name in _MORE_SCORES if f"test_mc_dropout_{name}" in metrics]):
-        rows = [
-            {"prediction": kind, **{name: metrics.get(f"test_{kind}_{name}", "-") for name in scores}} for kind in shown
-        ]
-        tables.append(as_table(rows))
-    others = {name: value for name, value in metrics.items() if not name.startswith("test_")}
-    return "\n\n".join([*tables, metrics_table(others)])
 
 
 # attention

@@ -30,8 +30,8 @@ Item = TypeVar("Item")
 
 # What runs leave in their folder. Nothing else is ever removed from it.
 _WRITTEN = (
-    *("checkpoints", "figures", "metrics.json", "environment.json", "history.csv", "predictions.npz", "report.html"),
-    *("translations.txt", "captions.txt", "summaries.txt", "vocabulary.json", "graph.json"),
+    *("checkpoints", "figures", "metrics.json", "environment.json", "history.csv", "predictions.npz", "report.md"),
+    *("alignments.html", "translations.txt", "captions.txt", "summaries.txt", "vocabulary.json"),
     "config.yaml",  # at last: if the removal is interrupted, the rest can still be told to be ours
 )
 # What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
@@ -195,10 +195,10 @@ def _check_same(folder: Path, wanted: Mapping[str, Any], defaults: Mapping[str, 
 # metrics and environment
 
 
-def write_metrics(folder: Path, metrics: Mapping[str, float], definitions: Mapping[str, str]) -> None:
-    """Write metrics.json: one number (null when not finite) a name, and under "definitions" what the names mean."""
-    found: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    _write_json(folder / "metrics.json", found | {"definitions": {name: definitions[name] for name in found}})
+def write_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
+    """Write metrics.json: one number a name, null when it is not finite; docs/metrics.md says what they are."""
+    found = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    _write_json(folder / "metrics.json", found)
 
 
 def read_metrics(folder: Path) -> dict[str, float] | None:
@@ -206,9 +206,9 @@ def read_metrics(folder: Path) -> dict[str, float] | None:
     path, remedy = folder / "metrics.json", "remove it, and the same command with --resume makes it again"
     if not path.is_file():
         return None
-    numbers = read_json(path, remedy)
-    with reading(path, "a number and a definition for each name", remedy):
-        return {name: math.nan if numbers[name] is None else numbers[name] for name in numbers.pop("definitions")}
+    found = read_json(path, remedy)
+    with reading(path, "a number for each name", remedy):
+        return {name: math.nan if value is None else float(value) for name, value in found.items()}
 
 
 def write_environment(folder: Path, device: torch.device) -> None:

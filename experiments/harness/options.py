@@ -166,7 +166,7 @@ def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
         # the parser reads the words inside of a dictionary as numbers, in place
         found: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()
     except ArgumentError as error:
-        raise OptionError(_in_words(" ".join(str(error).split()))) from error
+        raise OptionError(" ".join(str(error).split())) from error
     types = {field.name: get_args(field.type) for field in fields(config_type)}
     for name, value in found.items():
         if value is None and name in values and type(None) not in types.get(name, ()):
@@ -285,25 +285,6 @@ _EXPERT = (
     "input_feed warm_start posterior_from_prior init_range k_max selective_pairs skip_bad roulette prior_rate "
     "prior_scale particles"
 )
-_ALLOWED = {
-    "PositiveInt": "a whole number from 1",
-    "NonNegativeInt": "a whole number from 0",
-    "PositiveFloat": "a number above 0",
-    "NonNegativeFloat": "a number from 0",
-    "ClosedUnitInterval": "a number from 0 to 1",
-    "HalfOpenUnitInterval": "a number from 0 to below 1",
-}
-
-
-def _in_words(text: str) -> str:
-    """The parser's error on a number, which names a type, with what is allowed."""
-    found = re.search(rf"Not of type ({'|'.join(_ALLOWED)}): ", text)
-    if not found:
-        return text
-    given = re.search(r"Given value: (.*)|: (\S+) does not conform|: '([^']*)'$", text)
-    value = f"{next(filter(None, given.groups()))}, " if given else ""
-    key = re.search(r'Parser key "\w+": ', text)
-    return f"{key[0] if key else ''}{value}expected {_ALLOWED[found[1]]}{' or null' * ('NoneType' in text)}"
 
 
 class _Parser(ArgumentParser):
@@ -323,7 +304,7 @@ class _Parser(ArgumentParser):
 
 def _explained(parser: ArgumentParser, error: Exception) -> str:
     """The parser's error in one line, with the word that was probably meant."""
-    text = _in_words(" ".join(str(error).split()))
+    text = " ".join(str(error).split())
     if unknown := re.match(r"[Uu]nrecognized arguments: (--[^ =]*)", text):
         names = [name for action in parser._actions for name in action.option_strings]
         return f"there is no option {unknown[1]}{did_you_mean(names, unknown[1]) or '; --help lists the options'}"

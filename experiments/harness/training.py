@@ -57,7 +57,7 @@ class ELBOTraining(pl.LightningModule):
 
     The loss is the negative ELBO of a batch divided by its observations; the ``step`` of an :class:`AttentionELBO` is
     the number of optimiser steps taken. With a ``plateau`` the learning rate is halved after so many epochs without a
-    better validation loss, and one more. ``fused`` takes Adam's fused kernel, which is faster and rounds otherwise.
+    better validation loss, and one more.
     """
 
     objective: Any  # of Pyro: the ELBO, called with the batch; it holds the model, the guide and itself as elbo
@@ -71,10 +71,9 @@ class ELBOTraining(pl.LightningModule):
         learning_rate: float,
         weight_decay: float = 0.0,
         plateau: int | None = None,
-        fused: bool = False,
     ) -> None:
         super().__init__()
-        self.plateau, self.fused = plateau, fused
+        self.plateau = plateau
         self.objective = elbo(model, guide)
         # plain numbers: checkpoints hold them, and are read without the types of the command line
         self.learning_rate, self.weight_decay = float(learning_rate), float(weight_decay)
@@ -116,9 +115,7 @@ class ELBOTraining(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         # L2 on everything, biases and prior networks too, as the reference code does; AdamW would be another method
-        options: dict[str, Any] = {"fused": True} if self.fused else {}  # by default torch chooses
-        options |= {"lr": self.learning_rate, "weight_decay": self.weight_decay}
-        optimizer = torch.optim.Adam(self.parameters(), **options)
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
         if self.plateau is None:
             return optimizer
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.plateau)

@@ -79,6 +79,6 @@ class SummarizeConfig:
 
 COMMANDS = {
     "train": Command(HeadlineConfig, "experiments.headlines.train:train"),
-    "table": Command(StudyOptions, "experiments.headlines.studies:table", training=HeadlineConfig),
+    "table": Command(StudyOptions, "experiments.headlines.train:table", training=HeadlineConfig),
     "summarize": Command(SummarizeConfig, "experiments.headlines.train:summarize_file"),
 }

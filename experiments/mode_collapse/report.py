@@ -106,10 +106,8 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
         distances = {f"step {number}": at for number, at in enumerate(steps[1:], 1)}
         rows.append({"clusters": f"{dim}-D, {case}", "attention": attention, "start": start, **distances})
         pictured[attention] = found[0]  # at last of the last clusters
-    definitions = dict.fromkeys(metrics, "distance of the centres, mean over seeds")
-    definitions["closed_form_error"] = "largest difference from equations (13) and (14) over all updates in 1-D"
     metrics["closed_form_error"] = max(errors)
-    write_metrics(folder, metrics, definitions)
+    write_metrics(folder, metrics)
     write_environment(folder, torch.device("cpu"))
     text = (
         f"Distance of the centres of two clusters, {DISTANCE:g} apart at the start, after each step of self-attention "

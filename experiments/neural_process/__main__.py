@@ -1,7 +1,4 @@
-"""Attentive neural processes with random attention, on functions of Gaussian processes, beside the true one.
-
-python -m experiments.neural_process table neural-process
-"""
+"""Attentive neural processes with random attention, on functions of Gaussian processes, beside the true one."""
 
 import sys
 

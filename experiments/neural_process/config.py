@@ -40,6 +40,8 @@ class NeuralProcessConfig(TrainingOptions):
     max_epochs: PositiveInt = 5
     num_samples: PositiveInt = 32
 
+    planned = True  # the learning rate is, over all epochs
+
 
 COMMANDS = {
     "table": Command(StudyOptions, "experiments.neural_process.train:table", training=NeuralProcessConfig),

@@ -1,22 +1,161 @@
-"""Train a neural process on functions of Gaussian processes, and score it beside the one they were drawn from."""
+"""Neural processes on functions of Gaussian processes: the functions, the network, its training, its scores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pyro
+import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from experiments.harness.training import FITTED, Fitted, fit
-from experiments.neural_process import model
+from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from experiments.neural_process.config import NeuralProcessConfig
-from experiments.neural_process.model import Batches, Functions, Kernel, TrainedProcess, generate, oracle, predictive
 from experiments.report.statistics import Column
 from experiments.run import Task
 from experiments.study import Study, run_study
-from pyro_attention import AttentionGuide, Soft
+from models.neural_process import HEADS, WIDTH, NeuralProcess
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    ContextualGammaPrior,
+    EvidenceELBO,
+    FixedGammaPrior,
+    FromPrior,
+    LogNormal,
+    ScorePrior,
+    Soft,
+    Weibull,
+    WidthNetwork,
+    predict,
+)
+from pyro_attention.families.base import Family, Prior
+
+CONTEXTS, TARGETS = 60, 20  # points of a function, the contexts at most
+NOISE = 0.05  # standard deviation of an observation
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Of which functions are drawn; ``noise`` is added to the context points."""
+
+    lengthscale: tuple[float, float] = (0.1, 0.6)
+    matern: bool = False
+    noise: float = 0.0
+
+    def __call__(self, x: Tensor, z: Tensor, lengthscale: Tensor, variance: Tensor) -> Tensor:
+        distance = (x.unsqueeze(-1) - z.unsqueeze(-2)).abs() / lengthscale
+        if self.matern:  # 3/2
+            return variance * (1 + math.sqrt(3) * distance) * (-math.sqrt(3) * distance).exp()
+        return variance * (-distance.square() / 2).exp()
+
+
+class Functions(NamedTuple):
+    """Functions at points whose first ones are the context."""
+
+    x: Tensor  # [F, CONTEXTS + TARGETS]
+    y: Tensor  # the same
+    lengthscale: Tensor  # [F, 1, 1]
+    variance: Tensor  # [F, 1, 1]
+
+    def split(self, contexts: int) -> tuple[Tensor, ...]:
+        """What a network is given: points and values ``[F, n]`` of the context and of the targets."""
+        return self.x[:, :contexts], self.y[:, :contexts], self.x[:, -TARGETS:], self.y[:, -TARGETS:]
+
+
+@lru_cache(16)
+def generate(kernel: Kernel, count: int, seed: int) -> Functions:
+    """Functions with variances from .1 to 1, seen with noise at random points from -2 to 2."""
+    generator = torch.Generator().manual_seed(seed)
+    points = CONTEXTS + TARGETS
+    x = 4 * torch.rand(count, points, generator=generator, dtype=torch.float64) - 2
+    low, high = kernel.lengthscale
+    lengthscale = low + (high - low) * torch.rand(count, 1, 1, generator=generator, dtype=torch.float64)
+    variance = 0.1 + 0.9 * torch.rand(count, 1, 1, generator=generator, dtype=torch.float64)
+    noise = torch.full((points,), NOISE**2, dtype=torch.float64)
+    noise[:CONTEXTS] += kernel.noise**2
+    normal = torch.randn(count, points, 1, generator=generator, dtype=torch.float64)
+    y = torch.cat([  # in parts, for the memory of the covariances
+        torch.linalg.cholesky(kernel(a, a, b, c) + noise.diag()) @ d
+        for a, b, c, d in zip(*(each.split(500) for each in (x, lengthscale, variance, normal)), strict=True)
+    ])  # fmt: skip
+    return Functions(x.float(), y.squeeze(-1).float(), lengthscale, variance)
+
+
+def oracle(kernel: Kernel, functions: Functions, contexts: int) -> Tensor:
+    """Log density of every target ``[F, TARGETS]`` by the Gaussian process that the functions were drawn from."""
+    x, y, z, target = (each.double() for each in functions.split(contexts))
+    hyper = functions.lengthscale, functions.variance
+    within = kernel(x, x, *hyper) + (NOISE**2 + kernel.noise**2) * torch.eye(contexts, dtype=torch.float64)
+    solved = torch.linalg.solve(within, kernel(x, z, *hyper)).mT
+    variance = functions.variance.squeeze(-1) - (solved * kernel(z, x, *hyper)).sum(-1) + NOISE**2
+    mean = (solved @ y.unsqueeze(-1)).squeeze(-1)
+    return torch.distributions.Normal(mean, variance.sqrt()).log_prob(target)
+
+
+def scheme(config: NeuralProcessConfig) -> tuple[Prior, Family, AttentionELBO]:
+    """Prior, posterior family and objective."""
+    if config.objective == "soft":
+        return FixedGammaPrior(), Soft(), AttentionELBO(max_plate_nesting=1)
+    if config.objective == "evidence":
+        width = WidthNetwork(WIDTH // HEADS, HEADS, hidden_dim=16, minimum=1e-2)
+        return ScorePrior(LogNormal(width)), FromPrior(), EvidenceELBO(config.draws, max_plate_nesting=1)
+    elbo = AttentionELBO(kl_weight=config.kl_weight, max_plate_nesting=1)
+    return ContextualGammaPrior(WIDTH // HEADS, HEADS), Weibull(config.concentration), elbo
+
+
+class NeuralProcessTraining(OneCycleTraining):
+    """Batches are what the network is given; the validation loss is the predictive one, by one draw."""
+
+    def observations(self, batch: Any) -> int:
+        return int(batch[-1].numel())
+
+    def evaluate(self, batch: Any) -> dict[str, Tensor]:
+        return {"loss": -predictive(self.objective.guide, batch, 1).mean()}
+
+
+def predictive(guide: AttentionGuide, batch: Any, draws: int) -> Tensor:
+    """Log likelihood of every target ``[F, TARGETS]``, by draws of the attention."""
+    options: dict[str, Any] = {"num_samples": draws, "chunk_size": min(draws, 8), "seed": 0, "keep_samples": True}
+    drawn = predict(guide, *batch, **options).samples
+    assert drawn is not None
+    return drawn.logsumexp(0) - math.log(draws)
+
+
+TrainedProcess = Trained[NeuralProcessConfig, NeuralProcess]
+
+
+def build(config: NeuralProcessConfig) -> TrainedProcess:
+    """Network and guide, untrained; networks of a seed begin alike."""
+    prior, family, elbo = scheme(config)
+    pyro.set_rng_seed(config.seed)
+    model = NeuralProcess(config.scores, prior)
+    module = NeuralProcessTraining(model, AttentionGuide(model, family), elbo, learning_rate=config.learning_rate)
+    return Trained(config, module.to(resolve_device(config.device)))
+
+
+class Batches:
+    """Batches of functions, each with a random number of context points out of random ones."""
+
+    def __init__(self, functions: Functions, size: int, steps: int) -> None:
+        self.functions, self.size, self.steps = functions, size, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        x, y = self.functions[:2]
+        for _ in range(self.steps):
+            chosen = torch.randint(len(x), (self.size, 1))
+            points = torch.rand(self.size, x.size(1)).argsort(-1)
+            contexts = int(torch.randint(3, CONTEXTS + 1, ()))
+            yield Functions(x[chosen, points], y[chosen, points], *self.functions[2:]).split(contexts)
+
 
 KERNELS = {
     "same": Kernel(),
@@ -45,10 +184,7 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
         return tests | {"train": generate(Kernel(), config.functions, config.seed), "val": val}
 
     def build(self, config: NeuralProcessConfig, data: dict[str, Functions], folder: Path) -> TrainedProcess:  # noqa: ARG002
-        return model.build(config)
-
-    def planned(self, config: NeuralProcessConfig) -> bool:  # noqa: ARG002
-        return True
+        return build(config)
 
     def fit(self, trained: TrainedProcess, data: dict[str, Functions], folder: Path) -> Fitted:
         config = trained.config
@@ -73,12 +209,6 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
             other = oracle(KERNELS[name], data[name], contexts) if soft else predictive(quiet, batch, 1)
             found[f"{'oracle' if soft else 'quiet'}_{end}"] = other.mean().item()
         return found
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        kinds = {"mean": "", "quiet": ", by the mean attention", "oracle": ", of the true process"}
-        text = "log likelihood of a target given {} points, {} functions{}"
-        texts = {f"{kind}_{name}_{n}": text.format(n, name, kinds[kind]) for kind in kinds for name, n in TESTS}
-        return {name: texts[name] for name in metrics if name in texts} | FITTED
 
 
 TASK = NeuralProcessTask()

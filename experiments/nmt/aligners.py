@@ -22,11 +22,10 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError
-from experiments.nmt.alignments import PairAlignment, aligned_pairs, combine_pairs, combine_weights, link_both
+from experiments.nmt.align import PairAlignment, aligned_pairs, combine_pairs, combine_weights, link_both
 from experiments.nmt.config import ProbabilityCombineName, TranslationConfig
-from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import EMModel, SentencePair, train_em
-from experiments.nmt.model import load_trained
+from experiments.nmt.model import load_text, load_trained, word_pairs
 from experiments.report.report import Part
 from experiments.report.statistics import Column, Difference, Estimate, Row, Runs, summary_rows
 from experiments.sequence.alignments import predicts_by_posterior
@@ -249,9 +248,8 @@ def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[
     """Error rate of the links of the most certain target words, for every number of them, float64 ``[words]``.
 
     A word's certainty is the largest probability of a link of its, by the mean of both directions, unless the aligner
-    tells another. A word left out
-    counts in no way, with its predicted and gold links, so an aligner does not lose recall by saying that it does not
-    know.
+    tells another. A word left out counts in no way, with its predicted and gold links, so an aligner does not lose
+    recall by saying that it does not know.
     """
     certain, right, total = list[Tensor](), list[Tensor](), list[Tensor]()
     for number, (pair, found, truth) in enumerate(zip(aligned.combined, links, gold, strict=True)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from experiments.datasets.text.parallel_text import ParallelText
+from experiments.nmt.align import aligned_pairs
 from experiments.nmt.aligners import calibration_error
-from experiments.nmt.alignments import aligned_pairs
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.data import load_text
-from experiments.nmt.model import Trained, batches, load_trained
+from experiments.nmt.model import Trained, batches, load_text, load_trained
 from experiments.nmt.train import Texts, TranslationTask
 from experiments.report.report import Part
 from experiments.report.statistics import Column, summary_rows
@@ -29,17 +28,7 @@ from pyro_attention.posterior.predictive import seeded
 
 LEVEL = 0.9
 _DROPPED = 20  # runs with dropout
-_KINDS = ("mean", "weighted", "dropout")  # of the probabilities of links
 _READINGS = ("before", "given")  # the word is seen, by Bayes' rule for the source word that explains it
-_DEFINITIONS = {
-    "ppl": "perplexity per word piece of the test text",
-    "width": "mean over words of the widest 90 % interval of a weight",
-    "aer": "alignment error rate of the most probable links",
-    "ece": "expected calibration error of the most probable link of every word that has one",
-    "coverage": f"share of a word's known links in its smallest set of source words of mass {LEVEL}, mean over words",
-    "mass": "mean mass of these sets",
-    "size": "mean number of source words in these sets",
-}
 
 
 def statements(weights: Sequence[Tensor], gold: Sequence[GoldAlignment]) -> dict[str, float]:
@@ -110,10 +99,6 @@ class CalibrationTask(TranslationTask):
     def scores(self, trained: Trained, data: Texts) -> tuple[dict[str, float], list[str]]:
         metrics, translations = super().scores(trained, data)
         return {**metrics, "mean_ppl": metrics["test_ppl"], **calibration([trained], data["test"])}, translations
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        ours = {name: _DEFINITIONS.get(name.split("_")[-1], "") for name in metrics if name.split("_")[0] in _KINDS}
-        return {**super().definitions({name: metrics[name] for name in metrics.keys() - ours.keys()}), **ours}
 
 
 def _ensemble(finished: Finished) -> list[Part]:

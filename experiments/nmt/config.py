@@ -225,7 +225,7 @@ class AlignConfig(FileOptions):
     table: bool = False
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class ClassicsConfig:
     """Compare aligners that need no network: IBM models, eflomal where it is installed, and pyro-align.
 

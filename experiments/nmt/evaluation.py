@@ -16,49 +16,19 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.datasets.names import ParallelName
-from experiments.datasets.text.batches import BucketSampler, EncodedText
+from experiments.datasets.text.batches import EncodedText, in_order
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import UserError, user_errors
-from experiments.nmt.alignments import alignment_summary
-from experiments.nmt.config import (
-    EvaluateConfig,
-    SearchOptions,
-    TranslateConfig,
-    TranslationConfig,
-)
-from experiments.nmt.data import load_text, read_pairs, tokenized
-from experiments.nmt.model import Trained, batches, load_trained
+from experiments.nmt.align import alignment_summary
+from experiments.nmt.config import EvaluateConfig, SearchOptions, TranslateConfig, TranslationConfig
+from experiments.nmt.model import Trained, batches, load_text, load_trained, read_pairs, tokenized
 from experiments.report.report import metrics_table
 from experiments.sequence import evaluation as sequence
-from experiments.sequence.evaluation import word_uncertainty
-from experiments.sequence.model import model_arguments
 from experiments.sequence.model import perplexity as sequence_perplexity
 from experiments.sequence.own_text import read_source
-from models.decoding import target_log_probs
-from pyro_attention.posterior.predictive import seeded
 
 _EXACT = SearchOptions(sum_over="all")
-DEFINITIONS = {
-    **sequence.DEFINITIONS,
-    "test_ppl": "perplexity per word piece of the test text: alignments summed out exactly; for Bayesian attention the "
-    "predictive one, the mean probability over posterior samples (num_samples of the configuration); for soft plain",
-    "test_ppl_k_max": "the same with the k_max largest weights of each word, renormalized, input feed included",
-    "test_bleu": f"BLEU of beam search on the test text, word pieces joined, by sacrebleu {sacrebleu.__version__}: "
-    "case:lc where the text is lower-cased, tok:13a, or tok:none for data sets that come tokenized",
-    "test_bleu_k_max": "the same with the k_max largest weights of each word",
-    "test_chrf": "F-score of runs of characters (chrF) by sacrebleu of the translations that test_bleu judges",
-    "test_prior_aer": "alignment error rate of the prior alignment, which predicts a word, between words; none of "
-    "Bayesian attention, whose prior sees the source alone",
-    "test_posterior_aer": "alignment error rate of the posterior: of the inference network where there is one, else "
-    "exact, p(z | x, y_<=j)",
-    "temporal_share": "mixing weight of attention that is normalised over the words before, as trained",
-    "val_ppl": "perplexity per word piece of the validation text at the best epoch, Bayesian attention at its mean",
-    "network_parameters": "number of parameters that predict",
-    "train_pairs": "number of training pairs",
-    "train_left_out": "number of pairs that were left out in reading the training text: too long, repeated, held out, "
-    "with gaps in place of words, or bad",
-}
 
 
 class Translated(NamedTuple):
@@ -77,7 +47,7 @@ class Score(NamedTuple):
 
 
 def perplexity(trained: Trained, text: ParallelText, *, k_max: int | None = None) -> float:
-    """Perplexity per word piece; see DEFINITIONS."""
+    """Perplexity per word piece."""
     return sequence_perplexity(trained, batches(trained, text), k_max=k_max)
 
 
@@ -152,20 +122,6 @@ MEASURES = {
 Measures = Mapping[str, Tensor]
 
 
-def definition(name: str) -> str:
-    """What a number is."""
-    what, _, measure = name.rpartition(" by ")
-    if what == "rank correlation":
-        return f"Spearman's rank correlation of chrF of a translation with minus its uncertainty: {MEASURES[measure]}"
-    if what.startswith("auroc of "):
-        return (
-            f"area under the ROC curve of telling translations of {what.removeprefix('auroc of ')} from those of the "
-            f"test text by the larger {MEASURES[measure]}"
-        )
-    score, _, share = what.partition(" at ")
-    return f"{score} by sacrebleu of the {share} most certain translations, the least {MEASURES[measure]}"
-
-
 def measured(
     trained: Trained, text: ParallelText, elsewhere: Mapping[str, ParallelText], pairs: int
 ) -> dict[str, float]:
@@ -204,7 +160,6 @@ def measured(
     return numbers
 
 
-@torch.no_grad()
 def translation_uncertainty(
     trained: Trained, text: ParallelText, translations: Sequence[Translated]
 ) -> dict[str, Tensor]:
@@ -214,16 +169,9 @@ def translation_uncertainty(
     """
     data = EncodedText(text, trained.vocabulary)
     data.targets = [torch.tensor(one.tokens, dtype=torch.int64) for one in translations]
-    found = torch.zeros(len(MEASURES) - 1, len(text), dtype=torch.float64)
     inference = trained.inference(samples=None)
-    for rows in BucketSampler(data.lengths, sentences=sequence.BATCH, shuffle=False):
-        batch = data[rows].to(trained.device)
-        doubt = word_uncertainty(trained, batch, num_samples=trained.config.num_samples)
-        with seeded(trained.config.seed):
-            log_probs = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
-        parts = torch.stack([-log_probs, doubt.total, doubt.attention]).where(batch.target_mask, 0).double()
-        found[:, rows] = (parts.sum(-1) / batch.target_mask.sum(-1)).cpu()
-    by_name = dict(zip(MEASURES, found, strict=False))
+    ordered = in_order(data, sentences=sequence.BATCH, device=trained.device)
+    by_name = dict(zip(MEASURES, sequence.sentence_doubts(trained, ordered, inference), strict=False))
     if not (trained.is_random or inference.sums_out(trained.model)):
         del by_name["attention"]
     return by_name | {"length": torch.tensor([len(ids) for ids in data.sources], dtype=torch.float64)}

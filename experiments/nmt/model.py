@@ -1,21 +1,93 @@
-"""Vocabulary, network and guide of a translation run."""
+"""Texts, vocabulary, network and guide of a translation run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from experiments.datasets.text.batches import Batch, BucketSampler, EncodedText, batch_loader
-from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.datasets.text.batches import Batch, EncodedText, Vocabulary, in_order
+from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
+from experiments.datasets.text.word_rules import WordRule
+from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.training import PriorFactory, seeded_build
-from experiments.nmt.config import TranslationConfig
+from experiments.nmt.config import AlignConfig, TranslationConfig
 from experiments.sequence.evaluation import BATCH
 from experiments.sequence.model import TrainedSequences, assembled, load_run
 from guides.inference_network import AlignmentNetwork
 from models.nmt import Translation, TranslationSizes
 from models.score_terms import DiagonalBias, Jumps, TemporalNormalizer
+from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
+
+
+def load_text(config: TranslationConfig, split: str) -> ParallelText:
+    """Sentence pairs of a split, "train", "val" or "test", as many as configured.
+
+    Only training pairs may be left out for their length.
+    """
+    languages = (config.source, config.target)
+    rules: dict[str, Any] = {"lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words}
+    if config.words != "none" and tokenized(config):
+        raise UserError(f"dataset {config.dataset} is tokenized already; leave out --tokenize {config.words}")
+    if split == "train":
+        rules |= {"max_words": config.max_words, "skip": True}
+    if config.dataset != "own":
+        source, target = languages
+        text = load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
+    elif config.text is None:
+        raise UserError("dataset own needs --text, the folder of train.SOURCE, train.TARGET, val.SOURCE, ...")
+    else:
+        files = [config.text / f"{split}.{language}" for language in languages]
+        if split == "train" and not config.skip_bad:
+            # a long pair is left out, a bad line stops
+            read_parallel(*files, languages=languages, words=config.words)
+        text = read_parallel(*files, languages=languages, name=config.text.name, **rules)
+    pairs = {"train": config.train_pairs, "test": config.test_pairs}.get(split)
+    return text if pairs is None else text.first(pairs)
+
+
+def tokenized(config: TranslationConfig) -> bool:
+    """Whether punctuation stands between blanks in the files of the data set."""
+    return config.dataset != "own" and PARALLEL[config.dataset].tokenized
+
+
+def word_pairs(text: ParallelText) -> list[tuple[list[str], list[str]]]:
+    """The words of every pair."""
+    return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
+
+
+def read_pairs(
+    source: Path, target: Path, config: TranslationConfig, *, max_words: int, words: WordRule
+) -> ParallelText:
+    """Read sentence pairs as the network's training text was read, but for how it is divided into words."""
+    with user_errors(ValueError, OSError):
+        return read_parallel(
+            source, target, languages=(config.source, config.target), lowercase=config.lowercase, max_words=max_words,
+            words=words,
+        )  # fmt: skip
+
+
+def read_gold(path: Path, text: ParallelText, config: AlignConfig) -> list[GoldAlignment]:
+    """Gold links of every pair of a text, in Pharaoh or NAACL format; UserError where they do not fit the text."""
+    sizes = [Alignment(frozenset(), len(source), len(target)) for source, target in word_pairs(text)]
+    with user_errors(ValueError, OSError):
+        first = path.read_text(encoding="utf-8-sig").lstrip().partition("\n")[0]
+        naacl = "-" not in first and "p" not in first
+        index = int(naacl) if config.gold_index is None else config.gold_index
+        read = read_naacl if naacl else read_pharaoh
+        found = read(path, index=index, target_first=config.gold_order == "target-source")
+        if naacl:  # sentences from 1, of which those without links may be missing
+            links = {int(name): one for name, one in found.items()}
+            found = {str(n): links.pop(n, GoldAlignment(frozenset())) for n in range(1, len(text) + 1)}
+            if links:
+                raise UserError(f"{path} has a sentence {min(links)}; expected numbers from 1 to {len(text)}")
+    try:
+        alignment_error_rate(sizes, list(found.values()))
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; --gold-order and --gold-index say how its links count") from error
+    return list(found.values())
+
 
 Trained = TrainedSequences[TranslationConfig, Translation]
 
@@ -51,9 +123,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
 
 def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
     """The pairs of a text in batches of similar lengths, on the network's device."""
-    data = EncodedText(text, trained.vocabulary)
-    for batch in batch_loader(data, BucketSampler(data.lengths, sentences=BATCH, shuffle=False)):
-        yield batch.to(trained.device)
+    return in_order(EncodedText(text, trained.vocabulary), sentences=BATCH, device=trained.device)
 
 
 def load_trained(folder: Path, *, device: str = "auto") -> Trained:

@@ -9,14 +9,14 @@ from typing import Any, get_args
 
 from experiments.files import UserError
 from experiments.harness.options import StudyOptions
+from experiments.nmt.align import viewer_part
 from experiments.nmt.aligners import DIRECTIONS, aligner_parts, link_all, linked_words, pyro_align
 from experiments.nmt.calibration import CALIBRATION
 from experiments.nmt.config import ALIGNER, TranslationConfig
-from experiments.nmt.data import load_text, word_pairs
 from experiments.nmt.em_aligners import train_em
 from experiments.nmt.evaluation import MEASURES
+from experiments.nmt.model import load_text, word_pairs
 from experiments.nmt.train import TranslationTask
-from experiments.nmt.views import viewer_part
 from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Claim, Part, claims_part
 from experiments.report.statistics import Column, Runs, columns_of, paired_difference, summary_rows
@@ -123,7 +123,7 @@ def _parts(finished: Finished) -> list[Part]:
     first = {name: finished.configs[*place, finished.seeds[0]] for name, place in _named(finished).items()}
     legend = finished.fill(LEGEND) + f"\n\n{GOLD}" * bool(columns_of(runs, [ERRORS]))
     return [
-        viewer_part(first),
+        viewer_part(first, finished.folder / "alignments.html"),
         *claim_parts(runs, from_scratch=not finished.study.base),
         *_selective_parts(runs, next(iter(first.values()))),
         *_aligners_part(next(iter(first.values())), finished.folder),

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from experiments.datasets.places import SPLITS
-from experiments.datasets.text.batches import BucketSampler, EncodedText
+from experiments.datasets.text.batches import BucketSampler, EncodedText, train_tokenizer
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.vocabulary import train_tokenizer
-from experiments.nmt.alignments import aligned_pairs
+from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.data import load_text
-from experiments.nmt.evaluation import DEFINITIONS, definition, evaluate, foreign_texts, measured
-from experiments.nmt.model import Trained, build, load_trained
-from experiments.nmt.views import SAMPLES, alignment_views, write_page
+from experiments.nmt.evaluation import evaluate, foreign_texts, measured
+from experiments.nmt.model import Trained, build, load_text, load_trained
 from experiments.run import run_and_show
+from experiments.sequence.evaluation import Encoded, SequenceTask
 from experiments.sequence.model import run_vocabulary
-from experiments.sequence.train import Encoded, SequenceTask
 
 Texts = dict[str, ParallelText]
 
@@ -61,17 +59,12 @@ class TranslationTask(SequenceTask[TranslationConfig, Texts, Trained]):
             metrics |= measured(trained, data["test"], elsewhere, pairs)
         return metrics | sizes, translations
 
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return {name: DEFINITIONS.get(name) or definition(name) for name in metrics}
-
     def show(self, config: TranslationConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)
         trained = load_trained(folder, device=config.device)
         text = load_text(config, "test" if config.test else "val").first(10)
         views = alignment_views({config.guide: aligned_pairs(trained, text, num_samples=SAMPLES)}, text)
-        print(write_page(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: sentences"))
+        print(write_alignments(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: sentences"))
 
 
-def train(config: TranslationConfig) -> None:
-    """The command."""
-    run_and_show(TranslationTask(), config)
+train = partial(run_and_show, TranslationTask())

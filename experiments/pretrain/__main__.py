@@ -1,9 +1,4 @@
-"""A small Transformer encoder as a masked language model: pretrain it, fine-tune it on SST-2, compare normalisers.
-
-python -m experiments.pretrain train --dataset english --normalizer hybrid --guide weibull --data-root DIR --out RUN
-python -m experiments.pretrain sst2 RUN --data-root DIR
-python -m experiments.pretrain table pretraining-english --data-root DIR
-"""
+"""A small Transformer encoder as a masked language model: pretrain it, fine-tune it on SST-2, compare normalisers."""
 
 import sys
 

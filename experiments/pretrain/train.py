@@ -1,26 +1,22 @@
-"""Pretraining of a small Transformer encoder as a masked language model, and its fine-tuning on SST-2."""
+"""Pretraining of a small Transformer as a masked language model, its fine-tuning on SST-2, and their table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from experiments.datasets.text.batches import batch_loader, padded
+from experiments.datasets.places import SPLITS
+from experiments.datasets.text.batches import Sentences, Vocabulary, padded, train_tokenizer
 from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
-from experiments.datasets.text.masked_text import EpochSampler, MaskedBatch, MaskedText, encode_sentences, load_english
-from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
-from experiments.files import user_errors
-from experiments.harness.folder import saved_config
+from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
 from experiments.harness.training import (
-    FITTED,
     Fitted,
     OneCycleTraining,
     PriorFactory,
@@ -31,29 +27,17 @@ from experiments.harness.training import (
     resolve_device,
     seeded_build,
 )
-from experiments.pretrain.config import FinetuneConfig, PretrainConfig
-from experiments.report.classification import SCORES, score
-from experiments.run import Task, run, run_and_show
-from experiments.sequence.encoder import text_encoder
-from experiments.sequence.model import load_run, run_vocabulary
+from experiments.pretrain.config import PretrainConfig
+from experiments.report.statistics import Column
+from experiments.run import Task, run_and_show
+from experiments.sequence.model import HYBRID, TrainedText, run_vocabulary, text_encoder
+from experiments.study import Study, run_study
+from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
 from models.text import MaskedLanguageModel, TextClassifier
 from pyro_attention import Dense, predict, sample_posterior
 from pyro_attention.analysis import key_mass
 
 EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained away
-
-_DEFINITIONS = {
-    "test_ppl": "perplexity per hidden word piece of the test sentences, by the mean over posterior samples",
-    "test_accuracy": "fraction of hidden test word pieces that are the most probable ones",
-    "val_ppl": "perplexity per hidden word piece of the validation sentences at the best epoch, attention at its mean",
-    "val_accuracy": "fraction of hidden validation word pieces that are the most probable ones, at the best epoch",
-    "explained_away": f"fraction of keys whose attention weights from all queries sum to less than {EPSILON:g}",
-    "key_mass_1_percent": "1st percentile of the sum of the mean attention weights that a key gets from all queries",
-    "sst2_accuracy": "fraction of correct classes on the test sentences of SST-2 after fine-tuning",
-    "scratch_accuracy": "the same of fresh weights, which were not pretrained",
-    **FITTED,
-}
-_HYBRID = "share of doubly normalised attention in this layer and head, at the best epoch"  # hybrid_layers.LAYER_HEAD
 
 
 class MaskedTraining(OneCycleTraining):
@@ -69,21 +53,7 @@ class MaskedTraining(OneCycleTraining):
         return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.target).float().mean()}
 
 
-@dataclass(frozen=True)
-class TrainedEncoder(Trained[PretrainConfig, MaskedLanguageModel]):
-    """A masked language model with its guide and its word pieces."""
-
-    vocabulary: Vocabulary
-
-
-def load_vocabulary(config: PretrainConfig, folder: Path) -> Vocabulary:
-    """The vocabulary in the folder; else a new one, which is then put there."""
-
-    def train() -> Vocabulary:
-        texts = load_english(config.dataset, data_root=config.data_root)  # all, also where fewer are trained on
-        return train_tokenizer(texts["train"], size=config.vocabulary)
-
-    return run_vocabulary(folder, None, train)
+TrainedEncoder = TrainedText[PretrainConfig, MaskedLanguageModel]
 
 
 def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
@@ -105,12 +75,11 @@ def hidden_batches(trained: TrainedEncoder) -> Iterator[MaskedBatch]:
     sentences = load_english(config.dataset, data_root=config.data_root)["test"]
     rows = encode_sentences(sentences, trained.vocabulary, length=config.length)
     data = MaskedText(rows, vocabulary_size=size, share=config.masked)
-    for batch in batch_loader(data, EpochSampler(rows, sentences=100, shuffle=False)):
-        yield MaskedBatch(*(tensor.to(trained.device) for tensor in batch))
+    return data.batches(trained.device, sentences=100)
 
 
 def token_scores(trained: TrainedEncoder) -> dict[str, float]:
-    """Perplexity and accuracy on the hidden test word pieces; see the definitions."""
+    """Perplexity and accuracy on the hidden test word pieces."""
     nll, correct, count, likelihood = 0.0, 0, 0, trained.model.likelihood
     for batch in hidden_batches(trained):
         probabilities = mean_prediction(trained, batch, lambda features: likelihood(features).logits.exp())
@@ -135,14 +104,6 @@ def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
 # fine-tuning on SST-2
 
 
-_OF_REVIEWS = {f"test_{name}": f"{text}; test sentences, mean probability over posterior samples (num_samples of the "
-    "configuration; for soft plain)" for name, text in SCORES.items()} | {
-    "test_accuracy_before": "the same accuracy ahead of all fine-tuning: its output layer is random",
-    "val_accuracy": "fraction of correct classes on the validation sentences at the best epoch, attention at its mean",
-    **FITTED,
-}  # fmt: skip
-
-
 class LabeledBatch(NamedTuple):
     """Arguments of a :class:`TextClassifier`."""
 
@@ -151,19 +112,16 @@ class LabeledBatch(NamedTuple):
     labels: Tensor
 
 
-class LabeledSentences(Dataset[LabeledBatch]):
-    """Labeled sentences as word pieces, of a length at most; indexed by an epoch and a list of places."""
+class LabeledSentences(Sentences[LabeledBatch]):
+    """Labeled sentences as word pieces, of a length at most."""
 
     def __init__(self, text: LabeledPairs, vocabulary: Vocabulary, *, length: int) -> None:
-        self.rows, self.labels = encode_sentences(text.first, vocabulary, length=length), text.labels
+        super().__init__(encode_sentences(text.first, vocabulary, length=length))
+        self.labels = text.labels
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> LabeledBatch:
         _, places = index
         return LabeledBatch(*padded([self.rows[place] for place in places]), self.labels[list(places)])
-
-    def loader(self, **options: Any) -> DataLoader[LabeledBatch]:
-        """Batches of similar lengths; options as of :class:`EpochSampler`."""
-        return batch_loader(self, EpochSampler(self.rows, **options))
 
 
 class ReviewTraining(OneCycleTraining):
@@ -176,95 +134,51 @@ class ReviewTraining(OneCycleTraining):
         return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.labels).float().mean()}
 
 
-Reviews = tuple[TrainedEncoder, dict[str, LabeledSentences]]  # the encoder to begin with, and the splits
+def build_classifier(start: TrainedEncoder, *, scratch: bool) -> Trained[PretrainConfig, TextClassifier]:
+    """A classifier that begins with the pretrained encoder, or with fresh weights.
 
-
-@dataclass(frozen=True)
-class TrainedClassifier(Trained[FinetuneConfig, TextClassifier]):
-    """A classifier of sentences, with its accuracy on the test sentences ahead of all fine-tuning."""
-
-    accuracy_before: float
-
-
-class SST2Task(Task[FinetuneConfig, Reviews, TrainedClassifier]):
-    """Classes of sentences, by a pretrained encoder."""
-
-    config = FinetuneConfig
-    script = "experiments.pretrain"
-
-    def folder(self, config: FinetuneConfig) -> str:
-        return f"finetune/sst2-{config.run.name}{'-scratch' * config.scratch}-{config.seed}"
-
-    def planned(self, config: FinetuneConfig) -> bool:  # noqa: ARG002
-        return True
-
-    def load(self, config: FinetuneConfig) -> Reviews:
-        texts = load_sst2(train=config.train, data_root=config.data_root)
-        saved = saved_config(config.run, PretrainConfig, script=self.script, device=config.device)
-        start = load_run(saved, config.run, build)
-        length = start.config.length
-        return start, {split: LabeledSentences(text, start.vocabulary, length=length) for split, text in texts.items()}
-
-    def build(self, config: FinetuneConfig, data: Reviews, folder: Path) -> TrainedClassifier:  # noqa: ARG002
-        untrained = Trained[FinetuneConfig, TextClassifier](config, _classifier(config, data[0]))
-        accuracy = score(*_probabilities(untrained, data[1]["test"]))["accuracy"]
-        return TrainedClassifier(config, untrained.module, accuracy)
-
-    def fit(self, trained: TrainedClassifier, data: Reviews, folder: Path) -> Fitted:
-        config, splits = trained.config, data[1]
-        loaders = (
-            splits["train"].loader(sentences=config.batch_size, seed=config.seed),
-            splits["val"].loader(sentences=100, shuffle=False),
-        )
-        return fit_batches(
-            config, trained.module, *loaders, folder=folder, patience=config.max_epochs, monitor={"val_accuracy": "max"}
-        )
-
-    def evaluate(
-        self, trained: TrainedClassifier, data: Reviews, fitted: Fitted, folder: Path  # noqa: ARG002
-    ) -> dict[str, float]:  # fmt: skip
-        scores = score(*_probabilities(trained, data[1]["test"]))
-        best = fitted.history[fitted.best_epoch]
-        before = {"test_accuracy_before": trained.accuracy_before, "val_accuracy": best["val_accuracy"]}
-        return {f"test_{name}": value for name, value in scores.items()} | before
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:  # noqa: ARG002
-        return _OF_REVIEWS
-
-
-def _classifier(config: FinetuneConfig, start: TrainedEncoder) -> ReviewTraining:
-    scheme = start.config.build_scheme(**({} if config.kl_weight is None else {"kl_weight": config.kl_weight}))
+    It is trained in 32 bits, with the learning rate, batches and clipping of every task.
+    """
+    config = replace(
+        start.config, max_epochs=start.config.finetune_epochs, learning_rate=1e-3, batch_size=32, precision="32",
+        devices=1, num_nodes=1, progress=False, resume=False,
+    )  # fmt: skip
+    scheme = config.build_scheme()
 
     def make(prior: PriorFactory) -> TextClassifier:
-        encoder = text_encoder(start.config, start.vocabulary, prior)
-        return TextClassifier(encoder, len(CLASSES), dropout=start.config.dropout)
+        return TextClassifier(text_encoder(config, start.vocabulary, prior), len(CLASSES), dropout=config.dropout)
 
     model = seeded_build(make, scheme.prior, seed=config.seed)
-    if not config.scratch:
+    if not scratch:
         model.encoder.load_state_dict(start.model.encoder.state_dict())
-    return ReviewTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate).to(start.device)
+    module = ReviewTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate)
+    return Trained(config, module.to(start.device))
 
 
-def _probabilities(trained: Trained[FinetuneConfig, TextClassifier], data: LabeledSentences) -> tuple[Tensor, Tensor]:
-    """Class probabilities ``[sentences, classes]`` and labels."""
-    found, labels = list[Tensor](), list[Tensor]()
-    for batch in data.loader(sentences=100, shuffle=False):
-        there = LabeledBatch(*(tensor.to(trained.device) for tensor in batch))
-        found.append(mean_prediction(trained, there, lambda logits: logits.softmax(-1)))
-        labels.append(there.labels)
-    return torch.cat(found), torch.cat(labels)
-
-
-finetune = partial(run_and_show, SST2Task())
+def finetuned_accuracy(start: TrainedEncoder, folder: Path, *, scratch: bool) -> float:
+    """Fraction of correct classes on the test sentences, at the epoch that is best on the validation sentences."""
+    trained, texts = build_classifier(start, scratch=scratch), load_sst2(data_root=start.config.data_root)
+    config, size = trained.config, {"length": start.config.length}
+    train, val, test = (LabeledSentences(texts[split], start.vocabulary, **size) for split in SPLITS)
+    fit_batches(
+        config, trained.module, train.loader(sentences=config.batch_size, seed=config.seed),
+        val.loader(sentences=100, shuffle=False), folder=folder, patience=config.max_epochs,
+        monitor={"val_accuracy": "max"},
+    )  # fmt: skip
+    right = 0
+    for batch in test.batches(trained.device, sentences=100):
+        probabilities = mean_prediction(trained, batch, lambda logits: logits.softmax(-1))
+        right += int((probabilities.argmax(-1) == batch.labels).sum())
+    return right / len(test)
 
 
 # pretraining
 
 
-Sentences = Mapping[str, Sequence[str]]  # by split
+Texts = Mapping[str, Sequence[str]]  # sentences by split
 
 
-class PretrainTask(Task[PretrainConfig, Sentences, TrainedEncoder]):
+class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
     """Hidden word pieces of sentences."""
 
     config = PretrainConfig
@@ -273,33 +187,32 @@ class PretrainTask(Task[PretrainConfig, Sentences, TrainedEncoder]):
     def folder(self, config: PretrainConfig) -> str:
         return f"pretrain/{config.dataset}-{config.normalizer}-{config.guide}-{config.seed}"
 
-    def planned(self, config: PretrainConfig) -> bool:  # noqa: ARG002
-        return True
-
-    def load(self, config: PretrainConfig) -> Sentences:
+    def load(self, config: PretrainConfig) -> Texts:
         if config.finetune_epochs:
             load_sst2(data_root=config.data_root)
         return load_english(config.dataset, limit=config.sentences, data_root=config.data_root)
 
-    def build(self, config: PretrainConfig, data: Sentences, folder: Path) -> TrainedEncoder:  # noqa: ARG002
-        return build(config, load_vocabulary(config, folder))
+    def build(self, config: PretrainConfig, data: Texts, folder: Path) -> TrainedEncoder:  # noqa: ARG002
+        # of all sentences, also where fewer are trained on
+        texts = partial(load_english, config.dataset, data_root=config.data_root)
+        vocabulary = run_vocabulary(folder, None, lambda: train_tokenizer(texts()["train"], size=config.vocabulary))
+        return build(config, vocabulary)
 
     def restore(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))
 
-    def fit(self, trained: TrainedEncoder, data: Sentences, folder: Path) -> Fitted:
+    def fit(self, trained: TrainedEncoder, data: Texts, folder: Path) -> Fitted:
         config, vocabulary = trained.config, trained.vocabulary
         loaders = []
         for split in ("train", "val"):
-            with user_errors(ValueError):
-                rows = encode_sentences(data[split], vocabulary, length=config.length)
+            rows = encode_sentences(data[split], vocabulary, length=config.length)
             text = MaskedText(rows, vocabulary_size=len(vocabulary), share=config.masked, seed=config.seed)
             order = {"seed": config.seed} if split == "train" else {"shuffle": False}
-            loaders.append(batch_loader(text, EpochSampler(rows, sentences=config.batch_size, **order)))
+            loaders.append(text.loader(sentences=config.batch_size, **order))
         return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.max_epochs)
 
     def evaluate(
-        self, trained: TrainedEncoder, data: Sentences, fitted: Fitted, folder: Path  # noqa: ARG002
+        self, trained: TrainedEncoder, data: Texts, fitted: Fitted, folder: Path  # noqa: ARG002
     ) -> dict[str, float]:  # fmt: skip
         config, best = trained.config, fitted.history[fitted.best_epoch]
         mass = torch.cat(list(key_masses(trained).values())).flatten()
@@ -313,17 +226,45 @@ class PretrainTask(Task[PretrainConfig, Sentences, TrainedEncoder]):
         }
         if config.finetune_epochs:
             for name, scratch in (("sst2", False), ("scratch", True)):
-                # whatever is there may have begun with other weights
-                how = config.for_runs() | {"resume": False, "overwrite": True}
-                finetuning = FinetuneConfig(
-                    **how, run=folder, scratch=scratch, seed=config.seed, max_epochs=config.finetune_epochs,
-                    num_samples=config.num_samples, out=folder / name,
-                )  # fmt: skip
-                metrics[f"{name}_accuracy"] = run(SST2Task(), finetuning)["test_accuracy"]
+                metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, folder / name, scratch=scratch)
         return metrics
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return {name: _DEFINITIONS.get(name, _HYBRID) for name in metrics}
 
 
 train = partial(run_and_show, PretrainTask())
+
+
+PRETRAINING = Study(
+    name="pretraining-english",
+    title="Pretraining with normalisers of attention: english",
+    about="text: masked language model",
+    text=(
+        "Masked language model: {config.layers} layers of {config.heads} heads, width {config.width}, "
+        "{config.masked:.0%} of the word pieces hidden, at most {config.sentences} sentences, {config.max_epochs} "
+        "epochs. Perplexity and accuracy are those of hidden pieces of the test sentences. Weibull: concentration "
+        "{config.concentration:g}, {config.prior} prior, KL weight {config.kl_weight:g}, test scores over "
+        "{config.num_samples} posterior samples. SST-2: fine-tuned on at most 10000 sentences and phrases for "
+        "{config.finetune_epochs} epochs; half of GLUE's development part validates and the other half (436 sentences) "
+        "tests: these are no GLUE scores. Not pretrained: the same from fresh weights. A key's mass is the sum of the "
+        "weights that all queries give to it, at the mean of the attention; it is explained away below 1e-8. Losses "
+        "still fall at the end, so these are speeds of learning as much as qualities."
+    ),
+    task=PretrainTask(),
+    options={"dataset": "english", "sentences": 20_000, "max_epochs": 6, "finetune_epochs": 3},
+    rows=NORMALIZERS,
+    row="attention",
+    against=UNDER_ITS_GUIDE,
+    columns=(
+        Column("perplexity", "test_ppl", 2, better="lower"),
+        Column("hidden pieces %", "test_accuracy", 2, 100, better="higher"),
+        Column("SST-2 %", "sst2_accuracy", 2, 100, better="higher"),
+    ),
+    more=(
+        Column("SST-2 %, not pretrained", "scratch_accuracy", 2, 100),
+        Column("explained away %", "explained_away", 3, 100),
+        Column("mass, 1st percentile", "key_mass_1_percent"),
+    ),
+    blocks=(HYBRID,),
+)
+STUDIES = {study.name: study for study in (PRETRAINING,)}
+
+table = partial(run_study, STUDIES)

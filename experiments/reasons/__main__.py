@@ -1,9 +1,4 @@
-"""Which neighbor, which instance is the reason: attention, explainers and exact posteriors where the reason is known.
-
-python -m experiments.reasons edges
-python -m experiments.reasons graphs
-python -m experiments.reasons bags
-"""
+"""Which neighbor or instance is the reason: attention, explainers and exact posteriors where the reason is known."""
 
 import sys
 

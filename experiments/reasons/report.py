@@ -12,7 +12,7 @@ from torchmetrics.functional.classification import binary_auroc, binary_calibrat
 
 from experiments.harness.cli import command_line
 from experiments.harness.folder import write_environment, write_metrics
-from experiments.report.report import RESULTS, Part, Report, source_of, write_results
+from experiments.report.report import RESULTS, Report, source_of, write_results
 from experiments.report.statistics import Column, Row, Runs
 
 TOP_1 = Column("top-1", "top_1", 3, better="higher")
@@ -65,12 +65,9 @@ def publish(config: Any, command: str, report: Report, runs: Mapping[str, Mappin
         f"{level}/{row}/{name}": sum(one[name] for one in seeds) / len(seeds)
         for level, found in runs.items() for row, seeds in found.items() for name in seeds[0]
     }  # fmt: skip
-    write_metrics(folder, metrics, {name: DEFINITIONS[name.rpartition("/")[2]] for name in metrics})
+    write_metrics(folder, metrics)
     write_environment(folder, torch.device("cpu"))
     source = source_of([folder], command_line(f"experiments.reasons {command}", config))
     report.write(folder, source)
     print(write_results(config.results or RESULTS, report, source))
     return metrics
-
-
-__all__ = ["ACCURACY", "AUROC", "ECE", "TOP_1", "Part", "publish", "reason_scores", "table"]

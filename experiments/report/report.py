@@ -1,10 +1,10 @@
-"""What a script reports: one declaration for the terminal, for report.html, for results/ and for the site."""
+"""What a script reports: one declaration for the terminal, for report.md, for results/ and for the site."""
 
 from __future__ import annotations
 
-import base64
 import json
 import math
+import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -29,12 +29,11 @@ class Part:
     text: str = ""  # a paragraph, or several with an empty line between them
     rows: Sequence[Row] = ()
     labels: int = 1  # so many columns at the left name a row, the others measure it
-    lines: str = ""  # shown as they are, on the terminal and in report.html in place of the table
-    picture: Path | None = None  # a PNG file; the page links to it, and report.html holds it
+    lines: str = ""  # shown as they are, on the terminal in place of the table
+    picture: Path | None = None  # a PNG file; the page links to it
     caption: str = ""  # of the picture; the title when omitted
     terminal: bool = True  # whether the terminal shows it; of a part with a picture it names the file, and no more
     published: bool = True  # whether results/ holds it; a picture then lies in the folder pictures/ there
-    views: Sequence[View] = ()  # of report.html alone: alignments to look at; one part of a report at most has them
 
     def _terminal(self) -> Iterator[str]:
         body = self.lines or (as_table(self.rows) if self.rows else "")
@@ -47,29 +46,11 @@ class Part:
             yield f"## {self.title}"
         yield self.text
         if self.rows:
-            yield from map(markdown_table, narrow(self.rows, self.labels))
+            yield markdown_table(self.rows)
         elif self.lines:
             yield f"```text\n{self.lines}\n```"
         if self.picture is not None:
             yield f"![{self.caption or self.title}]({pictures}/{self.picture.name})"
-
-    def _html(self) -> Iterator[str]:
-        if self.title:
-            yield element("h2", self.title)
-        if self.rows and not self.lines:  # lines say the same
-            yield html_table(self.rows)
-        yield from (element("p", paragraph) for paragraph in self.text.split("\n\n") if paragraph)
-        if self.lines:
-            yield element("pre", self.lines)
-        if self.views:
-            yield fragment(self.views)
-        if self.picture is not None:
-            yield _figure(self.picture.read_bytes(), self.caption, self.title)
-
-
-def _figure(png: bytes, caption: str, title: str = "") -> str:
-    image = f'<img alt="{escape(caption or title)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
-    return f"<figure>{image}{element('figcaption', caption) if caption else ''}</figure>"
 
 
 @dataclass(frozen=True)
@@ -112,16 +93,10 @@ class Report:
         shown = [text for part in self.parts for text in part._markdown(pictures) if text]
         return "\n\n".join(filter(None, [f"# {self.title}", str(source), self.summary, *shown])) + "\n"
 
-    def html(self, source: Source, *, configuration: str) -> bytes:
-        """All parts as a page that needs no other file; how it was made stands at the end."""
-        parts = [*self.parts, Part("How this was made", str(source), lines=configuration)]
-        lead = f'<p class="lead">{escape(self.summary)}</p>' if self.summary else ""
-        return document(self.title, "\n".join([lead, *(text for part in parts for text in part._html())]))
-
     def write(self, folder: Path, source: Source) -> Path:
-        """Write report.html into the script's folder and print what the terminal shows."""
-        path, text = folder / "report.html", self.html(source, configuration=(folder / "config.yaml").read_text())
-        write_atomic(path, lambda file: file.write(text))
+        """Write report.md into the script's folder and print what the terminal shows."""
+        path, drawn = folder / "report.md", [part.picture.parent for part in self.parts if part.picture is not None]
+        write_text(path, self.markdown(source, pictures=os.path.relpath(drawn[0], folder) if drawn else ""))
         print("", self.terminal(), "", path, sep="\n", flush=True)
         return path
 
@@ -302,41 +277,8 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([head, "|---" * len(columns) + "|", *body])
 
 
-def narrow(rows: Sequence[Mapping[str, Any]], labels: int, *, most: int = 100) -> list[list[dict[str, Any]]]:
-    """The same rows as one table, or as several with the labels at the left of each, none wider than a page.
-
-    A column is as wide as its longest word, for cells break at blanks, and has a margin of two letters.
-    """
-    columns = list(rows[0])
-    widths = [
-        2 + max(len(word) for line in (name, *(str(row[name]) for row in rows)) for word in ["", *line.split()])
-        for name in columns
-    ]
-    left = sum(widths[:labels])
-    tables, total = list[list[str]]([[]]), left
-    for name, width in zip(columns[labels:], widths[labels:], strict=True):
-        if total + width > most and tables[-1]:
-            tables.append([])
-            total = left
-        tables[-1].append(name)
-        total += width
-    return [[{name: row[name] for name in (*columns[:labels], *table)} for row in rows] for table in tables]
-
-
-def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a table of HTML, the first cell of each as its head."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    head = "".join(element("th", name, scope="col") for name in columns)
-    body = []
-    for row in rows:
-        first, *others = [_cell(row.get(name, "")) for name in columns]
-        cells = [element("th", first, scope="row"), *(element("td", text) for text in others)]
-        body.append(f"<tr>{''.join(cells)}</tr>")
-    lines = "\n".join([f"<thead><tr>{head}</tr></thead>", "<tbody>", *body, "</tbody>"])
-    return f'<div class="scroll"><table class="data">{lines}</table></div>'
-
-
-def element(tag: str, text: str, **attributes: str) -> str:
-    """An element of HTML with plain text inside."""
-    given = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
-    return f"<{tag}{given}>{escape(text)}</{tag}>"
+def write_page(path: Path, views: Sequence[View], *, title: str, text: str) -> Path:
+    """Write a page to look at attention with, in a browser, one file that needs no other."""
+    lead = f'<p class="lead">{escape(text)}</p>'
+    write_atomic(path, lambda file: file.write(document(title, lead + fragment(views))))
+    return path

@@ -12,13 +12,7 @@ from torch import Tensor
 from experiments.datasets.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
 from models.decoding import smoothed_alignments, target_alignments
-from pyro_attention import (
-    Amortized,
-    FixedGammaPrior,
-    FixedLogNormalPrior,
-    Soft,
-    sample_posterior,
-)
+from pyro_attention import Amortized, FixedGammaPrior, FixedLogNormalPrior, Soft, sample_posterior
 from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights

@@ -45,6 +45,7 @@ class TextEncoderOptions(BatchOptions, SchemeOptions):
     kl_weight: NonNegativeFloat = 1e-3
     num_samples: PositiveInt = 10
 
+    planned = True  # the learning rate is, over all epochs
     USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
 
 

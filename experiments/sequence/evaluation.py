@@ -1,43 +1,30 @@
-"""Networks that write sentences: the search, whether they have learned anything, how sure they are of each word."""
+"""Networks that write sentences: their task, the search, whether they have learned anything, how sure they are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from experiments.datasets.text.batches import Batch
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD
-from experiments.harness.training import FITTED
-from experiments.sequence.model import AnyTrained
-from models.decoding import Hypothesis, beam_search, next_word_mixture
+from experiments.datasets.text.batches import BEGIN, END, PAD, Batch, BucketSampler, batch_loader
+from experiments.harness.options import TrainingOptions
+from experiments.harness.training import Fitted, Trained, fit_batches
+from experiments.report.report import metrics_table
+from experiments.run import Task
+from experiments.sequence.model import AnyTrained, model_arguments
+from experiments.sequence.own_text import write_lines
+from models.decoding import Hypothesis, Inference, beam_search, next_word_mixture, target_log_probs
 from pyro_attention.posterior.predictive import seeded
 
 BATCH = 50  # sentences at a time, in evaluation
 
-LEARNED = {
-    "val_ppl_unigram": "perplexity per word piece of the same validation text under the frequencies of word pieces in "
-    "the training text, each counted once more",
-    "test_relative_entropy": "entropy of the mean posterior weights of a word piece over that of uniform weights, mean "
-    "over word pieces that have several places to attend to",
-    "test_attention_change": "total variation distance between the mean posterior weights of a word piece and their "
-    "mean over its sentence, mean over word pieces of sentences with several",
-}
-DEFINITIONS = {
-    "test_entropy": "entropy in nats of the mean weights that predict a word piece (prior of an alignment, posterior "
-    "mean of Bayesian attention), mean over word pieces",
-    "test_posterior_entropy": "entropy in nats of the mean posterior weights, mean over word pieces",
-    "test_posterior_gap": "KL in nats from the posterior of an inference network to the exact one, mean over word "
-    "pieces: so far is the bound that is trained below the log evidence",
-    "test_support": "number of keys with a positive probability in a sparse alignment (in the prior of "
-    "sparse_marginal, in the posterior of sparse_enum), mean over word pieces",
-    **LEARNED,
-    **FITTED,
-}
+LEARNED = ("val_ppl_unigram", "test_relative_entropy", "test_attention_change")
 LEAST_GAIN = 0.1  # below a unigram model's perplexity
 MOST_ENTROPY = 0.95  # of uniform attention
 LEAST_CHANGE = 0.05  # from word to word; weights that have nothing in common have 1
@@ -119,3 +106,73 @@ def word_uncertainty(trained: AnyTrained, batch: Batch, *, num_samples: int = 10
             total = torch.special.entr((weights.unsqueeze(-1) * probs).sum(1)).sum(-1)
             parts.append((total, given, (total - given).clamp(min=0)))
     return WordUncertainty(*(torch.stack(part, 1).float() for part in zip(*parts, strict=True)))
+
+
+@torch.no_grad()
+def sentence_doubts(trained: AnyTrained, batches: Iterable[Batch], inference: Inference) -> Tensor:
+    """Doubts of all sentences, in the order of their indices, means over their word pieces: float64 ``[3, sentences]``.
+
+    They are minus the log probability, and the entropy in all and that of the attention (:class:`WordUncertainty`).
+    """
+    found, places = list[Tensor](), list[Tensor]()
+    for batch in batches:
+        doubt = word_uncertainty(trained, batch, num_samples=trained.config.num_samples)
+        with seeded(trained.config.seed):
+            log_probs = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
+        parts = torch.stack([-log_probs, doubt.total, doubt.attention]).where(batch.target_mask, 0).double()
+        found.append((parts.sum(-1) / batch.target_mask.sum(-1)).cpu())
+        places.append(batch.indices.cpu())
+    return torch.cat(found, 1)[:, torch.cat(places).argsort()]
+
+
+Config = TypeVar("Config", bound=TrainingOptions)
+Data = TypeVar("Data")
+Network = TypeVar("Network", bound=Trained[Any, Any])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Training and validation data as numbers of word pieces."""
+
+    train: Any  # what a batch of training data is taken from
+    val: Any
+    sampler: BucketSampler  # chooses the batches of training data
+    targets: Sequence[Tensor]  # the sentences of the training data that are learned to be written, each once
+
+
+class SequenceTask(Task[Config, Data, Network]):
+    """A network that writes sentences."""
+
+    file: str  # of the sentences that it writes of the test data
+
+    @abstractmethod
+    def encode(self, trained: Network, data: Data) -> Encoded:
+        """What is trained on."""
+
+    @abstractmethod
+    def scores(self, trained: Network, data: Data) -> tuple[dict[str, float], list[str]]:
+        """Metrics on the test data, and the sentences that the network writes of them."""
+
+    def fit(self, trained: Network, data: Data, folder: Path) -> Fitted:
+        config: Any = trained.config
+        encoded = self.encode(trained, data)
+        in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
+        loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, in_order)
+        return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
+
+    def evaluate(self, trained: Network, data: Data, fitted: Fitted, folder: Path) -> dict[str, float]:
+        network: Any = trained
+        metrics, sentences = self.scores(trained, data)
+        if sentences:
+            write_lines(folder / self.file, sentences)
+        encoded = self.encode(trained, data)
+        unigram = unigram_perplexity(encoded.targets, encoded.val.targets, vocabulary=len(network.vocabulary))
+        perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])
+        return metrics | {"val_ppl": perplexity, "val_ppl_unigram": unigram}
+
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        return warnings_of(metrics)
+
+    def show(self, config: Config, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
+        print(metrics_table(metrics))
+        print(verdict_of(metrics))

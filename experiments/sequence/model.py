@@ -1,4 +1,4 @@
-"""What training and evaluation of translation and of captioning share: the module, its vocabulary, its perplexity."""
+"""What translation, captions, headlines and pretraining share: encoder, module, vocabulary, perplexity."""
 
 from __future__ import annotations
 
@@ -8,28 +8,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 
-from experiments.datasets.text.batches import Batch
-from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.datasets.text.batches import Batch, Vocabulary
 from experiments.files import UserError, user_errors
 from experiments.harness.callbacks import read_weights, weights_file
 from experiments.harness.options import TrainingOptions
-from experiments.harness.training import ELBOTraining, OneCycleTraining, Trained, load_best, resolve_device
-from experiments.sequence.config import SequenceConfig
+from experiments.harness.training import (
+    ELBOTraining,
+    OneCycleTraining,
+    PriorFactory,
+    Trained,
+    load_best,
+    resolve_device,
+)
+from experiments.report.statistics import Column
+from experiments.sequence.config import SequenceConfig, TextEncoderOptions
+from experiments.study import Block
 from guides.inference_network import AlignmentNetwork, RegionNetwork
-from guides.schemes import Scheme
+from guides.schemes import Scheme, build_normalizer
 from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
+from models.text import TextEncoder
 from pyro_attention import Amortized, AttentionGuide, Soft
 from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.base import Family
+from pyro_attention.normalizers import Normalizer
 from pyro_attention.posterior.predictive import seeded
 
 Config = TypeVar("Config", bound=SequenceConfig)
 Options = TypeVar("Options", bound=TrainingOptions)
 Network = TypeVar("Network", bound=AttentionDecoder)
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def model_arguments(batch: Batch) -> tuple[Tensor, ...]:
@@ -38,13 +48,11 @@ def model_arguments(batch: Batch) -> tuple[Tensor, ...]:
 
 
 class SequenceTraining(ELBOTraining):
-    """Trains on batches of sequences; its checkpoints know the vocabulary they belong to."""
+    """Trains on batches of sequences."""
 
-    def __init__(
-        self, *parts: Any, vocabulary: Vocabulary, warm_start: int = 0, plateau: int | None = 0, **options: Any
-    ) -> None:
+    def __init__(self, *parts: Any, warm_start: int = 0, plateau: int | None = 0, **options: Any) -> None:
         super().__init__(*parts, plateau=plateau, **options)
-        self.vocabulary, self.warm_start = vocabulary, warm_start
+        self.warm_start = warm_start
 
     def on_train_epoch_start(self) -> None:
         """Leave the inference network aside in the first epochs of a warm start."""
@@ -70,14 +78,6 @@ class SequenceTraining(ELBOTraining):
         log_probs = target_log_probs(self.objective.model, *model_arguments(batch), inference=inference)
         return {"loss": -log_probs.sum() / self.observations(batch)}
 
-    def get_extra_state(self) -> Tensor:
-        """Fingerprint of the vocabulary."""
-        return torch.tensor(list(bytes.fromhex(self.vocabulary.fingerprint)), dtype=torch.uint8)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Check the fingerprint of a checkpoint."""
-        self.vocabulary.require(bytes(state.tolist()).hex(), "the checkpoint")
-
 
 class PlannedSequenceTraining(OneCycleTraining, SequenceTraining):
     """Trains with a learning rate that is planned over all epochs."""
@@ -94,13 +94,13 @@ def assembled(
 ) -> TrainedSequences[Config, Network]:
     """Model, guide and objective on their device, with the weights of ``init_from`` where it is given."""
     if config.init_from is not None:
-        start_from(model, config.init_from, vocabulary)
+        start_from(model, config.init_from)
     from_prior = config.posterior_from_prior
     if network is not None and from_prior:
         nn.init.zeros_(network.score.projection.weight)
     training = PlannedSequenceTraining if config.planned else SequenceTraining
     module = training(
-        model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo, vocabulary=vocabulary,
+        model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo,
         warm_start=config.warm_start, plateau=None if config.planned else plateau,
         learning_rate=config.learning_rate,
     )  # fmt: skip
@@ -114,10 +114,14 @@ def prediction_family(guide: AttentionGuide) -> Family:
 
 
 @dataclass(frozen=True)
-class TrainedSequences(Trained[Config, Network]):
-    """A network that writes sentences, with its guide."""
+class TrainedText(Trained[Options, Model]):
+    """A network that reads or writes texts, with its guide and its word pieces."""
 
-    vocabulary: Vocabulary  # word pieces
+    vocabulary: Vocabulary
+
+
+class TrainedSequences(TrainedText[Config, Network]):
+    """A network that writes sentences."""
 
     @property
     def family(self) -> Family:
@@ -170,14 +174,12 @@ def run_vocabulary(folder: Path, start: Path | None, train: Callable[[], Vocabul
     return vocabulary
 
 
-def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
+def start_from(model: nn.Module, folder: Path) -> None:
     """Give a model the weights of another run's network; only a prior network may be missing there."""
     path, prefix = weights_file(folder), "objective.model."
     if not path.is_file():
         raise UserError(f"{path} is missing; init_from takes the folder of a finished run")
     state = read_weights(path)
-    with user_errors(ValueError):
-        vocabulary.require(bytes(state["_extra_state"].tolist()).hex(), path)
     ours = model.state_dict()
     weights = {name: state[prefix + name] for name in ours if prefix + name in state}
     misfits = [name for name, value in weights.items() if value.shape != ours[name].shape]
@@ -185,3 +187,21 @@ def start_from(model: nn.Module, folder: Path, vocabulary: Vocabulary) -> None:
     if misfits:
         raise UserError(f"{path} has another {misfits[0]} than this network; give both runs the same sizes")
     model.load_state_dict(weights, strict=False)
+
+
+HYBRID = Block(
+    "Hybrid attention",
+    "Share of doubly normalised attention that the heads of the encoder end with.",
+    [Column(f"layer {layer}, head {head}", f"hybrid_layers.{layer}_{head}") for layer in range(2) for head in range(4)],
+    terminal=True,
+)
+
+
+def text_encoder(config: TextEncoderOptions, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
+    """An untrained encoder; ``prior`` makes a prior network from (key width, heads)."""
+
+    def normalizer(heads: int) -> Normalizer:
+        return build_normalizer(config.normalizer, heads, initial=config.hybrid_share)
+
+    sizes = {name: getattr(config, name) for name in ("width", "heads", "layers", "dropout")}
+    return TextEncoder(len(vocabulary), **sizes, positions=config.length, prior=prior, normalizer=normalizer)

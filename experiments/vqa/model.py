@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset
 
 from experiments.datasets.questions.digit_questions import digit_questions
 from experiments.datasets.questions.load import Questions, Regions, load_photo_questions
-from experiments.datasets.text.masked_text import EpochSampler
+from experiments.datasets.text.batches import Sentences
 from experiments.files import UserError, read_json, user_errors, write_atomic
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.vqa.config import VQAConfig
@@ -75,12 +74,12 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
     return made
 
 
-class Answered(Dataset[QuestionBatch]):
-    """Questions with their answers as targets; indexed by an epoch, which does not matter, and a list of places."""
+class Answered(Sentences[QuestionBatch]):
+    """Questions with their answers as targets."""
 
     def __init__(self, data: Questions, words: Words) -> None:
         self.data, self.words, ids = data, words, words.word_ids
-        self.rows = [torch.tensor([ids.get(word, _UNKNOWN) for word in question]) for question in data.questions]
+        super().__init__([torch.tensor([ids.get(word, _UNKNOWN) for word in one]) for one in data.questions])
         self.labels = [words.answer_ids.get(answer) for answer in data.answers]  # None for an answer without a class
 
     def answerable(self) -> Answered:
@@ -88,9 +87,6 @@ class Answered(Dataset[QuestionBatch]):
         return Answered(
             self.data.pick([place for place, label in enumerate(self.labels) if label is not None]), self.words
         )
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> QuestionBatch:
         _, places = index
@@ -100,15 +96,6 @@ class Answered(Dataset[QuestionBatch]):
         answer = torch.tensor([self.labels[place] or 0 for place in places])
         return QuestionBatch(question, question > 0, regions, mask, answer, torch.tensor(places))
 
-    def loader(self, **options: Any) -> DataLoader[QuestionBatch]:
-        """Batches of questions of similar length; options as of :class:`EpochSampler`."""
-        return DataLoader(self, sampler=EpochSampler(self.rows, **options), batch_size=None)
-
-    def batches(self, device: torch.device, size: int = 256) -> Iterator[QuestionBatch]:
-        """All questions, on a device."""
-        for batch in self.loader(sentences=size, shuffle=False):
-            yield QuestionBatch(*(tensor.to(device) for tensor in batch))
-
 
 def load_questions(config: VQAConfig) -> dict[str, Questions]:
     """All parts of a data set; "absent" has questions about what is not there, where a data set has any.
@@ -116,7 +103,7 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
     FileNotFoundError or ValueError say which files are missing or bad.
     """
     if config.dataset == "digits":
-        found = dict(_digits(3 if config.model == "multi_view" else 1))
+        found = dict(_digits(views=3 if config.model == "multi_view" else 1))
     elif config.model == "multi_view":
         raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
     else:
@@ -134,9 +121,7 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
     return found
 
 
-@cache
-def _digits(views: int) -> Mapping[str, Questions]:
-    return digit_questions(views=views)
+_digits = cache(digit_questions)
 
 
 def blank(regions: Regions) -> Regions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,19 +22,10 @@ from experiments.datasets.questions.load import Questions, Regions, regions_of
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
-from experiments.harness.training import FITTED, Fitted, fit_batches, load_best
-from experiments.report.classification import (
-    KINDS,
-    SAMPLED_SCORES,
-    SCALED_SCORES,
-    SCORES,
-    score,
-    score_samples,
-    score_scaled,
-)
+from experiments.harness.training import Fitted, fit_batches, load_best
 from experiments.report.figures import panels, printable, save
 from experiments.report.report import as_table
-from experiments.report.statistics import Row
+from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
 from experiments.run import Task, run_and_show
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
@@ -43,42 +34,12 @@ from pyro_attention.analysis import TemperatureScaling, decompose_uncertainty, f
 from pyro_attention.plots import patches
 from pyro_attention.posterior.predictive import Noise, seeded
 
+_BATCH = 256  # questions at a time, in evaluation
 _TAILS = torch.tensor([0.025, 0.975])  # of credible intervals
 LOOKING = {"mcan": "reduce.regions", "bottom_up": "alignment"}
 """The site of each model whose weights say which region the answer is read from."""
 
 UNCERTAINTIES = ("entropy", "mutual_information", "attention_variance")
-_UNCERTAIN = "entropy of the answer, its mutual information with the noise, or variance of the attention weights"
-# What the metrics are whose names begin so, behind test_; the first that fits says it.
-_DEFINITIONS = {
-    **SCALED_SCORES,
-    **SCORES,
-    "accuracy": "share of questions whose most probable answer is right",
-    **SAMPLED_SCORES,
-    "auroc_": f"area under the ROC curve for wrong answers of the {_UNCERTAIN}",
-    "absent_auroc_": f"area under the ROC curve for questions about what is not there of the {_UNCERTAIN}",
-    "hybrid_": "share of doubly normalised attention at this site, mean over heads, at the best epoch",
-    "relevant_mass": "share of the attention that the answer is read from on the relevant regions",
-    "uniform_mass": "the same share under uniform attention",
-    "attention_entropy": "entropy of that attention, nats",
-    "val_accuracy": "accuracy on the validation questions at the best epoch, attention at its mean",
-    "val_loss": "mean negative log-likelihood on the validation questions at the best epoch, without KL, nats",
-    "majority_accuracy": "accuracy on the test questions of the most frequent answer of the training questions",
-    "form_accuracy": "the same of the most frequent answer to questions that begin with the same two words",
-    "train_questions": "number of training questions",
-    **FITTED,
-}
-
-
-def definitions(metrics: Iterable[str]) -> dict[str, str]:
-    """What every metric is: that of its first part, and the kind of prediction, noise and question that it is of."""
-    found = {}
-    for metric in metrics:
-        what, *where = metric.removeprefix("test_").split("/")
-        text = next(text for name, text in _DEFINITIONS.items() if what.startswith(name))
-        told = [KINDS[part][1] if part in KINDS else part.replace("_", " ") for part in where]
-        found[metric] = "; ".join((text, *told))
-    return found
 
 
 @dataclass(frozen=True)
@@ -107,7 +68,7 @@ def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: flo
 
     Gaussian noise of this standard deviation on the regions is of the same seed, so the same for all networks.
     """
-    varied, config = KINDS[kind][0], trained.config
+    varied, config = KINDS[kind], trained.config
     count = 1 if kind == "mean" else config.num_samples
     logits, variances, places = [], [], []
     for number, batch in enumerate(_batches(trained, data, noise)):
@@ -121,7 +82,7 @@ def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: flo
 
 
 def _batches(trained: TrainedAnswers, data: Answered, noise: float) -> Iterator[QuestionBatch]:
-    for number, batch in enumerate(data.batches(trained.device)):
+    for number, batch in enumerate(data.batches(trained.device, sentences=_BATCH)):
         with seeded(10_000 + number):
             yield batch._replace(regions=batch.regions + noise * torch.randn_like(batch.regions)) if noise else batch
 
@@ -221,7 +182,7 @@ def _absent_scores(test: Outputs, absent: Outputs, data: Answered) -> dict[str, 
 def _looking(trained: TrainedAnswers, data: Answered, relevant: Tensor) -> dict[str, float]:
     """Where the attention looks, that the answer is read from."""
     found = defaultdict[str, list[Tensor]](list)
-    for batch in data.batches(trained.device):
+    for batch in data.batches(trained.device, sentences=_BATCH):
         weights = looked_at(trained, batch)[0]
         looked = relevant[batch.places.cpu()].to(weights.device)
         found["relevant_mass"].append((weights * looked).sum(-1))
@@ -266,7 +227,7 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
         config = trained.config
         train, val = (trained.answered(data[part]).answerable() for part in ("train", "val"))
         loader = train.loader(sentences=config.batch_size, seed=config.seed)
-        in_order = val.loader(sentences=256, shuffle=False)
+        in_order = val.loader(sentences=_BATCH, shuffle=False)
         return fit_batches(config, trained.module, loader, in_order, folder=folder, patience=config.patience)
 
     def evaluate(
@@ -282,9 +243,6 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
             **{name: best[name] for name in ("val_accuracy", "val_loss")},
             "train_questions": len(trained.answered(data["train"]).answerable()),
         }
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        return definitions(metrics)
 
 
 train = partial(run_and_show, VQATask())
@@ -305,7 +263,7 @@ def reply_to(
 ) -> Reply:  # fmt: skip
     """Ask a question about the photograph at a place of the regions, and draw where the network looks."""
     one = Questions("asked", [list(words)], [""], torch.tensor([photograph]), regions, ["asked"])
-    batch = next(trained.answered(one).batches(trained.device))
+    batch = next(trained.answered(one).batches(trained.device, sentences=1))
     count = num_samples if trained.is_random else 1
     noise: Noise = "attention" if trained.is_random else "none"
     outputs = Outputs(trained.module.outputs(batch, num_samples=count, noise=noise, seed=trained.config.seed).cpu())

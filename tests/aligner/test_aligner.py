@@ -7,7 +7,7 @@ import pyro
 import pytest
 import torch
 
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from pyro_attention import AlignmentPrior, Dense, LatentAttention, exact_alignments
 from pyro_attention.aligner import Aligner, cross_fit
 from pyro_attention.aligner.hmm import NO_LINK, markov_posterior, uniform_posterior

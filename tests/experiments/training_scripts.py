@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.train import CaptioningTask
 from experiments.datasets.text import masked_text, parallel
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from experiments.finetune.config import GlueConfig, QaConfig
 from experiments.finetune.glue import GlueTask
 from experiments.finetune.questions import QaTask
@@ -25,8 +25,8 @@ from experiments.graph.train import GraphTask
 from experiments.headlines.config import HeadlineConfig
 from experiments.headlines.train import HeadlineTask
 from experiments.nmt.config import TranslationConfig
-from experiments.pretrain.config import FinetuneConfig, PretrainConfig
-from experiments.pretrain.train import PretrainTask, SST2Task
+from experiments.pretrain.config import PretrainConfig
+from experiments.pretrain.train import PretrainTask
 from experiments.run import run
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.train import VQATask
@@ -43,6 +43,7 @@ EPOCHS = 3
 SIZES = {"batch_size": 8, "num_samples": 2}
 QUESTIONS = {"guide": "weibull", "feature_noise": 0.5, "test_noise": (0.0,)}
 TEXT = SIZES | {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2}
+REVIEWS = {"guide": "weibull", "normalizer": "hybrid", "finetune_epochs": 1}
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,6 @@ def _headlines(root: Path) -> dict[str, Any]:
     return tiny_headlines.TINY | {"data_root": data, "guide": "weibull", "normalizer": "hybrid"}
 
 
-def _sst2(root: Path) -> dict[str, Any]:
-    start = root / "pretrained"
-    if not start.exists():
-        run(PretrainTask(), PretrainConfig(**TEXT, guide="weibull", max_epochs=1, progress=False, out=start))
-    return SIZES | {"run": start, "data_root": write_reviews(root)}
-
-
 def _model(root: Path) -> dict[str, Any]:
     if not (root / "bert").exists():
         write_bert(root / "bert")
@@ -108,9 +102,10 @@ SCRIPTS = {
     "headlines": Script(HeadlineConfig, partial(run, HeadlineTask()), _headlines),
     "vqa": Script(VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | QUESTIONS),
     "pretrain": Script(
-        PretrainConfig, partial(run, PretrainTask()), lambda _: TEXT | {"guide": "weibull", "normalizer": "hybrid"}
+        PretrainConfig,
+        partial(run, PretrainTask()),
+        lambda root: TEXT | REVIEWS | {"data_root": write_reviews(root)},
     ),
-    "sst2": Script(FinetuneConfig, partial(run, SST2Task()), _sst2),
     "glue": Script(GlueConfig, partial(run, GlueTask()), _glue),
     "qa": Script(QaConfig, partial(run, QaTask()), _qa),
 }

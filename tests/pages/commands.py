@@ -61,7 +61,7 @@ SOFT_AND_WC = "--rows [soft,WC] --max-epochs 1 --num-samples 2"
 QUESTION_ROWS = f"{SOFT_AND_WC} --train-share 0.5"
 SMALL = "--hidden 8 --embedding 8 --vocabulary 300 --num-samples 2"
 TRANSLATIONS = f"--max-epochs 1 {SMALL} --beam 1"
-DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.html"))
+DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.json", "report.md", "alignments.html"))
 SCENES = f"--max-epochs 1 {SMALL}"
 CAPTIONED = f"{SCENES} --beam 1"
 
@@ -72,7 +72,7 @@ SOFT_ROWS = """--rows '["softmax, soft", "hybrid, soft"]'"""
 
 def study(line: str, more: str) -> Step:
     """A study that trains many networks and publishes their numbers."""
-    return Step(line, f"{STUDY} {more}", ("results/*.json", "runs/*/*/metrics.json", "runs/*/*/report.html"))
+    return Step(line, f"{STUDY} {more}", ("results/*.json", "runs/*/*/metrics.json", "runs/*/*/report.md"))
 
 
 # commands that stand alone
@@ -155,7 +155,7 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "compare captioning": [
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
-             ("runs/table/captioning-digits*/report.html",)),
+             ("runs/table/captioning-digits*/report.md",)),
     ],
     "list": [Step("python -m experiments", "", (), ("compare", "nmt"))],
     "own aligner": [
@@ -222,11 +222,9 @@ CHAINS: dict[str, list[Step]] = {
              ("results/bags.json",)),
     ],
     "pretraining": [
-        Step("python -m experiments.pretrain train --dataset english --normalizer hybrid --data-root DIR "
-             "--out PRETRAINED",
-             f"{PIECES} --heads 2 --batch-size 8 --no-progress", run_files("PRETRAINED")),
-        Step("python -m experiments.pretrain sst2 PRETRAINED --data-root DIR", f"{TRAINING} --batch-size 8 --out sst2",
-             ("sst2/metrics.json", "sst2/history.csv")),
+        Step("python -m experiments.pretrain train --dataset english --normalizer hybrid --finetune-epochs 4 "
+             "--data-root DIR --out PRETRAINED",
+             f"{PIECES} --heads 2 --batch-size 8 --no-progress --finetune-epochs 1", run_files("PRETRAINED")),
     ],
     "pretraining on generated sentences": [
         Step("python -m experiments.pretrain train --normalizer hybrid",

@@ -10,8 +10,6 @@ that has not seen the word could not point at it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import compress, permutations
 from random import Random
 from typing import TypeVar
@@ -21,6 +19,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from experiments.datasets.images.region_captions import RegionCaptions
 from experiments.datasets.places import SPLITS
 
 Option = TypeVar("Option")
@@ -32,34 +31,10 @@ _SIZE = 8  # pixels of a digit's side
 _SHARES = {"train": (0.0, 0.6), "val": (0.6, 0.8), "test": (0.8, 1.0)}  # of the images of every digit
 
 
-@dataclass(frozen=True, eq=False)
-class DigitScenes:
-    """Scenes with all captions that are true of them.
-
-    Args:
-        regions: [scenes, cells, 64 + rows + columns] float32: the pixels of a cell, between 0 and 1, then its row and
-            its column, each as one-hot; cells row by row.
-        captions: the true captions of every scene. Those that name the digits in falling order come first, in random
-            order, and are all there is of training scenes; then the others, in random order.
-    """
-
-    regions: Tensor
-    digits: Tensor  # [scenes, cells] int64, the digit of every cell; -1 where there is none
-    captions: list[list[str]]
-
-    def __len__(self) -> int:
-        return len(self.captions)
-
-    @cached_property
-    def canvases(self) -> Tensor:
-        """[scenes, 8 rows, 8 columns] float32, the scenes as pictures: 0 is paper, 1 is ink."""
-        return canvases(self.regions[..., : _SIZE**2])
-
-    def word_cells(self, scene: int, caption: str) -> list[int]:
-        """Return the cell of every word of a caption; -1 for words that are no name of a digit of the scene."""
-        digits = enumerate(self.digits[scene].tolist())
-        cells = {DIGIT_NAMES[digit]: cell for cell, digit in digits if digit != _EMPTY}
-        return [cells.get(word, NO_CELL) for word in caption.split()]
+def word_cells(digits: Tensor, caption: str) -> list[int]:
+    """Return the cell of every word of a caption; -1 for words that are no name of a digit of the scene."""
+    cells = {DIGIT_NAMES[digit]: cell for cell, digit in enumerate(digits.tolist()) if digit != _EMPTY}
+    return [cells.get(word, NO_CELL) for word in caption.split()]
 
 
 def digit_scenes(
@@ -69,8 +44,12 @@ def digit_scenes(
     val: int = 500,
     test: int = 500,
     most_digits: int = 3,
-) -> dict[str, DigitScenes]:
+) -> dict[str, RegionCaptions]:
     """Draw the scenes.
+
+    Regions are the 64 pixels of a cell, between 0 and 1, then its row and its column, each as one-hot. A scene has all
+    captions that are true of it: first those that name the digits in falling order, in random order, which is all there
+    is of training scenes; then the others, in random order. On the pictures 0 is paper and 1 is ink.
 
     The splits share no image of a digit: of the 1797 images, 60 % are for training, 20 % for validation and 20 % for
     the test. (A writer may be in several splits: who wrote what is not known.) A split depends on the seed and its own
@@ -127,7 +106,7 @@ def _scenes(
     size: int,
     most_digits: int,
     any_order: bool,
-) -> DigitScenes:
+) -> RegionCaptions:
     rows, columns = GRID
     digits = torch.full((size, rows * columns), _EMPTY)
     pixels = torch.zeros(size, rows * columns, _SIZE**2)
@@ -144,7 +123,7 @@ def _scenes(
         others = [caption for caption in true_captions(places) if caption not in told] if any_order else []
         captions.append(draw(random, told, len(told)) + draw(random, others, len(others)))
     regions = torch.cat([pixels, cell_positions(GRID).expand(size, -1, -1)], -1)
-    return DigitScenes(regions, digits, captions)
+    return RegionCaptions(regions, captions, GRID, canvases(pixels), "digits", digits=digits)
 
 
 def cell_positions(grid: tuple[int, int]) -> Tensor:

@@ -14,11 +14,9 @@ from torch.nn.functional import one_hot
 from torch.utils.data import Dataset
 
 from experiments.datasets.images.captions import ImageFile
-from experiments.datasets.images.digit_scenes import DigitScenes
 from experiments.datasets.images.image_features import GridEncoder, encode_photograph, shown_pixels
 from experiments.datasets.places import read_arrays
-from experiments.datasets.text.batches import Batch, teacher_forced
-from experiments.datasets.text.vocabulary import Vocabulary
+from experiments.datasets.text.batches import Batch, Vocabulary, teacher_forced
 from experiments.files import reading
 
 
@@ -32,13 +30,20 @@ class RegionCaptions:
     # what to show: [images, height, width] float32, 0 is paper and 1 is ink, or [images, 3, height, width] uint8
     pictures: Tensor
     name: str  # name of the data set
-    encoder: str  # name of what made the features
     network: GridEncoder | None = None  # what made the features of photographs; None where they are no photographs
     files: Sequence[ImageFile] = ()  # the photographs as they were taken; none where they are no photographs
-    scenes: DigitScenes | None = None  # the digits of the images, where they are digit scenes
+    digits: Tensor | None = None  # [images, N] int64, those of digit scenes; -1 in a cell that holds none
 
     def __len__(self) -> int:
         return len(self.captions)
+
+    def first(self, count: int | None) -> "RegionCaptions":
+        """Return the first images."""
+        digits = None if self.digits is None else self.digits[:count]
+        regions, captions, pictures = self.regions[:count], self.captions[:count], self.pictures[:count]
+        return replace(
+            self, regions=regions, captions=captions, pictures=pictures, files=self.files[:count], digits=digits
+        )
 
     def shown(self, place: int) -> Tensor:
         """Return the picture of an image: a photograph in its own shape, scaled down if it is large."""

@@ -122,18 +122,13 @@ QUESTIONS: Registry[Callable[[Path, RegionOptions, dict[str, Any]], dict[str, Qu
 
 
 def load_photo_questions(
-    name: str,
-    options: RegionOptions,
-    *,
-    data_root: Path | str | None = None,
-    device: torch.device | str = "cpu",
-    progress: bool = False,
+    name: str, options: RegionOptions, *, data_root: Path | None = None, **where: Any
 ) -> dict[str, Questions]:
     """Load the splits "train", "val" and "test" of a data set; photographs are encoded once, and kept on disk.
 
-    Files are described at the reader of the data set.
+    Files are described at the reader of the data set; ``where`` are the device and whether to show progress.
     """
-    return QUESTIONS[name](data_folder(data_root), options, {"device": device, "progress": progress})
+    return QUESTIONS[name](data_folder(data_root), options, {"device": "cpu", "progress": False} | where)
 
 
 class AskedPhotographs(NamedTuple):

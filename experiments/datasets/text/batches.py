@@ -1,17 +1,113 @@
-"""Batches of sentence pairs of similar lengths, padded."""
+"""Texts as ids: word pieces, batches of similar lengths, and the samplers that choose them."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD, Vocabulary
+from experiments.files import reading, write_text
+from pyro_attention.analysis.alignments.weights import word_map
+
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+PAD, BEGIN, END, UNKNOWN = range(len(SPECIAL))
+_ALPHABET = sorted(ByteLevel.alphabet())  # the library's order changes from call to call
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer that turns every text into ids and back, up to its white space.
+
+    Pieces are runs of bytes (byte-level BPE): every text has ids, and nothing becomes <unk>. The names of special
+    tokens in a text, such as "<s>", are ordinary characters.
+    """
+
+    text: str  # JSON of the `tokenizers` library
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def __reduce__(self) -> tuple[type["Vocabulary"], tuple[str]]:
+        return Vocabulary, (self.text,)  # a pickled tokenizer would forget encode_special_tokens
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        tokenizer = Tokenizer.from_str(self.text)
+        # Or "<s>" in a sentence would become the special token.
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a sentence, without special tokens."""
+        return self._tokenizer.encode(" ".join(text.split())).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids up to the first </s>, without special tokens; words with single blanks between."""
+        ids = list(ids)
+        said = ids[: ids.index(END)] if END in ids else ids
+        return " ".join(self._tokenizer.decode(said, skip_special_tokens=True).split())
+
+    def words(self, ids: Sequence[int]) -> list[int | None]:
+        """Return the word of every id, counted from 0, or None for special tokens; what `merge_pieces` takes.
+
+        Words are what blanks separate, also in ids that a model has made.
+        """
+        return word_map([self._tokenizer.id_to_token(token) or "" for token in ids], style="Ġ", special=SPECIAL)
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer as JSON."""
+        write_text(path, self.text)
+
+    @staticmethod
+    def load(path: Path) -> "Vocabulary":
+        """Read what `save` has written; DamagedFileError where the file is missing or damaged."""
+        with reading(path, "a vocabulary as JSON", "replace it by an intact copy, or train the tokenizer again"):
+            vocabulary = Vocabulary(path.read_bytes().decode())
+            if [vocabulary._tokenizer.token_to_id(token) for token in SPECIAL] != [*range(len(SPECIAL))]:
+                raise ValueError(f"it does not begin with {SPECIAL}")
+            return vocabulary
+
+
+def train_tokenizer(texts: Iterable[str], *, size: int = 4000) -> Vocabulary:
+    """Learn pieces from training sentences: of both languages for a joint vocabulary, of one for a separate one.
+
+    The same sentences give the same vocabulary, whatever their order. Of `size` pieces at most 4 are special tokens and
+    256 are bytes; the others are merged from these. A small text has fewer: two pieces are merged that meet twice.
+
+    Source:
+        Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units, 2016; on bytes:
+        Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+    """
+    least = len(SPECIAL) + len(_ALPHABET)
+    if size < least:
+        raise ValueError(f"size is {size}; expected {least} at least, for special tokens and single bytes")
+    sentences = [" ".join(text.split()) for text in texts]
+    # Every merge makes the text shorter by a byte, so there are no more; the library takes memory for all it may make.
+    size = min(size, least + sum(len(sentence.encode()) + 1 for sentence in sentences))
+    tokenizer = Tokenizer(BPE(unk_token=SPECIAL[UNKNOWN]))
+    # The blank in front of a word belongs to its first piece; the first word gets one, to be no other word than later.
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=size, min_frequency=2, special_tokens=list(SPECIAL), initial_alphabet=_ALPHABET, show_progress=False
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    return Vocabulary(json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False))
+
 
 Item = TypeVar("Item")
 
@@ -166,3 +262,39 @@ def batch_loader(data: Dataset[Item], sampler: BucketSampler) -> DataLoader[Item
     """Return a loader of a sampler's batches, with the sampler as its `sampler`, where Lightning sets the epoch."""
     # batch_size=None: what the sampler yields, a list of places, is the index.
     return DataLoader(data, sampler=sampler, batch_size=None)
+
+
+def in_order(data: Any, *, sentences: int, device: torch.device) -> Iterator[Batch]:
+    """Give all pairs in order of their lengths, so many in a batch, on a device."""
+    for batch in batch_loader(data, BucketSampler(data.lengths, sentences=sentences, shuffle=False)):
+        yield batch.to(device)
+
+
+class EpochSampler(BucketSampler):
+    """A `BucketSampler` of sentences that gives the epoch beside the places; without shuffling always epoch 0."""
+
+    def __init__(self, rows: Sequence[Tensor], **options: Any) -> None:
+        super().__init__([(len(row), len(row)) for row in rows], **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self.epoch if self.shuffle else 0
+        return ((epoch, places) for places in self.part(self.batches(epoch)))
+
+
+class Sentences(Dataset[Item]):
+    """Sentences as ids, with whatever goes with them; indexed by an epoch and a list of places."""
+
+    def __init__(self, rows: Sequence[Tensor]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def loader(self, **options: Any) -> DataLoader[Item]:
+        """Return a loader of batches of similar lengths; the options are those of `EpochSampler`."""
+        return batch_loader(self, EpochSampler(self.rows, **options))
+
+    def batches(self, device: torch.device, *, sentences: int) -> Iterator[Item]:
+        """Give all sentences in order of their lengths, on a device."""
+        for index in EpochSampler(self.rows, sentences=sentences, shuffle=False):  # a loader would draw a number
+            yield move_data_to_device(self[index], device)

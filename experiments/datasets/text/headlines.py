@@ -23,14 +23,13 @@ class HeadlineText:
 
     texts: list[str]  # the texts
     headlines: list[tuple[str, ...]]  # one headline or more of every text
-    name: str  # name of the file
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def kept(self, places: list[int]) -> "HeadlineText":
         """The texts at these places, with their headlines."""
-        return HeadlineText([self.texts[i] for i in places], [self.headlines[i] for i in places], self.name)
+        return HeadlineText([self.texts[i] for i in places], [self.headlines[i] for i in places])
 
 
 def plain_words(text: str) -> str:
@@ -97,4 +96,4 @@ def read_headlines(path: Path) -> HeadlineText:
             headlines.append(tuple(map(plain_words, entry["summaries"])))
             if not all([texts[-1], headlines[-1], *headlines[-1]]):
                 raise ValueError("a text or its headlines are empty")
-    return HeadlineText(texts, headlines, path.name)
+    return HeadlineText(texts, headlines)

@@ -1,19 +1,18 @@
 """English sentences with some of their pieces hidden, another choice in every epoch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from experiments.datasets.places import SPLITS, data_folder
-from experiments.datasets.text.batches import BucketSampler, padded
+from experiments.datasets.text.batches import BEGIN, END, SPECIAL, UNKNOWN, Sentences, Vocabulary, padded
 from experiments.datasets.text.parallel import load_parallel
-from experiments.datasets.text.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary
+from experiments.files import UserError
 
 MASK = UNKNOWN  # no text has this piece, as the vocabulary has one for every byte
 ENGLISH = {"toy": ("toy",), "english": ("multi30k", "tatoeba")}  # whose English sides a text is
@@ -46,7 +45,7 @@ def english_side(names: tuple[str, ...], split: str, data_root: Path) -> list[st
 def encode_sentences(sentences: Sequence[str], vocabulary: Vocabulary, *, length: int) -> list[Tensor]:
     """Ids of sentences between <s> and </s>, cut off so that these fit into a length of at least 3."""
     if length < 3:
-        raise ValueError(f"length is {length}; expected 3 at least: <s>, a piece and </s>")
+        raise UserError(f"length is {length}; expected 3 at least: <s>, a piece and </s>")
     return [torch.tensor([BEGIN, *vocabulary.encode(sentence)[: length - 2], END]) for sentence in sentences]
 
 
@@ -82,28 +81,15 @@ def hide_tokens(
     return MaskedBatch(shown, mask, hidden, tokens[hidden])
 
 
-class EpochSampler(BucketSampler):
-    """A `BucketSampler` of sentences that gives the epoch beside the places; without shuffling always epoch 0."""
+class MaskedText(Sentences[MaskedBatch]):
+    """Sentences of which some pieces are hidden.
 
-    def __init__(self, rows: Sequence[Tensor], **options: Any) -> None:
-        super().__init__([(len(row), len(row)) for row in rows], **options)
-
-    def __iter__(self) -> Iterator[Any]:
-        epoch = self.epoch if self.shuffle else 0
-        return ((epoch, places) for places in self.part(self.batches(epoch)))
-
-
-class MaskedText(Dataset[MaskedBatch]):
-    """Sentences as ids; indexed by an epoch and a list of places it gives the `MaskedBatch` of these sentences.
-
-    What is hidden depends on seed, epoch and places alone, so a run that is resumed goes on with the same batches.
+    Which ones depends on seed, epoch and places alone, so a run that is resumed goes on with the same batches.
     """
 
     def __init__(self, rows: Sequence[Tensor], *, vocabulary_size: int, share: float = 0.15, seed: int = 0) -> None:
-        self.rows, self.vocabulary_size, self.share, self.seed = list(rows), vocabulary_size, share, seed
-
-    def __len__(self) -> int:
-        return len(self.rows)
+        super().__init__(rows)
+        self.vocabulary_size, self.share, self.seed = vocabulary_size, share, seed
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> MaskedBatch:
         epoch, places = index

@@ -26,7 +26,6 @@ SIZES = {
     "self_attention": CLASSIFIER,
     "normalizers": Tokens(3, "Weibull"),
     "blocked_attention": Positions(64),
-    "fused_attention": Positions(64, heads=2, width=8),
     "mcan": networks.Questions(
         3, 5, 4, features=5, vocabulary=9, answers=4, network=MCANSizes(8, 8, 2, 1, 16, 8), dropout=0.0
     ),
@@ -127,12 +126,12 @@ def test_memory_of_blocks_does_not_grow_with_pairs() -> None:
 
 def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Every benchmark from end to end; the published numbers are of these contestants and sizes."""
-    threads, on_a_gpu = torch.get_num_threads(), set() if torch.cuda.is_available() else {"fused_attention"}
+    threads = torch.get_num_threads()
     monkeypatch.setattr(suite, "BENCHMARKS", TINY)
     monkeypatch.setattr(measuring, "peak_memory", lambda *_: 1.0)
     suite.run(BenchmarkConfig(rounds=1, threads=threads, out=tmp_path))
     found = {path.stem.removeprefix("speed-"): read_results(path) for path in tmp_path.glob("speed-*")}
-    assert found.keys() == BENCHMARKS.keys() - on_a_gpu
+    assert found.keys() == BENCHMARKS.keys()
     report, source = found["blocked_attention"]
     table = report.parts[0].rows
     assert [row["contestant"] for row in table] == list(BENCHMARKS["blocked_attention"].contestants)
@@ -163,11 +162,3 @@ def rows(**ratios: float) -> list[dict[str, object]]:
 def test_what_got_worse() -> None:
     before, now = rows(hand=1.0, ours=1.31, peer=2.0), rows(hand=1.0, ours=1.62, peer=2.39, other=9.0)
     assert worse(before, now) == ["all, ours: 1.62 times the reference, was 1.31"]
-
-
-@pytest.mark.cuda
-def test_fused_attention_on_a_gpu() -> None:
-    pytest.importorskip("triton")
-    if sys.platform == "linux" and torch.cuda.get_device_capability() >= (8, 0):
-        benchmark = replace(BENCHMARKS["fused_attention"], sizes={"100 positions": Positions(100, heads=2, width=32)})
-        assert all(row["MB"].mean > 0 for row in benchmark.measure(rounds=2))

@@ -10,14 +10,8 @@ from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches
 from experiments.captioning.studies import gradient_noise, loss_terms
 from experiments.captioning.train import CaptioningTask, load_images
-from experiments.datasets.images import image_features
-from experiments.files import read_yaml
-from experiments.harness.options import StudyOptions
-from experiments.report.report import read_results
 from pyro_attention import AttentionELBO
-from tests.experiments.captioning.tiny_captions import colour_encoder, small_scenes, write_flickr8k
-
-TINY = {"max_epochs": 1, "hidden": 8, "embedding": 8, "vocabulary": 300, "num_samples": 2, "beam": 1, "batch_size": 8}
+from tests.experiments.captioning.tiny_captions import small_scenes
 
 # an untrained network writes any character, and not every font has it
 pytestmark = pytest.mark.filterwarnings("ignore:Glyph")
@@ -26,49 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Glyph")
 @pytest.fixture(autouse=True)
 def few_scenes(monkeypatch):
     small_scenes(monkeypatch)
-
-
-def tiny_study(folder, name, rows, **changes):
-    """Train the rows of a study: the means of their metrics, and what it publishes."""
-    means = studies.table(
-        StudyOptions(
-            name=name, rows=rows, seeds=1, workers=1, progress=False, data_root=folder, changes=TINY | changes,
-            out=folder / "out", results=folder / "results",
-        )
-    )  # fmt: skip
-    (path,) = (folder / "results").glob("*.json")
-    return means, *read_results(path)
-
-
-def test_the_table_of_photographs(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_features, "mobilenet_grid", colour_encoder)
-    write_flickr8k(tmp_path)
-    means, report, source = tiny_study(tmp_path, "flickr8k", ("soft", "WC"), size=64, precision="32")
-    assert source.command.startswith("python -m experiments.captioning table flickr8k --seeds 1 --rows")
-    soft, weibull = report.parts[0].rows
-    assert weibull["CIDEr-D"].mean == pytest.approx(means["WC/test_cider_d"])
-    assert (weibull["CIDEr-D: difference"].against, soft["paper"]) == ("soft", "32.2 / 54.7 / 104.0")
-    parts = {part.title: part.rows for part in report.parts}
-    (drawn,) = parts["5 captions of a photograph: posterior"]  # of random weights alone
-    assert drawn["self-BLEU"].mean == pytest.approx(means["WC/test_self_bleu_posterior"])
-    assert len(parts["5 captions of a photograph: temperature 0.5"]) == 2
-    assert {"Besides", "Does doubt tell bad captions"} <= parts.keys()
-    runs = tmp_path / "out" / "runs"
-    saved, base = (read_yaml(runs / name / "config.yaml", "") for name in ("WC-0", "base-0"))
-    assert (saved["init_from"], saved["learning_rate"], saved["kl_weight"]) == (str(runs / "base-0"), 1e-3, 0.01)
-    assert (base["guide"], base["learning_rate"]) == ("soft", 2e-3)
-
-
-def test_the_table_of_estimators(tmp_path, monkeypatch):
-    monkeypatch.setattr(studies, "PAIRS", 2)
-    _, report, _ = tiny_study(tmp_path, "kl-estimators", ("soft", "gaussian", "gaussian sampled"))
-    trainings, noise = report.parts
-    assert [row["compared with"] for row in trainings.rows] == ["", "soft", "gaussian"]
-    assert [(row["guide"], row["parameters"]) for row in noise.rows] == [
-        ("gaussian", "untrained"), ("gaussian", "trained"),
-    ]  # fmt: skip
-    runs = [tmp_path / "out" / "runs" / f"{name}-0" / "config.yaml" for name in ("gaussian", "gaussian-sampled")]
-    assert [read_yaml(path, "")["kl"] for path in runs] == ["closed_form", "sampled"]
 
 
 # noise of gradients

@@ -19,7 +19,7 @@ from experiments.datasets.images.region_captions import (
     SegmentationMaps,
     own_photograph,
 )
-from experiments.datasets.text.vocabulary import train_tokenizer
+from experiments.datasets.text.batches import train_tokenizer
 from experiments.harness.folder import read_metrics
 from experiments.run import run
 from experiments.sequence.alignments import BatchAlignment
@@ -27,7 +27,6 @@ from experiments.sequence.evaluation import word_uncertainty
 from experiments.sequence.model import perplexity
 from models.decoding import Inference
 from models.decoding.next_word import next_word_mixture
-from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 from pyro_attention.analysis import decompose_uncertainty
 from tests.experiments.captioning.tiny_captions import (
     SIZES,
@@ -87,17 +86,6 @@ def test_show(finished, tmp_path, capsys):
     assert "image 2" in page.read_text()
     assert command_line("show", finished("soft"), "--images", "[99]") == 1
     assert "no test image 99" in capsys.readouterr().err
-
-
-def test_perplexity_is_that_of_the_log_evidence(finished):
-    trained, data = trained_and_data(finished("categorical_enum"))
-    elbo, guide = AlignmentELBO(max_plate_nesting=2), AttentionGuide(trained.model.eval(), Marginal())
-    total = count = 0
-    for batch in batches(trained, data, references=5):
-        total += elbo.loss(trained.model, guide, *trained.module.arguments(batch))
-        count += int(batch.target_mask.sum())
-    found = perplexity(trained, batches(trained, data, references=5))
-    assert found == pytest.approx(math.exp(total / count), rel=1e-5)
 
 
 # where attention is
@@ -251,18 +239,3 @@ def test_a_photograph_of_ones_own(described, tmp_path, capsys, monkeypatch):
     own = own_photograph(Image.new("RGB", (1280, 320)), test)
     assert own.shown(0).shape == (3, 160, 640)
     torch.testing.assert_close(own.regions, encode(colour_encoder(None), torch.zeros(1, 3, 64, 64)))
-
-
-def test_an_own_encoder_and_a_bad_image(tmp_path, capsys):
-    folder = write_flickr8k(tmp_path)
-    path = folder / "Flicker8k_Dataset" / "test1.jpg"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:300])
-    options = photograph_options(tmp_path, "--encoder-epochs", "1", "--guide", "soft")
-    assert command_line("train", *options) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "test1.jpg" in line
-    assert not (tmp_path / "run").exists()
-    path.write_bytes(whole)
-    assert command_line("train", *options) == 0
-    assert any(path.name.startswith("content-encoder-seed0") for path in (folder / "cache").iterdir())

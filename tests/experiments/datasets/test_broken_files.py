@@ -18,8 +18,8 @@ from experiments.datasets.graphs.load import read_pickle
 from experiments.datasets.images.captions import open_photograph, tar_images
 from experiments.datasets.images.region_captions import read_maps
 from experiments.datasets.places import read_arrays
+from experiments.datasets.text.batches import Vocabulary, train_tokenizer
 from experiments.datasets.text.parallel_text import read_lines
-from experiments.datasets.text.vocabulary import Vocabulary, train_tokenizer
 from experiments.files import DamagedFileError, read_yaml
 from experiments.harness.callbacks import read_run, read_weights
 from tests.experiments.datasets.tiny_files import packed_photographs, photograph

@@ -1,42 +1,50 @@
-"""Metrics of GLUE against scikit-learn and SciPy, those of SQuAD on worked examples, spans against a search by hand;
-noise in labels, and the choice of examples."""
+"""Scores and answers by hand, predictions for files of one's own, and the tables."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from sklearn import metrics
 
-from experiments.datasets.text.squad import Question
+from experiments.datasets.text.squad import Question, load_squad
+from experiments.files import UserError
+from experiments.finetune import studies
+from experiments.finetune.config import COMMANDS, PredictConfig
 from experiments.finetune.glue import METRICS, glue_scores, noisy_labels
-from experiments.finetune.model import share_of
+from experiments.finetune.model import kinds, share_of
+from experiments.finetune.predict import predict_file
 from experiments.finetune.questions import (
     BestSpans,
     Window,
     WindowBatch,
     Windows,
+    answers_of,
     best_answers,
     best_spans,
-    question_scores,
 )
+from experiments.finetune.studies import QA_STUDIES
+from experiments.harness.cli import run_commands
+from experiments.harness.options import StudyOptions
+from experiments.run import load_trained
+from experiments.study import Finished
 
 GENERATOR = np.random.default_rng(0)
-CLASSES = GENERATOR.integers(0, 2, (2, 50)).astype(float)
 GRADES = np.round(GENERATOR.normal(size=(2, 50)), 1)
 EXPECTED = {
-    "accuracy": lambda x, y: metrics.accuracy_score(y, x),
-    "f1": lambda x, y: metrics.f1_score(y, x),
-    "matthews": lambda x, y: metrics.matthews_corrcoef(y, x),
     "pearson": lambda x, y: stats.pearsonr(x, y).statistic,
     "spearman": lambda x, y: stats.spearmanr(x, y).statistic,
 }
 
 
-@pytest.mark.parametrize("task", METRICS)
-def test_scores(task):
-    predicted, labels = GRADES if task == "stsb" else CLASSES
-    found = glue_scores(task, predicted, labels)
-    assert tuple(found) == METRICS[task]
+def test_correlations():
+    predicted, labels = GRADES
+    found = glue_scores("stsb", predicted, labels)
+    assert tuple(found) == METRICS["stsb"]
     for name, value in found.items():
         assert value == pytest.approx(EXPECTED[name](predicted, labels), abs=1e-12)
 
@@ -67,19 +75,6 @@ def test_a_larger_share_holds_a_smaller_one():
 
 
 # Questions
-
-
-@pytest.mark.parametrize(
-    ("predicted", "answers", "exact", "f1"),
-    [
-        ("an-other U.S.A. theme’s", ["another usa theme’s"], 1, 1),  # "-" goes before articles; ASCII marks
-        ("Denver Broncos team", ["Denver Broncos"], 0, 0.8),  # 2 of 3 words, all 2 found
-        ("Broncos Broncos", ["Denver Broncos"], 0, 0.5),  # a word counts once: precision and recall 1/2
-        ("Carolina", ["Denver", "Carolina Panthers"], 0, 2 / 3),  # the best answer
-    ],
-)
-def test_worked_examples(predicted, answers, exact, f1):
-    assert question_scores(predicted, answers) == pytest.approx((exact, f1))
 
 
 def test_the_best_span_is_the_best_of_all_that_are_allowed():
@@ -116,3 +111,92 @@ def test_the_best_answer_is_that_of_all_windows():
     answered = best_answers(data, [found])
     assert answered.texts == ["b", "b"]
     assert answered.entropy.tolist() == [2.0, 3.0]
+
+
+CONTEXT = " ".join(f"word{number % 20}" for number in range(30))  # several windows of 20 tokens
+
+
+@pytest.mark.parametrize("name", ["rte", "stsb"])
+def test_classes_and_grades_for_a_file(name, finished, tmp_path, capsys):
+    file = tmp_path / "mine.txt"
+    file.write_text("word1 word2\tword3\nword4\tword5 unheard\n")
+    config = PredictConfig(run=finished(name)[1].out, file=file, num_samples=8)
+    out = predict_file(config)
+    assert f"2 lines: {out}" in capsys.readouterr().out
+    head, *lines = (line.split("\t") for line in out.read_text().splitlines())
+    assert len(lines) == 2
+    if name == "stsb":
+        assert head == ["grade", "standard_deviation", "low", "high"]
+        for grade, spread, low, high in (map(float, line) for line in lines):
+            assert low <= grade <= high
+            assert spread > 0
+    else:
+        assert head == ["class", "entailment", "not_entailment", "entropy", "mutual_information", "low", "high"]
+        for chosen, *values in lines:
+            first, second, entropy, information, low, high = map(float, values)
+            assert chosen == head[1 + (second > first)]
+            assert first + second == pytest.approx(1, abs=2e-4)
+            assert 0 <= low <= high <= 1
+            assert 0 <= information <= entropy <= math.log(2) + 1e-4
+    with pytest.raises(UserError, match="--overwrite"):
+        predict_file(config)
+
+
+def test_answers_are_those_of_the_evaluation(finished, tmp_path, capsys):
+    """Questions of the test part, in a file without answers, and a longer context in a text file."""
+    task, config, _ = finished("squad")
+    questions = load_squad(data_root=config.data_root)["test"]
+    paragraphs = [{"context": one.context, "qas": [{"id": one.id, "question": one.text}]} for one in questions]
+    file, text, out = tmp_path / "mine.json", tmp_path / "many.txt", tmp_path / "answers.jsonl"
+    file.write_text(json.dumps({"data": [{"title": "mine", "paragraphs": paragraphs}]}))
+    line = ["predict", str(config.out), str(file), "--num-samples=3", f"--out={out}"]
+    assert run_commands(COMMANDS, name="experiments.finetune", arguments=line) == 0
+    assert f"{len(questions)} questions: {out}" in capsys.readouterr().out
+    entries = [json.loads(one) for one in out.read_text().splitlines()]
+    trained = load_trained(task, config)
+    found = answers_of(trained, Windows(questions, trained.tokenizer, config), kinds(config.guide)[1])
+    for entry, answer, score in zip(entries, found.texts, found.score, strict=True):
+        assert entry["answer"] == answer
+        assert entry["probability"] == pytest.approx(score.exp().item(), rel=1e-4)
+    text.write_text(f"{CONTEXT}\tword3  word4 ?\n")
+    (entry,) = map(json.loads, predict_file(PredictConfig(run=config.out, file=text)).read_text().splitlines())
+    assert entry["answer"] in CONTEXT
+    assert 0 <= entry["mutual_information"] < entry["entropy"] < 2 * math.log(20)
+
+
+def test_bad_files_and_runs(finished, tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text("word1 word2\tword3 ?\nword1\t \n")
+    with pytest.raises(UserError, match=r"line 2 has .* expected a context and a question with a tab"):
+        predict_file(PredictConfig(run=finished("squad")[1].out, file=file))
+    (tmp_path / "config.yaml").write_text("task: translation")
+    with pytest.raises(UserError, match="task is 'translation', expected the folder of a run"):
+        predict_file(PredictConfig(run=tmp_path, file=file))
+
+
+TINY = {"max_epochs": 1, "num_samples": 2, "batch_size": 20, "length": 20}
+
+
+def options(place: Path, out: Path, **given: Any) -> StudyOptions:
+    how: dict[str, Any] = {"data_root": place, "out": out / "out", "results": out, "workers": 1, "progress": False}
+    changes = {"model": str(place / "some" / "bert"), **TINY}
+    return StudyOptions(**how | {"name": "glue", "seeds": 1, "rows": ("soft", "WC"), "changes": changes} | given)
+
+
+def test_intervals_over_questions_are_those_of_resampled_answers(tmp_path: Path) -> None:
+    """The standard error of the mean over seeds of the difference."""
+    generator = np.random.default_rng(1)
+    study = replace(QA_STUDIES["squad-v1"], rows={row: {} for row in ("soft", "WC")}, shows={})
+    configs, scores = {}, {}
+    for key in [(row, "", seed) for row in study.rows for seed in (0, 1)]:
+        folder, kind = tmp_path / "-".join(map(str, key)), study.kinds.get(key[0], "mean")
+        folder.mkdir()
+        scores[key] = generator.random((2, 300))
+        np.savez(folder / "predictions.npz", **dict(zip((f"{kind}_exact", f"{kind}_f1"), scores[key], strict=True)))
+        configs[key] = replace(options(tmp_path, tmp_path), out=folder)
+    (part,) = studies.over_questions(Finished(study, "squad-v1", tmp_path, tmp_path, configs, {}))
+    found = part.rows[0]["F1 %"]
+    difference = 50 * sum(scores["WC", "", seed][1] - scores["soft", "", seed][1] for seed in (0, 1))
+    error = 1.96 * difference.std() / 300**0.5
+    assert found.mean == pytest.approx(difference.mean())
+    assert (found.low, found.high) == pytest.approx((found.mean - error, found.mean + error), abs=0.15 * error)

@@ -14,11 +14,9 @@ from experiments.graph.studies import STUDIES, TASK
 from experiments.graph.train import chosen_graph
 from experiments.harness.options import StudyOptions
 from experiments.report.report import read_results
-from experiments.report.statistics import Difference, Estimate
 from experiments.run import run
 from experiments.study import Finished
-from tests.experiments.graph.tiny_graphs import write_citations
-from tests.experiments.graph.tiny_splits import write_splits
+from tests.experiments.graph.tiny_graphs import write_citations, write_splits
 
 TINY: dict[str, Any] = {"max_epochs": 1, "num_samples": 2, "hidden": 2, "heads": 2}
 
@@ -35,22 +33,6 @@ def data(tmp_path: Path) -> Path:
 def options(data: Path, name: str, **given: Any) -> StudyOptions:
     how = {"seeds": 2, "progress": False, "workers": 1, "changes": TINY, "data_root": data}
     return StudyOptions(name=name, **how | {"out": data / "out", "results": data / "results"} | given)
-
-
-def test_a_wide_table(data: Path) -> None:
-    means = studies.table(options(data, "bam1", levels=("cora",), rows=("soft", "WC")))
-    report, source = read_results(next((data / "results").glob("bam1*.json")))
-    rows = {row["attention"]: row for row in report.parts[0].rows}
-    assert source.command.startswith("python -m experiments.graph table bam1 --seeds 2 --rows")
-    cell, difference = rows["WC"]["cora accuracy %"], rows["WC"]["cora accuracy %: difference"]
-    assert isinstance(cell, Estimate)
-    assert cell.mean == pytest.approx(100 * means["cora/WC/test_mean_accuracy"])
-    assert isinstance(difference, Difference)
-    assert difference.mean == pytest.approx(cell.mean - 100 * means["cora/soft/test_mean_accuracy"])
-    assert (difference.against, difference.data, rows["WC"]["cora paper"]) == ("soft", "cora", "83.81")
-    titles = [part.title for part in report.parts]
-    assert "Deep ensemble of the 2 seeds" in titles
-    assert {"Confidence before and after temperature scaling", "What the attention does", "Training"} <= {*titles}
 
 
 def test_splits_are_those_of_the_seeds_and_levels_have_their_own_metric(data: Path) -> None:

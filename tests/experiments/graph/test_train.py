@@ -24,7 +24,6 @@ from experiments.graph.train import (
     edges_to_other_classes,
     kl_factor,
     perturbed,
-    prediction_table,
     relative_attention,
     relative_entropies,
     uniform_guide,
@@ -32,8 +31,7 @@ from experiments.graph.train import (
 from experiments.run import load_trained, run
 from guides.schemes import build_scheme
 from pyro_attention import AttentionELBO, EdgeList, predict, sample_posterior
-from tests.experiments.graph.tiny_graphs import write_citations
-from tests.experiments.graph.tiny_splits import write_splits
+from tests.experiments.graph.tiny_graphs import write_citations, write_splits
 
 SMALL = {"max_epochs": 2, "num_samples": 2, "progress": False, "hidden": 2, "heads": 2}
 
@@ -77,9 +75,7 @@ def test_every_kind_of_guide(guide: Any, prior: Any, precision: Any, data: Path,
     assert len(sampled) == (0 if guide == "soft" else 2 * (4 + 3 + 1 + 1 + 4) + 3 - 0)
     assert 0 < metrics["attention_entropy"] <= 1
     assert (metrics["kl"] > 0) == (guide != "soft")
-    saved = json.loads((tmp_path / "metrics.json").read_text())
-    assert saved.pop("definitions").keys() == metrics.keys()
-    assert saved == metrics
+    assert json.loads((tmp_path / "metrics.json").read_text()) == metrics
 
 
 def test_attention_learns_digits(tmp_path: Path) -> None:
@@ -105,20 +101,6 @@ def test_a_graph_of_ones_own(data: Path, tmp_path: Path, graph: GraphData, monke
         run(GraphTask(graph), replace(first, resume=True, kl_weight=0.5))
 
 
-def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData) -> None:
-    graph = replace(graph, features=graph.features.to_sparse())
-    run(GraphTask(graph), config(tmp_path, guide="soft"))
-    (tmp_path / "metrics.json").unlink()
-    for other in (
-        replace(graph, features=2 * graph.features),
-        replace(graph, labels=1 - graph.labels),
-        replace(graph, metric="roc_auc"),
-    ):
-        with pytest.raises(UserError, match=r"run on another graph.*--overwrite"):
-            run(GraphTask(other), config(tmp_path, guide="soft", resume=True))
-    run(GraphTask(replace(graph, name="another name")), config(tmp_path, guide="soft", resume=True))
-
-
 def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch) -> None:
     task = GraphTask(replace(graph, metric="roc_auc"))
     options = {"architecture": "gat_sep", "normalizer": "hybrid", "scores": "gatv2", "objective": "evidence"}
@@ -131,7 +113,6 @@ def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData, mon
     assert found["test_mean_roc_auc"] == pytest.approx(expected.item())
     assert {"val_roc_auc", "test_attention_roc_auc", "uniform_roc_auc", "other_class_attention"} <= found.keys()
     assert sum(name.startswith("hybrid_") for name in found) == 2
-    assert "roc_auc" in prediction_table(found)
     axes = Figure().subplots()
     draw_reliability(trained, axes)
     assert axes.patches

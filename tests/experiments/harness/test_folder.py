@@ -16,7 +16,6 @@ from experiments.captioning.config import CaptioningConfig
 from experiments.files import UserError, write_atomic
 from experiments.graph.config import GraphConfig
 from experiments.harness import folder as folder_module
-from experiments.harness.cli import Command, run_commands
 from experiments.harness.folder import exclusive, open_run, read_metrics, saved_config, saved_options, write_metrics
 from experiments.harness.options import OptionError, RunOptions, configuration
 from experiments.nmt.config import TranslationConfig
@@ -48,7 +47,7 @@ def finished(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     exclusive(open_run)(folder, Options())
     write_metrics(folder, {"a": 1.0}, {"a": "one"})
-    for name in ("history.csv", "report.html", "checkpoints/last.ckpt", "figures/ours.png"):
+    for name in ("history.csv", "report.md", "checkpoints/last.ckpt", "figures/ours.png"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("ours")
     return folder
@@ -141,16 +140,6 @@ def test_a_run_goes_on_with_the_same_configuration_alone(
         open_run(finished, Options(**options))
 
 
-def test_a_saved_configuration_is_read_again(tmp_path: Path) -> None:
-    options, seen = Options(weight=2.0, overwrite=True, out=tmp_path), list[Any]()
-    open_run(tmp_path, options)
-    assert (
-        run_commands(Command(Options, seen.append), name="s", arguments=["--config", str(tmp_path / "config.yaml")])
-        == 0
-    )
-    assert seen == [replace(options, overwrite=False)]
-
-
 TASKS: dict[str, Any] = {
     "graph": GraphConfig(), "nmt": TranslationConfig(), "captioning": CaptioningConfig(), "pretrain": PretrainConfig(),
 }  # fmt: skip
@@ -187,9 +176,9 @@ def test_values_out_of_range(name: str, value: Any) -> None:
 
 def test_metrics_are_flat_and_valid_json(tmp_path: Path) -> None:
     assert read_metrics(tmp_path) is None
-    write_metrics(tmp_path, {"a": 0.5, "b": math.nan}, {"a": "one", "b": "two", "c": "not measured"})
+    write_metrics(tmp_path, {"a": 0.5, "b": math.nan})
     content = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
-    assert content == {"a": 0.5, "b": None, "definitions": {"a": "one", "b": "two"}}
+    assert content == {"a": 0.5, "b": None}
     assert read_metrics(tmp_path) == pytest.approx({"a": 0.5, "b": math.nan}, nan_ok=True)
 
 

@@ -157,17 +157,6 @@ def test_the_kl_weight_follows_the_optimiser_steps(tmp_path):
     assert [row["kl_weight"] for row in fitted.history] == [0.125, 0.625, 1.0]
 
 
-def test_fused_adam_makes_the_same_steps(tmp_path):
-    """With its gradients clipped, which Lightning refuses to do."""
-    losses = []
-    for fused in (False, True):
-        kind = partial(Training, fused=fused)
-        module, fitted = train(tmp_path / str(fused), kind, epochs=2, gradient_clip=0.1)
-        assert bool(module.configure_optimizers().defaults["fused"]) == fused
-        losses.append(fitted.history[-1]["val_loss"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-
-
 # going on
 
 
@@ -340,9 +329,6 @@ class Regression(Task):
     def evaluate(self, trained, data, fitted, folder):
         assert not trained.module.training
         return {"loss": trained.module.evaluate(next(iter(data[1])))["loss"].item()}
-
-    def definitions(self, metrics):
-        return dict.fromkeys(metrics, "a number")
 
 
 def test_a_run_is_trained_once_and_goes_on_with_more_epochs(tmp_path, monkeypatch):

@@ -5,11 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from experiments.harness.folder import read_metrics
-from experiments.mode_collapse import report as mode_collapse
-from experiments.mode_collapse.config import ModeCollapseConfig
-from experiments.mode_collapse.report import center_distances, clusters, next_distance, run, trajectory
-from experiments.report.report import read_results
+from experiments.mode_collapse.report import center_distances, clusters, next_distance, trajectory
 
 
 def distances(attention, sizes, distance, *, steps=1, dim=1, deviation=0.0, seed=0):
@@ -41,18 +37,3 @@ def test_sampled_weights_spread_around_the_deterministic_ones():
     spread = torch.tensor(found).std().item()
     assert spread > 0.01
     assert sum(found) / len(found) == pytest.approx(distances("softmax", (20, 4), 2.0)[-1], abs=2 * spread)
-
-
-def test_script(tmp_path, monkeypatch):
-    monkeypatch.setattr(mode_collapse, "CASES", {"10 + 2": (10, 2)})
-    metrics = run(ModeCollapseConfig(out=tmp_path / "run", results=tmp_path / "results", seeds=2, steps=1))
-    assert read_metrics(tmp_path / "run") == pytest.approx(metrics)
-    assert metrics["closed_form_error"] < 1e-10
-    report, source = read_results(tmp_path / "results" / "mode-collapse.json")
-    assert source.command == "python -m experiments.mode_collapse --steps 1 --seeds 2"
-    table, picture = report.parts
-    row = next(row for row in table.rows if row["clusters"] == "1-D, 10 + 2" and row["attention"] == "softmax")
-    assert (row["start"].mean, row["step 1"].mean) == pytest.approx((3.0, metrics["1d/10 + 2/softmax/step1"]))
-    random = next(row for row in table.rows if row["attention"] == "softmax, Weibull")
-    assert (random["step 1"].count, random["step 1"].spread > 0) == (2, True)
-    assert picture.picture.is_file()

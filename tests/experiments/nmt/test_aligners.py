@@ -1,25 +1,41 @@
-"""Aligners on worked examples: error rates by way of linking, the bootstrap, what certainty is worth, baselines."""
+"""Aligners: error rates and certainty by hand, classic ones against NLTK, networks that agree, and drawn text."""
 
+import random
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
+from nltk.translate import AlignedSent, IBMModel1, IBMModel2
 
+from experiments.datasets.text.batches import BucketSampler, train_tokenizer
 from experiments.datasets.text.parallel_text import ParallelText
+from experiments.files import UserError
+from experiments.nmt import classics
+from experiments.nmt.align import PairAlignment
 from experiments.nmt.aligners import (
     COMBINATIONS,
     WAYS,
     Aligned,
+    aligned_words,
     bootstrap,
+    calibration_error,
     certainty,
     chosen_links,
     classic_aligners,
     coverage_curve,
     link_all,
     linked_words,
+    pyro_align,
     rate_at,
 )
-from experiments.nmt.alignments import PairAlignment
-from experiments.nmt.em_aligners import train_em
+from experiments.nmt.classics import BothTexts, agreement, compare, drawn_text, log_evidence, network_align
+from experiments.nmt.config import ALIGNER, ClassicsConfig, TranslationConfig
+from experiments.nmt.em_aligners import EMAligner, train_em
+from experiments.nmt.model import build, word_pairs
+from experiments.sequence.model import model_arguments
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, hard_alignment
+from pyro_attention.ops.token_log_prob import token_log_prob
 
 
 def sentences(count, *, seed=0):
@@ -194,3 +210,166 @@ def test_baselines_are_trained_on_both_texts_in_both_directions_and_eflomal_wher
     eflomal = found["eflomal"]
     assert eflomal.forward[0].posterior.tolist() == [[[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]]
     assert eflomal.backward[0].posterior.tolist() == [[[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]]
+
+
+RANDOM = random.Random(0)
+# no sentence repeats a word: NLTK counts one that does as if it stood there once
+PAIRS = [
+    tuple(RANDOM.sample([f"{side}{i}" for i in range(12)], RANDOM.randint(2, 4)) for side in "st") for _ in range(40)
+]
+
+
+def words(count, start=0):
+    """A text that keeps the order: word i stands for word i, with neighbors by chance."""
+    generator = random.Random(start)
+    found = []
+    for _ in range(count):
+        numbers = [generator.randrange(30) for _ in range(generator.randint(3, 8))]
+        found.append(([f"s{n}" for n in numbers], [f"t{n}" for n in numbers]))
+    return found
+
+
+@pytest.mark.parametrize(("model", "nltk"), [("ibm1", IBMModel1), ("ibm2", IBMModel2)])
+def test_the_models_of_nltk(model, nltk):
+    """The posterior by its tables, on pairs of words and of lengths that are in the text."""
+    theirs = nltk([AlignedSent(target, source) for source, target in PAIRS], 5)
+    ours = train_em(PAIRS, model=model)
+    for source, target in PAIRS:
+        joint = torch.tensor(
+            [[theirs.translation_table[word][other] for other in (None, *source)] for word in target],
+            dtype=torch.float64,
+        )
+        if model == "ibm2":
+            n, m = len(source), len(target)
+            table = theirs.alignment_table
+            joint *= torch.tensor([[table[i][j][n][m] for i in range(n + 1)] for j in range(1, m + 1)])
+        expected = (joint / joint.sum(-1, keepdim=True))[:, 1:]
+        torch.testing.assert_close(ours.link_probabilities(source, target), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("num_source", "num_target"), [(3, 2), (1, 4), (5, 5)])
+def test_the_diagonal_prior(num_source, num_target):
+    prior = EMAligner("diagonal", {}, {}, strength=3.0).prior(num_source, num_target)
+    for j in range(num_target):
+        weights = [np.exp(-3.0 * abs((i + 1) / num_source - (j + 1) / num_target)) for i in range(num_source)]
+        assert prior[j] == pytest.approx([0.08, *(0.92 * weight / sum(weights) for weight in weights)])
+
+
+def test_the_strength_of_the_diagonal_is_the_best_one():
+    """At the maximum of the likelihood: the expected distance is the same by the prior and by the posterior."""
+    generator = random.Random(0)
+    pairs = []
+    for source, target in words(150):
+        for place in range(len(target) - 1):  # some neighbors change places
+            if generator.random() < 0.4:
+                target[place], target[place + 1] = target[place + 1], target[place]
+        pairs.append((source, target))
+    model = train_em(pairs, model="diagonal", iterations=30)
+    expected = predicted = 0.0
+    for source, target in pairs:
+        posterior = model.link_probabilities(source, target).numpy()
+        prior = model.prior(len(source), len(target))[:, 1:] / 0.92
+        places = np.arange(1, len(source) + 1) / len(source) - (np.arange(1, len(target) + 1) / len(target))[:, None]
+        expected += (posterior * abs(places)).sum()
+        predicted += (posterior.sum(-1, keepdims=True) * prior * abs(places)).sum()
+    assert 0.1 < model.strength < 14.0
+    assert predicted == pytest.approx(expected, rel=0.01)
+
+
+SOURCE = ["das haus", "das kleine haus ist klein", "ein buch"]
+TARGET = ["the house", "the small house is small", "a book indeed"]
+SMALL = {**ALIGNER, "hidden": 8, "embedding": 8, "vocabulary": 300, "device": "cpu", "guide": "marginal"}
+
+
+@pytest.fixture
+def both():
+    """A network, and a batch of both directions."""
+    vocabulary = train_tokenizer([*SOURCE, *TARGET], size=300)
+    trained = build(TranslationConfig(**SMALL | {"dropout": 0.0}), vocabulary)
+    data = BothTexts(ParallelText(SOURCE, TARGET, "text", ("de", "en")), trained)
+    return trained, data[next(iter(BucketSampler(data.lengths, sentences=3)))]
+
+
+def test_the_evidence_and_its_gradient_are_those_of_the_enumerated_site(both, monkeypatch):
+    """Which computes the output layer once, for each distinct source piece, NULL and the padding."""
+    trained, (batch, _) = both
+    rows = []
+    logits = type(trained.model.likelihood(torch.zeros(1, 8), torch.zeros(1, 8))).logits
+    counted = property(lambda one: rows.append(one.features.shape[:-1].numel()) or logits.fget(one))
+    monkeypatch.setattr("pyro_attention.likelihoods.TokenLikelihood.logits", counted)
+    monkeypatch.setattr("pyro_attention.likelihoods.token_log_prob", lambda *_, **__: pytest.fail("another pass"))
+    parameters = list(trained.model.parameters())
+    loss = trained.module.objective(*model_arguments(batch))
+    assert rows == [len(set(batch.source[batch.source_mask].tolist())) + 2]
+    evidence, _ = log_evidence(trained.model, batch)
+    torch.testing.assert_close(loss, -evidence)
+    expected, found = (
+        torch.autograd.grad(one, parameters, allow_unused=True, materialize_grads=True) for one in (-evidence, loss)
+    )
+    torch.testing.assert_close(found, expected)
+    monkeypatch.setattr("pyro_attention.likelihoods.token_log_prob", token_log_prob)
+    trained.model.pieces = lambda *_: None  # as with an encoder that knows the neighbors: a row for each place
+    torch.testing.assert_close(trained.module.objective(*model_arguments(batch)), loss)
+
+
+def test_agreement_multiplies_links_and_leaves_the_rest(both):
+    _, batch = both
+    forward, backward = (
+        torch.rand_like(torch.zeros(3, one.source.size(1) + 1, one.target_out.size(1))) for one in batch
+    )
+    found = agreement(forward, backward, batch)
+    for row in range(3):
+        n, m = (int(one.source_mask[row].sum()) for one in batch)
+        own, other = forward[row, 1 : n + 1, :m], backward[row, 1 : m + 1, :n].mT
+        links = found[0][row, 1 : n + 1, :m]
+        torch.testing.assert_close(links, own * other * (own.sum(0) / (own * other).sum(0)))
+        links = found[1][row, 1 : m + 1, :n].mT
+        torch.testing.assert_close(links, own * other * (other.sum(1) / (own * other).sum(1))[:, None])
+        for new, old, size in ((found[0], forward, m), (found[1], backward, n)):
+            assert torch.equal(new[row, 0], old[row, 0])  # NULL
+            assert torch.equal(new[row, :, size], old[row, :, size])  # the end of the sentence
+
+
+@pytest.mark.parametrize("agree", [False, True])
+def test_networks_align(agree, monkeypatch):
+    """Posteriors of both directions between the words, those of each word at most 1."""
+    monkeypatch.setattr(
+        "experiments.nmt.classics._CONFIG", TranslationConfig(**SMALL | {"max_epochs": 1, "progress": False})
+    )
+    text = list(zip(*([line.split() for line in side] for side in (SOURCE, TARGET)), strict=True)) * 4
+    aligned = network_align(text, text[:3], agree=agree)
+    for (source, target), one, other in zip(text, aligned.forward, aligned.backward, strict=False):
+        assert one.posterior.shape == (1, len(target), len(source))
+        assert other.posterior.shape == (1, len(source), len(target))
+        assert one.posterior.sum(-1).max() <= 1 + 1e-5
+
+
+def test_networks_and_their_mean_are_rows_that_one_asks_for(tmp_path, monkeypatch):
+    def alike(align, text, own):
+        weights = [torch.full((len(target), len(source)), 0.5) for source, target in own]
+        return aligned_words(own, [(one, one.mT) for one in weights]), {}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(classics, "drawn_text", partial(drawn_text, test=4))
+    monkeypatch.setattr(classics, "_measured", alike)
+    names = [row["aligner"] for row in compare(ClassicsConfig(dataset="drawn-order", pairs=4))]
+    assert {"IBM Model 1", "pyro-align"} <= {*names}
+    assert not any("marginal" in name or "cross-fitted" in name for name in names)
+    mean = "mean of pyro-align and marginal in agreement"
+    for rows, message in (
+        ((mean,), "pyro-align and marginal in agreement ahead of it; name them too"),
+        (("pyro-align", mean, "marginal in agreement"), "marginal in agreement ahead of it"),
+        (("nosuch",), "expected some of IBM Model 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            compare(ClassicsConfig(dataset="drawn-order", pairs=4, aligners=rows))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "most"), [("drawn-order", 0.02), ("drawn-jumps", 0.035)])
+def test_probabilities_of_links_that_the_text_tells_are_right(name, most):
+    train, test = drawn_text(name, 20000)
+    own = word_pairs(test)
+    aligned = pyro_align([*word_pairs(train), *own], own)
+    links = link_all(aligned.weights("posterior"), "geometric, mbr", test.gold).links
+    assert calibration_error(linked_words(aligned, links, test.gold), "mean") < most

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.datasets.text import parallel
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from experiments.harness.folder import saved_options
 from experiments.harness.options import StudyOptions
 from experiments.nmt.calibration import statements
@@ -47,7 +47,7 @@ def test_the_comparison(study, tmp_path, capsys):
     assert [row["scheme"] for row in ranks.rows] == [*rows]
     assert ranks.rows[0]["by attention"] == "-"  # of soft attention there is no such doubt
     out = tmp_path / "out"
-    page = (out / "report.html").read_text()
+    page = (out / "alignments.html").read_text()
     view = json.loads(re.search('id="viewer-0">(.*?)</script>', page)[1])
     assert [panel["group"] for panel in view["panels"] if panel["name"] == "posterior"] == [*rows]
     # every scheme goes on from soft attention, at half the learning rate

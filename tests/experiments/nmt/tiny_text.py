@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from experiments.harness.cli import run_commands
 from experiments.nmt.config import COMMANDS
 from experiments.nmt.train import TranslationTask

@@ -1,25 +1,18 @@
 """Pretraining, fine-tuning and their table, end to end on tiny sizes; resuming and bad input."""
 
-import json
 import math
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from torch.nn.functional import nll_loss
 
 from experiments.datasets.text import masked_text, parallel
-from experiments.datasets.text.toy_translation import toy_translation
+from experiments.datasets.text.parallel import toy_translation
 from experiments.files import UserError
-from experiments.harness.folder import read_metrics
-from experiments.harness.options import StudyOptions
-from experiments.pretrain.config import FinetuneConfig, PretrainConfig
-from experiments.pretrain.studies import table
-from experiments.pretrain.train import PretrainTask, SST2Task, hidden_batches, key_masses, token_scores
-from experiments.report.report import read_results
+from experiments.pretrain.config import PretrainConfig
+from experiments.pretrain.train import PretrainTask, build_classifier, hidden_batches, key_masses, token_scores
 from experiments.run import load_trained, run
 from pyro_attention import predict
-from tests.experiments.pretrain.tiny_reviews import write_reviews
 
 TASK = PretrainTask()
 TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8, "max_epochs": 1, "num_samples": 2}
@@ -51,8 +44,6 @@ def test_pretraining(pretrained):
     config, metrics = pretrained
     assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["updates"] == 3
-    saved = json.loads((config.out / "metrics.json").read_text())
-    assert saved["definitions"] == TASK.definitions(metrics)
     assert sum(name.startswith("hybrid_layers.") for name in metrics) == (4 if config.normalizer == "hybrid" else 0)
     trained = load_trained(TASK, config)
     assert token_scores(trained)["test_ppl"] == pytest.approx(metrics["test_ppl"], rel=1e-5)
@@ -84,13 +75,11 @@ def test_key_masses(pretrained):
 
 
 @pytest.mark.parametrize("pretrained", [("hybrid", "weibull")], indirect=True)
-def test_finetuning_begins_with_the_pretrained_encoder(pretrained, tmp_path):
-    start, data = pretrained[0].out, write_reviews(tmp_path / "data")
-    expected, changes = load_trained(TASK, pretrained[0]).model.encoder.state_dict(), {}
+def test_finetuning_begins_with_the_pretrained_encoder(pretrained):
+    start, changes = load_trained(TASK, replace(pretrained[0], finetune_epochs=1)), {}
+    expected = start.model.encoder.state_dict()
     for scratch in (False, True):
-        config = FinetuneConfig(run=start, data_root=data, scratch=scratch, out=tmp_path / str(scratch))
-        task = SST2Task()
-        state = task.build(config, task.load(config), config.out).model.encoder.state_dict()
+        state = build_classifier(start, scratch=scratch).model.encoder.state_dict()
         changes[scratch] = max((state[name] - value).abs().max().item() for name, value in expected.items())
     assert changes[False] == 0
     assert changes[True] > 1e-3  # the seed is the same, so this is what pretraining has changed
@@ -100,31 +89,3 @@ def test_bad_input(tmp_path):
     with pytest.raises(UserError, match="SST-2"):  # found before the pretraining
         run(TASK, tiny_config(tmp_path / "sst2", finetune_epochs=1, data_root=tmp_path))
     assert not (tmp_path / "sst2").exists()
-
-
-def test_table(tmp_path: Path) -> None:
-    data, results = write_reviews(tmp_path / "data"), tmp_path / "results"
-    changes: dict[str, Any] = TINY | {"dataset": "toy", "finetune_epochs": 1}
-    options = StudyOptions(
-        name="pretraining-english", rows=("softmax, soft", "hybrid, soft"), seeds=1, workers=1, progress=False,
-        changes=changes, out=tmp_path / "out", data_root=data, results=results,
-    )  # fmt: skip
-    means = table(options)
-    report, source = read_results(next(results.glob("*.json")))
-    assert source.command.startswith("python -m experiments.pretrain table pretraining-english --seeds 1 --rows")
-    first, second = report.parts[0].rows
-    assert (first["compared with"], second["compared with"]) == ("", "softmax, soft")
-    metrics = {"perplexity": ("test_ppl", 1), "SST-2 %": ("sst2_accuracy", 100)}
-    for column, (metric, factor) in metrics.items():
-        expected = [factor * means[f"{row}, soft/{metric}"] for row in ("softmax", "hybrid")]
-        assert [first[column].mean, second[column].mean] == pytest.approx(expected)
-        assert second[f"{column}: difference"].mean == pytest.approx(expected[1] - expected[0])
-    # the fine-tunings are those of the command
-    start = tmp_path / "out" / "runs" / "hybrid-soft-0"
-    config = FinetuneConfig(
-        run=start, scratch=True, seed=0, max_epochs=1, num_samples=2, data_root=data, progress=False, out=tmp_path / "a"
-    )
-    found = run(SST2Task(), config)
-    assert found["test_accuracy"] == pytest.approx((read_metrics(start) or {})["scratch_accuracy"])
-    hybrid = [row["attention"] for part in report.parts if part.title == "Hybrid attention" for row in part.rows]
-    assert hybrid == ["hybrid, soft"]

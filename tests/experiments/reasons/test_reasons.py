@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from experiments.reasons import edges, graphs
+from experiments.reasons import edges
 from experiments.reasons.bags import SIZES, Linear, Pooling, make_bags, train
 from experiments.reasons.report import reason_scores
 from pyro_attention import AlignmentPrior, Marginal, exact_alignments
@@ -67,11 +67,11 @@ def test_an_empty_bag_has_no_reason_and_a_bag_of_one_a_certain_one():
 
 
 def test_scores_of_edges_are_those_of_test_nodes_with_real_and_added_ones():
-    (data, real), (again, _) = graphs.houses(0), graphs.houses(0)
+    (data, real), (again, _) = edges.houses(0), edges.houses(0)
     assert torch.equal(data.edge_index, again.edge_index)
     assert real.sum() == 60 * 12
     everything = torch.cat([real, torch.zeros(data.edge_index.size(1) - len(real), dtype=torch.bool)]).float() + 0.1
-    found = graphs.scores(data, real, (everything, 0.5), (everything, 0.5))
+    found = edges.scores(data, real, (everything, 0.5), (everything, 0.5))
     assert found == {"top_1": 1.0, "auroc": pytest.approx(1.0, abs=0.01), "accuracy": 0.5, "agreement": 1.0}
-    found = graphs.scores(data, real, (everything, 0.5), (1.2 - everything, 0.5))
+    found = edges.scores(data, real, (everything, 0.5), (1.2 - everything, 0.5))
     assert found["agreement"] == 0.0

@@ -1,16 +1,13 @@
-"""Statistics, columns and reports: numbers by hand and SciPy, the terminal, the page, report.html and the results."""
+"""Statistics, columns and reports: numbers by hand and SciPy, the terminal, the page, report.md and the results."""
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.report.classification import score
 from experiments.report.figures import save
 from experiments.report.pages import PAGE, Finding, findings, page_of
 from experiments.report.report import (
@@ -19,7 +16,6 @@ from experiments.report.report import (
     Source,
     as_table,
     markdown_table,
-    narrow,
     read_results,
     results_in,
     write_results,
@@ -33,7 +29,6 @@ from experiments.report.statistics import (
     summarize,
     summary_rows,
 )
-from pyro_attention.viewer import AlignmentView
 
 # statistics
 
@@ -77,23 +72,6 @@ def test_identical_differences(values, baseline, expected):
     assert shown == pytest.approx(expected, nan_ok=True, rel=0, abs=0)
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "labels", "accuracy", "nll", "ece", "brier"),
-    [
-        (torch.eye(3), [0, 1, 2], 1.0, 0.0, 0.0, 0.0),  # certain and right
-        (torch.eye(2), [1, 0], 0.0, -math.log(1e-12), 1.0, 2.0),  # certain and wrong
-        (  # 80 % sure and right in 60 %
-            torch.tensor([[0.8, 0.2]]).expand(10, 2), [0] * 6 + [1] * 4, 0.6,
-            -0.6 * math.log(0.8) - 0.4 * math.log(0.2), 0.2, 0.6 * 2 * 0.2**2 + 0.4 * 2 * 0.8**2,
-        ),
-    ],
-)  # fmt: skip
-def test_scores_of_known_predictions(probabilities, labels, accuracy, nll, ece, brier):
-    scores = score(probabilities, torch.tensor(labels))
-    expected = {"accuracy": accuracy, "nll": nll, "ece": ece, "brier": brier}
-    assert scores == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
 # columns
 
 SEEDS = [{"accuracy": 0.5, "size": 7.0}, {"accuracy": 0.75, "size": 7.0}]
@@ -131,11 +109,6 @@ def test_tables():
         "row   accuracy %   loss", "a    62.5 ± 17.7      -", "b              -  1.000",
     ]  # fmt: skip
     assert markdown_table([{"b": 1, "a": "x"}, {"a": "y", "b": 2}]).splitlines()[2:] == ["| 1 | x |", "| 2 | y |"]
-    wide = [{"row": "a", "first column": 1, "second column": 2, "third": 3}]
-    assert narrow(wide, 1) == [wide]
-    assert [list(table[0]) for table in narrow(wide, 1, most=24)] == [
-        ["row", "first column", "second column"], ["row", "third"],
-    ]  # fmt: skip
 
 
 # reports
@@ -146,27 +119,24 @@ SOURCE = Source("python -m a.script", "seeds 0 to 1", "here", {"torch": "2.0"})
 def test_one_report_in_three_places(tmp_path, capsys):
     out = tmp_path / "out"
     out.mkdir()
-    (out / "config.yaml").write_text("seed: 1 < 2")
     shown = save(Figure(figsize=(1, 1)), tmp_path / "pictures" / "shown.png")
     kept = save(Figure(figsize=(1, 1)), out / "figures" / "kept.png")
     runs = {"soft": [{"loss": 2.0}, {"loss": 2.5}], "<hard>": [{"loss": 1.0}, {"loss": 1.5}], "none": [{}, {}]}
     loss = Column("loss", "loss", 2, better="lower")
-    view = AlignmentView(source=["das"], target=["<b>"], posterior=torch.ones(1, 1))
     parts = [
         Part(text="First.\n\nThen & there.", rows=summary_rows("row", runs, [loss])),
         Part(picture=shown, caption="what is shown"),
         Part("Kept", "about it", picture=kept, published=False),
         Part("Claims", lines="holds: 1 < 2"),
-        Part("Looks", views=[view], published=False),
         Part("Details", rows=[{"b": "x", "c": "y"}], terminal=False),
     ]
     report = Report("A < B", "a-b", parts, summary="<hard> is best.")
     report.write(out, SOURCE)
-    printed, html = capsys.readouterr().out, (out / "report.html").read_text()
+    printed, page = capsys.readouterr().out, (out / "report.md").read_text()
     table = ["row            loss", "soft    2.25 ± 0.35", "<hard>  1.25 ± 0.35", "none              -"]
     assert printed.splitlines() == [
         "", *table, "", "First.", "", "Then & there.", "", "Claims:", "holds: 1 < 2", "", "<hard> is best.", "",
-        str(shown), str(kept), "", str(out / "report.html"),
+        str(shown), str(kept), "", str(out / "report.md"),
     ]  # fmt: skip
     found, _ = read_results(write_results(tmp_path, report, SOURCE))
     rows = "| row | loss |\n|---|---|\n| soft | 2.25 ± 0.35 |\n| &lt;hard> | 1.25 ± 0.35 |\n| none | - |"
@@ -175,14 +145,9 @@ def test_one_report_in_three_places(tmp_path, capsys):
         rows, "![what is shown](there/shown.png)", "## Claims", "```text\nholds: 1 < 2\n```", "## Details",
         "| b | c |\n|---|---|\n| x | y |",
     ]  # fmt: skip
-    assert '<p class="lead">&lt;hard&gt; is best.</p>' in html
-    assert '<th scope="row">&lt;hard&gt;</th><td>1.25 ± 0.35</td>' in html
-    # how it was made stands at the end, and the table ahead of its legend
-    assert html.index("<table") < html.index("Then &amp; there") < html.index("How this was made")
-    assert html.count("data:image/png;base64,") == 2
-    assert "<pre>seed: 1 &lt; 2</pre>" in html
-    assert 'id="viewer-0"' in html
-    assert "<b>" not in html
+    # the page in the folder has what is not published, too
+    assert "## Kept\n\nabout it\n\n![Kept](" in page
+    assert page.startswith("# A < B\n\n`python -m a.script`")
 
 
 def test_numbers_are_the_same_after_they_were_published(tmp_path):
@@ -203,12 +168,7 @@ def test_numbers_are_the_same_after_they_were_published(tmp_path):
 SENTENCE = """A <script>canary()</script> & <img src=x onerror="canary()"> </pre></title><!-- end a --> | sat"""
 
 
-def test_markup_in_a_report_and_its_tables_shows_as_text(tmp_path):
-    picture = save(Figure(figsize=(1, 1)), tmp_path / "a.png")
-    parts = [Part(SENTENCE, SENTENCE, [{SENTENCE: SENTENCE}], picture=picture, caption=SENTENCE), Part(lines=SENTENCE)]
-    report = Report(SENTENCE, "a", parts).html(Source(SENTENCE, "", "", {}), configuration=SENTENCE).decode()
-    assert not re.search("<script>canary|<img src=x|</pre></title|<!-- end", report)
-    assert report.count("&lt;script&gt;canary") == 11
+def test_markup_in_a_table_shows_as_text():
     for line in markdown_table([{SENTENCE: SENTENCE, "two\nlines": "a\nb"}]).split("\n"):
         assert "<" not in line
         assert line.replace(r"\|", "").count("|") == 3

@@ -32,15 +32,8 @@ def test_the_table_of_mcan(tmp_path):
     rows = ("soft", "WC", "question only")
     means, report, source = table(tmp_path, "vqa-digits", rows=rows)
     assert source.command.startswith("python -m experiments.vqa table vqa-digits --seeds 2 --rows")
-    main, claims, *blocks = report.parts
+    main, claims, *_ = report.parts
     assert [row["row"] for row in main.rows] == [*rows]
-    for head, metric, factor in (
-        ("accuracy %, noise .5", "test_accuracy/mean/noise_0.5", 100),
-        ("NLL, clean", "test_nll/mean", 1),
-    ):
-        assert main.rows[1][head].mean == pytest.approx(factor * means[f"WC/{metric}"])
-        difference = factor * (means[f"WC/{metric}"] - means[f"soft/{metric}"])
-        assert main.rows[1][f"{head}: difference"].mean == pytest.approx(difference, abs=1e-9)
     # noise on the regions is in units of their spread, and blank ones have none
     for row, same in (("soft", False), ("question only", True)):
         clean, noisy = (means[f"{row}/test_nll/mean{end}"] for end in NOISE.values())
@@ -50,13 +43,6 @@ def test_the_table_of_mcan(tmp_path):
     certain = fmean(one["test_pavpu_05/both"] for one in found["WC"])
     certain -= fmean(one["test_pavpu_05/mc_dropout"] for one in found["soft"])
     assert claims.rows[1]["number"].mean == pytest.approx(100 * certain)
-    tables = {part.title: part.rows for part in blocks}
-    (guess,) = {row["majority"].mean for row in tables["Accuracy % by kind of question"]}
-    assert guess == pytest.approx(100 * means["soft/majority_accuracy"])
-    for noise, end in NOISE.items():
-        (weibull,) = tables[f"Samples of the attention alone; {noise}"]
-        assert weibull["NLL"].mean == pytest.approx(means[f"WC/test_nll/attention{end}"])
-        assert [row["row"] for row in tables[f"Samples of attention and dropout; {noise}"]] == ["WC"]
 
 
 def verdicts(name, runs):

@@ -113,7 +113,7 @@ def test_certainty_and_temperature(weibull_run):
 def test_the_mass_on_relevant_cells(weibull_run):
     metrics, (trained, questions) = read_metrics(weibull_run), load_trained(weibull_run)
     data, shares = questions["test"], []
-    for batch in trained.answered(data).batches(trained.device, size=1):
+    for batch in trained.answered(data).batches(trained.device, sentences=1):
         weights = looked_at(trained, batch)[0, 0]
         shares.append(sum(weights[cell].item() for cell in range(9) if data.relevant[batch.places[0], cell]))
     assert metrics["relevant_mass"] == pytest.approx(sum(shares) / len(data), rel=1e-4)

@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.datasets.text.batches import BucketSampler, EncodedText, batch_loader
-from experiments.datasets.text.toy_translation import toy_translation
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD, train_tokenizer
+from experiments.datasets.text.batches import BEGIN, END, PAD, BucketSampler, EncodedText, batch_loader, train_tokenizer
+from experiments.datasets.text.parallel import toy_translation
 from experiments.harness.callbacks import SamplerEpoch
 
 TOY = toy_translation(train=200, val=1, test=1)["train"]

@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.datasets.text.batches import batch_loader, padded
+from experiments.datasets.text.batches import BEGIN, END, PAD, SPECIAL, padded, train_tokenizer
 from experiments.datasets.text.masked_text import (
     MASK,
-    EpochSampler,
     MaskedText,
     encode_sentences,
     hide_tokens,
     load_english,
 )
-from experiments.datasets.text.vocabulary import BEGIN, END, PAD, SPECIAL, train_tokenizer
 from tests.experiments.datasets.tiny_files import write
 
 SIZE = 300
@@ -64,14 +62,15 @@ def test_masks_depend_on_seed_epoch_and_places(rows, seed, epoch):
 
 
 def test_epochs(rows):
-    loader = batch_loader(MaskedText(rows, vocabulary_size=SIZE), sampler := EpochSampler(rows, sentences=16))
+    loader = MaskedText(rows, vocabulary_size=SIZE).loader(sentences=16)
+    sampler = loader.sampler
     first, again = list(loader), list(loader)
     assert len(first) == len(sampler) == 13
     assert all(a.tokens.equal(b.tokens) for a, b in zip(first, again, strict=True))
     sampler.set_epoch(1)
     assert sum(len(batch.tokens) for batch in loader) == len(rows)
     assert [places for _, places in sampler] != sampler.batches(0)
-    fixed = EpochSampler(rows, sentences=16, shuffle=False)  # what validates stays the same
+    fixed = loader.dataset.loader(sentences=16, shuffle=False).sampler  # what validates stays the same
     before = list(fixed)
     fixed.set_epoch(3)
     assert list(fixed) == before

@@ -1,0 +1,55 @@
+"""Attentive neural processes: values at target points, by attention to the points of a context."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import Normal
+from torch import Tensor, nn
+
+from pyro_attention import LatentAttention
+from pyro_attention.families.base import Prior
+
+WIDTH, HEADS = 64, 8
+
+
+def mlp(width: int, out: int = WIDTH) -> nn.Sequential:
+    """One hidden layer."""
+    return nn.Sequential(nn.Linear(width, WIDTH), nn.ReLU(), nn.Linear(WIDTH, out))
+
+
+class NeuralProcess(nn.Module):
+    """Attentive neural process (Kim et al. 2019), deterministic path; it returns the log likelihood of every target."""
+
+    def __init__(self, scores: str, prior: Prior) -> None:
+        super().__init__()
+        self.scores, self.attention = scores, LatentAttention("context", prior)
+        self.place, self.pair, self.decoder = mlp(1), mlp(2), mlp(2 * WIDTH, 2)
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.log_bandwidth = nn.Parameter(torch.linspace(math.log(0.05), math.log(0.5), HEADS).view(HEADS, 1, 1))
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor, target: Tensor) -> Tensor:
+        places, pairs = (self.place(points.unsqueeze(-1)) for points in (x, z)), self.pair(torch.stack([x, y], -1))
+        contexts, targets = places
+        q, k, v = (
+            layer(inputs).unflatten(-1, (HEADS, -1)).transpose(-3, -2)
+            for layer, inputs in ((self.query, targets), (self.key, contexts), (self.value, pairs))
+        )
+        if self.scores == "distance":
+            distance = (z.unsqueeze(-1) - x.unsqueeze(-2)).unsqueeze(-3)
+            scores = -(distance / self.log_bandwidth.exp()).square() / 2
+        else:
+            scores = q @ k.mT / math.sqrt(q.size(-1))
+        if self.scores == "heads":
+            scores = scores.log_softmax(-3)
+        with pyro.plate("functions", len(y), dim=-1):
+            context = self.attention(scores, v, keys=k, queries=q).context.transpose(-3, -2).flatten(-2)
+            read = self.out(context)
+            mean, width = self.decoder(torch.cat([read, targets.expand_as(read)], -1)).unbind(-1)
+            likelihood: Any = Normal(mean, 0.1 + 0.9 * nn.functional.softplus(width))
+            pyro.sample("y", likelihood.to_event(1), obs=target)
+        found: Tensor = likelihood.log_prob(target)
+        return found
