@@ -12,6 +12,7 @@ from experiments.captioning.evaluation import batches, map_scores, pointing
 from experiments.captioning.train import CaptioningTask, load_images, load_trained, read_config, view_caption
 from experiments.datasets.images import image_features
 from experiments.datasets.images.captions import ImageFile
+from experiments.datasets.images.digit_scenes import word_cells
 from experiments.datasets.images.image_features import encode
 from experiments.datasets.images.region_captions import (
     EncodedCaptions,
@@ -98,7 +99,7 @@ def test_pointing_of_known_weights(wrong, monkeypatch, finished):
     captions = [texts[0] for texts in data.captions]
     absent = next(name for name in ("one", "two", "three", "four") if name not in captions[0])
     captions[0] = f"a {absent}"  # a digit that is not there counts as missed
-    cells = [data.scenes.word_cells(image, caption) for image, caption in enumerate(captions)]
+    cells = [word_cells(data.digits[image], caption) for image, caption in enumerate(captions)]
     assert cells[0] == [-1, -1]
 
     def align(trained, batch, *, num_samples):
@@ -124,7 +125,7 @@ def test_mass_on_the_class_of_a_noun(tmp_path):
     """A photograph of 1 x 3 cells: a dog in the first, a person in half of the second."""
     captions, files = ["a dog runs", "two red cars and a man"], [ImageFile(tmp_path / "a.jpg")]
     vocabulary = train_tokenizer(captions, size=300)
-    data = RegionCaptions(torch.zeros(1, 3, 2), [captions], (1, 3), torch.zeros(1, 3, 4, 4), "t", "none", files=files)
+    data = RegionCaptions(torch.zeros(1, 3, 2), [captions], (1, 3), torch.zeros(1, 3, 4, 4), "t", files=files)
     points = np.zeros((1, 2, 61), int)
     points[:, :, :20], points[:, 0, 20:40] = 1, 2
     maps = SegmentationMaps(["a.jpg"], ["background", "dog", "person"], points)

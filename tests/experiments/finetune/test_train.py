@@ -95,7 +95,7 @@ def test_the_kl_of_long_texts_does_not_drown_their_labels(finished):
     for length in (8, 32):
         module = task.network(replace(config, kl_weight=0.01, kl_warmup=0.0), lengths=[length] * 4).module
         inputs = {"input_ids": torch.randint(5, 20, (4, length)), "attention_mask": torch.ones(4, length).long()}
-        module.objective(*module.arguments(PairBatch(inputs, torch.tensor([0, 1, 1, 0]))))
+        module.objective(*module.arguments(PairBatch(inputs, torch.tensor([0, 1, 1, 0]), torch.arange(4))))
         kl = sum(module.objective.elbo.kl_record.values())
         parts.append(float(module.objective.elbo.current_kl_weight() * kl / 4))
         assert parts[-1] == pytest.approx(0.01 * float(kl) / (4 * 2 * 2 * length**2))  # two layers of two heads

@@ -46,7 +46,7 @@ def finished(tmp_path: Path) -> Path:
     """The folder of a run."""
     folder = tmp_path / "run"
     exclusive(open_run)(folder, Options())
-    write_metrics(folder, {"a": 1.0}, {"a": "one"})
+    write_metrics(folder, {"a": 1.0})
     for name in ("history.csv", "report.md", "checkpoints/last.ckpt", "figures/ours.png"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("ours")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.datasets.images.captions import ImageFile, caption_words, load_captions
-from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, digit_scenes
+from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, digit_scenes, word_cells
 from experiments.datasets.images.region_captions import SegmentationMaps, read_maps
 from tests.experiments.datasets.tiny_files import packed_photographs, photograph, write
 
@@ -164,11 +164,11 @@ def test_references_are_the_true_captions_and_words_have_cells(split):
             }
             sayable = {text for text in sayable if named[text] == sorted(named[text], reverse=True)}
         assert sorted(captions) == sorted(sayable)
-        words, cells = captions[0].split(), scenes.word_cells(scene, captions[0])
+        words, cells = captions[0].split(), word_cells(scenes.digits[scene], captions[0])
         for word, cell in zip(words, cells, strict=True):
             assert cell == NO_CELL if word not in DIGIT_NAMES else DIGIT_NAMES[digits[cell]] == word
     absent = next(name for digit, name in enumerate(DIGIT_NAMES) if digit not in scenes.digits[0])
-    assert scenes.word_cells(0, f"a {absent} and banana") == [NO_CELL] * 4
+    assert word_cells(scenes.digits[0], f"a {absent} and banana") == [NO_CELL] * 4
 
 
 def test_regions_are_pixels_and_position():
@@ -180,7 +180,7 @@ def test_regions_are_pixels_and_position():
     assert columns.argmax(-1)[0].tolist() == [0, 1, 2] * 3
     for cell in range(9):
         row, column = divmod(cell, 3)
-        part = scenes.canvases[:, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
+        part = scenes.pictures[:, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
         assert torch.equal(part.flatten(1), scenes.regions[:, cell, :64])
 
 

@@ -131,7 +131,7 @@ GOOD = {"id": 1, "text": "A b .", "summaries": ["a"]}
 
 def test_headlines(tmp_path):
     found = read_headlines(write_entries(tmp_path / "own.jsonl", [GOOD, GOOD | {"summaries": ["X 12", "<unk> Y"]}]))
-    assert (found.texts, found.headlines, found.name) == (["a b ."] * 2, [("a",), ("x ##", "unk y")], "own.jsonl")
+    assert (found.texts, found.headlines) == (["a b ."] * 2, [("a",), ("x ##", "unk y")])
 
 
 def test_held_out_texts_are_not_trained_on(tmp_path):
