@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_attention._checks import in_transform
 from pyro_attention.ops.noise import uniform
 
-__all__ = ["digamma_exp", "lgamma_and_exp", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
+__all__ = ["digamma1p", "digamma_exp", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
 
 
 # Per dtype: the step s from a to y = a + s; of the recurrence by pairs, 1/(a+i) + 1/(a+s-i) = (2a+s) / (a y + i(s-i)),
@@ -25,7 +25,7 @@ _DIGAMMA: dict[torch.dtype, _Series] = {
 }
 
 
-def _digamma1p(a: Tensor) -> Tensor:
+def digamma1p(a: Tensor) -> Tensor:
     """Digamma of 1 + a for a >= 0: a few steps of its recurrence, then the asymptotic series.
 
     A few vectorised passes, in place; torch's digamma runs element by element on a CPU and costs several times as
@@ -48,21 +48,21 @@ def _digamma1p(a: Tensor) -> Tensor:
 
 class _LGammaExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        a = x.exp()
-        ctx.save_for_backward(a)
-        return (1 + a).lgamma_().sub_(x), a
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.exp().add_(1).lgamma_().sub_(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_exp: Tensor) -> Tensor:
-        (a,) = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        a = x.exp()
         if torch.is_grad_enabled():  # for a second derivative
-            gradient: Tensor = (torch.digamma(1 + a) * grad + grad_exp) * a - grad
+            gradient: Tensor = torch.digamma(1 + a) * grad * a - grad
             return gradient
-        return _digamma1p(a).mul_(grad).add_(grad_exp).mul_(a).sub_(grad)
+        return digamma1p(a).mul_(a).sub_(1).mul_(grad)
 
 
-_lgamma_exp: Callable[..., tuple[Tensor, Tensor]] = _LGammaExp.apply
+_lgamma_exp: Callable[..., Tensor] = _LGammaExp.apply
 
 
 def lgamma_exp(x: Tensor) -> Tensor:
@@ -74,19 +74,8 @@ def lgamma_exp(x: Tensor) -> Tensor:
 
     Source: Abramowitz and Stegun, 6.3.5 and 6.3.18, for the gradient.
     """
-    return lgamma_and_exp(x)[0]
-
-
-def lgamma_and_exp(x: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`lgamma_exp` and the exponential itself, which it needs anyway.
-
-    Example:
-        >>> [value.item() for value in lgamma_and_exp(torch.tensor(0.0))]
-        [0.0, 1.0]
-    """
     if in_transform(x):  # which wants another kind of function
-        a = x.exp()
-        return torch.lgamma(1 + a) - x, a
+        return torch.lgamma(1 + x.exp()) - x
     return _lgamma_exp(x)
 
 
