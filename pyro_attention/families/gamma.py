@@ -15,7 +15,7 @@ from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.layout import Layout
-from pyro_attention.ops.special import digamma1p, digamma_exp, lgamma_exp, log_standard_gamma, trigamma_exp
+from pyro_attention.ops.special import digamma1p, digamma_exp, lgamma1p, lgamma_exp, log_standard_gamma, trigamma_exp
 
 __all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
 
@@ -103,21 +103,19 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, log_mean: Tensor, *inputs: Any) -> Tensor:
         x, log_rate, offset, kept, event_dim = inputs
         dims = tuple(range(-event_dim, 0))
-        alike = [dim for dim in dims if _is_one(x, dim)]
+        alike = [dim for dim in dims if _is_one(x, dim)]  # where entries share a parameter
         counted = log_mean if kept is None else log_mean * kept  # which is finite: the exponential shall be, too
-        expected = (counted + log_rate).exp_()
-        times: Any = 1 if kept is None else kept  # how often each parameter counts
+        expected, total, times = (counted + log_rate).exp_(), log_mean + offset, 1
         if kept is not None:
             expected.mul_(kept)
+            total.mul_(kept)
             varying = [dim for dim in alike if not _is_one(kept, dim)]
             times = (kept.sum(varying, keepdim=True) if varying else kept).to(log_mean)
+        # how often each parameter counts
         times = times * math.prod(log_mean.size(dim) for dim in alike if kept is None or _is_one(kept, dim))
-        ctx.each = any(not _is_one(offset, dim) for dim in alike)  # an offset for each entry
-        total = counted + offset * (1 if kept is None else kept) if ctx.each else counted
         total = total.sum(alike, keepdim=True) if alike else total
-        total = total if ctx.each else total + offset * times
         a = x.exp()
-        log_gamma = (1 + a).lgamma_().sub_(x)
+        log_gamma = lgamma1p(a).sub_(x)
         ctx.save_for_backward(log_mean, *inputs[:4], expected, total, a)
         ctx.times, ctx.event_dim = times, event_dim
         return expected.sum(dims) + torch.addcmul(log_gamma * times, total, a, value=-1).sum(dims)
@@ -142,7 +140,7 @@ class _CrossEntropy(torch.autograd.Function):
         if needed[2]:
             by_rate = (expected * grad).sum_to_size(inputs[2].shape)
         if needed[3]:
-            counts = (1 if kept is None else kept) * torch.ones_like(expected) if ctx.each else times
+            counts = torch.ones_like(expected) if kept is None else kept.expand(expected.shape)
             by_offset = -(a * grad * counts).sum_to_size(inputs[3].shape)
         return by_mean, by_x, by_rate, by_offset, None, None
 

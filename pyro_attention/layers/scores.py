@@ -112,10 +112,10 @@ class GraphAdditive(nn.Module):
     def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
         """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
         if sources is targets:
-            terms = _head_products(sources, self.att_src, self.att_dst).chunk(2, -1)
+            source_term, target_term = _head_products(sources, self.att_src, self.att_dst).chunk(2, -1)
         else:
-            terms = _head_products(sources, self.att_src), _head_products(targets, self.att_dst)
-        scores = graph.add_ends(*terms)
+            source_term, target_term = _head_products(sources, self.att_src), _head_products(targets, self.att_dst)
+        scores = graph.sources.spread(source_term) + graph.targets.spread(target_term)
         if edges is not None and self.att_edge is not None:
             scores = scores + _head_products(edges, self.att_edge)
         return nn.functional.leaky_relu(scores, self.negative_slope, inplace=self.negative_slope >= 0)
@@ -152,7 +152,7 @@ class GraphAdditiveV2(nn.Module):
 
     def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
         """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
-        hidden = graph.add_ends(sources.flatten(-2), targets.flatten(-2))
+        hidden = graph.sources.spread(sources.flatten(-2)) + graph.targets.spread(targets.flatten(-2))
         if edges is not None:
             hidden = hidden + edges.flatten(-2)
         hidden = nn.functional.leaky_relu(hidden, self.negative_slope, inplace=self.negative_slope >= 0)

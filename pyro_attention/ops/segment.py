@@ -52,9 +52,6 @@ class Segments:
         object.__setattr__(self, "order", self.index.argsort(stable=True))
         object.__setattr__(self, "offsets", pad(offsets, (1, 0)))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Segments, (self.index, self.count)  # copies prepare anew: a sparse matrix cannot be copied
-
     def to(self, device: torch.device | str) -> Segments:
         """Copy on another device."""
         return Segments(self.index.to(device), self.count)
@@ -156,7 +153,7 @@ class _HeadPattern:
 
 def narrow(scores: Tensor) -> bool:
     """Whether one bound serves all segments: exp(-40) is far from underflow. Nobody looks elsewhere than on a CPU."""
-    if not scores.is_cpu or not scores.numel():
+    if in_transform(scores) or not scores.is_cpu or not scores.numel():
         return False
     low, high = torch.aminmax(scores)
     return bool(high - low < 40)
@@ -240,41 +237,6 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _spread(grad, ctx.segments), None
-
-
-class _Add(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, of_sources: Tensor, of_targets: Tensor, sources: Segments, targets: Segments) -> Tensor:
-        ctx.segments = sources, targets
-        return sources.gather(of_sources).add_(targets.gather(of_targets))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        sources, targets = ctx.segments
-        return _sum(grad, sources), _sum(grad, targets), None, None
-
-
-class _NeighborLogSoftmax(torch.autograd.Function):
-    """Log softmax of what the source of each edge has; exponentials and logarithms are those of nodes."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, sources: Segments, targets: Segments) -> Tensor:
-        shifted = values - values.max()
-        exponentials = shifted.exp()
-        totals = targets.total(sources.gather(exponentials)).clamp_(min=torch.finfo(values.dtype).tiny)
-        log_weights = sources.gather(shifted).sub_(targets.gather(totals.log()))
-        ctx.save_for_backward(exponentials, totals, log_weights)
-        ctx.segments = sources, targets
-        return log_weights
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        exponentials, totals, log_weights = ctx.saved_tensors
-        sources, targets = ctx.segments
-        if torch.is_grad_enabled():  # the result can be differentiated again, the exponentials cannot
-            return _sum(grad - log_weights.exp() * _spread(_sum(grad, targets), targets), sources), None, None
-        share = targets.gather(targets.total(grad).div_(totals))
-        return sources.total(grad).addcmul_(exponentials, sources.total(share), value=-1), None, None
 
 
 class _SegmentSoftmax(torch.autograd.Function):
@@ -378,8 +340,6 @@ class _HeadProduct(torch.autograd.Function):
 # torch leaves `apply` untyped in some releases
 _spread: Callable[..., Tensor] = _Spread.apply
 _sum: Callable[..., Tensor] = _Sum.apply
-segment_add: Callable[..., Tensor] = _Add.apply
-segment_neighbor_log_softmax: Callable[..., Tensor] = _NeighborLogSoftmax.apply
 _segment_softmax: Callable[..., Tensor] = _SegmentSoftmax.apply
 _segment_log_softmax: Callable[..., Tensor] = _SegmentLogSoftmax.apply
 _segment_aggregate: Callable[..., Tensor] = _SegmentAggregate.apply

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_attention._checks import in_transform
 from pyro_attention.ops.noise import uniform
 
-__all__ = ["digamma1p", "digamma_exp", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
+__all__ = ["digamma1p", "digamma_exp", "lgamma1p", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
 
 
 # Per dtype: the step s from a to y = a + s; of the recurrence by pairs, 1/(a+i) + 1/(a+s-i) = (2a+s) / (a y + i(s-i)),
@@ -20,18 +20,48 @@ __all__ = ["digamma1p", "digamma_exp", "lgamma_exp", "log_standard_gamma", "trig
 # power first.
 _Series = tuple[int, int, tuple[tuple[float, int], ...], tuple[float, ...]]
 _DIGAMMA: dict[torch.dtype, _Series] = {
-    torch.float32: (4, 3, ((0.5, 4),), (1 / 252, -1 / 120, 1 / 12)),
-    torch.float64: (7, 6, ((1.0, 10), (1.0, 12)), (-691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)),
+    torch.float32: (4, 3, ((0.5, 4),), (1 / 252, -1 / 120, 1 / 12, 0)),
+    torch.float64: (7, 6, ((1.0, 10), (1.0, 12)), (-691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12, 0)),
 }
 
 
+# Interpolations on [0, 1] at Chebyshev points, the highest power first; they are right to 2e-7 in float32.
+_SMALL_LGAMMA = (
+    -0.00369554304, 0.0228734649, -0.0666785827, 0.127206071, -0.191535834,
+    0.266754308, -0.400135233, 0.822425794, -0.577214442, -6.08537068e-09,
+)  # fmt: skip
+_SMALL_DIGAMMA = (
+    0.0232987802, -0.139917502, 0.388350965, -0.682764914, 0.898133937,
+    -1.00854877, 1.07827779, -1.20175547, 1.64492516, -0.577215621,
+)  # fmt: skip
+
+
+def _is_small(a: Tensor) -> bool:
+    """Whether there are so many that a look is worth it, and all are in [0, 1] but for rounding, as of a softmax."""
+    return a.is_cpu and a.dtype == torch.float32 and a.numel() >= 2**14 and bool(a.max() < 1.01)
+
+
+def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    value = x * coefficients[0]
+    for coefficient in coefficients[1:-1]:
+        value.add_(coefficient).mul_(x)
+    return value.add_(coefficients[-1])
+
+
+def lgamma1p(a: Tensor) -> Tensor:
+    """Logarithm of the Gamma function of 1 + a, for a >= 0; without gradient."""
+    return _polynomial(a, _SMALL_LGAMMA) if _is_small(a) else (1 + a).lgamma_()
+
+
 def digamma1p(a: Tensor) -> Tensor:
-    """Digamma of 1 + a for a >= 0: a few steps of its recurrence, then the asymptotic series.
+    """Digamma of 1 + a for a >= 0: a few steps of its recurrence, then the asymptotic series; without gradient.
 
     A few vectorised passes, in place; torch's digamma runs element by element on a CPU and costs several times as
     much.
     """
-    step, first, pairs, (highest, *coefficients) = _DIGAMMA[a.dtype]
+    if _is_small(a):
+        return _polynomial(a, _SMALL_DIGAMMA)
+    step, first, pairs, coefficients = _DIGAMMA[a.dtype]
     y = a + step
     product = a * y
     recurrence = (product + first).reciprocal_()
@@ -39,10 +69,7 @@ def digamma1p(a: Tensor) -> Tensor:
         recurrence.add_((product + offset).reciprocal_(), alpha=factor)
     recurrence.mul_(a + y)
     reciprocal = y.reciprocal()
-    z = reciprocal.square()
-    series = z * highest
-    for coefficient in coefficients:
-        series.add_(coefficient).mul_(z)
+    series = _polynomial(reciprocal.square(), coefficients)
     return y.log_().sub_(recurrence).sub_(series).sub_(reciprocal, alpha=0.5)
 
 
@@ -50,7 +77,7 @@ class _LGammaExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return x.exp().add_(1).lgamma_().sub_(x)
+        return lgamma1p(x.exp()).sub_(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

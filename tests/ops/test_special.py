@@ -6,8 +6,9 @@ from pyro_attention.ops.special import lgamma_exp
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_value_and_gradient(dtype, tolerance):
-    x = torch.linspace(-60, 12, 400, dtype=dtype).requires_grad_()
+@pytest.mark.parametrize(("largest", "count"), [(12, 400), (0, 2**14)])
+def test_value_and_gradient(dtype, tolerance, largest, count):
+    x = torch.linspace(-60, largest, count, dtype=dtype).requires_grad_()
     value = lgamma_exp(x)
     (gradient,) = torch.autograd.grad(value.sum(), x)
     a = x.detach().double().exp()
