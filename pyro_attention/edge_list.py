@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pyro_attention._checks import check_boolean_mask, check_mask_fits, in_transform
 from pyro_attention.layout import Layout
-from pyro_attention.ops.segment import Segments, narrow, segment_aggregate, segment_log_softmax, segment_softmax
+from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
 __all__ = ["EdgeList", "check_edge_index"]
 
@@ -130,15 +130,6 @@ class EdgeList(Layout):
         index = self.targets.index if self.mask is None else self.targets.index[self.mask.squeeze(-1)]
         without = (torch.bincount(index, minlength=self.targets.count) == 0).nonzero().squeeze(-1)
         return Segments(torch.cat([self.targets.index, without]), self.targets.count) if len(without) else self.targets
-
-    def log_softmax_of_keys(self, values: Tensor) -> Tensor:
-        """Log softmax of per-key values ``[..., H, N]`` over the keys of each node: ``[..., E, H]``; 0 where masked."""
-        if self.mask is not None or not narrow(values):
-            return self.log_softmax(self.spread_keys(values))
-        # exponentials and logarithms are those of nodes, which are fewer than the edges
-        values = (values - values.detach().max()).transpose(-1, -2)
-        total = self.targets.sum(self.sources.spread(values.exp())).clamp(min=torch.finfo(values.dtype).tiny)
-        return self.sources.spread(values) - self.targets.spread(total.log())
 
     def spread_keys(self, values: Tensor) -> Tensor:
         return self.sources.spread(values.transpose(-1, -2))

@@ -126,22 +126,17 @@ class _CrossEntropy(torch.autograd.Function):
         needed, times = ctx.needs_input_grad, ctx.times
         if torch.is_grad_enabled():  # for a second derivative
             wanted = [each for each, need in zip(inputs, needed, strict=False) if need]
-            found = iter(
-                torch.autograd.grad(_plain_cross_entropy(*inputs, kept, ctx.event_dim), wanted, grad, create_graph=True)
-            )
+            value = _plain_cross_entropy(*inputs, kept, ctx.event_dim)
+            found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
             return *(next(found) if need else None for need in needed[:4]), None, None
         grad = grad[(..., *[None] * ctx.event_dim)]
         by_mean = (expected - a).mul_(grad)
         if kept is not None:
             by_mean.mul_(kept)
-        by_x = by_rate = by_offset = None
-        if needed[1]:
-            by_x = (digamma1p(a) * times - total).mul_(a).sub_(times).mul_(grad).sum_to_size(inputs[1].shape)
-        if needed[2]:
-            by_rate = (expected * grad).sum_to_size(inputs[2].shape)
-        if needed[3]:
-            counts = torch.ones_like(expected) if kept is None else kept.expand(expected.shape)
-            by_offset = -(a * grad * counts).sum_to_size(inputs[3].shape)
+        by_x = (digamma1p(a) * times - total).mul_(a).sub_(times).mul_(grad).sum_to_size(inputs[1].shape)
+        by_rate = (expected * grad).sum_to_size(inputs[2].shape) if needed[2] else None
+        counts = a.new_ones(()) if kept is None else kept
+        by_offset = -(a * grad * counts).expand(expected.shape).sum_to_size(inputs[3].shape) if needed[3] else None
         return by_mean, by_x, by_rate, by_offset, None, None
 
 

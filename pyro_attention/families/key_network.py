@@ -73,8 +73,6 @@ class KeyNetwork(nn.Module):
             if not isinstance(layout, EdgeList):
                 raise ValueError(f"all_nodes is meant for graphs, but the layout is {type(layout).__name__}")
             return layout.spread_keys(as_float(potential).log_softmax(-1))
-        if isinstance(layout, EdgeList):
-            return layout.log_softmax_of_keys(as_float(potential))
         return layout.log_softmax(layout.spread_keys(as_float(potential)))
 
 

@@ -151,18 +151,12 @@ class _HeadPattern:
         return torch.sparse_csr_tensor(self.pointers, self.columns, entries, self.shape, check_invariants=False)
 
 
-def narrow(scores: Tensor) -> bool:
-    """Whether one bound serves all segments: exp(-40) is far from underflow. Nobody looks elsewhere than on a CPU."""
-    if in_transform(scores) or not scores.is_cpu or not scores.numel():
-        return False
-    low, high = torch.aminmax(scores)
-    return bool(high - low < 40)
-
-
 def _shifted(scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
     """Scores minus a bound of their segment, so that exp neither overflows nor underflows where it counts."""
-    if mask is None and narrow(scores):
-        return scores - scores.max()
+    if mask is None and scores.is_cpu and scores.numel():
+        low, high = torch.aminmax(scores)
+        if high - low < 40:  # one bound serves all segments: exp(-40) is far from underflow
+            return scores - high
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     # in place, here and below: on a CPU a new tensor costs more than a pass over an old one
@@ -252,11 +246,8 @@ class _SegmentSoftmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (weights,) = ctx.saved_tensors
         weighted = grad * weights
-        if torch.is_grad_enabled():
-            total = _plain_spread(_plain_sum(weighted, ctx.segments), ctx.segments)
-            return weighted - weights * total, None, None
-        total = ctx.segments.gather(ctx.segments.total(weighted))
-        return weighted.addcmul_(weights, total, value=-1), None, None
+        total = _spread(_sum(weighted, ctx.segments), ctx.segments)
+        return torch.addcmul(weighted, weights, total, value=-1), None, None
 
 
 class _SegmentLogSoftmax(torch.autograd.Function):
@@ -280,7 +271,7 @@ class _SegmentLogSoftmax(torch.autograd.Function):
             grad = grad.masked_fill(~mask, 0)
         if torch.is_grad_enabled():  # the result can be differentiated again, the exponentials cannot
             weights = log_weights.exp() if mask is None else log_weights.exp().masked_fill(~mask, 0)
-            return grad - weights * _plain_spread(_plain_sum(grad, ctx.segments), ctx.segments), None, None
+            return grad - weights * _spread(_sum(grad, ctx.segments), ctx.segments), None, None
         share = ctx.segments.gather(ctx.segments.total(grad).div_(totals))
         return torch.addcmul(grad, share, exponentials, value=-1), None, None
 

@@ -15,17 +15,7 @@ from pyro_attention.ops.noise import uniform
 __all__ = ["digamma1p", "digamma_exp", "lgamma1p", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
 
 
-# Per dtype: the step s from a to y = a + s; of the recurrence by pairs, 1/(a+i) + 1/(a+s-i) = (2a+s) / (a y + i(s-i)),
-# i(s-i) of the first and (factor, i(s-i)) of the others; coefficients of the asymptotic series in 1/y^2, the highest
-# power first.
-_Series = tuple[int, int, tuple[tuple[float, int], ...], tuple[float, ...]]
-_DIGAMMA: dict[torch.dtype, _Series] = {
-    torch.float32: (4, 3, ((0.5, 4),), (1 / 252, -1 / 120, 1 / 12, 0)),
-    torch.float64: (7, 6, ((1.0, 10), (1.0, 12)), (-691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12, 0)),
-}
-
-
-# Interpolations on [0, 1] at Chebyshev points, the highest power first; they are right to 2e-7 in float32.
+# Interpolations on [0, 1] at Chebyshev points, the highest power first; they are right to 4e-7 in float32.
 _SMALL_LGAMMA = (
     -0.00369554304, 0.0228734649, -0.0666785827, 0.127206071, -0.191535834,
     0.266754308, -0.400135233, 0.822425794, -0.577214442, -6.08537068e-09,
@@ -36,41 +26,29 @@ _SMALL_DIGAMMA = (
 )  # fmt: skip
 
 
-def _is_small(a: Tensor) -> bool:
-    """Whether there are so many that a look is worth it, and all are in [0, 1] but for rounding, as of a softmax."""
-    return a.is_cpu and a.dtype == torch.float32 and a.numel() >= 2**14 and bool(a.max() < 1.01)
+def _polynomial(a: Tensor, coefficients: tuple[float, ...]) -> Tensor | None:
+    """Value of a polynomial where it is worth a look and all numbers are in [0, 1], as of a softmax but for rounding.
 
-
-def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    value = x * coefficients[0]
+    A few vectorised passes, in place; torch's functions run element by element on a CPU and cost several times as much.
+    """
+    if not a.is_cpu or a.dtype != torch.float32 or a.numel() < 2**10 or a.max() > 1.01:
+        return None
+    value = a * coefficients[0]
     for coefficient in coefficients[1:-1]:
-        value.add_(coefficient).mul_(x)
+        value.add_(coefficient).mul_(a)
     return value.add_(coefficients[-1])
 
 
 def lgamma1p(a: Tensor) -> Tensor:
     """Logarithm of the Gamma function of 1 + a, for a >= 0; without gradient."""
-    return _polynomial(a, _SMALL_LGAMMA) if _is_small(a) else (1 + a).lgamma_()
+    small = _polynomial(a, _SMALL_LGAMMA)
+    return (1 + a).lgamma_() if small is None else small
 
 
 def digamma1p(a: Tensor) -> Tensor:
-    """Digamma of 1 + a for a >= 0: a few steps of its recurrence, then the asymptotic series; without gradient.
-
-    A few vectorised passes, in place; torch's digamma runs element by element on a CPU and costs several times as
-    much.
-    """
-    if _is_small(a):
-        return _polynomial(a, _SMALL_DIGAMMA)
-    step, first, pairs, coefficients = _DIGAMMA[a.dtype]
-    y = a + step
-    product = a * y
-    recurrence = (product + first).reciprocal_()
-    for factor, offset in pairs:
-        recurrence.add_((product + offset).reciprocal_(), alpha=factor)
-    recurrence.mul_(a + y)
-    reciprocal = y.reciprocal()
-    series = _polynomial(reciprocal.square(), coefficients)
-    return y.log_().sub_(recurrence).sub_(series).sub_(reciprocal, alpha=0.5)
+    """Digamma of 1 + a, for a >= 0; without gradient."""
+    small = _polynomial(a, _SMALL_DIGAMMA)
+    return (1 + a).digamma_() if small is None else small
 
 
 class _LGammaExp(torch.autograd.Function):
@@ -98,8 +76,6 @@ def lgamma_exp(x: Tensor) -> Tensor:
     Example:
         >>> lgamma_exp(torch.tensor([-1000.0, 0.0])).tolist()
         [1000.0, 0.0]
-
-    Source: Abramowitz and Stegun, 6.3.5 and 6.3.18, for the gradient.
     """
     if in_transform(x):  # which wants another kind of function
         return torch.lgamma(1 + x.exp()) - x
