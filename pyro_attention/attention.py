@@ -140,8 +140,7 @@ class LatentAttention(nn.Module):
         normalizes = self.normalize_scores and self.prior.normalizes
         scores = enter(scores, layout, self.normalizer if normalizes else None)
         prior: AttentionDistribution = self.prior(scores, keys, layout)
-        inputs = {"queries": queries, "keys": keys, "site": self.name}
-        return prior.proposing(scores, self.normalizer, normalizes=normalizes, **inputs)
+        return prior.proposing(scores, self.normalizer, normalizes, queries=queries, keys=keys, site=self.name)
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
         """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""

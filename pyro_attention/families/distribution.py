@@ -57,7 +57,7 @@ class AttentionDistribution:
         return self._scores
 
     def proposing(
-        self, scores: Tensor, normalizer: Normalizer = _SOFTMAX, *, normalizes: bool = False, **inputs: Any
+        self, scores: Tensor, normalizer: Normalizer = _SOFTMAX, normalizes: bool = False, **inputs: Any
     ) -> Self:
         """Copy, for the prior of a site, with what the attention layer proposes: scores, queries, keys and name."""
         new = copy.copy(self)

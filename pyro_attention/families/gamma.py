@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.layout import Layout
-from pyro_attention.ops.special import digamma_exp, lgamma_and_exp, lgamma_exp, log_standard_gamma, trigamma_exp
+from pyro_attention.ops.special import digamma1p, digamma_exp, lgamma1p, lgamma_exp, log_standard_gamma, trigamma_exp
 
 __all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
 
@@ -82,55 +83,69 @@ class GammaWeights(LogWeights):
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
         r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
-        log_gamma, a = lgamma_and_exp(self.log_concentration)
-        log_mean = q.log_expected_weight
-        if log_mean.shape != q.full_shape:
-            log_mean = log_mean.expand(q.full_shape)
-        of_keys = self.sum_event(log_gamma - a * (self.log_rate - q.mean_gap))
-        terms = _plain_score_terms if in_transform(log_mean, a) else _score_terms
-        return of_keys + terms(log_mean, a, self.log_rate, self.layout.kept, len(self.event_shape))
+        log_mean, x = q.log_expected_weight.expand(q.full_shape), self.log_concentration
+        total = _plain_cross_entropy if in_transform(log_mean, x) else _cross_entropy
+        return total(log_mean, x, self.log_rate, self.log_rate - q.mean_gap, self.layout.kept, len(self.event_shape))
 
 
-def _plain_score_terms(log_mean: Tensor, a: Tensor, log_rate: Tensor, kept: Tensor | None, event_dim: int) -> Tensor:
-    r"""Sum of :math:`b\,\mathrm{E}[S] - a \log \mathrm{E}[S]` over the entries of an event that count."""
-    terms = (log_mean + log_rate).exp() - a * log_mean
+def _plain_cross_entropy(
+    log_mean: Tensor, x: Tensor, log_rate: Tensor, offset: Tensor, kept: Tensor | None, event_dim: int
+) -> Tensor:
+    r"""Sum of :math:`\log\Gamma(a) - a (\log\mathrm{E}[S] + c) + b\,\mathrm{E}[S]` over what counts, a = exp(x)."""
+    terms = torch.lgamma(1 + x.exp()) - x - x.exp() * (log_mean + offset) + (log_mean + log_rate).exp()
     return (terms if kept is None else terms.where(kept, 0)).flatten(-event_dim).sum(-1)
 
 
-class _ScoreTerms(torch.autograd.Function):
+class _CrossEntropy(torch.autograd.Function):
     """The same in few passes: scores meet the parameters of a key once, as a sum over the queries."""
 
     @staticmethod
-    def forward(ctx: Any, log_mean: Tensor, a: Tensor, log_rate: Tensor, kept: Tensor | None, event_dim: int) -> Tensor:
+    def forward(ctx: Any, log_mean: Tensor, *inputs: Any) -> Tensor:
+        x, log_rate, offset, kept, event_dim = inputs
         dims = tuple(range(-event_dim, 0))
-        alike = [dim for dim in dims if a.dim() < -dim or a.size(dim) == 1]
+        alike = [dim for dim in dims if _is_one(x, dim)]  # where entries share a parameter
         counted = log_mean if kept is None else log_mean * kept  # which is finite: the exponential shall be, too
-        expected = (counted + log_rate).exp_()
+        expected, total, times = (counted + log_rate).exp_(), log_mean + offset, 1
         if kept is not None:
             expected.mul_(kept)
-        total = counted.sum(alike, keepdim=True) if alike else counted
-        ctx.save_for_backward(log_mean, a, log_rate, kept, expected, total)
-        ctx.event_dim = event_dim
-        return expected.sum(dims) - (total * a).sum(dims)
+            total.mul_(kept)
+            varying = [dim for dim in alike if not _is_one(kept, dim)]
+            times = (kept.sum(varying, keepdim=True) if varying else kept).to(log_mean)
+        # how often each parameter counts
+        times = times * math.prod(log_mean.size(dim) for dim in alike if kept is None or _is_one(kept, dim))
+        total = total.sum(alike, keepdim=True) if alike else total
+        a = x.exp()
+        log_gamma = lgamma1p(a).sub_(x)
+        ctx.save_for_backward(log_mean, *inputs[:4], expected, total, a)
+        ctx.times, ctx.event_dim = times, event_dim
+        return expected.sum(dims) + torch.addcmul(log_gamma * times, total, a, value=-1).sum(dims)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        log_mean, a, log_rate, kept, expected, total = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:3]
+        *inputs, kept, expected, total, a = ctx.saved_tensors
+        needed, times = ctx.needs_input_grad, ctx.times
         if torch.is_grad_enabled():  # for a second derivative
-            wanted = [each for each, need in zip((log_mean, a, log_rate), needed, strict=True) if need]
-            terms = _plain_score_terms(log_mean, a, log_rate, kept, ctx.event_dim)
-            found = iter(torch.autograd.grad(terms, wanted, grad, create_graph=True))
-            return *(next(found) if need else None for need in needed), None, None
+            wanted = [each for each, need in zip(inputs, needed, strict=False) if need]
+            value = _plain_cross_entropy(*inputs, kept, ctx.event_dim)
+            found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
+            return *(next(found) if need else None for need in needed[:4]), None, None
         grad = grad[(..., *[None] * ctx.event_dim)]
         by_mean = (expected - a).mul_(grad)
         if kept is not None:
             by_mean.mul_(kept)
-        by_a = -(total * grad).sum_to_size(a.shape) if needed[1] else None
-        return by_mean, by_a, (expected * grad).sum_to_size(log_rate.shape) if needed[2] else None, None, None
+        by_x = (digamma1p(a) * times - total).mul_(a).sub_(times).mul_(grad).sum_to_size(inputs[1].shape)
+        by_rate = (expected * grad).sum_to_size(inputs[2].shape) if needed[2] else None
+        counts = a.new_ones(()) if kept is None else kept
+        by_offset = -(a * grad * counts).expand(expected.shape).sum_to_size(inputs[3].shape) if needed[3] else None
+        return by_mean, by_x, by_rate, by_offset, None, None
 
 
-_score_terms: Callable[..., Tensor] = _ScoreTerms.apply
+def _is_one(x: Tensor, dim: int) -> bool:
+    """Whether a tensor that is broadcast has one entry along a dimension, counted from the right."""
+    return x.dim() < -dim or x.size(dim) == 1
+
+
+_cross_entropy: Callable[..., Tensor] = _CrossEntropy.apply
 
 
 @PRIORS.register("gamma_fixed")

@@ -112,12 +112,12 @@ class GraphAdditive(nn.Module):
     def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
         """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
         if sources is targets:
-            source_term, target_term = _head_products(sources, self.att_src, self.att_dst)
+            source_term, target_term = _head_products(sources, self.att_src, self.att_dst).chunk(2, -1)
         else:
-            source_term, target_term = _head_products(sources, self.att_src) + _head_products(targets, self.att_dst)
+            source_term, target_term = _head_products(sources, self.att_src), _head_products(targets, self.att_dst)
         scores = graph.sources.spread(source_term) + graph.targets.spread(target_term)
         if edges is not None and self.att_edge is not None:
-            scores = scores + _head_products(edges, self.att_edge)[0]
+            scores = scores + _head_products(edges, self.att_edge)
         return nn.functional.leaky_relu(scores, self.negative_slope, inplace=self.negative_slope >= 0)
 
 
@@ -156,7 +156,7 @@ class GraphAdditiveV2(nn.Module):
         if edges is not None:
             hidden = hidden + edges.flatten(-2)
         hidden = nn.functional.leaky_relu(hidden, self.negative_slope, inplace=self.negative_slope >= 0)
-        return _head_products(torch.unflatten(hidden, -1, self.att.shape[1:]), self.att)[0]
+        return _head_products(torch.unflatten(hidden, -1, self.att.shape[1:]), self.att)
 
 
 def _xavier(parameter: Tensor) -> None:
@@ -164,11 +164,10 @@ def _xavier(parameter: Tensor) -> None:
     nn.init.uniform_(parameter, -bound, bound)
 
 
-def _head_products(vectors: Tensor, *atts: Tensor) -> list[Tensor]:
-    """Dot products per head of ``[..., N, H, D]`` with each of some ``[1, H, D]``: ``[..., N, H]``.
+def _head_products(vectors: Tensor, *atts: Tensor) -> Tensor:
+    """Dot products per head of ``[..., N, H, D]`` with each of some ``[1, H, D]``, side by side: ``[..., N, H]``.
 
     One product with a block-diagonal matrix; sums over a short last dimension are slow.
     """
-    blocks = [torch.diag_embed(att.squeeze(0).T, dim1=0, dim2=2).flatten(0, 1) for att in atts]
-    products = vectors.flatten(-2) @ torch.cat(blocks, -1)
-    return [product.contiguous() for product in products.chunk(len(atts), -1)]
+    blocks = torch.diag_embed(torch.cat(atts).movedim(-1, 0), dim1=0, dim2=-1)  # [H, D, products, H]
+    return vectors.flatten(-2) @ blocks.flatten(-2).flatten(0, 1)

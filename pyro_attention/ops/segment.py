@@ -1,9 +1,9 @@
 """Softmax over the incoming edges of each node, and weighted sums along edges.
 
-Edges stand at dimension -2 of the scores ``[..., edges, heads]``. Sums over segments are products with a sparse
-incidence matrix: several times faster than scatter-adds on a CPU, and free of their races on a GPU. Backward passes
-are written out: they save one tensor instead of five. Where they are to be differentiated themselves, and inside the
-transforms of ``torch.func``, plain PyTorch takes their place.
+Edges stand at dimension -2 of the scores ``[..., edges, heads]``. Sums over segments are torch's embedding bags:
+several times faster than scatter-adds on a CPU, and free of their races on a GPU. Backward passes are written out: they
+save one tensor instead of five. Where they are to be differentiated themselves, and inside the transforms of
+``torch.func``, plain PyTorch takes their place.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import embedding_bag, pad
 
-from pyro_attention._checks import in_transform
+from pyro_attention._checks import as_float, in_transform
 
 __all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_softmax"]
 
@@ -44,7 +44,6 @@ class Segments:
     count: int
     order: Tensor = field(init=False, repr=False)
     offsets: Tensor = field(init=False, repr=False)
-    _incidence: dict[torch.dtype, Tensor] = field(init=False, repr=False, default_factory=dict)
     _patterns: dict[int, _HeadPattern] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,9 +51,6 @@ class Segments:
         offsets = self.index.new_zeros(self.count).scatter_add_(0, self.index, torch.ones_like(self.index)).cumsum(0)
         object.__setattr__(self, "order", self.index.argsort(stable=True))
         object.__setattr__(self, "offsets", pad(offsets, (1, 0)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Segments, (self.index, self.count)  # copies prepare anew: a sparse matrix cannot be copied
 
     def to(self, device: torch.device | str) -> Segments:
         """Copy on another device."""
@@ -69,16 +65,16 @@ class Segments:
         return _plain_spread(values, self) if in_transform(values) else _spread(values, self)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; zero for empty ones."""
-        if in_transform(values):
-            return _plain_sum(values, self)
-        if torch.is_autocast_enabled(values.device.type):  # there is no sparse product in half precision
-            with torch.autocast(values.device.type, enabled=False):
-                return self.sum(values)
-        dtype = values.dtype if values.dtype == torch.float64 else torch.float32
-        columns = values.to(dtype).movedim(-2, 0)
-        total: Tensor = self._matrix(dtype) @ columns.flatten(1)
-        return torch.unflatten(total, -1, columns.shape[1:]).movedim(0, -2).to(values.dtype)
+        """Sum of ``[..., E, H]`` over the edges of each segment, ``[..., count, H]``; differentiable."""
+        return _plain_sum(values, self) if in_transform(values) else _sum(values, self)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum of ``[..., E, H]`` over the edges of each segment, ``[..., count, H]``; without gradient."""
+        if values.dim() > 2 or values.dtype not in (torch.float32, torch.float64):  # sums are never in half precision
+            columns = as_float(values).movedim(-2, 0)
+            total = self.total(columns.flatten(1)).unflatten(-1, columns.shape[1:])
+            return total.movedim(0, -2).to(values.dtype)
+        return embedding_bag(self.order, values, self.offsets, mode="sum", include_last_offset=True)
 
     def max(self, values: Tensor) -> Tensor:
         """Maximum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; -inf for empty ones."""
@@ -92,19 +88,6 @@ class Segments:
         if pattern is None or pattern.index is not columns.index:
             pattern = self._patterns[heads] = _HeadPattern.of(self, columns, heads)
         return pattern
-
-    def _matrix(self, dtype: torch.dtype) -> Tensor:
-        """Sparse ``[count, E]`` with a one where an edge belongs to a segment."""
-        if dtype not in self._incidence:
-            ones = torch.ones(self.index.numel(), dtype=dtype, device=self.index.device)
-            shape = (self.count, self.index.numel())
-            # the sparse product wants 32-bit indices and would convert them at every call
-            pointers = self.offsets.int(), self.order.int()
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-                matrix = torch.sparse_csr_tensor(*pointers, ones, shape, check_invariants=False)
-            self._incidence[dtype] = matrix
-        return self._incidence[dtype]
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +129,13 @@ class _HeadPattern:
             pattern._with_entries(torch.zeros(positions.numel()))
         return pattern
 
-    def matrix(self, weights: Tensor) -> Tensor:
-        """The sparse matrix of weights ``[E, H]``."""
-        return self._with_entries(weights.flatten().index_select(0, self.order))
+    def product(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Product of the matrix of weights ``[E, H]`` with values ``[columns, H, D]``: ``[rows, H, D]``."""
+        entries, flat = weights.flatten().index_select(0, self.order), values.flatten(0, 1)
+        bags = embedding_bag(
+            self.columns, flat, self.pointers, mode="sum", per_sample_weights=entries, include_last_offset=True
+        )
+        return bags.view(-1, *values.shape[1:])
 
     def dot(self, left: Tensor, right: Tensor) -> Tensor:
         """Products of the rows ``[rows * H, D]`` with those ``[columns * H, D]`` that edges connect: ``[E * H]``."""
@@ -180,7 +167,7 @@ def _totals(exponentials: Tensor, segments: Segments, mask: Tensor | None) -> Te
     """Sum of each segment, ``[..., count, H]``; at least the smallest float, so that empty segments divide."""
     if mask is not None:
         exponentials.masked_fill_(~mask, 0)
-    total = segments.sum(exponentials)
+    total = segments.total(exponentials)
     return total.clamp_(min=torch.finfo(total.dtype).tiny)
 
 
@@ -232,8 +219,18 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        total = _plain_sum(grad, ctx.segments) if torch.is_grad_enabled() else ctx.segments.sum(grad)
-        return total, None
+        return _sum(grad, ctx.segments), None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, segments: Segments) -> Tensor:
+        ctx.segments = segments
+        return segments.total(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _spread(grad, ctx.segments), None
 
 
 class _SegmentSoftmax(torch.autograd.Function):
@@ -249,11 +246,8 @@ class _SegmentSoftmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (weights,) = ctx.saved_tensors
         weighted = grad * weights
-        if torch.is_grad_enabled():
-            total = _plain_spread(_plain_sum(weighted, ctx.segments), ctx.segments)
-            return weighted - weights * total, None, None
-        total = ctx.segments.gather(ctx.segments.sum(weighted))
-        return weighted.addcmul_(weights, total, value=-1), None, None
+        total = _spread(_sum(weighted, ctx.segments), ctx.segments)
+        return torch.addcmul(weighted, weights, total, value=-1), None, None
 
 
 class _SegmentLogSoftmax(torch.autograd.Function):
@@ -277,8 +271,8 @@ class _SegmentLogSoftmax(torch.autograd.Function):
             grad = grad.masked_fill(~mask, 0)
         if torch.is_grad_enabled():  # the result can be differentiated again, the exponentials cannot
             weights = log_weights.exp() if mask is None else log_weights.exp().masked_fill(~mask, 0)
-            return grad - weights * _plain_spread(_plain_sum(grad, ctx.segments), ctx.segments), None, None
-        share = ctx.segments.gather(ctx.segments.sum(grad).div_(totals))
+            return grad - weights * _spread(_sum(grad, ctx.segments), ctx.segments), None, None
+        share = ctx.segments.gather(ctx.segments.total(grad).div_(totals))
         return torch.addcmul(grad, share, exponentials, value=-1), None, None
 
 
@@ -291,7 +285,7 @@ class _SegmentAggregate(torch.autograd.Function):
         # in place where possible: the messages are the largest tensor of a layer
         fits = torch.broadcast_shapes(messages.shape, factors.shape) == messages.shape
         messages = messages.mul_(factors) if fits else messages * factors
-        return torch.unflatten(targets.sum(messages.flatten(-2)), -1, messages.shape[-2:])
+        return torch.unflatten(targets.total(messages.flatten(-2)), -1, messages.shape[-2:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
@@ -305,7 +299,7 @@ class _SegmentAggregate(torch.autograd.Function):
             products = gathered.mul_(messages) if gathered.shape == messages.shape else gathered * messages
             grad_weights = products.sum(-1).sum_to_size(weights.shape)
         if ctx.needs_input_grad[1]:
-            total = sources.sum(messages.mul_(weights.unsqueeze(-1)).flatten(-2))
+            total = sources.total(messages.mul_(weights.unsqueeze(-1)).flatten(-2))
             grad_values = total.unflatten(-1, messages.shape[-2:]).sum_to_size(values.shape)
         return grad_weights, grad_values, None, None
 
@@ -315,9 +309,7 @@ class _HeadProduct(torch.autograd.Function):
     def forward(ctx: Any, weights: Tensor, values: Tensor, sources: Segments, targets: Segments) -> Tensor:
         ctx.save_for_backward(weights, values)
         ctx.segments = sources, targets
-        heads = weights.size(-1)
-        product = targets.pattern(sources, heads).matrix(weights) @ values.flatten(0, 1)
-        return torch.unflatten(product, 0, (-1, heads))
+        return targets.pattern(sources, weights.size(-1)).product(weights, values)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
@@ -327,16 +319,18 @@ class _HeadProduct(torch.autograd.Function):
         crowded = len(weights) > len(grad) * len(values) * weights.size(-1)
         if crowded or torch.is_grad_enabled():
             return *_plain_gradients(grad, weights, values, sources, targets), None, None
-        heads, grad, grad_weights, grad_values = weights.size(-1), grad.flatten(0, 1), None, None
+        heads, grad_weights, grad_values = weights.size(-1), None, None
         if ctx.needs_input_grad[0]:
-            grad_weights = targets.pattern(sources, heads).dot(grad, values.flatten(0, 1)).view_as(weights)
+            dot = targets.pattern(sources, heads).dot(grad.flatten(0, 1), values.flatten(0, 1))
+            grad_weights = dot.view_as(weights)
         if ctx.needs_input_grad[1]:
-            grad_values = (sources.pattern(targets, heads).matrix(weights) @ grad).view_as(values)
+            grad_values = sources.pattern(targets, heads).product(weights, grad)
         return grad_weights, grad_values, None, None
 
 
 # torch leaves `apply` untyped in some releases
 _spread: Callable[..., Tensor] = _Spread.apply
+_sum: Callable[..., Tensor] = _Sum.apply
 _segment_softmax: Callable[..., Tensor] = _SegmentSoftmax.apply
 _segment_log_softmax: Callable[..., Tensor] = _SegmentLogSoftmax.apply
 _segment_aggregate: Callable[..., Tensor] = _SegmentAggregate.apply
