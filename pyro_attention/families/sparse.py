@@ -43,9 +43,13 @@ class SparseAlignment(CategoricalAlignment):
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         probabilities = sparsemax(scores, mask=mask, k=self.k)
         positive = probabilities > 0
-        support = positive | ~positive.any(-1, keepdim=True)  # no key at all: all alike
+        first = torch.arange(scores.size(-1), device=scores.device) < self._most(scores)
+        support = positive | (first & ~positive.any(-1, keepdim=True))  # no key at all: all alike, or the first k
         self._support, self._mask = support, mask
         return probabilities.where(positive, 1).log().masked_fill(~support, torch.finfo(scores.dtype).min / 8)
+
+    def _most(self, scores: Tensor) -> int:
+        return scores.size(-1) if self.k is None else min(self.k, scores.size(-1))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> SparseAlignment:
         new: Any = super().expand(batch_shape, _instance=_instance)
@@ -60,8 +64,8 @@ class SparseAlignment(CategoricalAlignment):
     @property
     def is_cut(self) -> Tensor:
         """True where sparsemax has more than k keys; it broadcasts to the batch shape."""
-        most = self._support.size(-1) if self.k is None else self.k
-        return sparsemax(self._given.detach().squeeze(-2), mask=self._mask).count_nonzero(-1) > most
+        sizes = sparsemax(self._given.detach().squeeze(-2), mask=self._mask).count_nonzero(-1)
+        return sizes > self._most(self.logits)
 
     def at_scores(self, scores: Tensor) -> SparseAlignment:
         if scores is self._given:
@@ -74,11 +78,13 @@ class SparseAlignment(CategoricalAlignment):
         return Dense(support if self.layout.mask is None else support & self.layout.mask, event_dim=2)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:  # noqa: ARG002
-        """Keys ``[K, ...]`` of each query, the most probable first; K is the largest :attr:`support_size`.
+        """Keys ``[K, ...]`` of each query, the most probable first; K is k, or the largest :attr:`support_size`.
 
         A query with fewer keys has impossible ones at the end. The keys differ between queries: always expanded.
         """
-        return self.logits.topk(int(self.support_size.max()), dim=-1).indices.movedim(-1, 0)
+        # to ask for the largest size is to wait for the device
+        count = int(self.support_size.max()) if self.k is None else self._most(self.logits)
+        return self.logits.topk(count, dim=-1).indices.movedim(-1, 0)
 
     def is_possible(self, value: Tensor) -> Tensor:
         """True where a value has a positive probability."""
