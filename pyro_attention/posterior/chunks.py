@@ -1,12 +1,12 @@
 """Many posterior samples in one pass, by a plate at the left of those of the model.
 
 What is ahead of the first attention site is computed once for all samples of a pass. The model must broadcast over the
-plate, as for vectorised particles; two more passes check this.
+plate, as for vectorised particles; one more pass checks this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +15,13 @@ import pyro
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 
 from pyro_attention.guide import DRAWS, is_attention_site
 from pyro_attention.objectives.elbo import is_point_mass
 from pyro_attention.objectives.evidence import Draws
-from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, depth
+from pyro_attention.posterior.sampling import SAMPLERS, Pass, Run, depth
 
 __all__ = ["draw_chunks", "outputs"]
 
@@ -101,23 +102,10 @@ def outputs(drawn: Pass) -> Tensor:
     return output
 
 
-class _AtValues(AtMean):
-    """Sets other sites than those of attention, too: to given values."""
-
-    def __init__(self, values: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.values = values
-
-    def _pyro_sample(self, msg: Any) -> None:
-        super()._pyro_sample(msg)
-        if msg["name"] in self.values:
-            msg["value"] = self.values[msg["name"]]
-
-
 def _check_broadcasts(run: Run, first: Pass, nesting: int, plate: type[pyro.plate]) -> None:
-    """Raise unless each of two samples in a pass is what one alone is: attention at its mean, the rest as in the first.
+    """Raise unless each of two samples in a pass, with the values of the first pass, is what that is.
 
-    The output is compared, or the weights of the sites that come last.
+    The output is compared, or, where the attention alone is wanted, the mean weights of its sites.
     """
     names, sites = first.trace.stochastic_nodes, run.sites if isinstance(run, _Early) else ()
     if sites:  # it ends there
@@ -125,14 +113,18 @@ def _check_broadcasts(run: Run, first: Pass, nesting: int, plate: type[pyro.plat
     latent = [site for site in map(first.trace.nodes.get, names) if not site_is_subsample(site)]
     if sites and all(is_point_mass(site["fn"]) for site in latent[:-1]):  # nothing is drawn ahead of the last one
         return
-    rest = [site for site in latent if not is_attention_site(site)]
-    one = {site["name"]: site["value"] for site in rest}
-    two = {site["name"]: site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape) for site in rest}
-    alone = Pass(*run(_AtValues(one)))
+    twice = Trace()
+    for site in latent:
+        if not is_point_mass(site["fn"]):
+            value = site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape)
+            twice.add_node(site["name"], **{**site, "value": value})
     try:
-        pair = Pass(*run(_AtValues(two), plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
-        by_output = not sites and isinstance(alone.output, Tensor)
-        found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, alone))
+        pair = Pass(*run(poutine.replay(trace=twice), plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
+        by_output = not sites and isinstance(first.output, Tensor)
+        for site in (each.trace.nodes[name] for each in (pair, first) for name in twice.nodes):
+            if is_attention_site(site):
+                site["value"] = site["fn"].mean_value
+        found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, first))
         for name, expected in wanted.items():
             atol = 0.01 * expected.nan_to_num(0, 0, 0).abs().max().item()  # as close as results in half precision are
             same = found[name].shape[1:] == expected.shape[1:]

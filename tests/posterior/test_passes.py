@@ -10,7 +10,7 @@ from tests.helpers import assert_mean
 from tests.models.test_nmt import SIZES, batch, make
 from tests.toy_models import SelfAttention, Sequences
 
-CHECKED = 1, 1, 2  # samples of the first pass, and of the two that show whether chunks are right
+CHECKED = 1, 2  # samples of the first pass, and of the one that shows whether chunks are right
 
 
 @pytest.mark.parametrize("draw", [predict, sample_posterior])
