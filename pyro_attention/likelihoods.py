@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -21,14 +21,6 @@ from pyro_attention.ops.token_log_prob import chosen_slots, sample_tokens, summe
 __all__ = ["TokenLikelihood"]
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
-class _Summed(NamedTuple):
-    """The sum that log probabilities are for."""
-
-    alignment: EnumeratedAlignment
-    roulette: float
-    alone: bool  # nothing else is summed over, and masked rows are left out
 
 
 class TokenLikelihood(TorchDistribution):
@@ -80,7 +72,8 @@ class TokenLikelihood(TorchDistribution):
             raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
         self._rows: Tensor | None = None
-        self._summed: _Summed | None = None
+        # the sum that log probabilities are for, a roulette, and whether it is the only sum and leaves out masked rows
+        self._summed: tuple[EnumeratedAlignment, float, bool] | None = None
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
@@ -136,7 +129,7 @@ class TokenLikelihood(TorchDistribution):
         new, one = self.where(reduce(torch.logical_and, wanted)), over[0]
         if len(over) > 1 or not broadcasts_to(one.log_prob.shape, self.batch_shape):
             return new
-        new._summed = _Summed(one, roulette, alone and (len(wanted) > 1 or mask is None))
+        new._summed = one, roulette, alone and (len(wanted) > 1 or mask is None)
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -156,7 +149,7 @@ class TokenLikelihood(TorchDistribution):
         """Log probability of tokens, which broadcasts to a shape."""
         if self._rows is None and self._summed is None:
             return token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
-        dim = -1 if self._summed is None else self._summed.alignment.dim
+        dim = -1 if self._summed is None else self._summed[0].dim
         wanted = torch.ones((), dtype=torch.bool, device=token.device) if self._rows is None else self._rows
         # what is summed over stands last, as rows of one sum are computed together
         slots, ends = chosen_slots(torch.atleast_2d(wanted.expand(shape).movedim(dim, -1)).flatten(0, -2))

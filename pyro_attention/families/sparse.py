@@ -43,13 +43,10 @@ class SparseAlignment(CategoricalAlignment):
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         probabilities = sparsemax(scores, mask=mask, k=self.k)
         positive = probabilities > 0
-        first = torch.arange(scores.size(-1), device=scores.device) < self._most(scores)
+        first = torch.arange(scores.size(-1), device=scores.device) < (self.k or scores.size(-1))
         support = positive | (first & ~positive.any(-1, keepdim=True))  # no key at all: all alike, or the first k
         self._support, self._mask = support, mask
         return probabilities.where(positive, 1).log().masked_fill(~support, torch.finfo(scores.dtype).min / 8)
-
-    def _most(self, scores: Tensor) -> int:
-        return scores.size(-1) if self.k is None else min(self.k, scores.size(-1))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> SparseAlignment:
         new: Any = super().expand(batch_shape, _instance=_instance)
@@ -64,8 +61,8 @@ class SparseAlignment(CategoricalAlignment):
     @property
     def is_cut(self) -> Tensor:
         """True where sparsemax has more than k keys; it broadcasts to the batch shape."""
-        sizes = sparsemax(self._given.detach().squeeze(-2), mask=self._mask).count_nonzero(-1)
-        return sizes > self._most(self.logits)
+        most = self._support.size(-1) if self.k is None else self.k
+        return sparsemax(self._given.detach().squeeze(-2), mask=self._mask).count_nonzero(-1) > most
 
     def at_scores(self, scores: Tensor) -> SparseAlignment:
         if scores is self._given:
@@ -83,7 +80,7 @@ class SparseAlignment(CategoricalAlignment):
         A query with fewer keys has impossible ones at the end. The keys differ between queries: always expanded.
         """
         # to ask for the largest size is to wait for the device
-        count = int(self.support_size.max()) if self.k is None else self._most(self.logits)
+        count = int(self.support_size.max()) if self.k is None else min(self.k, self._num_events)
         return self.logits.topk(count, dim=-1).indices.movedim(-1, 0)
 
     def is_possible(self, value: Tensor) -> Tensor:

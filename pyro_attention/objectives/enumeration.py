@@ -154,7 +154,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 class _ImpossibleAsZero(TorchFunctionMode):
     """Sets impossible terms to zero where Pyro looks for them and leaves them out, for which it waits for a device."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.all:  # of Pyro's sums alone, which ask it whether all terms are possible
             return False
         if func is Tensor.masked_select:

@@ -1,29 +1,32 @@
 """Many posterior samples in one pass, by a plate at the left of those of the model.
 
 What is ahead of the first attention site is computed once for all samples of a pass. The model must broadcast over the
-plate, as for vectorised particles; one more pass checks this.
+plate, as for vectorised particles; one more pass checks this, at the first call of a guide with values of such shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyro
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.guide import DRAWS, is_attention_site
+from pyro_attention.guide import DRAWS, AttentionGuide, check_guide, is_attention_site
 from pyro_attention.objectives.elbo import is_point_mass
 from pyro_attention.objectives.evidence import Draws
 from pyro_attention.posterior.sampling import SAMPLERS, Pass, Run, depth
 
 __all__ = ["draw_chunks", "outputs"]
+
+_CHECKED: WeakKeyDictionary[AttentionGuide, set[Any]] = WeakKeyDictionary()  # what each of them broadcasts
 
 
 @SAMPLERS.register("chunks")
@@ -39,12 +42,18 @@ def draw_chunks(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
     nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
     run = run if run.whole or not sites else _Early(run.guide, run.args, run.kwargs, sites=tuple(sites))
     yield first
-    if num_samples > 1:
+    checked, stochastic = _CHECKED.setdefault(check_guide(run.guide), set()), first.trace.stochastic_nodes
+    kind = type(run), *sites.items(), *((name, first.trace.nodes[name]["value"].shape) for name in stochastic)
+    if num_samples > 1 and kind not in checked:
         _check_broadcasts(run, first, nesting, plate)
+        checked.add(kind)
     del first  # the next pass needs the memory
     for start in range(1, num_samples, chunk_size):
         count = min(chunk_size, num_samples - start)
-        yield Pass(*run(plate(DRAWS, count, dim=-1 - nesting)), nesting, count)
+        with pyro.validation_enabled(False):
+            drawn = run(plate(DRAWS, count, dim=-1 - nesting))
+        yield Pass(*drawn, nesting, count)
+        del drawn
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,10 @@ class _Early(Run):
 
     sites: tuple[str, ...] = ()
 
-    def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
+    def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
         tracer = poutine.trace()  # a run that is stopped returns no trace of its own
-        with _Stop(self.sites):
-            super().__call__(*around, tracer)
+        with _Stop(self.sites), around:
+            super().__call__(tracer)
         return tracer.trace, None
 
 
@@ -119,7 +128,8 @@ def _check_broadcasts(run: Run, first: Pass, nesting: int, plate: type[pyro.plat
             value = site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape)
             twice.add_node(site["name"], **{**site, "value": value})
     try:
-        pair = Pass(*run(poutine.replay(trace=twice), plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
+        with poutine.replay(trace=twice):
+            pair = Pass(*run(plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
         by_output = not sites and isinstance(first.output, Tensor)
         for site in (each.trace.nodes[name] for each in (pair, first) for name in twice.nodes):
             if is_attention_site(site):

@@ -13,9 +13,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_attention._checks import as_float
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import AttentionGuide, first_match
 from pyro_attention.posterior.chunks import outputs
-from pyro_attention.posterior.sampling import Noise, Run, passes, seeded
+from pyro_attention.posterior.sampling import AtMean, Noise, Run, passes, seeded
 
 __all__ = ["Moments", "Noise", "Prediction", "predict", "seeded"]
 
@@ -81,7 +81,8 @@ def predict(
         args: Arguments of the model (without observations).
         num_samples: Number of samples S.
         noise: What is random, as in :func:`sample_posterior`. Dropout is that of dropout modules, and of modules with a
-            float attribute ``dropout``.
+            float attribute ``dropout``. Or patterns, such as ``["decoder.*"]``: their attention sites are drawn, the
+            others are at their mean, and in chunks what is ahead of the drawn ones is computed once a pass.
         transform: Applied to each output, for example ``lambda logits: logits.softmax(-1)``.
         quantiles: Probabilities in [0, 1].
         keep_samples: Return the samples too.
@@ -91,7 +92,7 @@ def predict(
 
     Raises:
         TypeError: As there, or the output is no floating-point tensor.
-        ValueError: As there, or a probability outside [0, 1].
+        ValueError: As there, or a probability outside [0, 1], or a pattern that no attention site matches.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -106,7 +107,9 @@ def predict(
     if not all(0 <= q <= 1 for q in quantiles):
         raise ValueError(f"quantiles are {list(quantiles)}, expected probabilities in [0, 1]")
     moments, samples = Moments(), []
-    draws = passes(Run(guide, args, kwargs), num_samples, noise, chunk_size, seed)
+    kind: Any = noise if isinstance(noise, str) else "attention"
+    run = Run(guide if isinstance(noise, str) else _AtMeanBut(noise)(guide), args, kwargs)
+    draws = passes(run, num_samples, kind, chunk_size, seed)
     # a bar for long work on a terminal
     with closing(draws), tqdm(total=num_samples, unit="draw", delay=5, disable=None, leave=False) as bar:
         for drawn in draws:
@@ -126,6 +129,24 @@ def predict(
         quantiles={q: _quantile(ordered, q) for q in quantiles},
         samples=kept if keep_samples else None,
     )
+
+
+class _AtMeanBut(AtMean):
+    """The same, but at the sites that match a pattern, which are drawn."""
+
+    def __init__(self, drawn: Collection[str]) -> None:
+        super().__init__()
+        self.drawn, self.unknown = tuple(drawn), set(drawn)
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if (pattern := first_match(msg["name"], self.drawn)) is None:
+            super()._pyro_sample(msg)
+        self.unknown.discard(pattern)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if error[0] is None and self.unknown:
+            raise ValueError(f"noise: no attention site matches {sorted(self.unknown)}, expected patterns of names")
 
 
 def _quantile(ordered: Tensor, q: float) -> Tensor:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Literal, get_args
 
+import pyro
 import torch
-from pyro.distributions import Delta
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, check_guide, first_match, is_attention_site, plates_of, run_guide
+from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, plates_of, run_guide
 from pyro_attention.registry import Registry
 
 __all__ = ["CONDITIONS", "SAMPLERS", "AtMean", "Noise", "Pass", "Run", "depth", "passes", "sample_posterior", "seeded"]
@@ -30,7 +30,7 @@ def sample_posterior(
     guide: AttentionGuide,
     *args: Any,
     num_samples: int = 100,
-    noise: Noise | Collection[str] = "attention",
+    noise: Noise = "attention",
     log_weights: bool = False,
     chunk_size: int = 1,
     seed: int | None = None,
@@ -43,9 +43,7 @@ def sample_posterior(
         guide: The guide, with or without handlers around it; its model is run.
         args: Arguments of the model.
         num_samples: Number of samples S.
-        noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules. Or
-            patterns, such as ``["decoder.*"]``: their attention sites are drawn, the others are at their mean, and in
-            chunks what is ahead of the drawn ones is computed once a pass.
+        noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
         log_weights: Return the site's value ``log S`` instead of the normalised weights.
         chunk_size: Samples drawn in one pass, by a plate at the left (see :mod:`pyro_attention.posterior.chunks`).
         seed: Seed of this call alone.
@@ -60,8 +58,7 @@ def sample_posterior(
 
     Raises:
         TypeError: The guide is no AttentionGuide.
-        ValueError: ``num_samples`` or ``chunk_size`` is no positive integer, chunks do not go with the model, or no
-            attention site matches a pattern.
+        ValueError: ``num_samples`` or ``chunk_size`` is no positive integer, or chunks do not go with the model.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -74,7 +71,7 @@ def sample_posterior(
     if given is not None:
         if log_weights:
             raise ValueError(f"log_weights is set with given='{given}', expected one of them; leave it out")
-        options: dict[str, Any] = {"num_samples": num_samples, "noise": noise, "chunk_size": chunk_size}
+        options = {"num_samples": num_samples, "noise": noise, "chunk_size": chunk_size}
         with seeded(seed):
             return CONDITIONS[given](guide, *args, **options, **kwargs)
     samples: dict[str, list[Tensor]] = {}
@@ -113,17 +110,15 @@ def depth(site: Any) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """Runs a model under its guide, with its arguments and handlers to stand around; gives trace and output."""
+    """Runs a model under its guide, with its arguments and a handler to stand around; gives trace and output."""
 
     guide: Any
     args: Any
     kwargs: Any
     whole: bool = True  # or the attention alone is wanted
 
-    def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
-        with ExitStack() as stack:
-            for handler in around:
-                stack.enter_context(handler)
+    def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
+        with around:
             found = run_guide(self.guide, *self.args, **self.kwargs)
         return found.trace, found.output
 
@@ -135,12 +130,10 @@ CONDITIONS: Registry[Callable[..., dict[str, Tensor]]] = Registry("condition")
 SAMPLERS: Registry[Callable[[Run, int, int], Iterator[Pass]]] = Registry("sampler")
 
 
-def passes(
-    run: Run, num_samples: int, noise: Noise | Collection[str], chunk_size: int, seed: int | None
-) -> Generator[Pass, None, None]:
-    """Run the model under the guide until all samples are drawn; arguments are those of :func:`sample_posterior`."""
+def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None) -> Generator[Pass, None, None]:
+    """Run the model until all samples are drawn, validated at the first; arguments as of :func:`sample_posterior`."""
     check_guide(run.guide)
-    if isinstance(noise, str) and noise not in get_args(Noise):
+    if noise not in get_args(Noise):
         raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
     for name, count in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if not isinstance(count, int) or count < 1:
@@ -148,31 +141,19 @@ def passes(
     if noise in ("dropout", "both") and chunk_size > 1:
         seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
         raise ValueError(f"{seen}; use chunk_size=1")
-    if noise not in ("attention", "both"):
-        run = replace(run, guide=AtMean(() if isinstance(noise, str) else noise)(run.guide))
-    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")):
-        single = (Pass(*run()) for _ in range(num_samples))
+    attention = AtMean() if noise in ("dropout", "none") else nullcontext()
+    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
+        single = (Pass(*(run(pyro.validation_enabled(False)) if i else run())) for i in range(num_samples))
         yield from single if chunk_size == 1 else SAMPLERS["chunks"](run, num_samples, chunk_size)
 
 
 class AtMean(Messenger):
-    """Makes attention sites point masses at their posterior mean, but for those that match a pattern; around a guide."""
-
-    def __init__(self, drawn: Collection[str] = ()) -> None:
-        super().__init__()
-        self.drawn, self.unknown = tuple(drawn), set(drawn)
+    """Makes every attention site a point mass at its posterior mean; stands outside the guide."""
 
     def _pyro_sample(self, msg: Any) -> None:
-        if (pattern := first_match(msg["name"], self.drawn)) is not None:
-            self.unknown.discard(pattern)
-        elif not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
+        if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
             value = msg["fn"].mean_value
-            msg["fn"] = Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        if error[0] is None and self.unknown:
-            raise ValueError(f"noise: no attention site matches {sorted(self.unknown)}, expected patterns of names")
+            msg["fn"] = pyro.distributions.Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))
 
 
 @contextmanager
