@@ -143,10 +143,7 @@ PACKED = 1  # its lengths
 STEPS = {
     "classifier, 12 layers": (lambda: sequences(layers=12), 0),
     "LogNormal prior": (lambda: sequences(LogNormal(), prior=lambda *_: FixedLogNormalPrior()), 0),
-    "doubly normalized": (
-        lambda: sequences(padding=False, layer_options={"normalizer": DoublyNormalized()}),
-        0,
-    ),
+    "doubly normalized": (lambda: sequences(padding=False, layer_options={"normalizer": DoublyNormalized()}), 0),
     "hybrid": (lambda: sequences(padding=False, layer_options={"normalizer": Hybrid(2)}), 0),
     "learned width": (width, 0),
     "graph, EdgeList": (lambda: graph(reused=True), 0),
