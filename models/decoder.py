@@ -229,7 +229,7 @@ class AttentionDecoder(nn.Module):
         if target_mask is None:
             target_mask = torch.ones_like(target_in, dtype=torch.bool)
         state, log_f = self.start(self.encode(source, source_mask), source_mask), None
-        sentences = pyro.plate("sentences", source.size(0), dim=-2)
+        sentences, site = pyro.plate("sentences", source.size(0), dim=-2), _Watched()
         words = pyro.plate("words", target_in.size(1), dim=-1)
         if self.input_feed == "sampled":
             with sentences:
@@ -238,12 +238,12 @@ class AttentionDecoder(nn.Module):
             log_f = None if target_out is None else self.explained(state, target_out, self.pieces(source, source_mask))
             steps = list(self.steps(state, target_in, log_f=log_f))
             queries = torch.stack([step.queries for step in steps], 1)
-            with sentences, words, _masked(target_mask):
+            with sentences, words, _masked(target_mask), site:
                 context = self._attend(torch.stack([step.scores for step in steps], 1), state)
         with sentences, words, _masked(target_mask):
             likelihood = self.likelihood(queries, context)
-            # alignments that are summed out ask for what the jumps have asked for
-            if log_f is not None and torch.equal(context, state.memory.transpose(0, 1).unsqueeze(2)):
+            # the contexts of alignments that are summed out are the memory, of which the jumps have asked the same
+            if log_f is not None and site.is_enumerated:
                 likelihood = _Known(likelihood, log_f.transpose(0, 1))
             # padding counts nowhere, and the output layer is most of the work; of words that are read from the context
             # alone it works on one row a source word, padding or not
@@ -377,6 +377,15 @@ class _Known(TokenLikelihood):
 
     def below_alignments(self, *_: Any, **__: Any) -> TokenLikelihood:
         return self
+
+
+class _Watched(Messenger):
+    """Whether the alignment of the site inside has all of its values at once."""
+
+    is_enumerated = False
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        self.is_enumerated = "_enumerate_dim" in msg["infer"]
 
 
 class _Numbered(Messenger):

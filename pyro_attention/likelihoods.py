@@ -72,8 +72,8 @@ class TokenLikelihood(TorchDistribution):
             raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
         self._rows: Tensor | None = None
-        self._summed: EnumeratedAlignment | None = None  # what log probabilities are summed over
-        self._roulette = 0.0
+        # the sum that log probabilities are for, a roulette, and whether it is the only sum and leaves out masked rows
+        self._summed: tuple[EnumeratedAlignment, float, bool] | None = None
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
@@ -109,12 +109,14 @@ class TokenLikelihood(TorchDistribution):
         return new
 
     def below_alignments(
-        self, alignments: Sequence[EnumeratedAlignment], mask: Tensor | bool | None, *, roulette: float = 0.0
-    ) -> TokenLikelihood:
+        self, alignments: Sequence[EnumeratedAlignment], mask: Tensor | bool | None, *, roulette: float = 0.0,
+        alone: bool = False,
+    ) -> TokenLikelihood:  # fmt: skip
         """Copy for a site with a mask below alignments that are summed out: it leaves out impossible keys, too.
 
         Below one alignment the log probabilities have their gradient computed with them, for the sum they are expected
         in, so that a training step computes the logits once; used otherwise they are right, too, and cost more time.
+        ``alone`` says that there is no other sum and one scale: then, with no other site below, it is used just so.
         With ``roulette`` terms whose share of the gradient is below it are left out at random, and count for more where
         they stay: the gradient is unbiased, and less work.
         """
@@ -127,7 +129,7 @@ class TokenLikelihood(TorchDistribution):
         new, one = self.where(reduce(torch.logical_and, wanted)), over[0]
         if len(over) > 1 or not broadcasts_to(one.log_prob.shape, self.batch_shape):
             return new
-        new._summed, new._roulette = one, roulette
+        new._summed = one, roulette, alone and (len(wanted) > 1 or mask is None)
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -147,7 +149,7 @@ class TokenLikelihood(TorchDistribution):
         """Log probability of tokens, which broadcasts to a shape."""
         if self._rows is None and self._summed is None:
             return token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
-        dim = -1 if self._summed is None else self._summed.dim
+        dim = -1 if self._summed is None else self._summed[0].dim
         wanted = torch.ones((), dtype=torch.bool, device=token.device) if self._rows is None else self._rows
         # what is summed over stands last, as rows of one sum are computed together
         slots, ends = chosen_slots(torch.atleast_2d(wanted.expand(shape).movedim(dim, -1)).flatten(0, -2))
@@ -160,10 +162,12 @@ class TokenLikelihood(TorchDistribution):
         if self._summed is None:
             found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
         else:
-            log_weight = self._summed.log_prob.expand(shape).movedim(dim, -1).flatten(0, -2)
+            one, roulette, alone = self._summed
+            log_weight = one.log_prob.expand(shape).movedim(dim, -1).flatten(0, -2)
             found = summed_token_log_prob(
                 features, self.weight, token, self.bias, slots=slots, ends=ends, log_weight=log_weight,
-                evidence=self._summed.evidence, roulette=self._roulette, chunk_rows=self.chunk_rows,
+                evidence=one.evidence, roulette=roulette, chunk_rows=self.chunk_rows,
+                known=alone and len(one.readers) == 1 and one.log_prob.shape == shape,
             )  # fmt: skip
         return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
 

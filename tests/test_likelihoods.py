@@ -109,7 +109,7 @@ def test_a_row_of_features_for_many_tokens_is_computed_once(summed):
     tokens, rows = torch.randint(VOCABULARY, (target,)), torch.rand(source, target) > 0.2
     some = likelihood.where(rows)
     if summed:
-        some = likelihood.below_alignments([EnumeratedAlignment(rows, -2, torch.zeros(source, target), True)], None)
+        some = likelihood.below_alignments([EnumeratedAlignment(rows, -2, torch.zeros(source, target), True, [])], None)
     with FlopCounterMode(display=False) as counter:
         found = some.log_prob(tokens)
     torch.testing.assert_close(found, likelihood.log_prob(tokens).where(rows, 0), **CLOSE)

@@ -233,12 +233,14 @@ class EnumeratedAlignment(NamedTuple):
         dim: The dimension of the keys, below 0.
         log_prob: Log probability of the keys, without gradient.
         evidence: The log of a sum is wanted, as without a posterior; else an expectation.
+        readers: The sites below it, as far as they have been reached.
     """
 
     possible: Tensor
     dim: int
     log_prob: Tensor
     evidence: bool
+    readers: list[str]
 
 
 @singledispatch

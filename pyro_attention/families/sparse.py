@@ -43,7 +43,8 @@ class SparseAlignment(CategoricalAlignment):
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         probabilities = sparsemax(scores, mask=mask, k=self.k)
         positive = probabilities > 0
-        support = positive | ~positive.any(-1, keepdim=True)  # no key at all: all alike
+        first = torch.arange(scores.size(-1), device=scores.device) < (self.k or scores.size(-1))
+        support = positive | (first & ~positive.any(-1, keepdim=True))  # no key at all: all alike, or the first k
         self._support, self._mask = support, mask
         return probabilities.where(positive, 1).log().masked_fill(~support, torch.finfo(scores.dtype).min / 8)
 
@@ -74,11 +75,13 @@ class SparseAlignment(CategoricalAlignment):
         return Dense(support if self.layout.mask is None else support & self.layout.mask, event_dim=2)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:  # noqa: ARG002
-        """Keys ``[K, ...]`` of each query, the most probable first; K is the largest :attr:`support_size`.
+        """Keys ``[K, ...]`` of each query, the most probable first; K is k, or the largest :attr:`support_size`.
 
         A query with fewer keys has impossible ones at the end. The keys differ between queries: always expanded.
         """
-        return self.logits.topk(int(self.support_size.max()), dim=-1).indices.movedim(-1, 0)
+        # to ask for the largest size is to wait for the device
+        count = int(self.support_size.max()) if self.k is None else min(self.k, self._num_events)
+        return self.logits.topk(count, dim=-1).indices.movedim(-1, 0)
 
     def is_possible(self, value: Tensor) -> Tensor:
         """True where a value has a positive probability."""

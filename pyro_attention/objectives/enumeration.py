@@ -12,6 +12,7 @@ from pyro.infer import TraceEnum_ELBO
 from pyro.infer.traceenum_elbo import _compute_dice_elbo
 from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
 from pyro_attention.families.edge_alignment import EdgeAlignment, EdgeSum
@@ -90,7 +91,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         elbo = torch.zeros(())
         with self._autocast_of_the_model_alone():
             for traces in self._get_traces(model, guide, args, kwargs):
-                elbo = elbo + _compute_dice_elbo(*traces) / self.num_particles
+                with _ImpossibleAsZero():
+                    elbo = elbo + _compute_dice_elbo(*traces) / self.num_particles
         return -elbo
 
     @contextmanager
@@ -149,6 +151,18 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             yield traces
 
 
+class _ImpossibleAsZero(TorchFunctionMode):
+    """Sets impossible terms to zero where Pyro looks for them and leaves them out, for which it waits for a device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.all:  # of Pyro's sums alone, which ask it whether all terms are possible
+            return False
+        if func is Tensor.masked_select:
+            term, possible = args
+            return term.where(possible, 0)
+        return func(*args, **(kwargs or {}))
+
+
 def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
     """Raise ValueError when a posterior depends on what is summed out in the model, unless it is a point mass.
 
@@ -189,11 +203,14 @@ class _Enumeration(EnumMessenger):
         super()._pyro_sample(msg)
         fn, mask, dim = msg["fn"], msg["mask"], msg["infer"].get("_enumerate_dim")
         self.alignments.pop(dim, None)  # steps of a Markov chain take turns in using a dimension
+        for each in self.alignments.values():
+            if max(len(fn.batch_shape), msg["value"].dim() - fn.event_dim if msg["is_observed"] else 0) >= -each.dim:
+                each.readers.append(msg["name"])
         if isinstance(fn, CategoricalAlignment) and dim is not None:
             with torch.no_grad():
                 log_prob = fn.log_prob(msg["value"])
             evidence = getattr(msg["infer"].get("family"), "is_marginal", False)
-            self.alignments[dim] = EnumeratedAlignment(fn.is_possible(msg["value"]), dim, log_prob, evidence)
+            self.alignments[dim] = EnumeratedAlignment(fn.is_possible(msg["value"]), dim, log_prob, evidence, [])
             if not isinstance(fn, SparseAlignment):
                 return
             counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
@@ -203,7 +220,10 @@ class _Enumeration(EnumMessenger):
         elif isinstance(fn, NodeLikelihood) and fn.site in self.edges:
             msg["fn"] = fn.summed_by(self.edges[fn.site])
         elif msg["is_observed"] and self.alignments and hasattr(fn, "below_alignments"):
-            msg["fn"] = fn.below_alignments(list(self.alignments.values()), mask, roulette=self.roulette)
+            alike = not isinstance(msg["scale"], Tensor) or not msg["scale"].dim()
+            alone = alike and self.alignments.keys() == {self.first_available_dim}
+            options: dict[str, Any] = {"roulette": self.roulette, "alone": alone}
+            msg["fn"] = fn.below_alignments(list(self.alignments.values()), mask, **options)
 
     def _sum_over_edges(self, msg: Any) -> None:
         """Let the value be all edges, for a likelihood below, and the log probability that of any of them."""

@@ -232,9 +232,10 @@ class _Groups:
 
     def __init__(
         self, slots: Tensor, ends: Sequence[int], log_weight: Tensor, *,
-        evidence: bool, roulette: float, chunk_rows: int,
+        evidence: bool, roulette: float, chunk_rows: int, known: bool = False,
     ) -> None:  # fmt: skip
         self._slots, self._log_weight, self._evidence, self._roulette = slots, log_weight, evidence, roulette
+        self.known = known
         self._size, starts = log_weight.size(1), [0, *ends]
         # a chunk ends with the group in which it becomes full
         firsts = [g for g in range(len(ends)) if not g or starts[g] // chunk_rows > starts[g - 1] // chunk_rows]
@@ -296,6 +297,7 @@ class _SummedTokenLogProb(torch.autograd.Function):
                 _add_product(for_bias, logits.t(), factors.to(dtype))
         for_bias = None if for_bias is None else for_bias.squeeze(1)
         ctx.save_for_backward(features, weight, bias, token, all_shares, for_features, for_weight, for_bias)
+        ctx.known = groups.known and not features.is_cpu
         return log_probs
 
     @staticmethod
@@ -305,7 +307,7 @@ class _SummedTokenLogProb(torch.autograd.Function):
         factor = (grad * shares).sum() / shares.square().sum().clamp(min=torch.finfo(shares.dtype).tiny)
         tolerance = max(100 * torch.finfo(shares.dtype).eps, 1e-10) * factor.abs()
         # not so where sentences have weights, or something else is observed below the alignment
-        if not bool(((grad - factor * shares).abs() <= tolerance).all()):
+        if not ctx.known and not bool(((grad - factor * shares).abs() <= tolerance).all()):
             return (*_gradients(features, weight, bias, token, grad, ctx.needs_input_grad[:3]), None, None, None)
         gradients = (
             None if gradient is None else (factor * gradient).to(tensor.dtype)
@@ -362,6 +364,7 @@ def summed_token_log_prob(
     evidence: bool,
     roulette: float = 0.0,
     chunk_rows: int | None = None,
+    known: bool = False,
 ) -> Tensor:
     r"""As :func:`token_log_prob`, computed faster with its gradient if a sum over alignments is what it is for.
 
@@ -382,6 +385,7 @@ def summed_token_log_prob(
         roulette: Rows whose share of a group's gradient is below this have a gradient with the probability share /
             roulette alone, and then that of so large a share: unbiased, and less work. The value is exact.
         chunk_rows: As for :func:`token_log_prob`; a chunk has whole groups.
+        known: There is no other gradient than that one: on a GPU this is not checked, which would be to wait for it.
 
     Returns:
         Natural logarithms ``[R]``, of the rows' own tokens.
@@ -398,6 +402,6 @@ def summed_token_log_prob(
     if chunk_rows is None:  # 16 MB on a CPU: the gradient of the weights, as large, is added to once a chunk
         chunk_rows = default_chunk_rows(len(weight), dtype, device=features.device) * 2
     with torch.autocast(features.device.type, enabled=False):
-        options: dict[str, Any] = {"evidence": evidence, "roulette": roulette, "chunk_rows": chunk_rows}
+        options: dict[str, Any] = {"evidence": evidence, "roulette": roulette, "chunk_rows": chunk_rows, "known": known}
         groups = _Groups(slots, ends, log_weight.detach(), **options)
         return _summed_token_log_prob(features, weight, bias, token, groups, dtype)

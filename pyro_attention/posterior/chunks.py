@@ -1,28 +1,32 @@
 """Many posterior samples in one pass, by a plate at the left of those of the model.
 
 What is ahead of the first attention site is computed once for all samples of a pass. The model must broadcast over the
-plate, as for vectorised particles; two more passes check this.
+plate, as for vectorised particles; one more pass checks this, at the first call of a guide with values of such shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyro
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.guide import DRAWS, is_attention_site
+from pyro_attention.guide import DRAWS, AttentionGuide, check_guide, is_attention_site
 from pyro_attention.objectives.elbo import is_point_mass
 from pyro_attention.objectives.evidence import Draws
-from pyro_attention.posterior.sampling import SAMPLERS, AtMean, Pass, Run, depth
+from pyro_attention.posterior.sampling import SAMPLERS, Pass, Run, depth
 
 __all__ = ["draw_chunks", "outputs"]
+
+_CHECKED: WeakKeyDictionary[AttentionGuide, set[Any]] = WeakKeyDictionary()  # what each of them broadcasts
 
 
 @SAMPLERS.register("chunks")
@@ -38,12 +42,18 @@ def draw_chunks(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
     nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
     run = run if run.whole or not sites else _Early(run.guide, run.args, run.kwargs, sites=tuple(sites))
     yield first
-    if num_samples > 1:
+    checked, stochastic = _CHECKED.setdefault(check_guide(run.guide), set()), first.trace.stochastic_nodes
+    kind = type(run), *sites.items(), *((name, first.trace.nodes[name]["value"].shape) for name in stochastic)
+    if num_samples > 1 and kind not in checked:
         _check_broadcasts(run, first, nesting, plate)
+        checked.add(kind)
     del first  # the next pass needs the memory
     for start in range(1, num_samples, chunk_size):
         count = min(chunk_size, num_samples - start)
-        yield Pass(*run(plate(DRAWS, count, dim=-1 - nesting)), nesting, count)
+        with pyro.validation_enabled(False):
+            drawn = run(plate(DRAWS, count, dim=-1 - nesting))
+        yield Pass(*drawn, nesting, count)
+        del drawn
 
 
 @dataclass(frozen=True)
@@ -52,10 +62,10 @@ class _Early(Run):
 
     sites: tuple[str, ...] = ()
 
-    def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
+    def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
         tracer = poutine.trace()  # a run that is stopped returns no trace of its own
-        with _Stop(self.sites):
-            super().__call__(*around, tracer)
+        with _Stop(self.sites), around:
+            super().__call__(tracer)
         return tracer.trace, None
 
 
@@ -101,23 +111,10 @@ def outputs(drawn: Pass) -> Tensor:
     return output
 
 
-class _AtValues(AtMean):
-    """Sets other sites than those of attention, too: to given values."""
-
-    def __init__(self, values: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.values = values
-
-    def _pyro_sample(self, msg: Any) -> None:
-        super()._pyro_sample(msg)
-        if msg["name"] in self.values:
-            msg["value"] = self.values[msg["name"]]
-
-
 def _check_broadcasts(run: Run, first: Pass, nesting: int, plate: type[pyro.plate]) -> None:
-    """Raise unless each of two samples in a pass is what one alone is: attention at its mean, the rest as in the first.
+    """Raise unless each of two samples in a pass, with the values of the first pass, is what that is.
 
-    The output is compared, or the weights of the sites that come last.
+    The output is compared, or, where the attention alone is wanted, the mean weights of its sites.
     """
     names, sites = first.trace.stochastic_nodes, run.sites if isinstance(run, _Early) else ()
     if sites:  # it ends there
@@ -125,14 +122,19 @@ def _check_broadcasts(run: Run, first: Pass, nesting: int, plate: type[pyro.plat
     latent = [site for site in map(first.trace.nodes.get, names) if not site_is_subsample(site)]
     if sites and all(is_point_mass(site["fn"]) for site in latent[:-1]):  # nothing is drawn ahead of the last one
         return
-    rest = [site for site in latent if not is_attention_site(site)]
-    one = {site["name"]: site["value"] for site in rest}
-    two = {site["name"]: site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape) for site in rest}
-    alone = Pass(*run(_AtValues(one)))
+    twice = Trace()
+    for site in latent:
+        if not is_point_mass(site["fn"]):
+            value = site["value"].expand(2, *[1] * (nesting - depth(site)), *site["value"].shape)
+            twice.add_node(site["name"], **{**site, "value": value})
     try:
-        pair = Pass(*run(_AtValues(two), plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
-        by_output = not sites and isinstance(alone.output, Tensor)
-        found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, alone))
+        with poutine.replay(trace=twice):
+            pair = Pass(*run(plate(DRAWS, 2, dim=-1 - nesting)), nesting, 2)
+        by_output = not sites and isinstance(first.output, Tensor)
+        for site in (each.trace.nodes[name] for each in (pair, first) for name in twice.nodes):
+            if is_attention_site(site):
+                site["value"] = site["fn"].mean_value
+        found, wanted = ({"output": outputs(each)} if by_output else dict(each.weights()) for each in (pair, first))
         for name, expected in wanted.items():
             atol = 0.01 * expected.nan_to_num(0, 0, 0).abs().max().item()  # as close as results in half precision are
             same = found[name].shape[1:] == expected.shape[1:]

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from pyro.distributions import Delta
-from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from tqdm import tqdm
 
 from pyro_attention._checks import as_float
-from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, first_match
 from pyro_attention.posterior.chunks import outputs
-from pyro_attention.posterior.sampling import Noise, Run, passes, seeded
+from pyro_attention.posterior.sampling import AtMean, Noise, Run, passes, seeded
 
 __all__ = ["Moments", "Noise", "Prediction", "predict", "seeded"]
 
@@ -134,19 +131,17 @@ def predict(
     )
 
 
-class _AtMeanBut(Messenger):
-    """Makes attention sites point masses at their mean, but for those that match a pattern."""
+class _AtMeanBut(AtMean):
+    """The same, but at the sites that match a pattern, which are drawn."""
 
     def __init__(self, drawn: Collection[str]) -> None:
         super().__init__()
         self.drawn, self.unknown = tuple(drawn), set(drawn)
 
     def _pyro_sample(self, msg: Any) -> None:
-        if (pattern := first_match(msg["name"], self.drawn)) is not None:
-            self.unknown.discard(pattern)
-        elif not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
-            value = msg["fn"].mean_value
-            msg["fn"] = Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))
+        if (pattern := first_match(msg["name"], self.drawn)) is None:
+            super()._pyro_sample(msg)
+        self.unknown.discard(pattern)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Literal, get_args
 
+import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
@@ -109,17 +110,15 @@ def depth(site: Any) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """Runs a model under its guide, with its arguments and handlers to stand around; gives trace and output."""
+    """Runs a model under its guide, with its arguments and a handler to stand around; gives trace and output."""
 
     guide: Any
     args: Any
     kwargs: Any
     whole: bool = True  # or the attention alone is wanted
 
-    def __call__(self, *around: AbstractContextManager[Any]) -> tuple[Any, Any]:
-        with ExitStack() as stack:
-            for handler in around:
-                stack.enter_context(handler)
+    def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
+        with around:
             found = run_guide(self.guide, *self.args, **self.kwargs)
         return found.trace, found.output
 
@@ -132,7 +131,7 @@ SAMPLERS: Registry[Callable[[Run, int, int], Iterator[Pass]]] = Registry("sample
 
 
 def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None) -> Generator[Pass, None, None]:
-    """Run the model under the guide until all samples are drawn; arguments are those of :func:`sample_posterior`."""
+    """Run the model until all samples are drawn, validated at the first; arguments as of :func:`sample_posterior`."""
     check_guide(run.guide)
     if noise not in get_args(Noise):
         raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
@@ -144,16 +143,17 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
         raise ValueError(f"{seen}; use chunk_size=1")
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
     with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
-        single = (Pass(*run()) for _ in range(num_samples))
+        single = (Pass(*(run(pyro.validation_enabled(False)) if i else run())) for i in range(num_samples))
         yield from single if chunk_size == 1 else SAMPLERS["chunks"](run, num_samples, chunk_size)
 
 
 class AtMean(Messenger):
-    """Sets every attention weight to its posterior mean; stands outside the guide."""
+    """Makes every attention site a point mass at its posterior mean; stands outside the guide."""
 
     def _pyro_sample(self, msg: Any) -> None:
         if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
-            msg["value"] = msg["fn"].mean_value
+            value = msg["fn"].mean_value
+            msg["fn"] = pyro.distributions.Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))
 
 
 @contextmanager
