@@ -58,7 +58,7 @@ class BagsConfig(RunOptions):
 
     seeds: PositiveInt = 20
     bags: tuple[PositiveInt, ...] = (50, 100, 200)
-    steps: PositiveInt = 200
+    steps: PositiveInt = 100
     results: Path | None = None
 
 

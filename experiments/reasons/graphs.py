@@ -14,7 +14,7 @@ from experiments.datasets.graphs.load import GraphData, add_edge_noise, load_gra
 from experiments.harness.folder import exclusive, open_run
 from experiments.reasons.config import GraphsConfig
 from experiments.reasons.edges import AGREEMENT, Data, Reader, accuracy, explain_by_pyg, predicted, train
-from experiments.reasons.report import ACCURACY, AUROC, DEFINITIONS, TOP_1, publish, table
+from experiments.reasons.report import ACCURACY, AUROC, TOP_1, closing, publish, table
 from experiments.report.report import Part, Report
 from pyro_attention import AlignmentPrior, Marginal, Soft, exact_alignments
 
@@ -115,9 +115,7 @@ def run(config: GraphsConfig) -> dict[str, float]:
         f"that have real and other edges, whose label GNNExplainer and the posteriors know. Networks: one layer of "
         f"GATv2 attention, which reads neighbors alone; {config.steps} steps of Adam. Top-1: share of nodes whose "
         f"most probable edge is real. AUROC: of all these edges. Agreement: share of nodes whose most probable edge is "
-        f"the same by a network, and an explainer, that began otherwise. Accuracy: {DEFINITIONS['accuracy']}. Mean ± "
-        f"standard deviation over {config.seeds} seeds; differences seed by seed with their 95 % interval (Student's "
-        f"t)."
+        f"the same by a network, and an explainer, that began otherwise. {closing(config.seeds, ACCURACY)}"
     )
     shown = table("explained by", "graph", runs, (TOP_1, AUROC, AGREEMENT, ACCURACY), AUROC)
     title = "Which edges are real: houses and citations among edges at random"

@@ -12,7 +12,7 @@ from torchmetrics.functional.classification import binary_auroc, binary_calibrat
 
 from experiments.harness.cli import command_line
 from experiments.harness.folder import write_environment, write_metrics
-from experiments.report.report import RESULTS, Part, Report, source_of, write_results
+from experiments.report.report import RESULTS, Report, source_of, write_results
 from experiments.report.statistics import Column, Row, Runs
 
 TOP_1 = Column("top-1", "top_1", 3, better="higher")
@@ -58,6 +58,15 @@ def table(
     return rows
 
 
+def closing(seeds: int, *columns: Column) -> str:
+    """End of the text above a table: what columns hold, and what their numbers are."""
+    defined = "".join(f"{each.name[0].upper()}{each.name[1:]}: {DEFINITIONS[each.metric]}. " for each in columns)
+    return (
+        f"{defined}Mean ± standard deviation over {seeds} seeds; differences seed by seed with their 95 % interval "
+        f"(Student's t)."
+    )
+
+
 def publish(config: Any, command: str, report: Report, runs: Mapping[str, Mapping[str, Runs]]) -> dict[str, float]:
     """Write metrics, report and results/; the metrics are means over seeds, ``"<level>/<row>/<metric>"``."""
     folder = config.out or Path("runs", "reasons", command)
@@ -71,6 +80,3 @@ def publish(config: Any, command: str, report: Report, runs: Mapping[str, Mappin
     report.write(folder, source)
     print(write_results(config.results or RESULTS, report, source))
     return metrics
-
-
-__all__ = ["ACCURACY", "AUROC", "ECE", "TOP_1", "Part", "publish", "reason_scores", "table"]
