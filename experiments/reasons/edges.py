@@ -247,10 +247,7 @@ def run(config: EdgesConfig) -> dict[str, float]:
             picture = picture or shown
             for row, scores in found.items():
                 rows.setdefault(row, []).append(scores)
-            print(
-                f"{level}, seed {seed}: " + ", ".join(f"{row} {one['top_1']:.3f}" for row, one in found.items()),
-                flush=True,
-            )
+            print(f"{level}, seed {seed}: done", flush=True)
     text = (
         f"Every node has a kind and a class, both seen through noise, and asks for one of {KINDS} kinds. One of its "
         f"{NEIGHBORS} neighbors is of that kind, and the node's label is that neighbor's class. Networks: one layer "
