@@ -143,6 +143,7 @@ class Dense(Layout):
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
         """``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``; without M when queries lie in a plate."""
-        if self.event_dim == 3:
-            return weights @ values
-        return (weights.unsqueeze(-2) @ values).squeeze(-2)
+        rows = weights if self.event_dim == 3 else weights.unsqueeze(-2)
+        # where there are more draws of weights than of values, `@` would copy the values
+        found = rows @ values if rows.dim() <= values.dim() else torch.einsum("...mn,...nd->...md", rows, values)
+        return found if self.event_dim == 3 else found.squeeze(-2)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from experiments.harness.folder import exclusive, open_run
 from experiments.reasons.config import BagsConfig
-from experiments.reasons.report import ACCURACY, AUROC, DEFINITIONS, ECE, TOP_1, publish, reason_scores, table
+from experiments.reasons.report import ACCURACY, AUROC, ECE, TOP_1, closing, publish, reason_scores, table
 from experiments.report.report import Part, Report
 from pyro_attention import (
     AlignmentPrior,
@@ -34,10 +33,10 @@ from pyro_attention.families.base import Family, Prior
 
 SIZES = (8, 12)  # of a bag, at least and at most
 TEST_BAGS = 500
+FOLDS, DECAYS = 5, (0.5, 1.0)  # of the training bags; weight decays
 
 
-@dataclass(frozen=True)
-class Bags:
+class Bags(NamedTuple):
     """Images ``[S, B, N, 64]`` of bags of each seed, which are there, whether a bag holds a nine, and where it is."""
 
     images: Tensor
@@ -65,92 +64,116 @@ def make_bags(count: int, *, test: bool, seeds: int) -> Bags:
 
 
 class Linear(nn.Module):
-    """A linear map a seed: ``[..., S, B, N, width]`` to ``[..., S, B, N, out]``."""
+    """A linear map a network: ``[..., S, B, N, width]`` to ``[..., S, B, N, out]``."""
 
-    def __init__(self, seeds: int, width: int, out: int) -> None:
+    def __init__(self, networks: int, width: int, out: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(seeds, 1, width, out).uniform_(-(width**-0.5), width**-0.5))
-        self.bias = nn.Parameter(torch.empty(seeds, 1, 1, out).uniform_(-(width**-0.5), width**-0.5))
+        self.weight = nn.Parameter(torch.empty(networks, width, out).uniform_(-(width**-0.5), width**-0.5))
+        self.bias = nn.Parameter(torch.empty(networks, 1, 1, out).uniform_(-(width**-0.5), width**-0.5))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias
+        return torch.einsum("...sbni,sio->...sbno", x, self.weight) + self.bias
 
 
 class Pooling(pyro.nn.PyroModule):
-    """Attention pooling of Ilse et al. (2018), a network a seed, all of them at once."""
+    """Attention pooling of Ilse et al. (2018), or max pooling; several networks at once."""
 
-    def __init__(self, prior: Prior, seeds: int) -> None:
+    def __init__(self, prior: Prior, networks: int, *, largest: bool = False) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(Linear(seeds, 64, 32), nn.ReLU())
-        self.score = nn.Sequential(Linear(seeds, 32, 16), nn.Tanh(), Linear(seeds, 16, 1))
-        self.head = Linear(seeds, 32, 1)
-        self.attention = LatentAttention("instance", prior)
+        self.encoder = nn.Sequential(Linear(networks, 64, 32), nn.ReLU())
+        self.score = nn.Sequential(Linear(networks, 32, 16), nn.Tanh(), Linear(networks, 16, 1))
+        self.head = Linear(networks, 32, 1)
+        self.attention, self.largest = LatentAttention("instance", prior), largest
 
     def forward(self, bags: Bags) -> tuple[Tensor, Tensor]:
         h = self.encoder(bags.images)
         layout = Dense(bags.there.unsqueeze(-2), event_dim=2)
-        with pyro.plate("seeds", len(h), dim=-2), pyro.plate("bags", h.size(1), dim=-1):
+        each = self.head(h).squeeze(-1).masked_fill(~bags.there, -torch.inf)
+        with pyro.plate("networks", len(h), dim=-2), pyro.plate("bags", h.size(1), dim=-1):
             output = self.attention(self.score(h).mT, h.unsqueeze(-3), layout=layout)
-            logits = self.head(output.context).squeeze(-1).squeeze(-1)
+            logits = each.amax(-1) if self.largest else self.head(output.context).squeeze(-1).squeeze(-1)
             pyro.sample("y", Bernoulli(logits=logits), obs=bags.y)
-        return self.head(h).squeeze(-1).masked_fill(~bags.there, -torch.inf), logits
+        return each, logits
 
 
-def train(model: Pooling, family: Family | None, bags: Bags, *, steps: int) -> Pooling:
-    """Train a network on all bags at once, max pooling where there is no family of attention."""
-    guide = AttentionGuide(model, Soft() if family is None else family)
+def train(model: Pooling, family: Family, bags: Bags, *, steps: int, weight_decay: float) -> Pooling:
+    """Train networks on all of their bags at once."""
+    guide = AttentionGuide(model, family)
     elbo = elbo_for(guide, max_plate_nesting=2)
     if isinstance(elbo, AttentionELBO):
         elbo.kl_weight = 0.01
     loss = elbo(model, guide)
-    optimizer = torch.optim.Adam(model.parameters(), 0.003, weight_decay=0.001)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01, weight_decay=weight_decay)
     for _ in range(steps):
         optimizer.zero_grad()
-        if family is None:
-            largest = model(bags)[0].amax(-1)
-            nn.functional.binary_cross_entropy_with_logits(largest, bags.y, reduction="sum").backward()
-        else:
-            loss(bags).backward()
+        loss(bags).backward()
         optimizer.step()
     return model.eval().requires_grad_(False)
+
+
+def predicted(model: Pooling, family: Family, bags: Bags) -> tuple[Tensor, Tensor]:
+    """Probability of every bag to hold a nine ``[S, B]``, and of its images to be it, before that is known."""
+    run = AttentionGuide(model, Soft()).run(bags)
+    site: Any = run.trace.nodes["instance"]
+    (each, logits), weights = run.output, site["infer"]["prior"].weights(site["value"]).squeeze(-2)
+    p = (weights * each.sigmoid()).sum(-1) if isinstance(family, Marginal) else logits.sigmoid()
+    return p, each.softmax(-1) if model.largest else weights
+
+
+def split(bags: Bags) -> tuple[Bags, Bags]:
+    """Bags to train on and held-out ones, FOLDS times as many: every fold of a seed's bags is held out once."""
+    size = bags.y.size(1) // FOLDS
+    rolled = [torch.cat([each.roll(fold * size, 1) for fold in range(FOLDS)]) for each in bags]
+    return Bags(*(each[:, size:] for each in rolled)), Bags(*(each[:, :size] for each in rolled))
+
+
+def cross_fit(family: Family, bags: Bags, *, steps: int, largest: bool = False) -> Pooling:
+    """A network a fold and seed, with the weight decay by which those of a seed predict held-out labels best."""
+    (training, held_out), models, losses = split(bags), [], []
+    prior = FixedGammaPrior() if isinstance(family, Weibull) else AlignmentPrior()
+    for decay in DECAYS:
+        torch.manual_seed(0)
+        model = Pooling(prior, len(training.y), largest=largest)
+        models.append(train(model, family, training, steps=steps, weight_decay=decay))
+        p, _ = predicted(model, family, held_out)
+        loss = nn.functional.binary_cross_entropy(p, held_out.y, reduction="none").mean(-1)
+        losses.append(loss.view(FOLDS, -1).mean(0).repeat(FOLDS))
+    best = torch.stack(losses).argmin(0)
+    for same in zip(*(model.parameters() for model in models), strict=True):
+        same[0].copy_(torch.stack(same)[best, torch.arange(len(best))])
+    return models[0]
 
 
 def scores(count: int, seeds: int, steps: int) -> dict[str, list[dict[str, float]]]:
     """Scores of every row and seed: of the instances of positive test bags, and of the labels of all test bags."""
     bags, test = make_bags(count, test=False, seeds=seeds), make_bags(TEST_BAGS, test=True, seeds=seeds)
+    tests = Bags(*(torch.cat([each] * FOLDS) for each in test))
     found = dict[str, list[dict[str, float]]]()
 
-    def add(row: str, p: Tensor, instances: Tensor) -> None:
+    def add(row: str, *answers: Tensor) -> None:
+        p, instances = (each.unflatten(0, (FOLDS, -1)).mean(0) for each in answers)  # over the networks of a seed
         positive, shown = test.y == 1, instances.masked_fill(~test.there, torch.nan)
         right = ((p > 0.5) == positive).float().mean(-1)
         items = zip(shown, test.nine, positive, right.tolist(), strict=True)
         found[row] = [{**reason_scores(of[has], nine[has]), "accuracy": share} for of, nine, has, share in items]
 
-    def trained(family: Family | None, prior: Prior) -> tuple[Pooling, Tensor, Tensor, Tensor]:
-        torch.manual_seed(0)
-        model = train(Pooling(prior, seeds), family, bags, steps=steps)
-        run = AttentionGuide(model, Soft()).run(test)
-        site: Any = run.trace.nodes["instance"]
-        each, logits = run.output
-        return model, each, logits.sigmoid(), site["infer"]["prior"].weights(site["value"]).squeeze(-2)
+    def add_exact(family: Family, prior: str, posterior: str) -> None:
+        model = cross_fit(family, bags, steps=steps)
+        p, weights = predicted(model, family, tests)
+        add(prior, p, weights)
+        # Bayes' rule among the networks of a seed, too: each counts by its probability of the label
+        weight = p / p.unflatten(0, (FOLDS, -1)).mean(0).repeat(FOLDS, 1)
+        given = exact_alignments(model, tests, max_plate_nesting=2)["instance"].squeeze(-2)
+        add(posterior, p, weight.unsqueeze(-1) * given)
 
-    soft, _, p, weights = trained(Soft(), AlignmentPrior())
-    add("attention pooling", p, weights)
-    add("attention pooling, exact posterior", p, _posterior(soft, test))
-    _, each, _, _ = trained(None, AlignmentPrior())
-    add("max pooling", each.amax(-1).sigmoid(), each.softmax(-1))
-    drawn, _, p, _ = trained(Weibull(10.0), FixedGammaPrior())
-    guide = AttentionGuide(drawn, Weibull(10.0))
-    add("Weibull", p, sample_posterior(guide, test, num_samples=20, seed=0)["instance"].mean(0).squeeze(-2))
-    exact, each, _, weights = trained(Marginal(), AlignmentPrior())
-    p = (weights * each.sigmoid()).sum(-1)
-    add("Marginal, prior", p, weights)
-    add("Marginal, exact posterior", p, _posterior(exact, test))
+    add_exact(Soft(), "attention pooling", "attention pooling, exact posterior")
+    add("max pooling", *predicted(cross_fit(Soft(), bags, steps=steps, largest=True), Soft(), tests))
+    family = Weibull(10.0)
+    drawn = cross_fit(family, bags, steps=steps)
+    samples = sample_posterior(AttentionGuide(drawn, family), tests, num_samples=20, seed=0)["instance"]
+    add("Weibull", predicted(drawn, family, tests)[0], samples.mean(0).squeeze(-2))
+    add_exact(Marginal(), "Marginal, prior", "Marginal, exact posterior")
     return found
-
-
-def _posterior(model: Pooling, bags: Bags) -> Tensor:
-    return exact_alignments(model, bags, max_plate_nesting=2)["instance"].squeeze(-2)
 
 
 @exclusive
@@ -163,16 +186,15 @@ def run(config: BagsConfig) -> dict[str, float]:
         print(f"{count} bags: done", flush=True)
     text = (
         f"Bags of {SIZES[0]} to {SIZES[1]} of scikit-learn's digits; half of them hold one nine, which is the label. A "
-        f"hidden layer of width 32 and attention pooling of Ilse et al. (2018); {config.steps} steps of Adam on all "
-        f"bags. Scores are those of {TEST_BAGS} bags of images that no training bag has. The reason is looked for in "
-        f"the positive ones, by attention, by the softmax over the logits of max pooling, or by the exact posterior "
-        f"given the label; each is a probability of every instance to be the nine. Weibull: concentration 10, fixed "
-        f"Gamma prior, KL weight .01, 20 samples. Top-1: {DEFINITIONS['top_1']}. AUROC: {DEFINITIONS['auroc']}. ECE: "
-        f"{DEFINITIONS['ece']}. Mean ± standard deviation over {config.seeds} seeds; differences seed by seed with "
-        f"their 95 % interval (Student's t)."
+        f"hidden layer of width 32 and attention pooling of Ilse et al. (2018); {config.steps} steps of Adam. Rows are "
+        f"means over {FOLDS} networks a seed, each trained without another fifth of the bags; their weight decay, "
+        f"{' or '.join(map(str, DECAYS))}, is that by which they predict the labels of these fifths best. Scores are "
+        f"those of {TEST_BAGS} bags of images that no training bag has. The reason is looked for in the positive ones, "
+        f"by attention, by the softmax over the logits of max pooling, or by the exact posterior given the label, of "
+        f"which networks count by their probability; each is a probability of every instance to be the nine. Weibull: "
+        f"concentration 10, fixed Gamma prior, KL weight .01, 20 samples. "
+        f"{closing(config.seeds, TOP_1, AUROC, ECE)}"
     )
-    shown = Part(
-        text=text, rows=table("pooling", "training bags", runs, (AUROC, TOP_1, ECE, ACCURACY), AUROC), labels=2
-    )
-    report = Report("Which instance is the reason: bags of digits", "bags", [shown])
+    rows = table("pooling", "training bags", runs, (AUROC, TOP_1, ECE, ACCURACY), AUROC)
+    report = Report("Which instance is the reason: bags of digits", "bags", [Part(text=text, rows=rows, labels=2)])
     return publish(config, "bags", report, runs)

@@ -59,7 +59,7 @@ class BagsConfig(ReasonOptions):
 
     seeds: PositiveInt = 20
     bags: tuple[PositiveInt, ...] = (50, 100, 200)
-    steps: PositiveInt = 200
+    steps: PositiveInt = 100
 
 
 COMMANDS = {

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyro
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pyro.distributions import Categorical
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from torchmetrics.functional.classification import binary_auroc
 from experiments.datasets.graphs.load import GraphData, add_edge_noise, load_graph, random_split, split_masks
 from experiments.harness.folder import exclusive, open_run
 from experiments.reasons.config import EdgesConfig, GraphsConfig
-from experiments.reasons.report import ACCURACY, AUROC, DEFINITIONS, ECE, TOP_1, publish, reason_scores, table
+from experiments.reasons.report import ACCURACY, AUROC, ECE, TOP_1, closing, publish, reason_scores, table
 from experiments.report.figures import panels, save
 from experiments.report.report import RESULTS, Part, Report
 from experiments.report.statistics import Column
@@ -250,10 +249,7 @@ def run(config: EdgesConfig) -> dict[str, float]:
             picture = picture or shown
             for row, scores in found.items():
                 rows.setdefault(row, []).append(scores)
-            print(
-                f"{level}, seed {seed}: " + ", ".join(f"{row} {one['top_1']:.3f}" for row, one in found.items()),
-                flush=True,
-            )
+            print(f"{level}, seed {seed}: done", flush=True)
     text = (
         f"Every node has a kind and a class, both seen through noise, and asks for one of {KINDS} kinds. One of its "
         f"{NEIGHBORS} neighbors is of that kind, and the node's label is that neighbor's class. Networks: one layer "
@@ -264,8 +260,7 @@ def run(config: EdgesConfig) -> dict[str, float]:
         f"Explanations are divided by their sum over the edges of a node; GNNExplainer's masks are no probabilities, "
         f"and attention weights do not claim to be. Weibull: concentration 10, contextual prior, "
         f"KL weight .01 where nothing is said, 50 samples. "
-        f"{'. '.join(f'{name}: {DEFINITIONS[key]}' for name, key in _TEXTS)}. Mean ± standard deviation over "
-        f"{config.seeds} seeds; differences seed by seed with their 95 % interval (Student's t)."
+        f"{closing(config.seeds, TOP_1, AUROC, ECE, AGREEMENT, STEP)}"
     )
     columns = (TOP_1, AUROC, ECE, ACCURACY, AGREEMENT, STEP)
     parts = [
@@ -284,13 +279,6 @@ def run(config: EdgesConfig) -> dict[str, float]:
 
 AGREEMENT = Column("agreement", "agreement", 3)
 STEP = Column("step / soft", "step_ratio", 2)
-_TEXTS = (
-    ("Top-1", "top_1"),
-    ("AUROC", "auroc"),
-    ("ECE", "ece"),
-    ("Agreement", "agreement"),
-    ("Step / soft", "step_ratio"),
-)
 _CAPTION = (
     "A node, its six neighbors, and the probability of each edge; the causal edge is red. Node of the first test "
     "graph at which soft attention is least sure of the causal edge, while the posterior names it."
@@ -303,25 +291,18 @@ def neighborhood(data: Data, shown: Mapping[str, Tensor]) -> Figure:
     at = {row: shown[row].gather(-1, data.cause.unsqueeze(-1)).squeeze(-1) for row in PICTURED}
     node = int(at["soft attention"].where(at["Marginal, exact posterior"] > 0.9, 2).argmin())
     figure, axes = panels(1, len(PICTURED), size=(11, 3.2))
+    angles = torch.arange(NEIGHBORS) * (2 * torch.pi / NEIGHBORS) + torch.pi / 2
     for axis, row in zip(axes[0], PICTURED, strict=True):
-        draw_edges(axis, shown[row][node], int(data.cause[node]))
-        axis.set_title(row, fontsize=10)
+        for number, (angle, p) in enumerate(zip(angles, shown[row][node].tolist(), strict=True)):
+            x, y = float(angle.cos()), float(angle.sin())
+            color = "#d1495b" if number == data.cause[node] else "#9aa5b1"
+            axis.plot([0, x], [0, y], color=color, linewidth=0.6 + 11 * p, solid_capstyle="round", zorder=1)
+            axis.plot(x, y, "o", markersize=16, color="white", markeredgecolor=color, markeredgewidth=2, zorder=2)
+            axis.annotate(f"{p:.2f}", (1.34 * x, 1.34 * y), ha="center", va="center", fontsize=9)
+        axis.plot(0, 0, "o", markersize=20, color="#1b6ca8", zorder=3)
+        axis.set(title=row, xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), xticks=[], yticks=[], aspect="equal", frame_on=False)
+        axis.title.set_fontsize(10)
     return figure
-
-
-def draw_edges(axis: Axes, probabilities: Tensor, cause: int | None = None) -> None:
-    """A node in the middle, its neighbors around it, and edges as wide as they are probable."""
-    angles = torch.arange(len(probabilities)) * (2 * torch.pi / len(probabilities)) + torch.pi / 2
-    for number, (angle, p) in enumerate(zip(angles, probabilities.tolist(), strict=True)):
-        x, y = float(angle.cos()), float(angle.sin())
-        color = "#d1495b" if number == cause else "#9aa5b1"
-        axis.plot([0, x], [0, y], color=color, linewidth=0.6 + 11 * p, solid_capstyle="round", zorder=1)
-        axis.plot(x, y, "o", markersize=16, color="white", markeredgecolor=color, markeredgewidth=2, zorder=2)
-        axis.annotate(f"{p:.2f}", (1.34 * x, 1.34 * y), ha="center", va="center", fontsize=9)
-    axis.plot(0, 0, "o", markersize=20, color="#1b6ca8", zorder=3)
-    axis.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), xticks=[], yticks=[])
-    axis.set_aspect("equal")
-    axis.set_frame_on(False)
 
 
 COMPONENTS, DEGREES = 64, 10  # of the words of a paper; of a node in the other graph
@@ -421,9 +402,7 @@ def run_graphs(config: GraphsConfig) -> dict[str, float]:
         f"that have real and other edges, whose label GNNExplainer and the posteriors know. Networks: one layer of "
         f"GATv2 attention, which reads neighbors alone; {config.steps} steps of Adam. Top-1: share of nodes whose "
         f"most probable edge is real. AUROC: of all these edges. Agreement: share of nodes whose most probable edge is "
-        f"the same by a network, and an explainer, that began otherwise. Accuracy: {DEFINITIONS['accuracy']}. Mean ± "
-        f"standard deviation over {config.seeds} seeds; differences seed by seed with their 95 % interval (Student's "
-        f"t)."
+        f"the same by a network, and an explainer, that began otherwise. {closing(config.seeds, ACCURACY)}"
     )
     shown = table("explained by", "graph", runs, (TOP_1, AUROC, AGREEMENT, ACCURACY), AUROC)
     title = "Which edges are real: houses and citations among edges at random"

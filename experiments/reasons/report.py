@@ -50,12 +50,17 @@ def table(
         baseline = next(iter(found))
         for name, metrics in found.items():
             cells: Row = {axis: level, head: name} | {column.name: column.cell(metrics) for column in columns}
-            rows.append(cells)
             shown = name != baseline and len(metrics) > 1
-            cells[f"{compared.name}: difference"] = (
-                compared.difference(metrics, found[baseline], baseline) if shown else ""
-            )
+            difference = compared.difference(metrics, found[baseline], baseline) if shown else ""
+            rows.append(cells | {f"{compared.name}: difference": difference})
     return rows
+
+
+def closing(seeds: int, *columns: Column) -> str:
+    """End of the text above a table: what columns hold, and what their numbers are."""
+    defined = "".join(f"{each.name[0].upper()}{each.name[1:]}: {DEFINITIONS[each.metric]}. " for each in columns)
+    seed_by_seed = "differences seed by seed with their 95 % interval (Student's t)"
+    return f"{defined}Mean ± standard deviation over {seeds} seeds; {seed_by_seed}."
 
 
 def publish(config: Any, command: str, report: Report, runs: Mapping[str, Mapping[str, Runs]]) -> dict[str, float]:

@@ -1,13 +1,12 @@
 """Reasons that are known: what the data say of them, and what is said of answers."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from torch.nn.functional import one_hot
+from torch.nn.functional import binary_cross_entropy, one_hot
 
+from experiments.reasons import bags as bags_of_digits
 from experiments.reasons import edges
-from experiments.reasons.bags import SIZES, Linear, Pooling, make_bags, train
+from experiments.reasons.bags import FOLDS, SIZES, Pooling, cross_fit, make_bags, predicted, split, train
 from experiments.reasons.report import reason_scores
 from pyro_attention import AlignmentPrior, Marginal, exact_alignments
 
@@ -50,20 +49,31 @@ def test_bags():
     assert bags.y.mean() == 0.5
     known = {tuple(image) for image in bags.images[0].flatten(0, 1).tolist()}
     assert not known & {tuple(image) for image in test.images[0].flatten(0, 1).tolist()}
-    layer, x = Linear(2, 3, 4), torch.randn(2, 5, 6, 3)
-    torch.testing.assert_close(layer(x)[1], x[1] @ layer.weight[1, 0] + layer.bias[1, 0, 0])
 
 
 def test_an_empty_bag_has_no_reason_and_a_bag_of_one_a_certain_one():
     bags = make_bags(4, test=False, seeds=1)
     size = torch.tensor([0, 1, 1, SIZES[0]])
-    bags = replace(bags, there=(torch.arange(SIZES[1]) < size.unsqueeze(-1)).unsqueeze(0))
+    bags = bags._replace(there=(torch.arange(SIZES[1]) < size.unsqueeze(-1)).unsqueeze(0))
     model = Pooling(AlignmentPrior(), 1)
     posterior = exact_alignments(model, bags, max_plate_nesting=2)["instance"].squeeze(-2)[0]
     torch.testing.assert_close(posterior.sum(-1), torch.tensor([0.0, 1.0, 1.0, 1.0]))
     torch.testing.assert_close(posterior[1:3, 0], torch.ones(2))
-    trained = train(model, Marginal(), bags, steps=2)
+    trained = train(model, Marginal(), bags, steps=2, weight_decay=0.1)
     assert all(parameter.isfinite().all() for parameter in trained.parameters())
+
+
+def test_the_weight_decay_of_a_seed_is_the_one_that_predicts_bags_held_out_best(monkeypatch):
+    bags = make_bags(10, test=False, seeds=2)
+    _, held_out = split(bags)
+    torch.testing.assert_close(held_out.images.view(FOLDS, 2, 2, -1).sum((0, 2)), bags.images.view(2, 10, -1).sum(1))
+
+    def losses(*decays):
+        monkeypatch.setattr(bags_of_digits, "DECAYS", decays)
+        p, _ = predicted(cross_fit(Marginal(), bags, steps=20), Marginal(), held_out)
+        return binary_cross_entropy(p, held_out.y, reduction="none").mean(-1).view(FOLDS, -1).mean(0)
+
+    torch.testing.assert_close(losses(0.1, 10.0), torch.minimum(losses(0.1), losses(10.0)))
 
 
 def test_scores_of_edges_are_those_of_test_nodes_with_real_and_added_ones():
