@@ -81,7 +81,12 @@ def exact_alignments(
 
 
 def posterior_attention(
-    guide: AttentionGuide, *args: Any, site: str | None = None, num_samples: int = 30, **kwargs: Any
+    guide: AttentionGuide,
+    *args: Any,
+    site: str | None = None,
+    num_samples: int = 30,
+    chunk_size: int = 1,
+    **kwargs: Any,
 ) -> dict[str, Tensor]:
     r"""The key that explains the observation of a query, for weights that are soft or drawn.
 
@@ -96,6 +101,7 @@ def posterior_attention(
         args: Arguments of the model, with the observations.
         site: Name of the attention site, where there are several; the others have their mean weights.
         num_samples: Draws for the mean weights; one is enough under ``Soft()``.
+        chunk_size: Draws in one pass.
         kwargs: Keyword arguments of the model.
 
     Returns:
@@ -122,7 +128,7 @@ def posterior_attention(
 
     Source: Shankar and Sarawagi (2019), Posterior Attention Models for Sequence to Sequence Learning, section 3.
     """
-    draws = sample_posterior(guide, *args, num_samples=num_samples, **kwargs)
+    draws = sample_posterior(guide, *args, num_samples=num_samples, chunk_size=chunk_size, **kwargs)
     name = site if site is not None or len(draws) != 1 else next(iter(draws))
     if name not in draws:
         seen = ", ".join(map(repr, draws))

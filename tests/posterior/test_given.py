@@ -214,13 +214,15 @@ def test_explaining_keys(family):
     torch.manual_seed(0)
     model, seen = Reader(FixedGammaPrior()), torch.tensor([[True, True, True], [True, False, True]])
     guide = AttentionGuide(model, family)
-    found = posterior_attention(guide, seen, num_samples=300 if isinstance(family, Weibull) else 1)["read"]
+    count = 300 if isinstance(family, Weibull) else 1
+    found, chunks = (posterior_attention(guide, seen, num_samples=count, chunk_size=n)["read"] for n in (1, 100))
     weights = sample_posterior(guide, seen, num_samples=2000, chunk_size=200)["read"].mean(0).squeeze(-2)
     log_f = (2 * model.values[:, 0, 0]).log_softmax(-1)  # [sentences, keys, words]
     likelihood = torch.stack([log_f[i].T[model.words[i]] for i in range(2)]).exp().where(seen.unsqueeze(-1), 1)
     expected = weights * likelihood
     tolerance = {"atol": 1e-6, "rtol": 1e-5} if isinstance(family, Soft) else {"atol": 0.04, "rtol": 0}
-    torch.testing.assert_close(found.squeeze(-2), expected / expected.sum(-1, keepdim=True), **tolerance)
+    for one in (found, chunks):
+        torch.testing.assert_close(one.squeeze(-2), expected / expected.sum(-1, keepdim=True), **tolerance)
     assert (found[1, ..., 3] == 0).all()
 
 
