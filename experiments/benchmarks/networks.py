@@ -33,6 +33,7 @@ from pyro_attention import (
     MultiheadAttention,
     Soft,
     Weibull,
+    predict,
     sample_posterior,
 )
 from pyro_attention.families.base import Family, Prior
@@ -135,7 +136,7 @@ class Classifier(nn.Module):
         for i, (attention, feed_forward) in enumerate(zip(self.attention, self.feed_forward, strict=True)):
             x = self.norms[2 * i](x + attention(x, x, x, need_weights=False)[0])
             x = self.norms[2 * i + 1](x + feed_forward(x))
-        found: Tensor = self.out(x.mean(1))
+        found: Tensor = self.out(x.mean(-2))
         return found
 
     def forward(self, x: Tensor, labels: Tensor) -> None:
@@ -336,6 +337,38 @@ SAMPLING = Benchmark(
     make_step=make_samples,
     contestants=("deterministic pass", f"{SAMPLES} samples, one at a time", f"{SAMPLES} samples, chunked"),
     sizes={"25 words": Sizes()},
+    memory=False,
+)
+
+# Predictions
+
+PASS, ALL, LAST = "a pass", f"{SAMPLES} draws", f"{SAMPLES} draws of the last layer"
+
+
+def make_predictions(contestant: str, sizes: Classified) -> Step:
+    """A pass of the classifier without gradient, or its predictions by draws of all layers or of the last one."""
+    torch.manual_seed(0)
+    network = Classifier("Weibull, ours", sizes).eval()
+    x = torch.randn(sizes.batch, sizes.length, sizes.width)
+
+    def logits(x: Tensor) -> Tensor:
+        with pyro.plate("batch", sizes.batch):
+            return network.logits(x)
+
+    if contestant == PASS:
+        return torch.no_grad()(partial(network.logits, x))
+    guide = AttentionGuide(logits, OURS["Weibull, ours"])
+    last: dict[str, Any] = {"noise": [f"layers.{sizes.layers - 1}"], "chunk_size": SAMPLES}
+    return partial(predict, guide, x, num_samples=SAMPLES, **last if contestant == LAST else {})
+
+
+PREDICTIONS = Benchmark(
+    title="Predictions by draws of the attention",
+    text="Predictions of the classifier of the self-attention benchmark, with four layers, and a pass of it.",
+    make_step=make_predictions,
+    contestants=(PASS, ALL, LAST),
+    sizes={"four layers": Classified(layers=4)},
+    rounds=10,
     memory=False,
 )
 

@@ -21,6 +21,7 @@ BENCHMARKS: dict[Name, Benchmark] = {
     "enumeration": networks.ENUMERATION,
     "alignment_schemes": networks.SCHEMES,
     "posterior_samples": networks.SAMPLING,
+    "predictions": networks.PREDICTIONS,
     "blocked_attention": layers.BLOCKED,
     "mcan": networks.MCAN_STEPS,
     "transformer": networks.TRANSFORMER_STEPS,
