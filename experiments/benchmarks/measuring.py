@@ -21,7 +21,7 @@ from tqdm import tqdm
 from experiments.report.statistics import Estimate, Row
 
 Step = Callable[[], object]
-LONG = 20_000.0  # milliseconds, after which no other round begins
+LONG = 20_000.0  # milliseconds, after which no round begins but the first three
 
 
 @register_kl(Weibull, Gamma)  # type: ignore[untyped-decorator]
@@ -43,7 +43,7 @@ class Benchmark:
         make_step: Makes the step of a contestant at a size; None where it does not take part.
         contestants: Their names, that of the reference first.
         sizes: Sizes by what the table calls them.
-        rounds: Rounds that count.
+        rounds: Rounds that count; three at least, and no more begin after 20 seconds.
         memory: Whether the memory of each step at its peak is measured too.
         device: Where to compute.
     """
@@ -115,7 +115,6 @@ def training_step(
 def interleave(contestants: Mapping[str, Step], *, rounds: int, warm_up: int) -> dict[str, Tensor]:
     """Time the contestants in turn, rounds after those of the warm-up: milliseconds ``[rounds]`` of each.
 
-    Where they take long, three rounds are enough.
 
     Where torch's default device is a GPU, times are those between events on it.
     """

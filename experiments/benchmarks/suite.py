@@ -50,7 +50,7 @@ def run(config: BenchmarkConfig) -> None:
 
 def _run(name: Name, benchmark: Benchmark, config: BenchmarkConfig) -> None:
     rounds = config.rounds or benchmark.rounds
-    text = f"{benchmark.text} Medians of {rounds} interleaved rounds (fewer of what takes long), ratios to {benchmark.contestants[0]} in each"
+    text = f"{benchmark.text} Medians of {rounds} interleaved rounds, ratios to {benchmark.contestants[0]} in each"
     text += " of the time of the processor, that of all threads." if benchmark.device == "cpu" else "."
     if benchmark.memory:
         text += " MB: memory at the peak beyond that before the first step."
