@@ -109,7 +109,7 @@ GRAPHS = Benchmark(
         "Cora": Graph(2708, 10556, classes=7, output_heads=1),
         "Cora, GATv2": Graph(2708, 10556, "gatv2", classes=7, output_heads=1),
         "PubMed": Graph(19717, 88648),
-        **{f"{n} edges": Graph(20_000, n) for n in (20_000, 100_000, 1_000_000)},
+        **{f"{n} edges": Graph(20_000, n) for n in (20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000)},
     },
     rounds=20,
 )

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from experiments.report.statistics import Estimate, Row
 
 Step = Callable[[], object]
+LONG = 20_000.0  # milliseconds, after which no round begins but the first three
 
 
 @register_kl(Weibull, Gamma)  # type: ignore[untyped-decorator]
@@ -42,7 +43,7 @@ class Benchmark:
         make_step: Makes the step of a contestant at a size; None where it does not take part.
         contestants: Their names, that of the reference first.
         sizes: Sizes by what the table calls them.
-        rounds: Rounds that count.
+        rounds: Rounds that count; three at least, and no more begin after 20 seconds.
         memory: Whether the memory of each step at its peak is measured too.
         device: Where to compute.
     """
@@ -114,6 +115,7 @@ def training_step(
 def interleave(contestants: Mapping[str, Step], *, rounds: int, warm_up: int) -> dict[str, Tensor]:
     """Time the contestants in turn, rounds after those of the warm-up: milliseconds ``[rounds]`` of each.
 
+
     Where torch's default device is a GPU, times are those between events on it.
     """
     clock = _event_time if torch.get_default_device().type == "cuda" else _cpu_time
@@ -123,6 +125,8 @@ def interleave(contestants: Mapping[str, Step], *, rounds: int, warm_up: int) ->
             elapsed = clock(call)
             if turn >= warm_up:
                 times[name].append(elapsed)
+        if turn >= warm_up + 2 and sum(map(sum, times.values())) > LONG:
+            break
     return {name: torch.tensor(values, dtype=torch.float64, device="cpu") for name, values in times.items()}
 
 

@@ -105,13 +105,13 @@ class _CrossEntropy(torch.autograd.Function):
         dims = tuple(range(-event_dim, 0))
         alike = [dim for dim in dims if _is_one(x, dim)]  # where entries share a parameter
         counted = log_mean if kept is None else log_mean * kept  # which is finite: the exponential shall be, too
-        expected, total, times = (counted + log_rate).exp_(), log_mean + offset, 1
+        expected: Tensor = (counted + log_rate).exp_()
+        total, times = log_mean + offset, 1  # and how often each parameter counts
         if kept is not None:
             expected.mul_(kept)
             total.mul_(kept)
             varying = [dim for dim in alike if not _is_one(kept, dim)]
             times = (kept.sum(varying, keepdim=True) if varying else kept).to(log_mean)
-        # how often each parameter counts
         times = times * math.prod(log_mean.size(dim) for dim in alike if kept is None or _is_one(kept, dim))
         total = total.sum(alike, keepdim=True) if alike else total
         a = x.exp()
@@ -122,21 +122,21 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, kept, expected, total, a = ctx.saved_tensors
+        log_mean, x, log_rate, offset, kept, expected, total, a = ctx.saved_tensors
         needed, times = ctx.needs_input_grad, ctx.times
         if torch.is_grad_enabled():  # for a second derivative
-            wanted = [each for each, need in zip(inputs, needed, strict=False) if need]
-            value = _plain_cross_entropy(*inputs, kept, ctx.event_dim)
+            wanted = [each for each, need in zip((log_mean, x, log_rate, offset), needed, strict=False) if need]
+            value = _plain_cross_entropy(log_mean, x, log_rate, offset, kept, ctx.event_dim)
             found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
             return *(next(found) if need else None for need in needed[:4]), None, None
         grad = grad[(..., *[None] * ctx.event_dim)]
         by_mean = (expected - a).mul_(grad)
         if kept is not None:
             by_mean.mul_(kept)
-        by_x = (digamma1p(a) * times - total).mul_(a).sub_(times).mul_(grad).sum_to_size(inputs[1].shape)
-        by_rate = (expected * grad).sum_to_size(inputs[2].shape) if needed[2] else None
+        by_x = (digamma1p(a) * times - total).mul_(a).sub_(times).mul_(grad).sum_to_size(x.shape)
+        by_rate = (expected * grad).sum_to_size(log_rate.shape) if needed[2] else None
         counts = a.new_ones(()) if kept is None else kept
-        by_offset = -(a * grad * counts).expand(expected.shape).sum_to_size(inputs[3].shape) if needed[3] else None
+        by_offset = -(a * grad * counts).expand(expected.shape).sum_to_size(offset.shape) if needed[3] else None
         return by_mean, by_x, by_rate, by_offset, None, None
 
 

@@ -72,7 +72,7 @@ class Segments:
         """Sum of ``[..., E, H]`` over the edges of each segment, ``[..., count, H]``; without gradient."""
         if values.dim() > 2 or values.dtype not in (torch.float32, torch.float64):  # sums are never in half precision
             columns = as_float(values).movedim(-2, 0)
-            total = self.total(columns.flatten(1)).unflatten(-1, columns.shape[1:])
+            total: Tensor = torch.unflatten(self.total(columns.flatten(1)), -1, columns.shape[1:])
             return total.movedim(0, -2).to(values.dtype)
         return embedding_bag(self.order, values, self.offsets, mode="sum", include_last_offset=True)
 
