@@ -32,8 +32,7 @@ from pyro_attention import (
 from pyro_attention.families.base import Family, Prior
 
 SIZES = (8, 12)  # of a bag, at least and at most
-TEST_BAGS = 500
-FOLDS, DECAYS = 5, (0.5, 1.0)  # of the training bags; weight decays
+TEST_BAGS, FOLDS, DECAYS = 500, 5, (0.5, 1.0)  # folds of the training bags; weight decays
 
 
 class Bags(NamedTuple):
@@ -135,9 +134,8 @@ def cross_fit(family: Family, bags: Bags, *, steps: int, largest: bool = False) 
         torch.manual_seed(0)
         model = Pooling(prior, len(training.y), largest=largest)
         models.append(train(model, family, training, steps=steps, weight_decay=decay))
-        p, _ = predicted(model, family, held_out)
-        loss = nn.functional.binary_cross_entropy(p, held_out.y, reduction="none").mean(-1)
-        losses.append(loss.view(FOLDS, -1).mean(0).repeat(FOLDS))
+        loss = nn.functional.binary_cross_entropy(predicted(model, family, held_out)[0], held_out.y, reduction="none")
+        losses.append(loss.mean(-1).view(FOLDS, -1).mean(0).repeat(FOLDS))
     best = torch.stack(losses).argmin(0)
     for same in zip(*(model.parameters() for model in models), strict=True):
         same[0].copy_(torch.stack(same)[best, torch.arange(len(best))])
@@ -168,8 +166,7 @@ def scores(count: int, seeds: int, steps: int) -> dict[str, list[dict[str, float
 
     add_exact(Soft(), "attention pooling", "attention pooling, exact posterior")
     add("max pooling", *predicted(cross_fit(Soft(), bags, steps=steps, largest=True), Soft(), tests))
-    family = Weibull(10.0)
-    drawn = cross_fit(family, bags, steps=steps)
+    drawn, family = cross_fit(Weibull(10.0), bags, steps=steps), Weibull(10.0)
     samples = sample_posterior(AttentionGuide(drawn, family), tests, num_samples=20, seed=0)["instance"]
     add("Weibull", predicted(drawn, family, tests)[0], samples.mean(0).squeeze(-2))
     add_exact(Marginal(), "Marginal, prior", "Marginal, exact posterior")
