@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from experiments.datasets.graphs.load import (
     load_graph,
     read_own_graph,
 )
-from experiments.files import write_atomic
+from experiments.files import UserError, write_atomic, write_text
 from experiments.graph.config import GraphConfig
 from experiments.harness.training import (
     ELBOTraining,
@@ -79,6 +80,26 @@ def perturbed(data: GraphData, config: GraphConfig) -> GraphData:
     if config.edge_noise:
         data = add_edge_noise(data, config.edge_noise, seed=config.seed)
     return data
+
+
+def check_same_graph(data: GraphData, folder: Path) -> None:
+    """Note in the folder of a run which graph it has, or check that it is the one that the run was begun with.
+
+    Raises:
+        UserError: The folder has another graph.
+    """
+    path, found = folder / "graph.json", sha256(data.metric.encode())
+    for name in ("features", "labels", "edge_index", "train_mask", "val_mask", "test_mask"):
+        values = getattr(data, name)
+        for part in (values.indices(), values.values()) if values.is_sparse else (values,):
+            found.update(str(list(values.shape)).encode() + part.cpu().contiguous().numpy().tobytes())
+    if not path.is_file():
+        write_text(path, f'"{found.hexdigest()}"\n')
+    elif found.hexdigest() not in path.read_text():
+        raise UserError(
+            f"{folder} holds a run on another graph, expected the one that it was begun with; choose another --out, or "
+            f"pass --overwrite to remove that run"
+        )
 
 
 def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:
@@ -209,7 +230,8 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
     def load(self, config: GraphConfig) -> GraphData:
         return chosen_graph(config) if self.graph is None else self.graph
 
-    def build(self, config: GraphConfig, data: GraphData, folder: Path) -> TrainedGraph:  # noqa: ARG002
+    def build(self, config: GraphConfig, data: GraphData, folder: Path) -> TrainedGraph:
+        check_same_graph(data, folder)
         return build(config, data)
 
     def fit(self, trained: TrainedGraph, data: GraphData, folder: Path) -> Fitted:  # noqa: ARG002

@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 # What runs leave in their folder. Nothing else is ever removed from it.
 _WRITTEN = (
     *("checkpoints", "figures", "metrics.json", "environment.json", "history.csv", "predictions.npz", "report.md"),
-    *("alignments.html", "translations.txt", "captions.txt", "summaries.txt", "vocabulary.json"),
+    *("alignments.html", "translations.txt", "captions.txt", "summaries.txt", "vocabulary.json", "graph.json"),
     "config.yaml",  # at last: if the removal is interrupted, the rest can still be told to be ours
 )
 # What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.

@@ -101,6 +101,20 @@ def test_a_graph_of_ones_own(data: Path, tmp_path: Path, graph: GraphData, monke
         run(GraphTask(graph), replace(first, resume=True, kl_weight=0.5))
 
 
+def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData) -> None:
+    graph = replace(graph, features=graph.features.to_sparse())
+    run(GraphTask(graph), config(tmp_path, guide="soft"))
+    (tmp_path / "metrics.json").unlink()
+    for other in (
+        replace(graph, features=2 * graph.features),
+        replace(graph, labels=1 - graph.labels),
+        replace(graph, metric="roc_auc"),
+    ):
+        with pytest.raises(UserError, match=r"run on another graph.*--overwrite"):
+            run(GraphTask(other), config(tmp_path, guide="soft", resume=True))
+    run(GraphTask(replace(graph, name="another name")), config(tmp_path, guide="soft", resume=True))
+
+
 def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch) -> None:
     task = GraphTask(replace(graph, metric="roc_auc"))
     options = {"architecture": "gat_sep", "normalizer": "hybrid", "scores": "gatv2", "objective": "evidence"}
