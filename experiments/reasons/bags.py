@@ -11,6 +11,7 @@ from pyro.distributions import Bernoulli
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from experiments.files import UserError
 from experiments.harness.folder import exclusive, open_run
 from experiments.reasons.config import BagsConfig
 from experiments.reasons.report import ACCURACY, AUROC, ECE, TOP_1, closing, publish, reason_scores, table
@@ -176,6 +177,8 @@ def scores(count: int, seeds: int, steps: int) -> dict[str, list[dict[str, float
 @exclusive
 def run(config: BagsConfig) -> dict[str, float]:
     """Train all networks, print the table, and write metrics, report and results/."""
+    if min(config.bags) < FOLDS:
+        raise UserError(f"bags is {config.bags}, expected numbers of at least {FOLDS}: a fifth of the bags is held out")
     open_run(config.out or Path("runs", "reasons", "bags"), config, free=("results",))
     runs: dict[str, dict[str, list[dict[str, float]]]] = {}
     for count in config.bags:
