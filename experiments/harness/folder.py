@@ -94,7 +94,7 @@ def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[s
     if metrics is None or planned:
         open_run(folder, config, free=() if planned else ("max_epochs",))
         return metrics
-    epochs = metrics["epochs"]
+    epochs = int(metrics["epochs"])
     if epochs > config.max_epochs:
         raise UserError(
             f"{folder} holds a run of {epochs} epochs, and max_epochs is {config.max_epochs}; pass --max-epochs "

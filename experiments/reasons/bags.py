@@ -11,8 +11,8 @@ from pyro.distributions import Bernoulli
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from experiments.files import UserError
 from experiments.harness.folder import exclusive, open_run
+from experiments.harness.options import OptionError
 from experiments.reasons.config import BagsConfig
 from experiments.reasons.report import ACCURACY, AUROC, ECE, TOP_1, closing, publish, reason_scores, table
 from experiments.report.report import Part, Report
@@ -178,7 +178,7 @@ def scores(count: int, seeds: int, steps: int) -> dict[str, list[dict[str, float
 def run(config: BagsConfig) -> dict[str, float]:
     """Train all networks, print the table, and write metrics, report and results/."""
     if min(config.bags) < FOLDS:
-        raise UserError(f"bags is {config.bags}, expected numbers of at least {FOLDS}: a fifth of the bags is held out")
+        raise OptionError(f"bags is {config.bags}, expected numbers from {FOLDS}, as a fifth is held out")
     open_run(config.out or Path("runs", "reasons", "bags"), config, free=("results",))
     runs: dict[str, dict[str, list[dict[str, float]]]] = {}
     for count in config.bags:
