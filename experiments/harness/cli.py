@@ -121,7 +121,8 @@ def _run(command: Command, given: list[str], name: str) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "experiments").split(".")[0] in ("experiments", "guides", "models", "pyro_attention"):
             raise  # a mistake of ours
-        return user_error(f"{error.name} is not installed; pip install -e '.[experiments,transformers]' has it", code=1)
+        extras = "experiments,transformers,dev"
+        return user_error(f"{error.name} is not installed; pip install -e '.[{extras}]' has it", code=1)
     except KeyboardInterrupt as stop:
         resumable = "; the same command with --resume continues" if hasattr(config, "resume") else ""
         raise KeyboardInterrupt(str(stop) or f"interrupted{resumable}") from stop
