@@ -259,6 +259,9 @@ CHAINS: dict[str, list[Step]] = {
 CHAINS |= {line: [study(line, more)] for line, more in STUDIES}
 CHAINS["benchmark"] = [
     Step("python -m experiments.benchmarks --name enumeration", "--rounds 1 --out bench", ("bench/speed-*.json",)),
-    Step("python -m experiments.benchmarks --name predictions --threads 1", "--rounds 1 --out predictions",
-         ("predictions/speed-*.json",)),
+    Step(
+        "python -m experiments.benchmarks --name predictions --threads 1",
+        "--rounds 1 --out predictions",
+        ("predictions/speed-*.json",),
+    ),
 ]
