@@ -52,6 +52,8 @@ class CoverageConfig(TrainingOptions):
     max_epochs: PositiveInt = 2
     num_samples: PositiveInt = 1000
 
+    planned = True  # the learning rate is, over all epochs
+
 
 COMMANDS = {
     "train": Command(CoverageConfig, "experiments.coverage.train:train"),

@@ -16,7 +16,7 @@ from pyro.distributions import Normal
 from torch import Tensor, nn
 
 from experiments.coverage.config import CoverageConfig
-from experiments.harness.training import FITTED, Fitted, OneCycleTraining, Trained, fit, resolve_device
+from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from experiments.run import Task, run_and_show
 from pyro_attention import (
     AttentionELBO,
@@ -217,9 +217,6 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
     def build(self, config: CoverageConfig, data: dict[str, Items], folder: Path) -> TrainedCoverage:  # noqa: ARG002
         return build(config)
 
-    def planned(self, config: CoverageConfig) -> bool:  # noqa: ARG002
-        return True
-
     def fit(self, trained: TrainedCoverage, data: dict[str, Items], folder: Path) -> Fitted:
         config = trained.config
         val = Batches(data["val"], 1000)
@@ -259,19 +256,6 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
         if config.objective == "soft":
             metrics |= _at_temperature(trained, data["val"], test, metrics)
         return {**metrics, "val_nll": fitted.history[fitted.best_epoch]["val_loss"]}
-
-    def definitions(self, metrics: Mapping[str, float]) -> Mapping[str, str]:
-        texts = {
-            "nll": "negative log likelihood of a test item, by all draws",
-            "coverage": f"share of test weights inside their {LEVEL:.0%} interval",
-            **{f"coverage_{name}": f"the same where the true spread is in its {name} third" for name in TERCILES},
-            "width": "mean width of the intervals",
-            "error": "root mean square error of the mean weights",
-            "error_given": "the same with draws weighted by the likelihood of y",
-            "temperature": "what the noise is multiplied by, chosen on validation items",
-        }
-        found = {name: texts[name.partition("_")[2] or name] for name in metrics if name.partition("_")[2] in texts}
-        return found | {"temperature": texts["temperature"], "val_nll": "validation loss", **FITTED}
 
 
 def draws(trained: TrainedCoverage, items: Items, count: int) -> tuple[Tensor, Tensor]:

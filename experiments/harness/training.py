@@ -178,16 +178,6 @@ def mean_prediction(
     ).mean  # fmt: skip
 
 
-FITTED = {
-    "best_epoch": "epoch of the kept weights, counted from 0",
-    "epochs": "number of epochs trained",
-    "updates": "number of training steps",
-    "step_ms": "median over epochs of the mean time of a training step, in milliseconds",
-    "parameters": "number of trained numbers: of the network, its priors and its guide",
-}
-"""What metrics.json says of a training, whichever the task."""
-
-
 @dataclass(frozen=True)
 class Fitted:
     """What training leaves."""
@@ -198,7 +188,7 @@ class Fitted:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """How long training took: those of ``FITTED`` that are no parameters."""
+        """How long training took; docs/metrics.md explains them."""
         return {
             "best_epoch": self.best_epoch,
             "epochs": len(self.history),
