@@ -97,32 +97,37 @@ def _plain_cross_entropy(
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The same in few passes: scores meet the parameters of a key once, as a sum over the queries."""
+    """The same in few passes: scores meet the parameters of a key, and a rate, once, as sums over what shares them."""
 
     @staticmethod
     def forward(ctx: Any, log_mean: Tensor, *inputs: Any) -> Tensor:
         x, log_rate, offset, kept, event_dim = inputs
         dims = tuple(range(-event_dim, 0))
         alike = [dim for dim in dims if _is_one(x, dim)]  # where entries share a parameter
-        counted = log_mean if kept is None else log_mean * kept  # which is finite: the exponential shall be, too
-        expected: Tensor = (counted + log_rate).exp_()
-        total, times = log_mean + offset, 1  # and how often each parameter counts
+        scores, times = log_mean, 1  # those that count, and how often each parameter does
         if kept is not None:
-            expected.mul_(kept)
-            total.mul_(kept)
+            scores = log_mean * kept  # which is finite, and so its exponential shall be
             varying = [dim for dim in alike if not _is_one(kept, dim)]
             times = (kept.sum(varying, keepdim=True) if varying else kept).to(log_mean)
         times = times * math.prod(log_mean.size(dim) for dim in alike if kept is None or _is_one(kept, dim))
-        total = total.sum(alike, keepdim=True) if alike else total
-        a = x.exp()
-        log_gamma = lgamma1p(a).sub_(x)
-        ctx.save_for_backward(log_mean, *inputs[:4], expected, total, a)
+        if all(_is_one(offset, dim) for dim in alike):
+            total = _sum(scores, alike) + offset * times
+        else:
+            total = _sum(scores + (offset if kept is None else offset * kept), alike)
+        a, rate = x.exp(), log_rate.exp()
+        expected = log_mean.exp() if kept is None else scores.exp_().mul_(kept)
+        scaled = _sum(expected, [dim for dim in dims if _is_one(rate, dim)]) * rate
+        slope = expected.sub_(a / rate)  # of the scores, but for the rate
+        if kept is not None:
+            slope.mul_(kept)
+        ctx.save_for_backward(log_mean, *inputs[:4], slope, scaled, total, a, rate)
         ctx.times, ctx.event_dim = times, event_dim
-        return expected.sum(dims) + torch.addcmul(log_gamma * times, total, a, value=-1).sum(dims)
+        log_gamma = lgamma1p(a).sub_(x)
+        return scaled.sum(dims) + torch.addcmul(log_gamma * times, total, a, value=-1).sum(dims)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        log_mean, x, log_rate, offset, kept, expected, total, a = ctx.saved_tensors
+        log_mean, x, log_rate, offset, kept, slope, scaled, total, a, rate = ctx.saved_tensors
         needed, times = ctx.needs_input_grad, ctx.times
         if torch.is_grad_enabled():  # for a second derivative
             wanted = [each for each, need in zip((log_mean, x, log_rate, offset), needed, strict=False) if need]
@@ -130,14 +135,15 @@ class _CrossEntropy(torch.autograd.Function):
             found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
             return *(next(found) if need else None for need in needed[:4]), None, None
         grad = grad[(..., *[None] * ctx.event_dim)]
-        by_mean = (expected - a).mul_(grad)
-        if kept is not None:
-            by_mean.mul_(kept)
         by_x = (digamma1p(a) * times - total).mul_(a).sub_(times).mul_(grad).sum_to_size(x.shape)
-        by_rate = (expected * grad).sum_to_size(log_rate.shape) if needed[2] else None
+        by_rate = (scaled * grad).sum_to_size(log_rate.shape) if needed[2] else None
         counts = a.new_ones(()) if kept is None else kept
-        by_offset = -(a * grad * counts).expand(expected.shape).sum_to_size(offset.shape) if needed[3] else None
-        return by_mean, by_x, by_rate, by_offset, None, None
+        by_offset = -(a * grad * counts).expand(slope.shape).sum_to_size(offset.shape) if needed[3] else None
+        return slope * (rate * grad), by_x, by_rate, by_offset, None, None
+
+
+def _sum(x: Tensor, dims: list[int]) -> Tensor:
+    return x.sum(dims, keepdim=True) if dims else x
 
 
 def _is_one(x: Tensor, dim: int) -> bool:
