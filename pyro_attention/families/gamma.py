@@ -19,6 +19,8 @@ from pyro_attention.ops.special import digamma1p, digamma_exp, lgamma1p, lgamma_
 
 __all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
 
+_LOG2_E = math.log2(math.e)
+
 
 class GammaWeights(LogWeights):
     r"""Log of Gamma weights, S ~ Gamma(a, rate b); posterior or prior, exact down to vanishing shapes.
@@ -115,7 +117,11 @@ class _CrossEntropy(torch.autograd.Function):
         else:
             total = _sum(scores + (offset if kept is None else offset * kept), alike)
         a, rate = x.exp(), log_rate.exp()
-        expected = log_mean.exp() if kept is None else scores.exp_().mul_(kept)
+        # the exponential by a power of two, which takes a third of the time on many CPUs
+        expected = log_mean * _LOG2_E if kept is None else scores.mul_(_LOG2_E)
+        expected.exp2_()
+        if kept is not None:
+            expected.mul_(kept)
         scaled = _sum(expected, [dim for dim in dims if _is_one(rate, dim)]) * rate
         slope = expected.sub_(a / rate)  # of the scores, but for the rate
         if kept is not None:
