@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +126,9 @@ class LatentAttention(nn.Module):
         check_scores(scores, site=self.name)
         layout.check(scores, site=self.name)
         self.normalizer.check(layout, site=self.name)
+        device = scores.device.type
         # an autocast region would redo the softmax inputs in half precision
-        with torch.autocast(scores.device.type, enabled=False):
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             prior = self.propose(as_float(scores), keys, layout, queries)
             value = self.sample(prior)
             weights = self.dropout(prior.weights(value))
