@@ -129,7 +129,8 @@ class _CrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(log_mean, *inputs[:4], slope, scaled, total, a, rate)
         ctx.times, ctx.event_dim = times, event_dim
         log_gamma = lgamma1p(a).sub_(x)
-        return scaled.sum(dims) + torch.addcmul(log_gamma * times, total, a, value=-1).sum(dims)
+        loss: Tensor = scaled.sum(dims) + torch.addcmul(log_gamma * times, total, a, value=-1).sum(dims)
+        return loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

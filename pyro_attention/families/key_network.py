@@ -63,12 +63,13 @@ class KeyNetwork(nn.Module):
             seen = f"{keys.size(-3)} heads of width {keys.size(-1)}"
             raise ValueError(f"keys have {seen}, but the contextual prior expects {expected}")
         shape = keys.shape[:-1]
-        weights = self.hidden_weight.mT.contiguous(), self.hidden_bias.mT, self.output_weight.mT
-        if heads == 1:  # one product for all, of matrices: their gradients are laid out as they are themselves
-            keys, weights = keys.reshape(-1, key_dim), tuple(weight.squeeze(0) for weight in weights)
+        hidden, bias, output = self.hidden_weight.mT.contiguous(), self.hidden_bias.mT, self.output_weight.mT
+        if heads == 1:  # one product for all, of matrices, as their gradients are laid out as they are themselves
+            keys = keys.reshape(-1, key_dim)
+            hidden, bias, output = hidden.squeeze(0), bias.squeeze(0), output.squeeze(0)
         # weights on the left: products and sums run along the keys, the long dimension, in half of the time
-        products = weights[0] @ keys.to(weights[0].dtype).mT
-        potential = (weights[2] @ products.add_(weights[1]).relu_()).reshape(shape)
+        products = hidden @ keys.to(hidden.dtype).mT
+        potential = (output @ products.add_(bias).relu_()).reshape(shape)
         if self.all_nodes:
             if not isinstance(layout, EdgeList):
                 raise ValueError(f"all_nodes is meant for graphs, but the layout is {type(layout).__name__}")
