@@ -102,7 +102,7 @@ def training_step(
     descent = None if optimizer is None else optimizer(module.parameters(), lr=learning_rate)
 
     def step() -> Tensor:
-        module.zero_grad()
+        (descent or module).zero_grad()
         value: Tensor = (loss or module)(*arguments)
         value.backward()
         if descent is not None:

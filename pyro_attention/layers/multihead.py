@@ -266,6 +266,7 @@ class MultiheadAttention(_TorchLayer):
             [linear.in_features for linear in (self.q_proj, self.k_proj, self.v_proj)],
         )
         q, k, v = self._heads(self.q_proj(query)), self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+        k = k.contiguous()  # once, as scores and a contextual prior both want them so
         shape = scores_shape(q, k)
         keys = _read_padding("key_padding_mask", key_padding_mask, shape, -1)
         queries = self._queries(query_padding_mask, shape, keys)
