@@ -56,11 +56,7 @@ class AlignedPair:
     @property
     def alignment(self) -> Alignment:
         """The links whose expected F1 is largest (minimum Bayes risk)."""
-        return (
-            mbr_alignment(self.links)
-            if self.links.numel()
-            else Alignment(frozenset(), len(self.source), len(self.target))
-        )
+        return mbr_alignment(self.links) if self.links.numel() else Alignment.from_matrix(self.links > 0)
 
     @property
     def probabilities(self) -> dict[tuple[int, int], float]:
