@@ -88,7 +88,7 @@ class SchemeOptions(PosteriorOptions):
     learned_width: bool = False
 
     def build_scheme(self, **changes: Any) -> "Scheme":
-        """The scheme of these options, with ``changes`` to the arguments of :func:`guides.build_scheme`."""
+        """The scheme of these options, with ``changes`` to the arguments of :func:`guides.schemes.build_scheme`."""
         from guides.schemes import build_scheme  # which imports torch, and command lines do without
 
         names = [field.name for field in fields(AlignmentSchemeOptions)]

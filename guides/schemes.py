@@ -113,7 +113,7 @@ def build_scheme(
 ) -> Scheme:
     """Build a scheme of the table above; the options of other schemes are not used.
 
-    They are those of :class:`guides.AlignmentSchemeOptions`; besides, ``kl_weight`` may be a schedule, and
+    They are those of :class:`guides.options.AlignmentSchemeOptions`; besides, ``kl_weight`` may be a schedule, and
     ``plates`` is the number of nested plates, which no objective then has to guess by another run of the model. A fixed
     prior is Gamma(1, prior_rate), LogNormal(0, prior_scale) or Normal(0, prior_scale).
 

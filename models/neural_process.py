@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -24,7 +24,7 @@ def mlp(width: int, out: int = WIDTH) -> nn.Sequential:
 class NeuralProcess(nn.Module):
     """Attentive neural process (Kim et al. 2019), deterministic path; it returns the log likelihood of every target."""
 
-    def __init__(self, scores: str, prior: Prior) -> None:
+    def __init__(self, scores: Literal["product", "distance", "heads"], prior: Prior) -> None:
         super().__init__()
         self.scores, self.attention = scores, LatentAttention("context", prior)
         self.place, self.pair, self.decoder = mlp(1), mlp(2), mlp(2 * WIDTH, 2)

@@ -49,8 +49,7 @@ class AnswerModel(nn.Module):
         likelihood: "single" or "scores".
 
     Raises:
-        ValueError: At a call: shapes that do not fit, a question without a word, or a photograph
-            without a region.
+        ValueError: At a call: shapes that do not fit, a question without a word, or a photograph without a region.
 
     Source: Teney et al. (2018), Tips and Tricks for Visual Question Answering, section 3.2 (scores); Deng et al.
     (2018), Latent Alignment and Variational Attention, appendix B (single).

@@ -61,7 +61,7 @@ class EdgeList(Layout):
     def from_edge_index(
         cls, edge_index: Tensor, *, num_nodes: int | tuple[int, int], add_self_loops: bool = False
     ) -> EdgeList:
-        """The layout of PyG's ``edge_index`` (sources in row 0, targets in row 1), built once while it stays as it is.
+        """The layout of PyG's ``edge_index`` (sources in row 0, targets in row 1), built once until torch changes it.
 
         Args:
             edge_index: int64 or int32 ``[2, E]``, or a sparse matrix, PyG's ``adj_t``, with a row for each target.

@@ -11,12 +11,13 @@ from pathlib import Path
 import torch
 
 from pyro_attention.aligner.aligner import AlignedPair, Aligner, cross_fit
-from pyro_attention.analysis.alignments.links import read_pharaoh
+from pyro_attention.analysis.alignments.links import read_lines, read_pharaoh
 from pyro_attention.viewer import AlignmentView, write_viewer
 
 __all__ = ["main"]
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
+_ENTRY = re.compile(r"([^\t]+)\t([^\t]+)(?:\t(\d+\.?\d*))?")  # of a dictionary
 _SHOWN = 200  # pairs on a page
 _LEAD = (
     "Point at a word, or move to it with the Tab and arrow keys: the stronger the color of a word of the other "
@@ -99,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(options: argparse.Namespace) -> None:
     sides = [_read(path, options) for path in (options.source, options.target)]
     _check_lines(sides, (options.source, options.target))
-    if not 0 < options.coverage <= 1:
-        raise ValueError(f"--coverage is {options.coverage}, expected a share above 0 and up to 1")
+    if not (0 < options.coverage <= 1 and 0 <= options.min_probability <= 1):
+        seen = f"--coverage is {options.coverage}, --min-probability {options.min_probability}"
+        raise ValueError(f"{seen}, expected a share above 0 and up to 1, and a probability")
     anchors = (
         None if options.anchors is None else [sorted(gold.sure) for gold in read_pharaoh(options.anchors).values()]
     )
@@ -157,15 +159,13 @@ def _tell(pairs: int) -> None:
     )
 
 
+def _lines(path: Path, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Place and text of every line, in the case in which words are compared."""
+    return ((place, line if options.keep_case else line.lower()) for place, line in read_lines(path))
+
+
 def _read(path: Path, options: argparse.Namespace) -> list[list[str]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {error}; expected UTF-8, convert the file (iconv does)") from error
-    # str.splitlines would also break at characters such as U+2028
-    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
-    lines = lines if options.keep_case else [line.lower() for line in lines]
-    return [_WORDS.findall(line) if options.tokenize else line.split() for line in lines]
+    return [_WORDS.findall(line) if options.tokenize else line.split() for _, line in _lines(path, options)]
 
 
 def _check_lines(sides: Sequence[Sequence[object]], paths: Sequence[Path]) -> None:
@@ -194,13 +194,13 @@ def _known(options: argparse.Namespace) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], float] = {}
     if options.dictionary is None:
         return found
-    for number, line in enumerate(options.dictionary.read_text(encoding="utf-8").split("\n"), 1):
-        cells = (line if options.keep_case else line.lower()).strip().split("\t")
-        if len(cells) in (2, 3):
-            found[cells[0].strip(), cells[1].strip()] = float(cells[2]) if len(cells) == 3 else 10.0
+    for place, line in _lines(options.dictionary, options):
+        entry = _ENTRY.fullmatch(line.strip())
+        if entry:
+            found[entry[1].strip(), entry[2].strip()] = float(entry[3] or 10)
         elif line.strip():
             columns = "source, target and perhaps a number of observations, with tabs between"
-            raise ValueError(f"{options.dictionary}, line {number} has {len(cells)} columns, expected {columns}")
+            raise ValueError(f"{place} is {line[:80]!r}, expected {columns}")
     return found
 
 

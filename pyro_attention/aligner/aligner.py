@@ -56,11 +56,7 @@ class AlignedPair:
     @property
     def alignment(self) -> Alignment:
         """The links whose expected F1 is largest (minimum Bayes risk)."""
-        return (
-            mbr_alignment(self.links)
-            if self.links.numel()
-            else Alignment(frozenset(), len(self.source), len(self.target))
-        )
+        return mbr_alignment(self.links) if self.links.numel() else Alignment.from_matrix(self.links > 0)
 
     @property
     def probabilities(self) -> dict[tuple[int, int], float]:
@@ -155,14 +151,17 @@ class Aligner:
 
         Raises:
             ImportError: An encoder is given, and transformers is not installed.
-            ValueError: Different numbers of sentences, anchors outside of their sentences, similarities of another
-                shape or beside an encoder, or a folder that holds no encoder with its tokenizer.
+            ValueError: Different numbers of sentences or hints, anchors outside of their sentences, similarities of
+                another shape or beside an encoder, or a folder that holds no encoder with its tokenizer.
         """
         _check_sides(source, target)
         if encoder is not None:
             if similarity is not None:
                 raise ValueError("got similarity and encoder, expected one of them")
             similarity = encoder_potentials(encoder, source, target, self._links, progress=progress)
+        for name, hints in (("anchors", anchors), ("similarity", similarity)):
+            if hints is not None and len(hints) != len(source):
+                raise ValueError(f"{name} are for {len(hints)} pairs, expected an entry for each of {len(source)}")
         found = [
             AlignedPair(
                 list(s),
@@ -303,14 +302,14 @@ def _log_odds(probability: Tensor) -> Tensor:
 
 
 def _check_sides(source: Sentences, target: Sentences) -> None:
+    for name, side in (("source", source), ("target", target)):
+        if wrong := side if isinstance(side, str) else next((line for line in side if isinstance(line, str)), None):
+            raise TypeError(f"{name} has the text {wrong[:40]!r}, expected its words: line.split()")
     if len(source) != len(target):
         raise ValueError(
             f"source has {len(source)} sentences and target {len(target)}; expected as many, the translation of every "
             f"sentence at the same place"
         )
-    for name, side in (("source", source), ("target", target)):
-        if wrong := next((line for line in side if isinstance(line, str)), None):
-            raise TypeError(f"{name} has the text {wrong[:40]!r}, expected its words: line.split()")
 
 
 def _potentials(

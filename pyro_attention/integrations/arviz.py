@@ -31,7 +31,7 @@ def to_arviz(
     Args:
         samples: ``[S, ...]`` of each site, as of ``sample_posterior``.
         dims: Names of the dimensions after S by site, such as ``{"attention": ["head", "target", "source"]}``;
-            :func:`attention_dims` makes them for all sites of a model. Numbered names where omitted.
+            :func:`attention_dims` makes them for all sites, also those that are left out here. Numbered where omitted.
         coords: Labels by dimension, such as the words. ArviZ selects by label: make those that repeat unique.
 
     Returns:
@@ -53,10 +53,11 @@ def to_arviz(
         arviz = import_module("arviz")
     except ImportError as error:
         raise ImportError("to_arviz needs ArviZ: pip install arviz") from error
-    _check(samples, dims or {})
+    named = {name: list(names) for name, names in (dims or {}).items() if name in samples}
+    _check(samples, named)
     posterior = {name: tensor.detach().cpu().float().numpy()[None] for name, tensor in samples.items()}
     options = {
-        "dims": None if dims is None else {name: list(names) for name, names in dims.items()},
+        "dims": None if dims is None else named,
         "coords": None if coords is None else {name: list(labels) for name, labels in coords.items()},
     }
     # ArviZ 1 takes the groups as a mapping

@@ -355,7 +355,7 @@ def segment_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None =
     if in_transform(scores):
         weights = _plain_log_softmax(scores, segments, mask).exp()
         return weights if mask is None else weights.masked_fill(~mask, 0)
-    return _segment_softmax(scores, segments, mask)
+    return _segment_softmax(as_float(scores), segments, mask).to(scores.dtype)
 
 
 def segment_log_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None = None) -> Tensor:
@@ -367,7 +367,7 @@ def segment_log_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | No
     """
     if in_transform(scores):
         return _plain_log_softmax(scores, segments, mask)
-    return _segment_log_softmax(scores, segments, mask)
+    return _segment_log_softmax(as_float(scores), segments, mask).to(scores.dtype)
 
 
 def segment_aggregate(weights: Tensor, values: Tensor, *, sources: Segments, targets: Segments) -> Tensor:

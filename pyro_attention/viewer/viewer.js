@@ -98,7 +98,7 @@
     }
     const rows = [...groups].map(([group, panels]) => {
       const buttons = panels.map((panel) => make("button",
-        { type: "button", class: "toggle", tabindex: -1, "aria-pressed": state.chosen.has(panelKey(panel)), "data-key": panelKey(panel) },
+        { type: "button", tabindex: -1, "aria-pressed": state.chosen.has(panelKey(panel)), "data-key": panelKey(panel) },
         panel.name));
       const row = make("div", { role: "toolbar", "aria-label": group || "Weights", class: "group" },
         ...(group ? [make("span", { class: "name" }, group)] : []), ...buttons);
@@ -148,7 +148,7 @@
     const short = (place) => (grid ? `${1 + Math.floor(place / grid[1])}, ${1 + (place % grid[1])}` : source[place]);
     const heads = source.map((word, column) =>
       make("th", { scope: "col", "data-side": "source", "data-place": column, title: word }, make("span", { dir: "auto" }, short(column))));
-    const corner = make("td", { class: "corner" }, make("span", { class: "across" }, `${names.source} →`),
+    const corner = make("td", { class: "corner" }, make("span", {}, `${names.source} →`),
       make("span", {}, `${names.target} ↓`));
     const rows = [], cells = [];
     target.forEach((word, row) => {

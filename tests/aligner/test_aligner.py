@@ -177,6 +177,7 @@ def test_cross_fitting_aligns_each_part_by_the_others():
     [
         (GERMAN[1:], ENGLISH, {}, ValueError, "19 sentences and target 20"),
         (["das haus"], ["the house"], {}, TypeError, r"line\.split\(\)"),
+        ("das haus", "the house", {}, TypeError, "source has the text 'das haus'"),
         ([[], ["haus"]], [["the"], []], {}, ValueError, "no pair with words on both sides"),
         (GERMAN, ENGLISH, {"known": {("das", "the"): -1.0}}, ValueError, "-1.0 times"),
     ],
@@ -188,7 +189,11 @@ def test_bad_text(source, target, options, error, message):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"anchors": [[(2, 0)]]}, "link 2-0"), ({"similarity": [torch.zeros(3, 2)]}, r"shape \(3, 2\)")],
+    [
+        ({"anchors": [[(2, 0)]]}, "link 2-0"),
+        ({"anchors": []}, "for 0 pairs, expected an entry for each of 1"),
+        ({"similarity": [torch.zeros(3, 2)]}, r"shape \(3, 2\)"),
+    ],
 )
 def test_bad_hints(small, options, message):
     with pytest.raises(ValueError, match=message):

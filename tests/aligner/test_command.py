@@ -38,8 +38,9 @@ def test_links_of_two_files(files, capsys):
 
 def test_a_model_is_kept_and_used(files, monkeypatch):
     pytest.importorskip("safetensors")
-    (files / "dictionary").write_text("Haus\thouse\t5\n")
+    (files / "dictionary").write_text("\ufeffHaus\thouse\t5\n", encoding="utf-8")  # as some editors begin a file
     main(["a", "b", "--model", "kept", "--dictionary", "dictionary"])
+    assert set(Aligner.load("kept").vocabularies[0].words) == set(GERMAN.lower().split())
     first = (files / "links.txt").read_text()
     monkeypatch.setattr(Aligner, "fit", None)  # it is not trained again
     main(["a", "b", "--model", "kept", "--anchors", "links.txt"])
@@ -75,7 +76,9 @@ def test_punctuation_and_case(files):
         (["a", "missing"], "No such file"),
         (["a", "latin"], "expected UTF-8"),
         (["a", "b", "--coverage", "0"], "--coverage is 0.0"),
-        (["a", "b", "--dictionary", "short"], "short, line 1 has 1 columns"),
+        (["a", "b", "--min-probability", "80"], "--min-probability 80"),
+        (["a", "b", "--dictionary", "short"], "short, line 1 is 'the house'"),
+        (["a", "b", "--dictionary", "latin"], "latin: .* expected UTF-8"),
         (["a", "b", "--encoder", "nowhere"], "nowhere has no config.json"),
         (["a", "b", "--cross-fit", "2", "--model", "kept"], "--cross-fit trains on the text itself"),
     ],

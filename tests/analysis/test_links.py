@@ -169,7 +169,8 @@ def test_wrong_files(read, text, options, message, tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: alignment_error_rate([aligned("")], []), "predicted has 1 sentence pairs and gold 0"),
+        (lambda: alignment_error_rate([aligned("")], {"0": gold("")}), "gold a dict of 1, expected sequences"),
+        (lambda: alignment_error_rate([aligned("")], []), "of 1 sentence pairs and gold a list of 0"),
         (lambda: alignment_error_rate([aligned("", 4, 3)], [gold("", "0-3")]),
          r"sentence 0: gold link \(0, 3\) lies outside of the 4 source and 3 target"),
         (lambda: symmetrize(aligned("0-0", 3, 2), aligned("0-0", 2, 3), method="union"), "turn .* with .transposed"),

@@ -30,7 +30,8 @@ def arviz(request, monkeypatch):
 @pytest.mark.usefixtures("arviz")
 def test_one_chain():
     samples = {"a": torch.rand(10, 2, 3, requires_grad=True), "b": torch.rand(10).to(torch.bfloat16)}
-    posterior, options = to_arviz(samples, dims={"a": ("target", "source")}, coords={"source": ("ä", "b", "c")})
+    dims = {"a": ("target", "source"), "of a site that is left out": ("x",)}
+    posterior, options = to_arviz(samples, dims=dims, coords={"source": ("ä", "b", "c")})
     assert posterior["a"].shape == (1, 10, 2, 3)
     assert posterior["b"].shape == (1, 10)
     assert torch.tensor(posterior["a"][0]).equal(samples["a"].detach())

@@ -70,6 +70,8 @@ def test_softmax_matches_torch_geometric():
     found = segment_softmax(scores, SEGMENTS), pyg_softmax(scores, INDEX, num_nodes=5)
     torch.testing.assert_close(*found)
     torch.testing.assert_close(*(torch.autograd.grad((w * w).sum(), scores, retain_graph=True)[0] for w in found))
+    far = torch.tensor([-30.0, 0, 0, -31, -9, 0, -30, -30]).half().unsqueeze(-1)  # whose exponentials would be 0
+    torch.testing.assert_close(segment_softmax(far, SEGMENTS), pyg_softmax(far.float(), INDEX, num_nodes=5).half())
 
 
 @every_mask

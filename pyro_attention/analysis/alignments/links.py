@@ -16,6 +16,7 @@ __all__ = [
     "GoldAlignment",
     "SymmetrizeMethod",
     "alignment_error_rate",
+    "read_lines",
     "read_naacl",
     "read_pharaoh",
     "read_sentences",
@@ -113,7 +114,7 @@ def alignment_error_rate(predicted: Sequence[Alignment], gold: Sequence[GoldAlig
         gold: Sure links S and possible links P of the same sentence pairs.
 
     Raises:
-        ValueError: Another number of sentence pairs in one than in the other, or a gold link outside of a sentence.
+        ValueError: No sentence pairs, others in one than in the other, or a gold link outside of a sentence.
 
     Example:
         >>> gold = GoldAlignment(sure=frozenset({(0, 0), (1, 1)}), possible=frozenset({(2, 1)}))
@@ -123,8 +124,10 @@ def alignment_error_rate(predicted: Sequence[Alignment], gold: Sequence[GoldAlig
 
     Source: Och and Ney (2003), A Systematic Comparison of Various Statistical Alignment Models, section 5.1.
     """
-    if len(predicted) != len(gold):
-        raise ValueError(f"predicted has {len(predicted)} sentence pairs and gold {len(gold)}, expected the same ones")
+    if isinstance(gold, dict) or len(predicted) != len(gold) or not gold:
+        seen = f"predicted is a {type(predicted).__name__} of {len(predicted)} sentence pairs and gold a"
+        expected = "sequences of the same ones, at least one; of a file: list(read_pharaoh(path).values())"
+        raise ValueError(f"{seen} {type(gold).__name__} of {len(gold)}, expected {expected}")
     pairs = list(zip(predicted, gold, strict=True))
     for place, (links, truth) in enumerate(pairs):
         for source, target in sorted(truth.possible):
@@ -271,7 +274,7 @@ def read_naacl(path: str | Path, *, index: int = 1, target_first: bool = False) 
     Source: Mihalcea and Pedersen (2003), An Evaluation Exercise for Word Alignment.
     """
     links: dict[str, _Links] = {}
-    for place, line in _lines(Path(path)):
+    for place, line in read_lines(Path(path)):
         if not line.strip():
             continue
         match = _COLUMNS.fullmatch(line)
@@ -303,17 +306,20 @@ def read_sentences(path: str | Path) -> dict[str, list[str]]:
     return {name: text.split() for _, name, text in _named_lines(Path(path))}
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Place, for errors, and text of every line."""
-    # a byte order mark is no part of the first id; str.splitlines would also break at characters such as U+2028
-    lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Place, for errors, and text of every line; ValueError unless the file is in UTF-8."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # a byte order mark is no part of the first word
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error}; expected UTF-8, convert the file (iconv does)") from error
+    lines = text.split("\n")  # str.splitlines would also break at characters such as U+2028
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
         yield f"{path}, line {number}", line
 
 
 def _named_lines(path: Path) -> Iterator[tuple[str, str, str]]:
     """Place, id and text of every line."""
-    for number, (place, line) in enumerate(_lines(path)):
+    for number, (place, line) in enumerate(read_lines(path)):
         name, tab, text = line.partition("\t")
         yield (place, name.strip(), text) if tab else (place, str(number), line)
 
