@@ -226,7 +226,7 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
         }
         if config.finetune_epochs:
             for name, scratch in (("sst2", False), ("scratch", True)):
-                metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, folder / name, scratch=scratch)
+                metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, folder / "checkpoints" / name, scratch=scratch)
         return metrics
 
 
