@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -234,7 +234,6 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
             train = Batches(items, config.batch_size, shuffle=True, repeats=config.repeats)
             # below checkpoints/, which --overwrite removes
             place = folder if member == 0 else folder / "checkpoints" / f"member-{member}"
-            place.mkdir(parents=True, exist_ok=True)
             found.append(
                 fit(config, module, train, val, folder=place, patience=config.max_epochs, monitor={"val_loss": "min"},
                     keep="last", gradient_clip=100.0)
@@ -252,7 +251,9 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
                 "mean", test, *draws(trained, test, 1 if config.objective == "soft" else config.num_samples)
             )
             if config.dropout:
-                metrics |= scores("dropout", test, *several(trained, test, _Dropping(trained.model.dropout)))
+                trained.model.dropout.train()
+                metrics |= scores("dropout", test, *several(trained, test, nullcontext()))
+                trained.model.dropout.eval()
             if config.laplace:
                 batches = Batches(data["train"], 2000)
                 loss = scheme(replace(config, draws=32))[2](trained.model, trained.guide)
@@ -291,20 +292,10 @@ def several(trained: TrainedCoverage, items: Items, draw: AbstractContextManager
     return torch.cat(weights), torch.cat(log_likelihood)
 
 
-class _Dropping(AbstractContextManager[None]):
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def __enter__(self) -> None:
-        self.module.train()
-
-    def __exit__(self, *_: object) -> None:
-        self.module.eval()
-
-
 def true_draws(items: Items, noise: float, count: int) -> tuple[Tensor, Tensor]:
     """:func:`draws` by who knows scores, spread and noise."""
-    weights = (items.scores + items.spread.unsqueeze(1) * torch.randn(count, *items.scores.shape).to(items.scores)).softmax(-1)
+    noises = torch.randn(count, *items.scores.shape).to(items.scores)
+    weights = (items.scores + items.spread.unsqueeze(1) * noises).softmax(-1)
     mean = torch.einsum("snk,nkv->snv", weights, items.values)
     return weights, torch.distributions.Normal(mean, noise).log_prob(items.y).sum(-1)
 

@@ -284,11 +284,9 @@ def compare(config: ClassicsConfig) -> list[Row]:
     title = f"Aligners without a network: {config.dataset}"
     name = f"aligners-{config.dataset}-{len(train)}{'-selected' if config.aligners else ''}"
     folder = Path("runs", "nmt", name)
-    folder.mkdir(parents=True, exist_ok=True)
     shown = {name: certain[name] for name in certain if name.startswith("pyro-align") or name == votes}
     diagram = reliability_panels(shown, confidence="probability of the link", right="right")
     pictures = folder if config.results is None else config.results / "pictures"
-    pictures.mkdir(parents=True, exist_ok=True)
     picture = save(diagram, pictures / f"{name}-calibration.png")
     parts = [Part("", said, list(found.values())), Part("Calibration of the written links", picture=picture)]
     report = Report(title, name, parts)
