@@ -9,8 +9,6 @@ from experiments.harness.cli import Command
 from experiments.harness.options import Dropout, StudyOptions, TrainingOptions
 from guides.options import UsedBy
 
-_RANDOM = ("elbo", "evidence")
-
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageConfig(TrainingOptions):
@@ -58,7 +56,7 @@ class CoverageConfig(TrainingOptions):
     planned = True  # the learning rate is, over all epochs
     USED_BY: ClassVar[UsedBy] = {
         "form": {"toy": ("ignorance",)},
-        **{name: {"objective": _RANDOM} for name in ("family", "width", "spread")},
+        **{name: {"objective": ("elbo", "evidence")} for name in ("family", "width", "spread")},
         "kl_weight": {"objective": ("elbo",)},
         "draws": {"objective": ("evidence",)},
     }
