@@ -115,7 +115,7 @@ def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData) ->
     run(GraphTask(replace(graph, name="another name")), config(tmp_path, guide="soft", resume=True))
 
 
-def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData) -> None:
     task = GraphTask(replace(graph, metric="roc_auc"))
     options = {"architecture": "gat_sep", "normalizer": "hybrid", "scores": "gatv2", "objective": "evidence"}
     chosen = config(tmp_path, monitor="metric", guide="lognormal", **options)
