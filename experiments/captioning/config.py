@@ -44,7 +44,7 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
 
     USED_BY: ClassVar[UsedBy] = {
         **{name: {"dataset": get_args(CaptionsName)} for name in ("cache", "maps")},
-        "kl": {"guide": (*WEIGHTS, "dirichlet")},
+        "kl": {"guide": (*WEIGHTS, "dirichlet"), "objective": ("elbo",)},
     }
 
 

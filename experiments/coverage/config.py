@@ -1,12 +1,13 @@
 """Options of the scripts on coverage."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
 from experiments.harness.options import Dropout, StudyOptions, TrainingOptions
+from guides.options import UsedBy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +20,11 @@ class CoverageConfig(TrainingOptions):
         items: Training items.
         form: In ignorance, standard deviation of the entries of the matrix that makes the scores.
         objective: soft attention; the ELBO, with a fixed prior; or the log evidence by several draws.
-        family: Of the random weights.
+        family: Distribution of the random weights.
         width: Spread of the random weights: fixed, one that is learned, or a network of the query.
         spread: Standard deviation of log S, at the start where it is learned.
         kl_weight: Weight of the KL, which the ELBO alone has.
-        draws: Of the evidence.
+        draws: Draws of the evidence for each training step.
         noise: Standard deviation of an observation: known, one that is learned, or a network of the query.
         dropout: Of the projected queries and keys.
         members: Networks of an ensemble, in ignorance each trained on a bootstrap sample of the items.
@@ -53,6 +54,12 @@ class CoverageConfig(TrainingOptions):
     num_samples: PositiveInt = 1000
 
     planned = True  # the learning rate is, over all epochs
+    USED_BY: ClassVar[UsedBy] = {
+        "form": {"toy": ("ignorance",)},
+        **{name: {"objective": ("elbo", "evidence")} for name in ("family", "width", "spread")},
+        "kl_weight": {"objective": ("elbo",)},
+        "draws": {"objective": ("evidence",)},
+    }
 
 
 COMMANDS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -62,6 +62,10 @@ class Items(NamedTuple):
     def chosen(self, index: Tensor) -> Items:
         """Some of them."""
         return Items(*(each[index] for each in self))
+
+    def to(self, device: torch.device) -> Items:
+        """All of them, on a device."""
+        return Items(*(each.to(device) for each in self))
 
 
 def generate(config: CoverageConfig) -> dict[str, Items]:
@@ -228,8 +232,8 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
                 generator = torch.Generator().manual_seed(1000 * member + config.seed)
                 items = items.chosen(torch.randint(config.items, (config.items,), generator=generator))
             train = Batches(items, config.batch_size, shuffle=True, repeats=config.repeats)
-            place = folder if member == 0 else folder / f"member-{member}"
-            place.mkdir(parents=True, exist_ok=True)
+            # below checkpoints/, which --overwrite removes
+            place = folder if member == 0 else folder / "checkpoints" / f"member-{member}"
             found.append(
                 fit(config, module, train, val, folder=place, patience=config.max_epochs, monitor={"val_loss": "min"},
                     keep="last", gradient_clip=100.0)
@@ -240,13 +244,16 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
     def evaluate(
         self, trained: TrainedCoverage, data: dict[str, Items], fitted: Fitted, folder: Path  # noqa: ARG002
     ) -> dict[str, float]:  # fmt: skip
+        data = {part: items.to(trained.device) for part, items in data.items()}
         config, test = trained.config, data["test"]
         with seeded(config.seed):
             metrics = scores(
                 "mean", test, *draws(trained, test, 1 if config.objective == "soft" else config.num_samples)
             )
             if config.dropout:
-                metrics |= scores("dropout", test, *several(trained, test, _Dropping(trained.model.dropout)))
+                trained.model.dropout.train()
+                metrics |= scores("dropout", test, *several(trained, test, nullcontext()))
+                trained.model.dropout.eval()
             if config.laplace:
                 batches = Batches(data["train"], 2000)
                 loss = scheme(replace(config, draws=32))[2](trained.model, trained.guide)
@@ -285,20 +292,10 @@ def several(trained: TrainedCoverage, items: Items, draw: AbstractContextManager
     return torch.cat(weights), torch.cat(log_likelihood)
 
 
-class _Dropping(AbstractContextManager[None]):
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def __enter__(self) -> None:
-        self.module.train()
-
-    def __exit__(self, *_: object) -> None:
-        self.module.eval()
-
-
 def true_draws(items: Items, noise: float, count: int) -> tuple[Tensor, Tensor]:
     """:func:`draws` by who knows scores, spread and noise."""
-    weights = (items.scores + items.spread.unsqueeze(1) * torch.randn(count, *items.scores.shape)).softmax(-1)
+    noises = torch.randn(count, *items.scores.shape).to(items.scores)
+    weights = (items.scores + items.spread.unsqueeze(1) * noises).softmax(-1)
     mean = torch.einsum("snk,nkv->snv", weights, items.values)
     return weights, torch.distributions.Normal(mean, noise).log_prob(items.y).sum(-1)
 
@@ -324,16 +321,16 @@ def scores(kind: str, items: Items, weights: Tensor, log_likelihood: Tensor) -> 
 def _at_temperature(
     trained: TrainedCoverage, val: Items, test: Items, metrics: Mapping[str, float]
 ) -> dict[str, float]:
-    """Scores with the noise multiplied by what is best on validation items."""
-    losses = {}
-    for number in range(-20, 21):
-        trained.model.temperature = math.exp(number / 20)
-        losses[trained.model.temperature] = -log_mean(draws(trained, val, 1)[1]).mean().item()
-    trained.model.temperature = best = min(losses, key=losses.__getitem__)
-    nll = -log_mean(draws(trained, test, 1)[1]).mean().item()
-    trained.model.temperature = 1.0
+    """Scores with the noise of every member multiplied by what is best on validation items."""
+
+    def nll(items: Items, temperature: float) -> float:
+        for module in trained.modules:
+            module.objective.model.temperature = temperature
+        return -log_mean(draws(trained, items, 1)[1]).mean().item()
+
+    best = min((math.exp(number / 20) for number in range(-20, 21)), key=partial(nll, val))
     same = {f"scaled_{name.partition('_')[2]}": value for name, value in metrics.items() if name.startswith("mean_")}
-    return {**same, "scaled_nll": nll, "temperature": best}
+    return {**same, "scaled_nll": nll(test, best), "temperature": best}
 
 
 train = partial(run_and_show, CoverageTask())

@@ -6,11 +6,10 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from experiments.datasets.names import GlueName
 from experiments.harness.cli import Command
 from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, SchemeOptions, UsedBy
-
-GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, roc_auc
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
-from experiments.datasets.text.glue import GLUE, GlueName, LabeledPairs, load_glue
+from experiments.datasets.names import GlueName
+from experiments.datasets.text.glue import GLUE, LabeledPairs, load_glue
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of

@@ -73,7 +73,7 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     edge_noise: NonNegativeFloat = 0.0
 
     USED_BY: ClassVar[UsedBy] = {
-        "kl_scale": {"guide": WEIGHTS},
+        "kl_scale": {"guide": WEIGHTS, "objective": ("elbo",)},
         "value_dropout": {"architecture": ("gat",)},
     }
 

@@ -136,7 +136,7 @@ class StudyOptions(SweepOptions):
     too, and then holds for all of them.
 
     Args:
-        name: The study.
+        name: The study; a name that is not known is answered by all of them.
         seeds: Number of seeds, shared by rows and levels; the study's own when omitted.
         first_seed: The first of them; the study's own when omitted.
         rows: Rows of the study, those among them that others are compared with; all when omitted.
@@ -267,13 +267,14 @@ def _arrange(parser: ArgumentParser, *, everything: bool) -> None:
 
 # what an option is about, in all tasks; those that are not here are about the network
 _GROUPS = {
+    "study": "seeds first_seed rows levels changes results",
     "data": "data_root dataset task toy graph text source target tokenize lowercase skip_bad vocabulary length "
     "max_words train_pairs test_pairs test train_texts test_texts headline_length sentences items form "
     "functions images maps size cache answers test_questions blind train_share train_file val_file test_file "
     "split_seed labels_per_class label_noise edge_noise feature_noise test_noise out_of_domain",
     "attention": "guide prior objective family prior_rate prior_scale scale concentration learnable learned_width "
     "draws particles spread kl kl_weight kl_scale kl_warmup num_samples normalizer hybrid_share scores decoder "
-    "input_feed sum_over top_k roulette temperature laplace",
+    "input_feed top_k roulette temperature laplace",
     "training": "seed learning_rate prior_learning_rate weight_decay gradient_clip batch_size max_epochs steps repeats "
     "patience monitor schedule init_from warm_start posterior_from_prior init_range lead_epochs lead_words "
     "masked finetune_epochs",

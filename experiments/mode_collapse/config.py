@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
@@ -18,9 +19,11 @@ class ModeCollapseConfig(RunOptions):
         seeds: Seeds of the sampled weights; the points are the same.
         results: Folder for the published numbers, experiments/results when omitted; the picture goes into
             pictures/ there.
+        device: Where to compute; the processor alone.
     """
 
     steps: PositiveInt = 4
     concentration: PositiveFloat = 1.0
     seeds: PositiveInt = 5
     results: Path | None = None
+    device: Literal["cpu"] = "cpu"

@@ -1,12 +1,13 @@
 """Options of the study of neural processes."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
 from experiments.harness.options import StudyOptions, TrainingOptions
+from guides.options import UsedBy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +19,9 @@ class NeuralProcessConfig(TrainingOptions):
             normalised over the heads before they are over the context points.
         objective: soft attention; the ELBO of Weibull weights; or the log evidence of LogNormal weights, whose width is
             a network of the query, by several draws for the whole target set of a function.
-        concentration: Of the Weibull weights.
+        concentration: Concentration of the Weibull weights.
         kl_weight: Weight of the KL, which the ELBO alone has.
-        draws: Of the evidence.
+        draws: Draws of the evidence for each training step.
         functions: Training functions.
         batch_size: Functions of a batch.
         steps: Training steps.
@@ -41,6 +42,10 @@ class NeuralProcessConfig(TrainingOptions):
     num_samples: PositiveInt = 32
 
     planned = True  # the learning rate is, over all epochs
+    USED_BY: ClassVar[UsedBy] = {
+        **{name: {"objective": ("elbo",)} for name in ("concentration", "kl_weight")},
+        "draws": {"objective": ("evidence",)},
+    }
 
 
 COMMANDS = {

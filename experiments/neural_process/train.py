@@ -202,7 +202,7 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
         soft, found = trained.config.objective == "soft", {}
         quiet = AttentionGuide(trained.model, Soft())
         for name, contexts in TESTS:
-            batch, end = data[name].split(contexts), f"{name}_{contexts}"
+            batch, end = [each.to(trained.device) for each in data[name].split(contexts)], f"{name}_{contexts}"
             draws = 1 if soft else trained.config.num_samples
             found[f"mean_{end}"] = predictive(trained.guide, batch, draws).mean().item()
             # beside them what needs no training, or no draws

@@ -87,7 +87,7 @@ def aligned_pairs(
 
 
 def alignment_summary(trained: Trained, text: ParallelText) -> dict[str, float]:
-    """Entropies, and alignment error rates where the text has gold links; see the DEFINITIONS of the evaluation."""
+    """Entropies, and alignment error rates where the text has gold links; docs/metrics.md says what they are."""
     count, exact, entropies = trained.config.num_samples, has_posterior_gap(trained), EntropySums()
     pairs = aligned_pairs(trained, text, num_samples=count, exact=exact, entropies=entropies)
     summary, gold = entropies.metrics, text.gold

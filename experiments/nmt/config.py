@@ -239,7 +239,7 @@ class ClassicsConfig:
     """
 
     dataset: Literal["toy", "europarl_de_en", "hansards_fr_en", "drawn-jumps", "drawn-order"] = "toy"
-    pairs: int | None = None
+    pairs: PositiveInt | None = None
     aligners: tuple[str, ...] = ()
     encoder: Path | None = None
     data_root: Path | None = None

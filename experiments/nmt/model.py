@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets.text.batches import Batch, EncodedText, Vocabulary, in_order
-from experiments.datasets.text.parallel import PARALLEL, ParallelText, load_parallel, read_parallel
+from experiments.datasets.text.parallel import PARALLEL, load_parallel
+from experiments.datasets.text.parallel_text import ParallelText, read_parallel
 from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config

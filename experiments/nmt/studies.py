@@ -19,7 +19,7 @@ from experiments.nmt.model import load_text, word_pairs
 from experiments.nmt.train import TranslationTask
 from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Claim, Part, claims_part
-from experiments.report.statistics import Column, Runs, columns_of, paired_difference, summary_rows
+from experiments.report.statistics import Column, Estimate, Runs, columns_of, paired_difference, summary_rows
 from experiments.study import Finished, Study, run_study
 from guides.names import WeightsSchemeName
 from guides.options import AMORTISED, WEIGHTS
@@ -113,7 +113,7 @@ def _summary(finished: Finished) -> str:
         if told:
             sentences.append(f"{column.name} minus soft: " + "; ".join(f"{row} {one}" for row, one in told.items()))
         if rest:
-            sentences.append(f"In {column.name} nothing can be told of {rest} and soft")
+            sentences.append(f"In {column.name} {rest} cannot be told from soft")
     return "".join(f"{sentence[0].upper()}{sentence[1:]}. " for sentence in sentences).strip()
 
 
@@ -244,7 +244,8 @@ def _aligners_part(config: TranslationConfig, folder: Path) -> list[Part]:
         "IBM Model 1": [hard_alignment(model.link_probabilities(*pair)) for pair in own],
         "pyro-align": link_all(aligned.weights("posterior"), "geometric, mbr", gold).links,
     }
-    rows = [{"aligner": name, "AER %": 100 * alignment_error_rate(found, gold).aer} for name, found in linked.items()]
+    rates = {name: 100 * alignment_error_rate(found, gold).aer for name, found in linked.items()}
+    rows = [{"aligner": name, "AER %": Estimate(rate, digits=1)} for name, rate in rates.items()]
     links = linked_words(aligned, linked["pyro-align"], gold)
     diagram = reliability_panels(
         {"pyro-align": (links["mean"].clamp(0, 1), links["right"])}, confidence="probability of a link", right="right"

@@ -226,7 +226,8 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
         }
         if config.finetune_epochs:
             for name, scratch in (("sst2", False), ("scratch", True)):
-                metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, folder / name, scratch=scratch)
+                place = folder / "checkpoints" / name
+                metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, place, scratch=scratch)
         return metrics
 
 

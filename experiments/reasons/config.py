@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
@@ -17,11 +18,13 @@ class ReasonOptions(RunOptions):
         seeds: Seeds of data and networks.
         steps: Training steps of a network.
         results: Folder for the published numbers, experiments/results when omitted.
+        device: Where to compute; these networks are small, and are trained on the processor alone.
     """
 
     seeds: PositiveInt = 5
     steps: PositiveInt = 300
     results: Path | None = None
+    device: Literal["cpu"] = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)

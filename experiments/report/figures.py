@@ -38,9 +38,9 @@ def panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any
     return figure, axes
 
 
-def printable(text: str, longest: int = 100) -> str:
+def printable(text: str) -> str:
     """Text without mathematics, and without the endless words and control characters of an untrained network."""
-    text = text if len(text) <= longest else text[: longest - 1] + "…"
+    text = text if len(text) <= 100 else text[:99] + "…"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
 
 

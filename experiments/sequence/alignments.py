@@ -153,5 +153,5 @@ class EntropySums:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The means, by the names of :mod:`experiments.sequence.evaluation`; nothing where no batch was counted."""
+        """The means, by the names of docs/metrics.md; nothing where no batch was counted."""
         return {metric: self._sums[metric] / count for metric, count in self._counts.items() if count}

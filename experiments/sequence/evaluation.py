@@ -15,7 +15,6 @@ from torch import Tensor
 from experiments.datasets.text.batches import BEGIN, END, PAD, Batch, BucketSampler, batch_loader
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import Fitted, Trained, fit_batches
-from experiments.report.report import metrics_table
 from experiments.run import Task
 from experiments.sequence.model import AnyTrained, model_arguments
 from experiments.sequence.own_text import write_lines
@@ -58,16 +57,6 @@ def warnings_of(metrics: Mapping[str, float]) -> list[str]:
         f"word, where {LEAST_CHANGE:.0%} at least is expected": change < LEAST_CHANGE and not entropy > MOST_ENTROPY,
     }
     return [text for text, shown in found.items() if shown]
-
-
-def verdict_of(metrics: Mapping[str, float]) -> str:
-    """By how much a network beats word frequencies; nothing where it is warned of."""
-    if warnings_of(metrics) or "val_ppl_unigram" not in metrics:
-        return ""
-    return (
-        f"The network has learned something: its validation perplexity is {metrics['val_ppl']:.4g}, that of a unigram "
-        f"model of the training words {metrics['val_ppl_unigram']:.4g}."
-    )
 
 
 def search(trained: AnyTrained, source: Tensor, mask: Tensor, **options: Any) -> list[Hypothesis]:
@@ -172,7 +161,3 @@ class SequenceTask(Task[Config, Data, Network]):
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return warnings_of(metrics)
-
-    def show(self, config: Config, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
-        print(metrics_table(metrics))
-        print(verdict_of(metrics))

@@ -7,18 +7,12 @@ from typing import get_args
 
 import pytest
 
-from experiments.captioning.config import COMMANDS as CAPTIONING
-from experiments.finetune.config import COMMANDS as FINETUNING
-from experiments.graph.config import COMMANDS as GRAPHS
 from experiments.harness import callbacks
 from experiments.harness.callbacks import read_run
 from experiments.harness.cli import _resolved
 from experiments.harness.options import SweepOptions, TrainingOptions
-from experiments.headlines.config import COMMANDS as HEADLINES
-from experiments.nmt.config import COMMANDS as TRANSLATION
-from experiments.pretrain.config import COMMANDS as PRETRAINING
-from experiments.vqa.config import COMMANDS as QUESTIONS
 from guides.names import AblationSchemeName, SchemeName
+from tests.experiments.harness.test_command_line import SUBCOMMANDS
 from tests.experiments.moments import Moments, killed
 from tests.experiments.training_scripts import EPOCHS, SCRIPTS, assert_same, left, small_data  # noqa: F401 (a fixture)
 
@@ -49,8 +43,7 @@ def whole_run(script, config, monkeypatch):
 
 
 def test_every_script_that_trains_is_tried():
-    tasks = (CAPTIONING, FINETUNING, GRAPHS, HEADLINES, PRETRAINING, QUESTIONS, TRANSLATION)
-    found = {_resolved(command.config) for commands in tasks for command in commands.values()}
+    found = {_resolved(command.config) for commands in SUBCOMMANDS.values() for command in commands.values()}
     found = {one for one in found if issubclass(one, TrainingOptions) and not issubclass(one, SweepOptions)}
     assert found == {script.config_type for script in SCRIPTS.values()}
 

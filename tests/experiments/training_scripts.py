@@ -15,6 +15,8 @@ from safetensors.torch import load_file
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.train import CaptioningTask
+from experiments.coverage.config import CoverageConfig
+from experiments.coverage.train import CoverageTask
 from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.parallel import toy_translation
 from experiments.finetune.config import GlueConfig, QaConfig
@@ -43,6 +45,7 @@ EPOCHS = 3
 SIZES = {"batch_size": 8, "num_samples": 2}
 QUESTIONS = {"guide": "weibull", "feature_noise": 0.5, "test_noise": (0.0,)}
 TEXT = SIZES | {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2}
+ENSEMBLE = {"items": 30, "members": 2, "objective": "soft", "num_samples": 2}
 REVIEWS = {"guide": "weibull", "normalizer": "hybrid", "finetune_epochs": 1}
 
 
@@ -106,6 +109,7 @@ SCRIPTS = {
         partial(run, PretrainTask()),
         lambda root: TEXT | REVIEWS | {"data_root": write_reviews(root)},
     ),
+    "coverage": Script(CoverageConfig, partial(run, CoverageTask()), lambda _: ENSEMBLE),
     "glue": Script(GlueConfig, partial(run, GlueTask()), _glue),
     "qa": Script(QaConfig, partial(run, QaTask()), _qa),
 }

@@ -216,14 +216,14 @@ def _block(inputs: int, outputs: int, *, stride: int) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
-def content_targets(captions: Sequence[Sequence[str]], *, most: int = 500) -> tuple[list[str], Tensor]:
+def content_targets(captions: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
     """Choose the words to predict, and say in [images, words] bool which images have them in a caption.
 
-    They are the words that are in the captions of most images, but for scikit-learn's stop words and single characters.
+    They are the 500 that are in the captions of most images, but for scikit-learn's stop words and single characters.
     """
     bags = [{word for caption in texts for word in caption_words(caption)} for texts in captions]
     counts = Counter(word for bag in bags for word in sorted(bag) if len(word) > 1 and word not in ENGLISH_STOP_WORDS)
-    words = [word for word, _ in counts.most_common(most)]
+    words = [word for word, _ in counts.most_common(500)]
     if not words:
         raise ValueError(f"{len(captions)} images, no content word in their captions; expected captions in English")
     return words, torch.tensor([[word in bag for word in words] for bag in bags])

@@ -134,13 +134,14 @@ class Batch:
 class EncodedText(Dataset[Batch]):
     """Sentence pairs as ids; indexed by a list of places it gives the `Batch` of these pairs.
 
-    There are two vocabularies, or a joint one. A target may be empty, where there is none yet; a source may not.
+    A target may be empty, where there is none yet; a source may not.
     """
 
-    def __init__(self, text: ParallelText, source: Vocabulary, target: Vocabulary | None = None) -> None:
-        target = target or source
-        self.sources = [torch.tensor(source.encode(sentence), dtype=torch.int64) for sentence in text.source]
-        self.targets = [torch.tensor(target.encode(sentence), dtype=torch.int64) for sentence in text.target]
+    def __init__(self, text: ParallelText, vocabulary: Vocabulary) -> None:
+        self.sources, self.targets = (
+            [torch.tensor(vocabulary.encode(sentence), dtype=torch.int64) for sentence in side]
+            for side in (text.source, text.target)
+        )
         if not all(map(len, self.sources)):
             raise ValueError(
                 f"{text.name}: a source sentence is empty, and attention has nothing to attend to; leave it out"

@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from experiments.datasets.names import GlueName
 from experiments.datasets.places import NEW_COPY, SPLITS, data_folder, missing
 from experiments.datasets.text.parallel_text import read_lines
 from experiments.files import reading
 
-GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb"]
 HELD_OUT = 0.1  # of the training part, where the task has no other validation part
 
 
@@ -34,7 +33,7 @@ class LabeledPairs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlueTask:
+class GlueFiles:
     """One task; its files have cells with tabs between them, counted from 0, and never quoted."""
 
     title: str  # its usual name, and its folder inside glue/
@@ -56,27 +55,27 @@ class GlueTask:
 _ZIP = "https://dl.fbaipublicfiles.com/glue/data/{}.zip (it is not fetched)"
 _ENTAILMENT = ("entailment", "not_entailment")
 
-GLUE: dict[GlueName, GlueTask] = {
-    "rte": GlueTask(
+GLUE: dict[GlueName, GlueFiles] = {
+    "rte": GlueFiles(
         title="RTE", files={"train": "train.tsv", "test": "dev.tsv"}, source=_ZIP.format("RTE"),
         first=1, second=2, label=3, header=True, labels=_ENTAILMENT, classes=_ENTAILMENT,
     ),
-    "mrpc": GlueTask(
+    "mrpc": GlueFiles(
         title="MRPC", files={"train": "msr_paraphrase_train.txt", "test": "msr_paraphrase_test.txt"},
         source="the Microsoft Research Paraphrase Corpus (it is not fetched)",
         first=3, second=4, label=0, header=True, labels=("0", "1"), classes=("not_equivalent", "equivalent"),
     ),
-    "cola": GlueTask(
+    "cola": GlueFiles(
         title="CoLA", files={"train": "train.tsv", "test": "dev.tsv"}, source=_ZIP.format("CoLA"),
         first=3, label=1, labels=("0", "1"), classes=("unacceptable", "acceptable"),
     ),
-    "sst2": GlueTask(
+    "sst2": GlueFiles(
         title="SST-2", files={"train": "train.tsv", "val": "dev.tsv", "test": "test-labeled.tsv"},
         source=f"{_ZIP.format('SST-2')}; test-labeled.tsv holds the 1821 test sentences of the Stanford Sentiment "
         "Treebank in the form of dev.tsv",
         first=0, label=1, header=True, labels=("0", "1"), classes=("negative", "positive"),
     ),
-    "stsb": GlueTask(
+    "stsb": GlueFiles(
         title="STS-B", files={"train": "sts-train.csv", "val": "sts-dev.csv", "test": "sts-test.csv"},
         source="http://ixa2.si.ehu.eus/stswiki/images/4/48/Stsbenchmark.tar.gz (it is not fetched)",
         first=5, second=6, label=4,
@@ -128,7 +127,7 @@ def load_sst2(*, train: int = 10_000, data_root: Path | str | None = None) -> di
     return dict(zip(SPLITS, texts, strict=True))
 
 
-def read_part(task: GlueTask, path: Path) -> LabeledPairs:
+def read_part(task: GlueFiles, path: Path) -> LabeledPairs:
     """One part of a task, from one file or from several."""
     paths = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}_part[0-9]{path.suffix}"))
     if not paths:

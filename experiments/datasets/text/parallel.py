@@ -20,8 +20,6 @@ from experiments.datasets.text.word_rules import divide, plain
 from pyro_attention.analysis import Alignment, read_pharaoh, read_sentences
 from pyro_attention.registry import Registry
 
-__all__ = ["PARALLEL", "ParallelReader", "ParallelText", "load_parallel", "read_parallel"]
-
 # From the folder of the data sets, split, source and target language, and what becomes of a line, to the pairs.
 Reader = Callable[[Path, str, tuple[str, str], Rules], ParallelText]
 

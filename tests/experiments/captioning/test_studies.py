@@ -1,4 +1,4 @@
-"""Studies of captions: their declarations, what they publish on tiny data, and the noise of gradients."""
+"""The noise of the gradients that the two estimators of the KL give."""
 
 import math
 

@@ -2,11 +2,13 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
 from experiments.coverage.config import CoverageConfig
 from experiments.coverage.train import NOISE, CoverageTask, build, draws, generate, scores, true_draws
+from experiments.harness.folder import open_run
 from experiments.run import run
 from tests.experiments.test_declarations import glossary
 
@@ -58,3 +60,5 @@ def test_members_of_an_ensemble_know_other_items(tmp_path):
     options = {**TINY, "batch_size": 200, "repeats": 200, "learning_rate": 0.05}
     config = CoverageConfig(toy="ignorance", noise="known", objective="soft", members=2, out=tmp_path, **options)
     assert run(CoverageTask(), config)["mean_width"] > 0.01  # on the same items they end at the same optimum
+    open_run(tmp_path, replace(config, overwrite=True))  # leaves no member for a later --resume
+    assert {path.name for path in tmp_path.rglob("*")} == {".lock", "config.yaml"}

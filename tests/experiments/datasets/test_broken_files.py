@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import pickle
 from functools import partial
 from pathlib import Path
@@ -42,14 +41,8 @@ def saved(content):
     return written(lambda file: torch.save(content, file))
 
 
-def as_json(content):
-    return json.dumps(content).encode()
-
-
 CALLBACKS = {name: {} for name in ("EarlyStopping", "History", "RandomState")}
 RUN = {"epoch": 0, "state_dict": {"w": torch.zeros(2)}, "callbacks": CALLBACKS, "optimizer_states": [{}]}
-ASKED = {"id": "q", "question": "who?", "answers": [{"text": "Ada", "answer_start": 3}]}
-ARTICLE = {"title": "Ada", "paragraphs": [{"context": "So Ada wrote it.", "qas": [ASKED]}]}
 MAPS = {"names": np.array(["a.jpg"]), "classes": np.array(["none", "dog"]), "named": np.zeros((1, 2, 2), int)}
 
 # By the name of a file: what is in it, and what reads it.

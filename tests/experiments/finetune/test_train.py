@@ -71,7 +71,7 @@ def test_answers_are_those_of_the_predictions(finished):
     assert metrics["train_questions"] == 6
 
 
-def test_the_train_part_is_learned(tiny_config, place, tmp_path):
+def test_the_train_part_is_learned(tiny_config, tmp_path):
     """The first word tells the class; the answer is the one word of four. Chance is a half, and one of 15 words."""
     fast = {"learning_rate": 1e-2, "max_epochs": 5, "num_samples": 1}
     root = write_glue(tmp_path / "glue", train=120, test=40)

@@ -11,17 +11,12 @@ from typing import get_args
 
 import pytest
 
-from experiments.captioning.config import COMMANDS as CAPTIONING
 from experiments.files import UserError
-from experiments.finetune.config import COMMANDS as FINETUNING
 from experiments.graph.config import COMMANDS as GRAPHS
 from experiments.graph.config import GraphConfig
 from experiments.harness.cli import Command, run_commands
 from experiments.harness.options import option_parser
-from experiments.headlines.config import COMMANDS as HEADLINES
 from experiments.nmt.config import COMMANDS as TRANSLATION
-from experiments.pretrain.config import COMMANDS as PRETRAINING
-from experiments.vqa.config import COMMANDS as QUESTIONS
 from guides.names import AblationSchemeName, NormalizerName, SchemeName
 
 ROOT = Path(__file__).parents[3]
@@ -31,17 +26,9 @@ SCRIPTS = [
     for path, text in SOURCES.items()
     if '\nif __name__ == "__main__":' in text
 ]
-SUBCOMMANDS = {
-    "experiments.graph": GRAPHS,
-    "experiments.nmt": TRANSLATION,
-    "experiments.captioning": CAPTIONING,
-    "experiments.finetune": FINETUNING,
-    "experiments.vqa": QUESTIONS,
-    "experiments.headlines": HEADLINES,
-    "experiments.pretrain": PRETRAINING,
-}
-LINES = [f"{script} {word}".rstrip() for script in SCRIPTS for word in ("", *SUBCOMMANDS.get(script, ()))]
 TARGETS = sorted({target for text in SOURCES.values() for target in re.findall(r'"(experiments\.[\w.]+:\w+)"', text)})
+SUBCOMMANDS = {one.removesuffix(".config:COMMANDS"): resolve_name(one) for one in TARGETS if one.endswith(":COMMANDS")}
+LINES = [f"{script} {word}".rstrip() for script in SCRIPTS for word in ("", *SUBCOMMANDS.get(script, ()))]
 HEAVY = ("torch", "lightning", "pyro", "matplotlib", "sklearn", "torchmetrics", "pandas", "nltk", "torchvision")
 
 # run in a fresh process: what each command line leaves in sys.modules, and its exit code

@@ -13,7 +13,6 @@ from experiments.files import UserError
 from experiments.harness.parallel import run_all
 
 ROOT = Path(__file__).parents[3]
-LIMIT = 240.0  # seconds until something is taken not to happen; no test waits for it to pass
 
 
 class Place:

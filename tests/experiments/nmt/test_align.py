@@ -233,7 +233,7 @@ def test_probabilities_of_both_directions(align, translation_run, reverse_run, t
 # the exact posterior, the table and the page
 
 
-def test_links_by_the_exact_posterior(align, translation_run, reverse_run, text, tmp_path, capsys):
+def test_links_by_the_exact_posterior(align, translation_run, reverse_run, text, tmp_path):
     trained = load_trained(translation_run, device="cpu")
     pairs = aligned_pairs(trained, load_text(trained.config, "test"), num_samples=1, exact=True)
     assert align("--exact", "--table", "--gold", text / "gold.txt") == 0

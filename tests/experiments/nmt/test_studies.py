@@ -1,4 +1,4 @@
-"""Studies of translation: what each declares, end to end at a tiny size, and the claims that are checked."""
+"""Studies of translation, end to end at a tiny size, and the claims that are checked."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Pretraining, fine-tuning and their table, end to end on tiny sizes; resuming and bad input."""
+"""Pretraining end to end on tiny sizes, what fine-tuning begins with, and missing data."""
 
 import math
 from dataclasses import replace

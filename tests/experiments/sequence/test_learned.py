@@ -8,7 +8,7 @@ import torch
 
 from experiments.datasets.text.batches import Batch, padded, teacher_forced
 from experiments.sequence.alignments import BatchAlignment, EntropySums
-from experiments.sequence.evaluation import unigram_perplexity, verdict_of, warnings_of
+from experiments.sequence.evaluation import unigram_perplexity, warnings_of
 
 GOOD = {
     "val_ppl": 10.0,
@@ -48,13 +48,11 @@ def test_word_frequencies_count_once_more_and_with_the_ends(val, probabilities):
 def test_what_shows_that_nothing_was_learned_is_said_in_a_sentence(metric, value, part):
     [text] = warnings_of(GOOD | {metric: value})
     assert part in text
-    assert verdict_of(GOOD | {metric: value}) == ""
 
 
 def test_a_network_that_has_learned_something_is_not_warned_of():
     metrics = GOOD | {"val_ppl": 89.9, "test_relative_entropy": 0.95}
     assert warnings_of(metrics) == []
-    assert "perplexity is 89.9, that of a unigram model of the training words 100" in verdict_of(metrics)
     # uniform attention is not said twice
     texts = warnings_of(metrics | {"test_relative_entropy": 1.0, "test_attention_change": 0.0})
     assert ["uniform" in text for text in texts] == [True]

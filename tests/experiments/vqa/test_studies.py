@@ -1,4 +1,4 @@
-"""Studies on questions: their declarations, and what they publish, on tiny scenes."""
+"""What studies on questions publish, on tiny scenes: claims, and what uncertainty is worth."""
 
 from statistics import fmean
 
