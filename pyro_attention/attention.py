@@ -120,14 +120,16 @@ class LatentAttention(nn.Module):
 
         Raises:
             ValueError: Shapes do not fit, scores are not finite, or keys are missing.
+            TypeError: Values are no floating-point numbers.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
         """
         layout = Dense() if layout is None else layout
+        if not values.is_floating_point():
+            raise TypeError(f"site '{self.name}': values are of type {values.dtype}, expected floating-point numbers")
         check_scores(scores, site=self.name)
         layout.check(scores, site=self.name)
         self.normalizer.check(layout, site=self.name)
-        device = scores.device.type
-        # an autocast region would redo the softmax inputs in half precision
+        device = scores.device.type  # where autocast would redo the softmax inputs in half precision
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             prior = self.propose(as_float(scores), keys, layout, queries)
             value = self.sample(prior)

@@ -344,3 +344,9 @@ def test_scores_are_not_checked_without_validation(layer, scores, values):
 def test_wrong_options(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_integer_values(layer, scores, values):
+    """Weights in their type would all be zero."""
+    with pytest.raises(TypeError, match=r"site 'encoder.0': values are of type torch\.int64"):
+        layer(scores, values.long())

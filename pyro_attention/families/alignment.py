@@ -76,8 +76,8 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         """Log probabilities, up to a constant, of scores ``[..., N]``, where the mask is as large."""
         if mask is None:
             return scores
-        # finite, so that a probability of zero times its logarithm is zero; no key at all: all alike
-        return scores.masked_fill(~mask & mask.any(-1, keepdim=True), torch.finfo(scores.dtype).min / 8)
+        # finite, so that a probability of zero times its logarithm is zero
+        return scores.masked_fill(~or_first(mask), torch.finfo(scores.dtype).min / 8)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> CategoricalAlignment:
         new = type(self).__new__(type(self)) if _instance is None else _instance
@@ -122,12 +122,13 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         return weights.sum(-1)
 
     def is_possible(self, value: Tensor) -> Tensor:
-        """True where an index ``[...]`` is a key that the layout has; without any key all are alike."""
+        """True where an index ``[...]`` is a key that the layout has; without any key the first."""
         if self.layout.mask is None:
             return torch.ones_like(value, dtype=torch.bool)
         mask = torch.atleast_2d(self.layout.mask).squeeze(-2)
-        possible, shape = mask | ~mask.any(-1, keepdim=True), torch.broadcast_shapes(value.shape, mask.shape[:-1])
-        found: Tensor = possible.expand(*shape, self._num_events).gather(-1, value.expand(shape).unsqueeze(-1))
+        possible = or_first(mask.expand(*mask.shape[:-1], self._num_events))
+        shape = torch.broadcast_shapes(value.shape, mask.shape[:-1])
+        found: Tensor = possible.expand(*shape, -1).gather(-1, value.expand(shape).unsqueeze(-1))
         return found.squeeze(-1)
 
     def weights(self, value: Tensor) -> Tensor:
@@ -148,6 +149,12 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
 
     def _masked(self, weights: Tensor) -> Tensor:
         return weights if self.layout.mask is None else weights.masked_fill(~self.layout.mask, 0)
+
+
+def or_first(mask: Tensor) -> Tensor:
+    """A mask of keys ``[..., N]``, whose rows without any have the first, under prior and posterior alike: KL is 0."""
+    first = torch.arange(mask.size(-1), device=mask.device) == 0
+    return mask | (first & ~mask.any(-1, keepdim=True))
 
 
 class _WeightRows(constraints.Constraint):

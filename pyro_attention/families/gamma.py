@@ -76,8 +76,9 @@ class GammaWeights(LogWeights):
 
     @property
     def entropy_per_weight(self) -> Tensor:
-        a = self.concentration
-        return a + 1 - a * torch.digamma(1 + a) + lgamma_exp(self.log_concentration)
+        x = self.log_concentration.double()  # as large terms cancel
+        a = x.exp()
+        return (a + 1 - a * torch.digamma(1 + a) + lgamma_exp(x)).to(self.log_concentration)
 
     def log_density(self, value: Tensor) -> Tensor:
         scaled = value + self.log_rate
@@ -116,14 +117,16 @@ class _CrossEntropy(torch.autograd.Function):
             total = _sum(scores, alike) + offset * times
         else:
             total = _sum(scores + (offset if kept is None else offset * kept), alike)
-        a, rate = x.exp(), log_rate.exp()
+        apart = all(
+            _is_one(log_rate, dim) for dim in dims
+        )  # one for each weight may be infinite, and their product not
+        a, rate = x.exp(), log_rate.exp() if apart else x.new_ones(())
         # the exponential by a power of two, which takes a third of the time on many CPUs
-        expected = log_mean * _LOG2_E if kept is None else scores.mul_(_LOG2_E)
-        expected.exp2_()
+        expected = ((scores if apart else scores + log_rate) * _LOG2_E).exp2_()
         if kept is not None:
             expected.mul_(kept)
-        scaled = _sum(expected, [dim for dim in dims if _is_one(rate, dim)]) * rate
-        slope = expected.sub_(a / rate)  # of the scores, but for the rate
+        scaled = expected.sum(dims, keepdim=True) * rate if apart else expected
+        slope = expected.sub_(a / rate) if apart else expected - a  # of the scores, but for the rate
         if kept is not None:
             slope.mul_(kept)
         ctx.save_for_backward(log_mean, *inputs[:4], slope, scaled, total, a, rate)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_attention.families.alignment import AlignmentPrior, CategoricalAlignment
+from pyro_attention.families.alignment import AlignmentPrior, CategoricalAlignment, or_first
 from pyro_attention.families.base import FAMILIES, PRIORS, Family
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.ops.sparsemax import check_most_keys, sparsemax
@@ -43,8 +43,7 @@ class SparseAlignment(CategoricalAlignment):
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         probabilities = sparsemax(scores, mask=mask, k=self.k)
         positive = probabilities > 0
-        first = torch.arange(scores.size(-1), device=scores.device) < (self.k or scores.size(-1))
-        support = positive | (first & ~positive.any(-1, keepdim=True))  # no key at all: all alike, or the first k
+        support = or_first(positive)
         self._support, self._mask = support, mask
         return probabilities.where(positive, 1).log().masked_fill(~support, torch.finfo(scores.dtype).min / 8)
 

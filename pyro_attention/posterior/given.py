@@ -149,7 +149,7 @@ class WeightedPosterior:
         Also those whose draws count for more than 99 % of their number: such weights move the mean of an attention
         weight, which lies between 0 and 1, by 0.05 at most, whatever the shape of their tail.
         """
-        alike = self.effective_sample_size > 0.99 * len(self.log_weights)
+        alike = self.effective_sample_size > max(1, 0.99 * len(self.log_weights))  # one draw tells nothing
         return alike | (~(self.pareto_k > 0.7) & (self.effective_sample_size >= 10))
 
     def warn(self) -> None:

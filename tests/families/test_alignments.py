@@ -259,7 +259,7 @@ def test_distributions_by_hand():
     torch.testing.assert_close(kl, torch.tensor([0.25 * math.log(0.5) + 0.75 * math.log(1.5)]))
     # one entry of a mask says whether a query attends at all
     whole = Dense(torch.tensor([[[True]], [[False]]]), event_dim=2)
-    assert CategoricalAlignment(torch.zeros(2, 1, 3), layout=whole).is_possible(torch.tensor([2, 1])).all()
+    assert CategoricalAlignment(torch.zeros(2, 1, 3), layout=whole).is_possible(torch.tensor([2, 1])).tolist() == [1, 0]
 
     scores = torch.tensor([[[0.5, 0.25, -1.0, 9.0]], [[0.0, 0.0, 0.0, 9.0]], [[3.0, 0.0, 0.0, 9.0]]])
     layout = Dense(torch.tensor([True, True, True, False]), event_dim=2)
@@ -271,9 +271,15 @@ def test_distributions_by_hand():
     assert wide.is_cut.tolist() == [False, True, False]
     assert wide.enumerate_support().shape == (2, 5, 3)
     assert wide.is_possible(wide.enumerate_support())[:, 0].tolist() == [[True, True, True], [True, True, False]]
-    empty = SparseAlignment(scores[:1], layout=Dense(torch.zeros(4, dtype=torch.bool), event_dim=2))
-    assert empty.probs.tolist() == [[0.25] * 4]
-    assert empty.support_size == 4
+    layouts = {"layout": Dense(torch.zeros(4, dtype=torch.bool), event_dim=2)}
+    empty = [SparseAlignment(scores[:1], k=k, **layouts) for k in (None, 1, 2)]
+    assert all(q.probs.tolist() == [[1.0, 0.0, 0.0, 0.0]] and q.support_size == 1 for q in empty)
+    kls = [
+        torch.distributions.kl_divergence(q, p)
+        for q in empty
+        for p in (*empty, CategoricalAlignment(scores[:1], **layouts))
+    ]
+    assert not any(kls)
     kl = torch.distributions.kl_divergence(alignment, CategoricalAlignment(torch.zeros(3, 1, 4), layout=layout))
     torch.testing.assert_close(kl, -torch.special.entr(probs).sum(-1) + torch.tensor(3.0).log())
 

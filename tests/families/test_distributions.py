@@ -59,6 +59,13 @@ def textbook(name, location=LOCATIONS, spread=SPREADS):
 # moments, densities and draws of positive weights
 
 
+def test_entropy_of_narrow_gamma_weights_in_single_precision():
+    log_concentration = torch.tensor([2.0, 1e2, 1e5]).log()
+    expected = sum(stats.loggamma(each).entropy() for each in log_concentration.double().exp().tolist())
+    found = GammaWeights(log_concentration, torch.tensor(0.0), shape=torch.Size([1, 1000, 3])).entropy()
+    assert found.item() == pytest.approx(1000 * expected, rel=1e-5)
+
+
 @every_positive
 def test_moments_and_density_are_those_of_the_textbook(name):
     d, log_s = BUILD[name](LOCATIONS, SPREADS, shape=torch.Size([1, 2, 6])), textbook(name)

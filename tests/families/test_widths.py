@@ -116,6 +116,20 @@ def test_draws_of_the_prior_are_those_of_the_family(family, form):
     torch.testing.assert_close(kl, torch.zeros(()), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("family", [LogNormal(0.3), Weibull(5.0)], ids=repr)
+def test_a_gamma_prior_around_low_scores_has_the_kl_of_high_ones(family):
+    """The rate overflows alone, its product with the mean weight does not."""
+    attention = LatentAttention("attention", ScorePrior(Gamma(5.0)), normalize_scores=False)
+    kls = []
+    for shift in (0.0, -120.0):
+        scores = (torch.randn(2, 1, 3, generator=torch.Generator().manual_seed(0)) + shift).requires_grad_()
+        prior = attention.propose(scores, None, Dense(event_dim=2))
+        kls.append(torch.distributions.kl_divergence(family.posterior(prior), prior))
+        (slopes,) = torch.autograd.grad(kls[-1].sum(), scores)
+        torch.testing.assert_close(slopes, torch.zeros_like(scores), atol=1e-4, rtol=0)
+    torch.testing.assert_close(*kls, atol=1e-4, rtol=1e-4)
+
+
 # Layers
 
 

@@ -157,6 +157,7 @@ def test_pareto_k():
     assert alike.pareto_k > 0.7
     assert alike.trusted
     assert WeightedPosterior({}, torch.zeros(5, 1), (), {}).trusted
+    assert not WeightedPosterior({}, torch.zeros(1, 1), (), {}).trusted
 
 
 def test_warns_of_weights_that_few_draws_carry():
