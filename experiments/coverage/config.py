@@ -7,7 +7,6 @@ from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
 from experiments.harness.options import Dropout, StudyOptions, TrainingOptions
-from guides.options import UsedBy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class CoverageConfig(TrainingOptions):
     num_samples: PositiveInt = 1000
 
     planned = True  # the learning rate is, over all epochs
-    USED_BY: ClassVar[UsedBy] = {
+    USED_BY: ClassVar = {
         "form": {"toy": ("ignorance",)},
         **{name: {"objective": ("elbo", "evidence")} for name in ("family", "width", "spread")},
         "kl_weight": {"objective": ("elbo",)},

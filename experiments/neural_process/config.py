@@ -7,7 +7,6 @@ from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
 from experiments.harness.options import StudyOptions, TrainingOptions
-from guides.options import UsedBy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class NeuralProcessConfig(TrainingOptions):
     num_samples: PositiveInt = 32
 
     planned = True  # the learning rate is, over all epochs
-    USED_BY: ClassVar[UsedBy] = {
+    USED_BY: ClassVar = {
         **{name: {"objective": ("elbo",)} for name in ("concentration", "kl_weight")},
         "draws": {"objective": ("evidence",)},
     }

@@ -98,8 +98,8 @@ def _differences(row: dict[str, object]) -> Iterator[tuple[str, Difference]]:
         if isinstance(cell, Difference) and not math.isnan(cell.low):
             first = name.removesuffix(f" - {cell.against}")
             if first == "soft":
-                first, turned = cell.against, {"mean": -cell.mean, "low": -cell.high, "high": -cell.low}
-                cell = replace(cell, **turned, against="soft")
+                first, low, high = cell.against, -cell.high, -cell.low
+                cell = replace(cell, mean=-cell.mean, low=low, high=high, against="soft")
             yield first, cell
 
 
