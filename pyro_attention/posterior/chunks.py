@@ -26,6 +26,7 @@ from pyro_attention.posterior.sampling import SAMPLERS, Pass, Run, depth
 
 __all__ = ["draw_chunks", "outputs"]
 
+_LARGEST = 2**18  # weights of a site in a pass; with more, the tensors of a stack leave the cache of a processor
 _CHECKED: WeakKeyDictionary[AttentionGuide, set[Any]] = WeakKeyDictionary()  # what each of them broadcasts
 
 
@@ -33,13 +34,17 @@ _CHECKED: WeakKeyDictionary[AttentionGuide, set[Any]] = WeakKeyDictionary()  # w
 def draw_chunks(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
     """Passes of as many samples as asked for, the first of one; ValueError where a model does not broadcast.
 
-    Where the attention alone is wanted, passes after the first end when its sites have their values.
+    Where the attention alone is wanted, passes after the first end when its sites have their values. On a CPU, samples
+    of several sites are so few in a pass that they take no longer than one by one.
     """
     first = Pass(*run())
     sites = {name: is_point_mass(site["fn"]) for name, site in first.trace.nodes.items() if is_attention_site(site)}
     # what nothing is drawn for is repeated, as its samples would not show
     plate = pyro.plate if all(sites.values()) else Draws
     nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
+    drawn = [first.trace.nodes[name]["value"] for name, is_fixed in sites.items() if not is_fixed]
+    if len(drawn) > 1 and drawn[0].device.type == "cpu":
+        chunk_size = min(chunk_size, max(1, _LARGEST // max(value.numel() for value in drawn)))
     run = run if run.whole or not sites else _Early(run.guide, run.args, run.kwargs, sites=tuple(sites))
     yield first
     checked, stochastic = _CHECKED.setdefault(check_guide(run.guide), set()), first.trace.stochastic_nodes
@@ -47,13 +52,13 @@ def draw_chunks(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
     if num_samples > 1 and kind not in checked:
         _check_broadcasts(run, first, nesting, plate)
         checked.add(kind)
-    del first  # the next pass needs the memory
+    del first, drawn  # the next pass needs the memory
     for start in range(1, num_samples, chunk_size):
         count = min(chunk_size, num_samples - start)
         with pyro.validation_enabled(False):
-            drawn = run(plate(DRAWS, count, dim=-1 - nesting))
-        yield Pass(*drawn, nesting, count)
-        del drawn
+            found = run(plate(DRAWS, count, dim=-1 - nesting))
+        yield Pass(*found, nesting, count)
+        del found
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def posterior_attention(
         args: Arguments of the model, with the observations.
         site: Name of the attention site, where there are several; the others have their mean weights.
         num_samples: Draws for the mean weights; one is enough under ``Soft()``.
-        chunk_size: Draws in one pass.
+        chunk_size: Draws in one pass at most.
         kwargs: Keyword arguments of the model.
 
     Returns:

@@ -42,7 +42,7 @@ def weighted_posterior(
         args: Arguments of the model, with the observations; options are those of :func:`sample_posterior`.
         num_samples: Number of draws S.
         noise: "attention", or "both", where dropout masks are weighted with the rest.
-        chunk_size: Draws in one pass.
+        chunk_size: Draws in one pass at most.
         seed: Seed of this call alone.
         kwargs: Keyword arguments of the model.
 

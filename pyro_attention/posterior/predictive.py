@@ -86,7 +86,7 @@ def predict(
         transform: Applied to each output, for example ``lambda logits: logits.softmax(-1)``.
         quantiles: Probabilities in [0, 1].
         keep_samples: Return the samples too.
-        chunk_size: Samples drawn in one pass.
+        chunk_size: Samples drawn in one pass at most.
         seed: Seed of this call alone.
         kwargs: Keyword arguments of the model.
 

@@ -45,7 +45,7 @@ def sample_posterior(
         num_samples: Number of samples S.
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
         log_weights: Return the site's value ``log S`` instead of the normalised weights.
-        chunk_size: Samples drawn in one pass, by a plate at the left (see :mod:`pyro_attention.posterior.chunks`).
+        chunk_size: Samples drawn in one pass at most (see :mod:`pyro_attention.posterior.chunks`).
         seed: Seed of this call alone.
         given: "observations" gives draws of :math:`p(W \mid x, y)`, whatever the guide has seen: those of
             :func:`weighted_posterior`, drawn again by their weights, each item by itself; it warns where few draws
