@@ -18,11 +18,13 @@ from experiments.report.statistics import Column, Row, Runs
 TOP_1 = Column("top-1", "top_1", 3, better="higher")
 AUROC = Column("AUROC", "auroc", 3, better="higher")
 ECE = Column("ECE", "ece", 4, better="lower")
+ECE_FLOOR = Column("ECE floor", "ece_floor", 4, better="lower")
 ACCURACY = Column("accuracy", "accuracy", 3, better="higher")
 DEFINITIONS = {
     "top_1": "share of items whose most probable reason is the true one",
     "auroc": "area under the ROC curve of the probabilities of all candidates, the true reason against the others",
     "ece": "expected calibration error of these probabilities, 15 bins",
+    "ece_floor": "the ECE if the reasons were drawn from these probabilities",
     "accuracy": "share of test labels predicted right",
     "agreement": "share of test nodes with the same most probable reason in two runs of the explanation",
     "step_ratio": "time of a training step under Marginal, divided by that of soft attention, medians of steps in turn",
