@@ -8,7 +8,7 @@ from jsonargparse.typing import PositiveInt
 
 Name = Literal[
     "graph_attention", "self_attention", "normalizers", "enumeration", "alignment_schemes", "posterior_samples",
-    "predictions", "blocked_attention", "mcan", "transformer",
+    "predictions", "evidence", "blocked_attention", "mcan", "transformer",
 ]  # fmt: skip
 
 

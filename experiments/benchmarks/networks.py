@@ -29,8 +29,11 @@ from pyro_attention import (
     AttentionGuide,
     ContextualGammaPrior,
     Dense,
+    EvidenceELBO,
+    FromPrior,
     LogNormal,
     MultiheadAttention,
+    ScorePrior,
     Soft,
     Weibull,
     predict,
@@ -59,6 +62,7 @@ class Classified:
     heads: int = 4
     layers: int = 2
     classes: int = 2
+    first: bool = False  # whether in the last layer the first position alone attends
 
 
 class PeerAttention(nn.Module):
@@ -129,12 +133,13 @@ class Classifier(nn.Module):
             nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in names
         )
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in 2 * names)
-        self.out = nn.Linear(width, sizes.classes)
+        self.out, self.first = nn.Linear(width, sizes.classes), sizes.first
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits ``[B, classes]`` of vectors ``[B, N, D]``."""
         for i, (attention, feed_forward) in enumerate(zip(self.attention, self.feed_forward, strict=True)):
-            x = self.norms[2 * i](x + attention(x, x, x, need_weights=False)[0])
+            rows = x[..., :1, :] if self.first and attention is self.attention[-1] else x
+            x = self.norms[2 * i](rows + attention(rows, x, x, need_weights=False)[0])
             x = self.norms[2 * i + 1](x + feed_forward(x))
         found: Tensor = self.out(x.mean(-2))
         return found
@@ -172,13 +177,16 @@ def make_loss(contestant: str, sizes: Classified) -> tuple[Classifier, Callable[
     return network, network.loss_by_hand
 
 
+def _classified(sizes: Classified) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(sizes.batch, sizes.length, sizes.width), torch.randint(sizes.classes, (sizes.batch,))
+
+
 def make_classifier_step(contestant: str, sizes: Classified) -> Step:
     """Forward, backward and Adam of a contestant; the step returns the loss."""
-    torch.manual_seed(0)
-    x = torch.randn(sizes.batch, sizes.length, sizes.width)
-    labels = torch.randint(sizes.classes, (sizes.batch,))
+    arguments = _classified(sizes)
     network, loss = make_loss(contestant, sizes)
-    return training_step(network, x, labels, loss=loss)
+    return training_step(network, *arguments, loss=loss)
 
 
 CLASSIFIERS = Benchmark(
@@ -188,6 +196,42 @@ CLASSIFIERS = Benchmark(
     contestants=CONTESTANTS,
     sizes={"32 x 64 positions": Classified()},
     rounds=30,
+    memory=False,
+)
+
+# Several draws of the evidence
+
+DRAWS = 8
+OF_LAST, OF_ALL = f"{DRAWS} draws of the last layer", f"{DRAWS} draws of all layers"
+
+
+def make_evidence_step(contestant: str, sizes: Classified) -> Step | None:
+    """Forward, backward and Adam of soft attention, or of the evidence by draws of a learned width."""
+    if contestant == OF_ALL and sizes.first:
+        return None
+    arguments, network = _classified(sizes), Classifier("soft, ours", sizes)
+    drawn = {OF_LAST: list(network.attention)[-1:], OF_ALL: list(network.attention)}.get(contestant, [])
+    for layer in drawn:
+        layer.attention.prior = ScorePrior(LogNormal(0.5, learnable=True))
+    families: dict[str, Family] = {layer.attention.name: FromPrior() for layer in drawn}
+    guide = AttentionGuide(network, families if contestant == OF_ALL else {**families, "*": Soft()})
+    elbo = EvidenceELBO(DRAWS, max_plate_nesting=1) if drawn else AttentionELBO()
+    return training_step(network, *arguments, loss=elbo(network, guide))
+
+
+EVIDENCE = Benchmark(
+    title="Several draws of the evidence",
+    text="Training steps of the classifier of the self-attention benchmark, by the evidence of LogNormal weights of a "
+    "learned width. Its last layer is read by the mean over all positions, or at its first position, which alone "
+    "attends there; the last of three layers is then a query behind two.",
+    make_step=make_evidence_step,
+    contestants=("soft", OF_LAST, OF_ALL),
+    sizes={
+        "two layers, by the mean": Classified(),
+        "two layers, at the first position": Classified(first=True),
+        "a query behind two layers": Classified(layers=3, first=True),
+    },
+    rounds=10,
     memory=False,
 )
 

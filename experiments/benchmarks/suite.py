@@ -22,6 +22,7 @@ BENCHMARKS: dict[Name, Benchmark] = {
     "alignment_schemes": networks.SCHEMES,
     "posterior_samples": networks.SAMPLING,
     "predictions": networks.PREDICTIONS,
+    "evidence": networks.EVIDENCE,
     "blocked_attention": layers.BLOCKED,
     "mcan": networks.MCAN_STEPS,
     "transformer": networks.TRANSFORMER_STEPS,

@@ -26,6 +26,7 @@ SIZES = {
     "self_attention": CLASSIFIER,
     "normalizers": Tokens(3, "Weibull"),
     "predictions": CLASSIFIER,
+    "evidence": CLASSIFIER,
     "blocked_attention": Positions(64),
     "mcan": networks.Questions(
         3, 5, 4, features=5, vocabulary=9, answers=4, network=MCANSizes(8, 8, 2, 1, 16, 8), dropout=0.0
