@@ -264,4 +264,5 @@ CHAINS["benchmark"] = [
         "--rounds 1 --out predictions",
         ("predictions/speed-*.json",),
     ),
+    Step("python -m experiments.benchmarks --name evidence --threads 1", "--rounds 1 --out draws", ("draws/*.json",)),
 ]
