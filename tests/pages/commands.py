@@ -125,6 +125,8 @@ STUDIES = (
     (f"{FINETUNE} table glue --model all-MiniLM-L6-v2", f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
     (f"""{FINETUNE} table glue --model all-MiniLM-L6-v2 --levels '["mrpc"]' --rows '["soft", "evidence"]'""",
      f"--model FOLDER {TRAINING} --draws 2"),
+    (f"""{FINETUNE} table glue --model all-MiniLM-L6-v2 --levels '["mrpc", "rte"]' --rows '["soft", "WC"]' --seeds 5""",
+     f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
     (f"{FINETUNE} table glue --model FOLDER", f"--levels [rte] {SOFT_AND_WC}"),
     (f"""{FINETUNE} table glue-sst2 --rows '["soft"]' --seeds 1""", f"--model FOLDER {TRAINING}"),
     (f"{FINETUNE} table label_noise-sst2 --seeds 2", f"--model FOLDER --levels [0%,30%] {SOFT_AND_WC}"),
