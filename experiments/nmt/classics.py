@@ -165,11 +165,12 @@ _WORDS, _TRANSLATIONS, _SHARE = 3000, 3, 0.1  # share: of words without a link, 
 _LENGTHS = (4, 20)
 _JUMPS = {-1: 0.03, 0: 0.2, 1: 0.55, 2: 0.11, 3: 0.04}  # about those that an aligner learns of the Hansards
 _FAR = 0.01  # of every other jump
+_TEST = 1000  # pairs to test on
 Sources = list[int]  # of every target word its source word, -1 without one
 
 
 def drawn_text(name: DrawnName, pairs: int) -> tuple[ParallelText, ParallelText]:
-    """Pairs to train on, and 1000 pairs to test on.
+    """Pairs to train on, and pairs to test on.
 
     Words follow Zipf's law. Every source word has three translations, whose probabilities are drawn from Dirichlet(1);
     a target word without a source word is drawn by the frequencies of the words. Of ``drawn-jumps`` a tenth of the
@@ -184,7 +185,7 @@ def drawn_text(name: DrawnName, pairs: int) -> tuple[ParallelText, ParallelText]
     chances = random.dirichlet(np.ones(_TRANSLATIONS), _WORDS).cumsum(1)
     align: Callable[[np.random.Generator, int], Sources] = _jumps if name == "drawn-jumps" else _order
     sides, links = (list[str](), list[str]()), list[Alignment]()
-    for _ in range(pairs + 1000):
+    for _ in range(pairs + _TEST):
         source: list[int] = share.searchsorted(random.random(random.integers(*_LENGTHS, endpoint=True))).tolist()
         places = align(random, len(source))
         target = list[int]()
@@ -197,7 +198,7 @@ def drawn_text(name: DrawnName, pairs: int) -> tuple[ParallelText, ParallelText]
         found = frozenset((place, j) for j, place in enumerate(places) if place >= 0)
         links.append(Alignment(found, len(source), len(target)))
     text = ParallelText(*sides, name, ("source", "target"), links)
-    return text.first(pairs), text.chosen(range(pairs, pairs + 1000))
+    return text.first(pairs), text.chosen(range(pairs, pairs + _TEST))
 
 
 def _jumps(random: np.random.Generator, num_source: int) -> Sources:

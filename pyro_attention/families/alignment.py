@@ -28,6 +28,7 @@ __all__ = [
     "Marginal",
     "RelaxedAlignment",
     "alignment_over",
+    "or_first",
 ]
 
 

@@ -1,7 +1,6 @@
 """Aligners: error rates and certainty by hand, classic ones against NLTK, networks that agree, and drawn text."""
 
 import random
-from functools import partial
 
 import numpy as np
 import pytest
@@ -350,7 +349,7 @@ def test_networks_and_their_mean_are_rows_that_one_asks_for(tmp_path, monkeypatc
         return aligned_words(own, [(one, one.mT) for one in weights]), {}
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(classics, "drawn_text", partial(drawn_text, test=4))
+    monkeypatch.setattr(classics, "_TEST", 4)
     monkeypatch.setattr(classics, "_measured", alike)
     names = [row["aligner"] for row in compare(ClassicsConfig(dataset="drawn-order", pairs=4))]
     assert {"IBM Model 1", "pyro-align"} <= {*names}
