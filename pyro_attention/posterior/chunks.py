@@ -32,7 +32,7 @@ _CHECKED: WeakKeyDictionary[AttentionGuide, set[Any]] = WeakKeyDictionary()  # w
 
 @SAMPLERS.register("chunks")
 def draw_chunks(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
-    """Passes of as many samples as asked for, the first of one; ValueError where a model does not broadcast.
+    """Passes of at most as many samples as asked for, the first of one; ValueError where a model does not broadcast.
 
     Where the attention alone is wanted, passes after the first end when its sites have their values. On a CPU, samples
     of several sites are so few in a pass that they take no longer than one by one.
