@@ -86,14 +86,14 @@ def _skip(stage: Stage, waiting: deque[int], report: Callable[[Item, Result], No
 class _Worker:
     """A process that measures items, one at a time."""
 
-    def __init__(self, items: Sequence[Item]) -> None:
+    def __init__(self, stage: Stage) -> None:
         context = multiprocessing.get_context("fork")  # closures, and all that is imported, come along
         self.connection, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(items, other), daemon=False)
+        self.process = context.Process(target=_serve, args=(stage, other))
         self.process.start()
         other.close()
-        self.items, self.busy, self.ended, self.begun = items, False, False, 0.0
-        self.item = items[0]
+        self.items, self.busy, self.ended, self.begun = stage.items, False, False, 0.0
+        self.item = stage.items[0]
 
     def begin(self, index: int) -> None:
         """Let it measure an item."""
@@ -134,11 +134,13 @@ def _idle_worker(stage: Stage, workers: list[_Worker]) -> _Worker | None:
             return worker
     if sum(not worker.ended for worker in workers) >= stage.processes:
         return None
-    workers.append(_Worker(stage.items))
+    workers.append(_Worker(stage))
     return workers[-1]
 
 
-def _serve(items: Sequence[Item], connection: Connection) -> None:
+def _serve(stage: Stage, connection: Connection) -> None:
+    if stage.processes > 1:  # more threads than cores wait for each other most of the time
+        torch.set_num_threads(1)
     while True:
         try:
             index = connection.recv()
@@ -146,7 +148,7 @@ def _serve(items: Sequence[Item], connection: Connection) -> None:
             return
         usable = True
         try:
-            result = items[index].measure()
+            result = stage.items[index].measure()
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
         except Exception:
