@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch._inductor import config as inductor
@@ -58,7 +58,9 @@ def run(config: GPUConfig) -> None:
     ledger = Ledger(config, begun)
     cache = Path(tempfile.mkdtemp(prefix="gpu-losses-"))
     try:
-        run_stage(Stage("machine", [Item("Machine", "machine", lambda: machine(config))], 60), ledger.add, deadline=deadline)
+        run_stage(
+            Stage("machine", [Item("Machine", "machine", lambda: machine(config))], 60), ledger.add, deadline=deadline
+        )
         if "Machine" not in ledger.rows:
             raise UserError(ledger.problems["Machine: machine"].strip().splitlines()[-1].partition("UserError: ")[2])
         for stage in stages(config, cache):
@@ -84,7 +86,9 @@ def machine(config: GPUConfig) -> Result:
     device = torch.device(config.device)
     if config.device == "cuda":
         if torch.version.cuda is None:
-            raise UserError(f"torch {torch.__version__} is no CUDA build; install one, or try --device cpu at tiny sizes")
+            raise UserError(
+                f"torch {torch.__version__} is no CUDA build; install one, or try --device cpu at tiny sizes"
+            )
         if not torch.cuda.is_available():
             raise UserError("there is no GPU here; --device cpu tries the command at tiny sizes")
         properties = torch.cuda.get_device_properties(0)
@@ -202,7 +206,9 @@ class Ledger:
             parts.append(Part(title="What failed or was left out, and where steps wait, in short", lines=short))
             parts.append(Part(title="In full", lines=lines, terminal=False))
         parts.append(Part(title="Times", rows=self.taken, labels=2, terminal=False))
-        command = command_line("experiments.benchmarks gpu", GPUConfig(device=self.config.device, parts=self.config.parts))
+        command = command_line(
+            "experiments.benchmarks gpu", GPUConfig(device=self.config.device, parts=self.config.parts)
+        )
         return Report("On a GPU", "speed-gpu", parts), source_of([self.config.out], command)
 
     def wrong(self) -> list[str]:
@@ -222,15 +228,21 @@ def bar_rows(tables: Mapping[str, list[Row]]) -> list[Row]:
     """What is wanted of the numbers, for those that are there: the number, its bar, and whether it holds."""
     rows = list[Row]()
 
-    def compare(what: str, of: str, number: Any, bar: float) -> None:
-        if isinstance(number, float):
+    def compare(what: str, of: str, number: float | None, bar: float) -> None:
+        if number is not None:
             verdict = "yes" if number <= bar else "no"
-            rows.append({"what": what, "of": of, "number": Estimate(number, digits=3), "bar": Estimate(bar), "holds": verdict})
+            rows.append(
+                {"what": what, "of": of, "number": Estimate(number, digits=3), "bar": Estimate(bar), "holds": verdict}
+            )
 
     attention = {(row["size"], row["contestant"]): row for row in tables.get("Attention", [])}
     for size in dict.fromkeys(size for size, _ in attention if size.startswith("n = 8192")):
         narrow = size.endswith("width 64")
-        bars = {gpu_attention.HASHED: 1.0, gpu_attention.FLEX: 2.0 if narrow else 1.5, gpu_attention.SDPA: 2.5 if narrow else 2.0}
+        bars = {
+            gpu_attention.HASHED: 1.0,
+            gpu_attention.FLEX: 2.0 if narrow else 1.5,
+            gpu_attention.SDPA: 2.5 if narrow else 2.0,
+        }
         for engine in (gpu_attention.ELBO, gpu_attention.FUSED):
             for other, bar in bars.items():
                 compare(f"{engine}: time by {other}", size, _ratio(attention, size, engine, other, "ms"), bar)

@@ -94,12 +94,15 @@ def compile_items(sizes: list[tuple[int, int]], device: str) -> list[Item]:
 
         return Item("Compilation", f"{name}, n = {length}, width {width}", measure, seconds=110)
 
-    fused = [item(FUSED, length, width) for length, width in {width: (length, width) for length, width in sizes}.values()]
+    fused = [
+        item(FUSED, length, width) for length, width in {width: (length, width) for length, width in sizes}.values()
+    ]
     return [*fused, *(item(name, length, width) for length, width in sizes for name in (HASHED, FLEX))]
 
 
 def attention_race(length: int, width: int, device: str, *, rounds: int = 7) -> Result:
     """Rows of all engines."""
+    torch.compiler.reset()  # a function is compiled a few times at most, and the engines of other sizes count
     with torch.device(device):
         makers = {name: partial(make_contestant, name, length, width) for name in CONTESTANTS}
         return race(makers, size=f"n = {length}, width {width}", seconds=15, rounds=rounds)

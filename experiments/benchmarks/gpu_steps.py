@@ -127,7 +127,9 @@ def _minilm(family: str, sizes: TrainingSizes) -> Training:
 
 
 def _mcan(family: str, sizes: TrainingSizes) -> Training:
-    return Training(mcan_loss(family, sizes.questions), [(random_questions(sizes.questions), {}) for _ in range(BATCHES)])
+    return Training(
+        mcan_loss(family, sizes.questions), [(random_questions(sizes.questions), {}) for _ in range(BATCHES)]
+    )
 
 
 TRAININGS: dict[str, Callable[[TrainingSizes], Training]] = {
@@ -235,7 +237,9 @@ def cpu_loss_items(sizes: TrainingSizes, folder: Path) -> list[Item]:
 
 def training_items(sizes: TrainingSizes, folder: Path, device: str) -> list[Item]:
     """Losses on the device beside those in the files, waits and time."""
-    return [Item("Training", name, partial(training_row, name, sizes, folder, device), seconds=40) for name in TRAININGS]
+    return [
+        Item("Training", name, partial(training_row, name, sizes, folder, device), seconds=40) for name in TRAININGS
+    ]
 
 
 def training_row(name: str, sizes: TrainingSizes, folder: Path, device: str) -> Result:
@@ -307,7 +311,12 @@ def step_items(device: str) -> list[Item]:
         _race("Steps", "BERT-base, float32", make_bert_step, (*bert, "LogNormal"), base, device),
         _race("Steps", "translation", make_scheme_step, schemes, paper, device),
         _race(
-            "Steps", "translation, bfloat16", make_scheme_step, schemes[:2], replace(paper, precision="bf16-mixed"), device
+            "Steps",
+            "translation, bfloat16",
+            make_scheme_step,
+            schemes[:2],
+            replace(paper, precision="bf16-mixed"),
+            device,
         ),
     ]
 
@@ -330,7 +339,12 @@ def draw_items(device: str) -> list[Item]:
 
 
 def _race(
-    table: str, name: str, make_step: Callable[[Any, Any], Step | None], contestants: tuple[str, ...], sizes: Any, device: str
+    table: str,
+    name: str,
+    make_step: Callable[[Any, Any], Step | None],
+    contestants: tuple[str, ...],
+    sizes: Any,
+    device: str,
 ) -> Item:
     def make(contestant: str) -> Contestant | None:
         with torch.device(device), pyro.validation_enabled(False):

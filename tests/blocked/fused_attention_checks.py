@@ -111,7 +111,9 @@ def test_sweep_of_a_gpu(kernel, monkeypatch):
     launch = fused_module.launch
     for module in (fused_module, gpu_kernels):
         monkeypatch.setattr(
-            module, "launch", lambda f, *args, module=module, **kw: (calls.__setitem__((module, f), args), launch(f, *args, **kw))
+            module,
+            "launch",
+            lambda f, *args, module=module, **kw: (calls.__setitem__((module, f), args), launch(f, *args, **kw)),
         )
     assert gpu_kernels.sweep_row(kernel, 16, Tiles(16, 16, 4, 1), length=19, device="cpu")["ms"].mean > 0
     monkeypatch.setattr(blocked_module, "unfused", lambda *tensors: None)
