@@ -15,7 +15,6 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.benchmarks.layers import CONCENTRATION, LatentLayer
-from experiments.benchmarks.measuring import Step
 from experiments.benchmarks.stages import Item, Result
 from experiments.benchmarks.throughput import Contestant, race
 from experiments.files import UserError

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from experiments.benchmarks.measuring import Step
 from experiments.benchmarks.networks import (
     Classified,
     Questions,
@@ -32,7 +33,6 @@ from experiments.benchmarks.networks import (
     random_tokens,
     scheme_loss,
 )
-from experiments.benchmarks.measuring import Step
 from experiments.benchmarks.stages import Item, Result
 from experiments.benchmarks.throughput import Contestant, clock, race, waits
 from experiments.report.statistics import Estimate, Row
@@ -51,10 +51,10 @@ BATCHES = 8  # of an epoch
 FIRST_STEP, GRADIENT, EPOCH = 1e-5, 1e-3, 1e-3
 
 COMPARED = (
-    "First loss, norm of its gradient, and sum of the losses of an epoch of 8 batches with Adam (learning rate 1e-4), in float32 without "
-    "TF32, as relative differences from the CPU's with the same weights, data and noise (all of it drawn on the CPU); "
-    "random data. Waits of a later step, without validation: by the profiler (cudaStreamSynchronize), and by torch's "
-    "own warnings, which name the line. ms: a step of several in a row."
+    "First loss, norm of its gradient, and sum of the losses of an epoch of 8 batches with Adam (learning rate 1e-4), "
+    "in float32 without TF32, as relative differences from the CPU's with the same weights, data and noise (all of it "
+    "drawn on the CPU); random data. Waits of a later step, without validation: by the profiler "
+    "(cudaStreamSynchronize), and by torch's own warnings, which name the line. ms: a step of several in a row."
 )
 
 
@@ -165,7 +165,7 @@ class CPUNoise(TorchDispatchMode):
         "exponential", "random", "cauchy", "log_normal", "geometric",
     })  # fmt: skip
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = func._schema.name.removeprefix("aten::")
         if name.removesuffix("_") not in self._DRAWS:

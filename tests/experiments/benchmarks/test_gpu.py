@@ -1,4 +1,4 @@
-"""The command of a GPU, on a CPU: stages whose items fail, hang or die, engines, losses, and the whole at tiny sizes."""
+"""The command of a GPU, on a CPU: stages whose items fail, hang or die, engines, losses, and the whole."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_command_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert {str(row["right"]) for row in (*tables["Kernels"], *tables["Training"])} == {"yes"}
     assert {"Machine", "Attention", "Steps", "Draws"} < tables.keys()
     assert not [part.lines for part in report.parts if part.lines]
-    assert source.command == "python -m experiments.benchmarks gpu --device cpu"
+    assert source.command == "python -m experiments.benchmarks gpu"
     assert "## Attention" in (tmp_path / "report.md").read_text()
 
 
