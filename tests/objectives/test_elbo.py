@@ -179,8 +179,9 @@ def test_handlers_around_the_guide():
 
 
 class WeibullPrior(FixedGammaPrior):
-    def forward(self, scores, keys, layout):
-        return WeibullWeights(self.log_rate, self.log_concentration.exp(), layout=layout, shape=scores.shape)
+    def forward(self, call):
+        scale, k = self.log_rate, self.log_concentration.exp()
+        return WeibullWeights(scale, k, layout=call.layout, shape=call.scores.shape)
 
 
 def test_missing_closed_form():
