@@ -12,8 +12,8 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 from pyro_attention.attention import LatentAttention
-from pyro_attention.families.base import PRIORS, Prior
 from pyro_attention.attention_call import AttentionCall
+from pyro_attention.families.base import PRIORS, Prior
 from pyro_attention.families.distribution import AttentionDistribution
 
 __all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "make_prior", "read_sites"]
