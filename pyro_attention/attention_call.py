@@ -13,7 +13,7 @@ from pyro_attention.layout import Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 
 if TYPE_CHECKING:
-    from pyro.distributions import Distribution
+    from pyro.distributions import TorchDistribution
 
     from pyro_attention.families.base import Family
     from pyro_attention.families.distribution import AttentionDistribution
@@ -68,7 +68,7 @@ class AttentionCall:
         """Return the record of the same call with other scores, which enter as those of the layer do."""
         return replace(self, scores=enter(scores, self.layout, self.normalizer if self.normalizes else None))
 
-    def posterior(self, family: Family, prior: AttentionDistribution) -> Distribution:
+    def posterior(self, family: Family, prior: AttentionDistribution) -> TorchDistribution:
         """Return the posterior of a family; calls that hold no scores make it in their own way."""
         return family.posterior(self, prior)
 

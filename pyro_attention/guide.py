@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pyro import poutine
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, PyroModuleList, pyro_method
 from pyro.poutine import runtime
@@ -137,7 +137,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """Whether a latent site is meant to be drawn from its prior."""
         return first_match(name, self.keep_prior) is not None
 
-    def attention_posterior(self, name: str, call: AttentionCall, prior: AttentionDistribution) -> Distribution:
+    def attention_posterior(self, name: str, call: AttentionCall, prior: AttentionDistribution) -> TorchDistribution:
         """Return the posterior of an attention site, that of its family."""
         family = self.family(name)
         family.check_fits(prior, site=name)

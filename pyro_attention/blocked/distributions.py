@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import register_kl
 from torch.utils._pytree import tree_leaves
@@ -298,7 +298,7 @@ class BlockedCall(AttentionCall):
     def shape(self) -> torch.Size:
         return self.pairs.shape
 
-    def posterior(self, family: Family, prior: AttentionDistribution) -> Distribution:
+    def posterior(self, family: Family, prior: AttentionDistribution) -> TorchDistribution:
         """Return the posterior of a family that adds noise to the scores.
 
         It is that of scores of zero, shifted by the scores; that the family is of this kind is tried on other scores.
@@ -323,9 +323,13 @@ class BlockedCall(AttentionCall):
         """Return the posterior of a few scores, without a mask."""
         call = AttentionCall(scores=scores, layout=Dense(), site=self.site)
         posterior = family.posterior(call, LogNormalWeights(scores, torch.ones_like(scores)))
-        if type(posterior) not in NOISE or posterior.full_shape != scores.shape:
+        if (
+            not isinstance(posterior, LogWeights)
+            or type(posterior) not in NOISE
+            or posterior.full_shape != scores.shape
+        ):
             raise _not_blocked(self.site)
-        return posterior  # type: ignore[return-value]
+        return posterior
 
 
 class BlockedPosterior(_BlockedWeights):

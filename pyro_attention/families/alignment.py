@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints, kl_divergence, register_kl
 
@@ -295,7 +295,7 @@ class Marginal(Family):
     is_marginal = True
     infer: ClassVar[dict[str, Any]] = {"enumerate": "parallel"}
 
-    def posterior(self, call: AttentionCall, prior: CategoricalAlignment) -> Distribution:  # noqa: ARG002
+    def posterior(self, call: AttentionCall, prior: CategoricalAlignment) -> TorchDistribution:  # noqa: ARG002
         return prior
 
 
@@ -323,7 +323,7 @@ class Categorical(Family):
         self.enumerate = enumerate
         self.infer = {"enumerate": "parallel"} if enumerate else {}  # type: ignore[misc]
 
-    def posterior(self, call: AttentionCall, prior: CategoricalAlignment) -> Distribution:
+    def posterior(self, call: AttentionCall, prior: CategoricalAlignment) -> TorchDistribution:
         return prior.at_scores(call.scores)
 
     def extra_repr(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from pyro.poutine import runtime
 from torch import nn
 
@@ -53,7 +53,7 @@ class Amortized(Family):
     def prior(self, prior: AttentionDistribution) -> AttentionDistribution:
         return self.family.prior(prior)  # type: ignore[no-any-return]
 
-    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> Distribution:
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> TorchDistribution:
         if self.warm_start:
             return self.family.posterior(call, prior)
         scores, layer_scores = self.network(*call.args, **(call.kwargs or {})), call.scores

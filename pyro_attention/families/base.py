@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, broadcasts_to, check_positive, in_transform
@@ -67,7 +67,7 @@ class Family(nn.Module):
         """
         return prior
 
-    def posterior(self, call: AttentionCall, prior: Any) -> Distribution:
+    def posterior(self, call: AttentionCall, prior: Any) -> TorchDistribution:
         """Return the posterior of a site from the record of the call, which has the scores, and from the prior."""
         raise NotImplementedError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyro.distributions import Delta, Distribution
+from pyro.distributions import Delta, TorchDistribution
 
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, Family
@@ -28,6 +28,6 @@ class Soft(Family):
     def prior(self, prior: AttentionDistribution) -> AttentionDistribution:
         return prior.over_weights
 
-    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> Distribution:
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> TorchDistribution:
         value = prior.soft_value(call)
         return Delta(value, event_dim=value.dim() - len(prior.batch_shape))
