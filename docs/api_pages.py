@@ -60,7 +60,7 @@ TOPICS = {
     "layers": Topic(
         "Attention layers",
         "The layers declare the attention weights as sample sites of a Pyro model.",
-        ("attention", "layers.multihead", "layers.graph", "layers"),
+        ("attention", "layers.multihead", "layers.graph", "layers", "attention_call"),
     ),
     "families": Topic(
         "Priors and posterior families",

@@ -5,6 +5,7 @@ Distributions, registries, bases of parts of your own and what is rarely used li
 """
 
 from pyro_attention.attention import AttentionOutput, LatentAttention, name_sites
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.check import check_model
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import AlignmentPrior, Categorical, GumbelSoftmax, Marginal
@@ -44,6 +45,7 @@ __all__ = [
     "AlignmentELBO",
     "AlignmentPrior",
     "Amortized",
+    "AttentionCall",
     "AttentionELBO",
     "AttentionGuide",
     "AttentionOutput",

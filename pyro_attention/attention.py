@@ -18,8 +18,9 @@ from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_kind, check_scores
+from pyro_attention.attention_call import AttentionCall, enter
 from pyro_attention.families.base import Prior
-from pyro_attention.families.distribution import AttentionDistribution, enter
+from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.noise import Dropout
@@ -131,26 +132,28 @@ class LatentAttention(nn.Module):
         self.normalizer.check(layout, site=self.name)
         device = scores.device.type  # where autocast would redo the softmax inputs in half precision
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            prior = self.propose(as_float(scores), keys, layout, queries)
-            value = self.sample(prior)
-            weights = self.dropout(prior.weights(value))
+            call = self.call(as_float(scores), layout=layout, queries=queries, keys=keys)
+            prior = self.prior(call)
+            value = self.sample(call, prior)
+            weights = self.dropout(prior.weights(value, self.normalizer))
         context = prior.context(value, weights.to(values.dtype), values)
         return AttentionOutput(context=context, weights=weights, rows=prior.rows(value, site=self.name))
 
-    def propose(
-        self, scores: Tensor, keys: Tensor | None, layout: Layout, queries: Tensor | None = None
-    ) -> AttentionDistribution:
-        """The prior of one call, which carries the scores that a posterior family starts from, in 32 bits or more."""
+    def call(
+        self, scores: Tensor, *, layout: Layout, queries: Tensor | None = None, keys: Tensor | None = None
+    ) -> AttentionCall:
+        """Return the record of one call, from which prior and posterior are made; scores in 32 bits or more."""
         normalizes = self.normalize_scores and self.prior.normalizes
-        scores = enter(scores, layout, self.normalizer if normalizes else None)
-        prior: AttentionDistribution = self.prior(scores, keys, layout)
-        return prior.proposing(scores, self.normalizer, normalizes, queries=queries, keys=keys, site=self.name)
+        return AttentionCall(
+            scores=enter(scores, layout, self.normalizer if normalizes else None), layout=layout,
+            normalizer=self.normalizer, normalizes=normalizes, queries=queries, keys=keys, site=self.name,
+        )  # fmt: skip
 
-    def sample(self, prior: AttentionDistribution) -> Tensor:
-        """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""
+    def sample(self, call: AttentionCall, prior: AttentionDistribution) -> Tensor:
+        """Draw the value of the site; where Pyro does not run the model, return that of ordinary attention."""
         if not pyro_runs_the_model():
-            return prior.soft_value
-        return torch.as_tensor(pyro.sample(self.name, prior))  # type: ignore[arg-type]
+            return prior.soft_value(call)
+        return torch.as_tensor(pyro.sample(self.name, prior, infer={"call": call}))  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
         return f"'{self.name}', normalize_scores={self.normalize_scores}"

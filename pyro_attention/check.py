@@ -337,7 +337,7 @@ def _check_plates(site: Any) -> None:
             f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
         )
     prior = site["infer"]["prior"]
-    dims, head_dim = prior.scores.dim() - prior.layout.event_dim, prior.layout.head_dim
+    dims, head_dim = len(site["infer"]["call"].shape) - prior.layout.event_dim, prior.layout.head_dim
     for name, frame in plates_of(site).items():
         if frame.size > 1 and -frame.dim > dims and name != "num_particles_vectorized":
             raise ValueError(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from pyro import poutine
+from pyro.distributions import TorchDistribution
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, PyroModuleList, pyro_method
 from pyro.poutine import runtime
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
-from torch import nn
+from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind
 from pyro_attention.attention import name_sites
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
 
@@ -24,6 +26,7 @@ __all__ = [
     "DRAWS",
     "AttentionGuide",
     "GuideRun",
+    "attention_weights",
     "check_guide",
     "first_match",
     "forget_run",
@@ -134,13 +137,17 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """Whether a latent site is meant to be drawn from its prior."""
         return first_match(name, self.keep_prior) is not None
 
+    def attention_posterior(self, name: str, call: AttentionCall, prior: AttentionDistribution) -> TorchDistribution:
+        """Return the posterior of an attention site, that of its family."""
+        family = self.family(name)
+        family.check_fits(prior, site=name)
+        args, kwargs = self.args_kwargs
+        posterior = replace(call, site=name, args=args, kwargs=kwargs).posterior(family, prior)
+        # a plate around the guide (vectorised particles) gives the prior a larger batch than the call has
+        return posterior if posterior.batch_shape == prior.batch_shape else posterior.expand(prior.batch_shape)
+
     def get_posterior(self, name: str, prior: Any) -> Any:
-        """Posterior of a site: that of its family or messenger, else the prior itself."""
-        if isinstance(prior, AttentionDistribution):
-            family = self.family(name)
-            family.check_fits(prior, site=name)
-            args, kwargs = self.args_kwargs
-            return family.posterior(prior, *args, **kwargs)
+        """Return the posterior of another latent site: that of its messenger, else the prior itself."""
         pattern = first_match(name, self.other_patterns)
         if pattern is None:
             return prior
@@ -165,10 +172,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def _pyro_sample(self, msg: Any) -> None:
         msg["_infer"] = msg["infer"]  # poutine.replay around the guide puts that of another run in its place
-        super()._pyro_sample(msg)
         if msg["is_observed"] or site_is_subsample(msg):
             return
-        if not is_attention_site(msg):
+        if not isinstance(msg["fn"], AttentionDistribution):
+            super()._pyro_sample(msg)
             if msg["fn"] is msg["infer"]["prior"]:
                 # a plate outside the guide (vectorised particles) makes prior and posterior two objects
                 msg["infer"]["family"] = None
@@ -178,8 +185,14 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"attention site '{msg['name']}' is there twice in one run; give each layer its own name=, or call "
                 f"name_sites(net); call a layer that is used again in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
-        family = self.family(msg["name"])
-        msg["infer"].update(family.infer, family=family)
+        if "call" not in msg["infer"]:
+            seen = f"site '{msg['name']}' has a {type(msg['fn']).__name__}, but no scores"
+            raise ValueError(
+                f"{seen}; sample it through LatentAttention, or leave it out of the guide by poutine.block"
+            )
+        family, prior = self.family(msg["name"]), msg["fn"]
+        msg["fn"] = self.attention_posterior(msg["name"], msg["infer"]["call"], prior)
+        msg["infer"].update(family.infer, family=family, prior=prior)
 
     def _pyro_post_sample(self, msg: Any) -> None:
         msg["infer"] = infer = msg.pop("_infer")
@@ -229,6 +242,12 @@ def check_guide(guide: Any) -> AttentionGuide:
 def is_attention_site(site: Any) -> bool:
     """Whether a node of a guide's trace, or a message that has passed it, is an attention site, observed or not."""
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
+
+
+def attention_weights(site: Any) -> Tensor:
+    """Return the normalized weights of the value of an attention site."""
+    prior: AttentionDistribution = site["infer"].get("prior", site["fn"])
+    return prior.weights(site["value"], site["infer"]["call"].normalizer)
 
 
 def plates_of(site: Any) -> dict[str, Any]:

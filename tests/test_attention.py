@@ -164,7 +164,8 @@ def test_values_that_all_heads_share(layer, graph, batch):
 def test_what_a_layer_proposes_is_what_its_site_has(layer, scores, values):
     """A posterior family makes the same posterior of it, without Pyro."""
     site, _ = posterior_and_prior(AttentionGuide(lambda: layer(scores, values), Weibull(3.0)), site="encoder.0")
-    posterior = Weibull(3.0).posterior(layer.propose(scores, None, Dense()))
+    call = layer.call(scores, layout=Dense())
+    posterior = Weibull(3.0).posterior(call, layer.prior(call))
     torch.testing.assert_close(posterior.log_scale, site.log_scale, rtol=0, atol=0)
 
 
@@ -186,8 +187,9 @@ def test_queries_that_do_not_count(family, prior, mask):
     masked = Dense(QUERIES.expand(3, 1, LENGTH, LENGTH) if mask == "none" else MASKS[mask] & QUERIES)
     posterior, value, found = make_family(family, 5.0), None, []
     for layout in (counted, masked):
-        p = attention.propose(scores, keys, layout)
-        q = posterior.posterior(p)
+        call = attention.call(scores, layout=layout, keys=keys)
+        p = attention.prior(call)
+        q = posterior.posterior(call, p)
         value = q.rsample().detach() if value is None else value
         kl = kl_divergence(q, p)
         inputs = [scores, *attention.prior.parameters()]
@@ -196,7 +198,8 @@ def test_queries_that_do_not_count(family, prior, mask):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
     assert value[1, :, 3:].abs().sum() > 0  # the others are drawn, too
     if prior == "gamma_contextual" and mask == "padding":
-        assert attention.propose(scores, keys, counted).log_concentration.shape == (3, 2, 1, LENGTH)  # it stays small
+        of_counted = attention.prior(attention.call(scores, layout=counted, keys=keys))
+        assert of_counted.log_concentration.shape == (3, 2, 1, LENGTH)  # it stays small
 
 
 # names: from the path of the layer, the same wherever the model is copied to, and never one for two

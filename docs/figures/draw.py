@@ -21,6 +21,7 @@ from pyro_attention import (  # noqa: E402
     AlignmentELBO,
     AlignmentPrior,
     Amortized,
+    AttentionCall,
     AttentionGuide,
     Categorical,
     Dense,
@@ -114,10 +115,10 @@ def priors() -> None:
         pyro.set_rng_seed(0)
         return prior.rsample(torch.Size([1000])).softmax(-1).view(1000, -1)
 
-    zero = torch.zeros(1, 1, 5)
+    call = AttentionCall(scores=torch.zeros(1, 1, 5), layout=Dense())
     panels = {
-        "fixed Gamma(1, 1)": FixedGammaPrior()(zero, None, Dense()),
-        "fixed LogNormal(0, 1)": FixedLogNormalPrior()(zero, None, Dense()),
+        "fixed Gamma(1, 1)": FixedGammaPrior()(call),
+        "fixed LogNormal(0, 1)": FixedLogNormalPrior()(call),
         "contextual Gamma, rate 1": GammaWeights(context.view(1, 1, -1), torch.tensor(0.0), shape=(1, 1, 5)),
         "contextual Gamma, rate 20": GammaWeights(
             (context + torch.tensor(20.0).log()).view(1, 1, -1), torch.tensor(20.0).log(), shape=(1, 1, 5)

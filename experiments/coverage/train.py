@@ -37,6 +37,7 @@ from pyro_attention import (
 )
 from pyro_attention.analysis.inputs import equal_tailed
 from pyro_attention.families.base import Family, OneParameterFamily, Prior
+from pyro_attention.guide import attention_weights
 from pyro_attention.posterior.predictive import seeded
 
 KEYS = 6
@@ -274,7 +275,7 @@ def draws(trained: TrainedCoverage, items: Items, count: int) -> tuple[Tensor, T
                 with pyro.plate("draws", min(_CHUNK, count - start), dim=-2):
                     run = module.objective.guide.run(*items[:4])
                 site = run.trace.nodes["attention"]
-                weights.append(site["infer"]["prior"].weights(site["value"]).squeeze(-2))
+                weights.append(attention_weights(site).squeeze(-2))
                 log_likelihood.append(run.output)
     shape = items.weights.shape
     return torch.cat([each.view(-1, *shape) for each in weights]), torch.cat(

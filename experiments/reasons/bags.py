@@ -31,6 +31,7 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.families.base import Family, Prior
+from pyro_attention.guide import attention_weights
 
 SIZES = (8, 12)  # of a bag, at least and at most
 TEST_BAGS, FOLDS, DECAYS = 500, 5, (0.3, 0.5, 1.0)  # folds of the training bags; weight decays
@@ -115,7 +116,7 @@ def predicted(model: Pooling, family: Family, bags: Bags) -> tuple[Tensor, Tenso
     """Probability of every bag to hold a nine ``[S, B]``, and of its images to be it, before that is known."""
     run = AttentionGuide(model, Soft()).run(bags)
     site: Any = run.trace.nodes["instance"]
-    (each, logits), weights = run.output, site["infer"]["prior"].weights(site["value"]).squeeze(-2)
+    (each, logits), weights = run.output, attention_weights(site).squeeze(-2)
     p = (weights * each.sigmoid()).sum(-1) if isinstance(family, Marginal) else logits.sigmoid()
     return p, each.softmax(-1) if model.largest else weights
 

@@ -43,6 +43,7 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.families.base import Family, Prior
+from pyro_attention.guide import attention_weights
 
 KINDS, CLASSES, NEIGHBORS, WIDTH = 4, 5, 6, 8
 NOISE = {"kind": 0.34, "class": 0.28}  # standard deviation of each feature
@@ -145,7 +146,7 @@ def predicted(model: Reader, data: Data) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         run = AttentionGuide(model, Soft()).run(data.x, data.graph, data.y)
         site: Any = run.trace.nodes["neighbor"]
-        weights = site["infer"]["prior"].weights(site["value"])
+        weights = attention_weights(site)
         if not model.mixes:
             return run.output.softmax(-1), weights
         each = model.head(model.attention.lin_src(data.x) + model.attention.bias).softmax(-1)[data.edges[0]]

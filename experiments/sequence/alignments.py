@@ -71,7 +71,7 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, exact: boo
     site = nodes["alignment"]
     prior, posterior, family = site["infer"]["prior"], site["fn"], trained.guide.family("alignment")
     fixed = isinstance(trained.model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
-    mean = None if fixed else prior.mean_weights.squeeze(-2)
+    mean = None if fixed else prior.mean_weights(trained.model.attention.normalizer).squeeze(-2)
     if prior.kind != CategoricalAlignment.kind:
         count = 1 if isinstance(family, Soft) and not drawing else num_samples
         explains = exact and prior.kind == LogWeights.kind  # of a Dirichlet posterior there is no such reading
@@ -84,7 +84,7 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, exact: boo
     if not isinstance(family, Amortized):
         return BatchAlignment(mean, _exact_alignment(trained, batch).unsqueeze(0))
     summed = _exact_alignment(trained, batch) if exact else None
-    return BatchAlignment(mean, posterior.mean_weights.squeeze(-2).unsqueeze(0), summed)
+    return BatchAlignment(mean, posterior.mean_value.squeeze(-2).unsqueeze(0), summed)
 
 
 def _exact_alignment(trained: AnyTrained, batch: Batch) -> Tensor:

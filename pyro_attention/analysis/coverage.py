@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_attention.attention import name_sites
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide
+from pyro_attention.guide import AttentionGuide, attention_weights
 from pyro_attention.posterior.sampling import sample_posterior, seeded
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _simulate(model: Any, args: Any, kwargs: Any) -> tuple[dict[str, tuple[Tenso
     truth, observations = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
     for name, site in trace.nodes.items():
         if site["type"] == "sample" and isinstance(site["fn"], AttentionDistribution):
-            weights, kept = site["fn"].weights(site["value"]), site["fn"].layout.kept
+            weights, kept = attention_weights(site), site["fn"].layout.kept
             kept = torch.ones_like(weights, dtype=torch.bool) if kept is None else kept.expand(weights.shape)
             truth[name] = weights, kept.reshape(site["fn"].batch_shape.numel(), -1)
         elif site["type"] == "sample" and site["infer"].get("was_observed"):

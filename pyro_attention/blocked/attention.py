@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyro_attention._checks import check_boolean_mask, check_scores, in_transform
+from pyro_attention._checks import as_float, check_boolean_mask, check_scores, in_transform
 from pyro_attention.attention import AttentionOutput, LatentAttention
-from pyro_attention.blocked.distributions import BlockedPrior, BlockedValue, Pairs
+from pyro_attention.blocked.distributions import BlockedCall, BlockedPrior, BlockedValue, Pairs
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior
@@ -76,7 +76,9 @@ def attend_blocked(
     pairs = Pairs(queries, keys, key_mask, query_mask, causal, attention.normalize_scores and prior.normalizes)
     with torch.autocast(queries.device.type, enabled=False):
         blocked = BlockedPrior(prior, pairs, per_query=causal and READS[type(prior)] != "nothing", site=site)
-        value = attention.sample(blocked)
+        zero = as_float(queries).new_zeros(blocked.event_shape[0], 1, 1)
+        call = BlockedCall(scores=zero, layout=pairs.layout(), site=site, pairs=pairs)
+        value = attention.sample(call, blocked)
         if isinstance(value, BlockedValue):
             return AttentionOutput(context=value.attend(values), weights=None)
         weights = blocked.weights(value)  # given by a condition

@@ -7,23 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import register_kl
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float, check_scores
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
-from pyro_attention.families.distribution import LogWeights, kl_log_weights
+from pyro_attention.families.base import Family, OneParameterFamily
+from pyro_attention.families.distribution import AttentionDistribution, LogWeights, kl_log_weights
 from pyro_attention.families.gamma import GammaWeights
 from pyro_attention.families.lognormal import LogNormalWeights
+from pyro_attention.families.soft import Soft
 from pyro_attention.families.weibull import WeibullWeights
 from pyro_attention.layout import Dense
-from pyro_attention.normalizers import Softmax
+from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.special import lgamma_exp
 
-__all__ = ["BlockedPosterior", "BlockedPrior", "BlockedValue", "Pairs"]
+__all__ = ["BlockedCall", "BlockedPosterior", "BlockedPrior", "BlockedValue", "Pairs"]
 
 _WINDOW_ENTRIES = 2**20
 
@@ -206,33 +210,6 @@ NOISE: dict[type[LogWeights], tuple[NoiseKind, Callable[[Any], Tensor]]] = {
 }
 
 
-class _Shifted:
-    """The scores of a blocked site as a family sees them: it may add a shift to them, and nothing else."""
-
-    def __init__(self, site: str, dims: int, shift: Tensor | float = 0.0) -> None:
-        self.site, self.dims, self.shift = site, dims, shift
-
-    def dim(self) -> int:
-        return self.dims
-
-    def __add__(self, shift: Any) -> _Shifted:
-        return _Shifted(self.site, self.dims, self.shift + shift)
-
-    __radd__ = __add__
-
-    def __sub__(self, shift: Any) -> _Shifted:
-        return _Shifted(self.site, self.dims, self.shift - shift)
-
-    def _refuse(self, *_: Any) -> Any:
-        raise _not_blocked(self.site)
-
-    __getattr__ = __getitem__ = __len__ = _refuse
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise _not_blocked(next(each for each in args if isinstance(each, cls)).site)
-
-
 def _not_blocked(site: str) -> ValueError:
     """The error of a family that does something with scores, queries or keys."""
     return ValueError(
@@ -262,8 +239,8 @@ class _BlockedWeights(LogWeights):
 
         return self.sum_windows(some_rows)
 
-    def weights(self, value: Tensor) -> Tensor:
-        """Normalised weights of a value, all of them."""
+    def weights(self, value: Tensor, normalizer: Normalizer | None = None) -> Tensor:  # noqa: ARG002
+        """Return the softmax of a value, all of it."""
         everything = value.window(slice(None)) if isinstance(value, BlockedValue) else value
         return self.pairs.layout(slice(None)).softmax(everything)
 
@@ -285,48 +262,23 @@ class BlockedPrior(_BlockedWeights):
     def __init__(self, network: Callable[..., LogWeights], pairs: Pairs, *, per_query: bool, site: str) -> None:
         super().__init__(pairs)
         self.network, self.site = network, site
-        shape_only = pairs.queries.new_zeros(()).expand(pairs.shape)
         # those per key, which all queries share
-        self.parameters = None if per_query else network(shape_only, pairs.keys, pairs.layout())
+        self.parameters = None if per_query else network(self._call(slice(None), pairs.layout()))
 
     def window(self, rows: slice) -> LogWeights:
+        return self.network(self._call(rows, self.pairs.layout(rows)))
+
+    def _call(self, rows: slice, layout: Dense) -> AttentionCall:
+        """Return the record of some queries, whose scores have a shape and no memory: the prior does not read them."""
         shape_only = self.pairs.queries.new_zeros(()).expand(self.pairs.shape)[..., rows, :]
-        return self.network(shape_only, self.pairs.keys, self.pairs.layout(rows))
-
-    @property
-    def scores(self) -> Any:
-        """A stand-in for the scores, which are never held; a family may add a shift to them."""
-        return _Shifted(self.site, len(self.pairs.shape))
-
-    @property
-    def queries(self) -> Any:  # type: ignore[override]
-        """What a network of widths asks for, which gives a width for each weight; ValueError."""
-        raise _not_blocked(self.site)
-
-    keys = queries
-
-    def with_scores(self, scores: Tensor) -> BlockedPrior:  # noqa: ARG002
-        raise _not_blocked(self.site)
-
-    def matched(self, posterior: type[Any], *parameters: Any) -> Any:
-        """Posterior with these parameters, the first of which are the scores, shifted; ValueError otherwise."""
-        location, *spread = parameters
-        zero = as_float(self.pairs.queries).new_zeros(self.event_shape[0], 1, 1)
-        if posterior not in NOISE or not isinstance(location, _Shifted):
-            raise _not_blocked(self.site)
-        if torch.broadcast_tensors(zero, torch.as_tensor(location.shift), *spread)[0].shape != zero.shape:
-            raise _not_blocked(self.site)  # not the same for all pairs of a head
-        relative = LogNormalWeights(zero, torch.ones_like(zero)).proposing(zero)
-        relative = relative.matched(posterior, zero + location.shift, *spread)
-        return BlockedPosterior(self.pairs, relative, site=self.site)
+        return AttentionCall(scores=shape_only, layout=layout, keys=self.pairs.keys, site=self.site)
 
     @property
     def counts(self) -> Tensor:
         return self.event_shape[0] * self.pairs.counts().sum((-3, -2, -1))
 
-    @property
-    def soft_value(self) -> BlockedValue:
-        """The value without noise, whose weights are ordinary attention."""
+    def soft_value(self, call: AttentionCall) -> BlockedValue:  # noqa: ARG002
+        """Return the value without noise, whose weights are ordinary attention."""
         return BlockedValue(BlockedPosterior(self.pairs, None, site=self.site).expand(self.batch_shape), None)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -334,6 +286,50 @@ class BlockedPrior(_BlockedWeights):
             f"site '{self.site}': blocked attention draws from the posterior alone; run the model under an "
             f"AttentionGuide, or use MultiheadAttention to draw from the prior"
         )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BlockedCall(AttentionCall):
+    """Record of a call that holds no scores: those in it are zeros, one a head, ``[H, 1, 1]``."""
+
+    pairs: Pairs
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.pairs.shape
+
+    def posterior(self, family: Family, prior: AttentionDistribution) -> TorchDistribution:
+        """Return the posterior of a family that adds noise to the scores.
+
+        It is that of scores of zero, shifted by the scores; that the family is of this kind is tried on other scores.
+
+        Raises:
+            ValueError: The family does anything else with scores, queries or keys.
+        """
+        if isinstance(family, Soft):
+            return family.posterior(self, prior)
+        if not isinstance(family, OneParameterFamily) or family.network is not None:
+            raise _not_blocked(self.site)
+        other = torch.linspace(-1.0, 2.0, 3 * self.scores.size(0)).to(self.scores).view(-1, 1, 3)
+        at_zero, at_other = (self._relative(family, scores) for scores in (self.scores, other))
+        location, *spread = (getattr(at_zero, name) for name in at_zero.parameter_names)
+        shifted, *unchanged = (getattr(at_other, name) for name in at_other.parameter_names)
+        alike = all(torch.equal(a, b) for a, b in zip(spread, unchanged, strict=True))
+        if location.numel() > self.scores.numel() or not alike or not torch.allclose(shifted, other + location):
+            raise _not_blocked(self.site)
+        return BlockedPosterior(self.pairs, at_zero, site=self.site)
+
+    def _relative(self, family: OneParameterFamily, scores: Tensor) -> LogWeights:
+        """Return the posterior of a few scores, without a mask."""
+        call = AttentionCall(scores=scores, layout=Dense(), site=self.site)
+        posterior = family.posterior(call, LogNormalWeights(scores, torch.ones_like(scores)))
+        if (
+            not isinstance(posterior, LogWeights)
+            or type(posterior) not in NOISE
+            or posterior.full_shape != scores.shape
+        ):
+            raise _not_blocked(self.site)
+        return posterior
 
 
 class BlockedPosterior(_BlockedWeights):

@@ -8,14 +8,16 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints, kl_divergence, register_kl
 
 from pyro_attention._checks import as_float, check_positive
+from pyro_attention.attention_call import AttentionCall, enter
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
-from pyro_attention.families.distribution import AttentionDistribution, enter, expand_shared
+from pyro_attention.families.distribution import AttentionDistribution, expand_shared
 from pyro_attention.layout import Dense, Layout
+from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.noise import log_exponential
 
 __all__ = [
@@ -69,9 +71,9 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         if not scores.size(-1):
             raise ValueError(f"scores have shape {tuple(scores.shape)}, expected at least one key to be attended to")
         scores = as_float(scores)
-        self.layout, self._scores = layout, enter(scores, layout, None)
+        self.layout, scores = layout, enter(scores, layout, None)
         mask = None if layout.mask is None else layout.mask.expand(scores.shape).squeeze(-2)
-        super().__init__(logits=self._log_probabilities(self._scores.squeeze(-2), mask), validate_args=validate_args)
+        super().__init__(logits=self._log_probabilities(scores.squeeze(-2), mask), validate_args=validate_args)
 
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         """Log probabilities, up to a constant, of scores ``[..., N]``, where the mask is as large."""
@@ -83,7 +85,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     def expand(self, batch_shape: Any, _instance: Any = None) -> CategoricalAlignment:
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new = super().expand(batch_shape, _instance=new)
-        new.layout, new._scores = self.layout, self._scores
+        new.layout = self.layout
         return new  # type: ignore[no-any-return]
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -132,8 +134,8 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         found: Tensor = possible.expand(*shape, -1).gather(-1, value.expand(shape).unsqueeze(-1))
         return found.squeeze(-1)
 
-    def weights(self, value: Tensor) -> Tensor:
-        """Attention weights ``[..., 1, N]`` of indices ``[...]``; weights are returned as they are."""
+    def weights(self, value: Tensor, normalizer: Normalizer | None = None) -> Tensor:  # noqa: ARG002
+        """Return the attention weights ``[..., 1, N]`` of indices ``[...]``; weights are returned as they are."""
         if value.is_floating_point():
             return value
         chosen = value.unsqueeze(-1) == torch.arange(self._num_events, device=value.device)
@@ -192,7 +194,7 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
     arg_constraints: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, alignment: Any) -> None:
-        self.alignment, self.layout, self._scores = alignment, alignment.layout, alignment._scores
+        self.alignment, self.layout = alignment, alignment.layout
         shape = alignment.full_shape
         super().__init__(shape[:-2], shape[-2:], validate_args=alignment._validate_args)
 
@@ -214,7 +216,7 @@ class AlignmentWeights(AttentionDistribution, dist.TorchDistribution):
     def entropy(self) -> Tensor:
         return self.alignment.entropy()  # type: ignore[no-any-return]
 
-    def weights(self, value: Tensor) -> Tensor:
+    def weights(self, value: Tensor, normalizer: Normalizer | None = None) -> Tensor:  # noqa: ARG002
         return value
 
     @property
@@ -264,7 +266,7 @@ class AlignmentPrior(Prior):
     On a graph it is that of an :class:`EdgeAlignment`: which in-edge a node attends to.
 
     Example:
-        >>> AlignmentPrior()(torch.zeros(2, 1, 3), None, Dense(event_dim=2)).probs.shape
+        >>> AlignmentPrior()(AttentionCall(scores=torch.zeros(2, 1, 3), layout=Dense(event_dim=2))).probs.shape
         torch.Size([2, 3])
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
@@ -272,8 +274,8 @@ class AlignmentPrior(Prior):
 
     kind = CategoricalAlignment.kind
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> Any:  # noqa: ARG002
-        return alignment_over(layout, scores)
+    def forward(self, call: AttentionCall) -> Any:
+        return alignment_over(call.layout, call.scores)
 
 
 @FAMILIES.register("marginal")
@@ -293,7 +295,7 @@ class Marginal(Family):
     is_marginal = True
     infer: ClassVar[dict[str, Any]] = {"enumerate": "parallel"}
 
-    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> Distribution:
+    def posterior(self, call: AttentionCall, prior: CategoricalAlignment) -> TorchDistribution:  # noqa: ARG002
         return prior
 
 
@@ -321,8 +323,8 @@ class Categorical(Family):
         self.enumerate = enumerate
         self.infer = {"enumerate": "parallel"} if enumerate else {}  # type: ignore[misc]
 
-    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> Distribution:
-        return prior.at_scores(prior.scores)
+    def posterior(self, call: AttentionCall, prior: CategoricalAlignment) -> TorchDistribution:
+        return prior.at_scores(call.scores)
 
     def extra_repr(self) -> str:
         return f"enumerate={self.enumerate}"
@@ -393,8 +395,8 @@ class GumbelSoftmax(Family):
     def prior(self, prior: CategoricalAlignment) -> AlignmentWeights:
         return prior.over_weights
 
-    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> RelaxedAlignment:
-        alignment = prior.at_scores(prior.scores)
+    def posterior(self, call: AttentionCall, prior: CategoricalAlignment) -> RelaxedAlignment:
+        alignment = prior.at_scores(call.scores)
         return RelaxedAlignment(alignment, temperature=self.temperature).expand(prior.batch_shape)
 
     def extra_repr(self) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from pyro.poutine import runtime
 from torch import nn
 
 from pyro_attention._checks import check_kind
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import Family
+from pyro_attention.families.distribution import AttentionDistribution
 
 __all__ = ["Amortized"]
 
@@ -50,20 +50,24 @@ class Amortized(Family):
         self.kind, self.has_prior_term, self.is_marginal = family.kind, family.has_prior_term, family.is_marginal
         self.infer = family.infer  # type: ignore[misc]
 
-    def prior(self, prior: Any) -> Any:
-        return self.family.prior(prior)
+    def prior(self, prior: AttentionDistribution) -> AttentionDistribution:
+        return self.family.prior(prior)  # type: ignore[no-any-return]
 
-    def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> TorchDistribution:
         if self.warm_start:
-            return self.family.posterior(prior)
-        scores, own = self.network(*args, **kwargs), prior.scores
+            return self.family.posterior(call, prior)
+        scores, layer_scores = self.network(*call.args, **(call.kwargs or {})), call.scores
         # what was drawn ahead gives the layer's scores the dimensions of plates around the guide, such as particles
-        outer = own.dim() - scores.dim() if any(getattr(h, "_outer_plates", ()) for h in runtime._PYRO_STACK) else 0
-        if scores.shape != own.shape[max(outer, 0) :]:
+        outer = (
+            layer_scores.dim() - scores.dim()
+            if any(getattr(h, "_outer_plates", ()) for h in runtime._PYRO_STACK)
+            else 0
+        )
+        if scores.shape != layer_scores.shape[max(outer, 0) :]:
             seen = f"the inference network returned scores of shape {tuple(scores.shape)}"
             remedy = "if it scores all queries at once, they must be one site of the model"
-            raise ValueError(f"{seen}, expected the layer's {tuple(own.shape)}; {remedy}")
-        scores = scores.expand(own.shape)
+            raise ValueError(f"{seen}, expected the layer's {tuple(layer_scores.shape)}; {remedy}")
+        scores = scores.expand(layer_scores.shape)
         if self.from_prior:
-            scores = scores + own.detach()
-        return self.family.posterior(prior.with_scores(scores))
+            scores = scores + layer_scores.detach()
+        return self.family.posterior(call.with_scores(scores), prior)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, broadcasts_to, check_positive, in_transform
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.distribution import AttentionDistribution, LogWeights
 from pyro_attention.layout import Layout
 from pyro_attention.registry import Registry
@@ -22,7 +23,7 @@ PRIORS: Registry[type[Prior]] = Registry("prior")
 
 
 class Prior(nn.Module):
-    """Maps (scores, keys, layout) to the prior of one attention call; subclasses implement :meth:`forward`.
+    """Network from the record of an attention call to the prior of its weights; subclasses implement :meth:`forward`.
 
     Attributes:
         kind: The kind of its distributions, which a posterior family must share.
@@ -32,8 +33,8 @@ class Prior(nn.Module):
     kind: ClassVar[str] = LogWeights.kind
     normalizes: ClassVar[bool] = True
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> AttentionDistribution:
-        """Prior over weights, or their logarithms, of the shape of ``scores``; keys are ``[..., H, N, D]`` if dense."""
+    def forward(self, call: AttentionCall) -> AttentionDistribution:
+        """Return the prior over weights, or their logarithms, of the shape of ``call.scores``."""
         raise NotImplementedError
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
@@ -60,14 +61,17 @@ class Family(nn.Module):
     infer: ClassVar[dict[str, Any]] = {}
 
     def prior(self, prior: Any) -> Any:
-        """The prior over what the posterior draws; another one than the layer's where that is another variable."""
+        """Return the prior of the variable that the posterior draws.
+
+        A family whose variable differs from the layer's, such as relaxed weights in place of an index, overrides this.
+        """
         return prior
 
-    def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> Distribution:
-        """Posterior of a site from its prior, which carries the scores, and from the arguments of the model."""
+    def posterior(self, call: AttentionCall, prior: Any) -> TorchDistribution:
+        """Return the posterior of a site from the record of the call, which has the scores, and from the prior."""
         raise NotImplementedError
 
-    def check_fits(self, prior: Any, *, site: str) -> None:
+    def check_fits(self, prior: AttentionDistribution, *, site: str) -> None:
         """Raise ValueError unless the prior of a site is of this family's kind."""
         if self.kind in (None, prior.kind):
             return
@@ -86,7 +90,7 @@ class OneParameterFamily(Family):
     Args:
         name: Name of the parameter.
         value: Its value, a number or ``[heads]``, or a module such as :class:`WidthNetwork`, which is called with the
-            prior of the site and gives positive numbers that broadcast to its scores.
+            :class:`AttentionCall` and gives positive numbers that broadcast to its scores.
         of: Name of the family, in that of the parameter in a state dict: the state of another family is refused.
         learnable: Train the number (through its logarithm); a module trains without.
 
@@ -117,21 +121,23 @@ class OneParameterFamily(Family):
         value: Tensor = getattr(self, self._stored_as)
         return value
 
-    def value(self, prior: LogWeights) -> Tensor:
-        """The parameter in a shape that broadcasts against the prior's scores."""
+    def value(self, call: AttentionCall) -> Tensor:
+        """Return the parameter in a shape that broadcasts against the scores of a call."""
         if self.network is not None:
-            found = as_float(self.network(prior))
-            who = f"site '{prior.site}': {self._name} of {type(self.network).__name__}"
-            if torch.distributions.Distribution._validate_args and not in_transform(found):
-                check_positive(who, found)
-            if not broadcasts_to(found.shape, prior.full_shape):
-                shapes = f"shape {tuple(found.shape)}, expected what broadcasts to the scores {tuple(prior.full_shape)}"
+            width = as_float(self.network(call))
+            who = f"site '{call.site}': {self._name} of {type(self.network).__name__}"
+            if torch.distributions.Distribution._validate_args and not in_transform(width):
+                check_positive(who, width)
+            if not broadcasts_to(width.shape, call.scores.shape):
+                shapes = (
+                    f"shape {tuple(width.shape)}, expected what broadcasts to the scores {tuple(call.scores.shape)}"
+                )
                 raise ValueError(f"{who} has {shapes}, as [..., heads, queries, 1] if dense")
-            return found
-        value, heads = self.log_value.exp(), prior.full_shape[prior.layout.head_dim]
+            return width
+        value, heads = self.log_value.exp(), call.scores.size(call.layout.head_dim)
         if value.numel() not in (1, heads):
             raise ValueError(f"{self._name} has {value.numel()} entries, expected 1 or one for each of {heads} heads")
-        return prior.layout.spread_heads(value) if value.dim() else value
+        return call.layout.spread_heads(value) if value.dim() else value
 
     def extra_repr(self) -> str:
         if self.network is not None:

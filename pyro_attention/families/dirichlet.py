@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
-from pyro_attention.families.distribution import ContinuousWeights
+from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.ops.special import digamma_exp, lgamma_exp, log_standard_gamma, trigamma_exp
 
@@ -52,7 +53,7 @@ class DirichletWeights(ContinuousWeights):
 
     Example:
         >>> p = DirichletWeights(torch.tensor([1.0, 3.0]).log().expand(1, 1, 2))
-        >>> p.mean_weights.tolist(), round(p.rsample().exp().sum().item(), 4)
+        >>> p.mean_value.exp().tolist(), round(p.rsample().exp().sum().item(), 4)
         ([[[0.25, 0.75]]], 1.0)
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2 (relaxed alignment).
@@ -154,7 +155,7 @@ class DirichletPrior(Prior):
     Their size is the prior's strength, so they enter raw, clamped to [-10, 10].
 
     Example:
-        >>> DirichletPrior()(torch.zeros(2, 1, 3), None, Dense(event_dim=2)).concentration.shape
+        >>> DirichletPrior()(AttentionCall(scores=torch.zeros(2, 1, 3), layout=Dense(event_dim=2))).concentration.shape
         torch.Size([2, 1, 3])
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2; the clamp is in its code.
@@ -163,8 +164,8 @@ class DirichletPrior(Prior):
     kind = DirichletWeights.kind
     normalizes = False
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> DirichletWeights:  # noqa: ARG002
-        return DirichletWeights(_clamp(scores), layout=layout)
+    def forward(self, call: AttentionCall) -> DirichletWeights:
+        return DirichletWeights(_clamp(call.scores), layout=call.layout)
 
 
 @FAMILIES.register("dirichlet")
@@ -183,8 +184,8 @@ class Dirichlet(Family):
 
     kind = DirichletWeights.kind
 
-    def posterior(self, prior: Any, *_: Any, **__: Any) -> DirichletWeights:
-        return DirichletWeights(_clamp(prior.scores), layout=prior.layout, shape=prior.full_shape)
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> DirichletWeights:
+        return DirichletWeights(_clamp(call.scores), layout=call.layout, shape=prior.full_shape)
 
 
 def _clamp(scores: Tensor) -> Tensor:

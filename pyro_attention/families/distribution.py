@@ -13,14 +13,21 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from pyro_attention._checks import as_float
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.normalizers import Normalizer, Softmax
+from pyro_attention.normalizers import Normalizer
 
-__all__ = ["AttentionDistribution", "ContinuousWeights", "LogWeights", "enter", "expand_shared", "kl_log_weights"]
+__all__ = [
+    "AttentionDistribution",
+    "ContinuousWeights",
+    "LogWeights",
+    "around_scores",
+    "expand_shared",
+    "kl_log_weights",
+]
 
 Shared = TypeVar("Shared", bound=TorchDistribution)
 
-_SOFTMAX = Softmax()
 _LOG_2_PI = math.log(2 * math.pi)
 
 
@@ -30,11 +37,7 @@ class AttentionDistribution:
     Attributes:
         kind: Which posterior families fit a prior: those of the same kind.
         parameter_names: Attributes that hold the parameters, unexpanded.
-        normalizer: Of a prior, from log weights to weights.
-        normalizes: Of a prior, whether scores enter normalised as the weights are.
-        queries: Of a prior, the queries of the call in the layout's own shape, where the layer has handed them on.
-        keys: Of a prior, its keys, likewise.
-        site: Of a prior, the name of its site.
+        layout: Where the weights live.
     """
 
     kind: ClassVar[str]
@@ -42,36 +45,9 @@ class AttentionDistribution:
     parameter_names: tuple[str, ...] = ()
     batch_shape: torch.Size
     event_shape: torch.Size
-    normalizer: Normalizer = _SOFTMAX
-    normalizes: bool = False
-    queries: Tensor | None = None
-    keys: Tensor | None = None
-    site: str = ""
-    _scores: Tensor | None = None
 
-    @property
-    def scores(self) -> Tensor:
-        r"""Of a prior, the scores :math:`\Phi` that the attention layer proposes, as :func:`enter` gives them."""
-        if self._scores is None:
-            raise ValueError(f"{type(self).__name__} carries no scores; sample it through LatentAttention")
-        return self._scores
-
-    def proposing(
-        self, scores: Tensor, normalizer: Normalizer = _SOFTMAX, normalizes: bool = False, **inputs: Any
-    ) -> Self:
-        """Copy, for the prior of a site, with what the attention layer proposes: scores, queries, keys and name."""
-        new = copy.copy(self)
-        new._scores, new.normalizer, new.normalizes = scores, normalizer, normalizes
-        vars(new).update(inputs)
-        return new
-
-    def with_scores(self, scores: Tensor) -> Self:
-        """Copy, for the prior of a site, with other scores, which enter as those of the layer do."""
-        scores = enter(scores, self.layout, self.normalizer if self.normalizes else None)
-        return self.proposing(scores, self.normalizer, normalizes=self.normalizes)
-
-    def weights(self, value: Tensor) -> Tensor:
-        """Attention weights of a value of the site; exactly zero at masked entries."""
+    def weights(self, value: Tensor, normalizer: Normalizer) -> Tensor:
+        """Return the attention weights of a value of the site; exactly zero at masked entries."""
         raise NotImplementedError
 
     def context(self, value: Tensor, weights: Tensor, values: Tensor) -> Tensor:  # noqa: ARG002
@@ -87,15 +63,13 @@ class AttentionDistribution:
         """The value of the site without any noise."""
         raise NotImplementedError
 
-    @property
-    def soft_value(self) -> Tensor:
-        """Of a prior, the value of ordinary attention with the proposed scores."""
+    def soft_value(self, call: AttentionCall) -> Tensor:  # noqa: ARG002
+        """Return the value of ordinary attention with the scores of a call whose prior this is."""
         return self.mean_value
 
-    @property
-    def mean_weights(self) -> Tensor:
-        """Weights of the mean value: ``E[W]`` where that has a closed form, else the weights of ``E[S]``."""
-        return self.weights(self.mean_value)
+    def mean_weights(self, normalizer: Normalizer) -> Tensor:
+        """Return the weights of the mean value: ``E[W]`` where that is a closed form, else the weights of ``E[S]``."""
+        return self.weights(self.mean_value, normalizer)
 
     @property
     def over_weights(self) -> AttentionDistribution:
@@ -114,13 +88,6 @@ class AttentionDistribution:
         if kept is None or not dims:
             return torch.tensor(self.event_shape.numel())
         return kept.expand(self.full_shape).sum(dims)
-
-
-def enter(scores: Tensor, layout: Layout, normalizer: Normalizer | None) -> Tensor:
-    """Scores as they enter a site: normalised, unless the normalizer is None, and zero at masked entries."""
-    if normalizer is not None:
-        return normalizer.normalize_scores(scores, layout)
-    return scores if layout.mask is None else scores.masked_fill(~layout.mask, 0)
 
 
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
@@ -180,8 +147,8 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         value = self.draw(torch.Size(sample_shape) + self.full_shape)
         return value if self.layout.mask is None else value * self.layout.mask
 
-    def weights(self, value: Tensor) -> Tensor:
-        weights: Tensor = self.normalizer(value, self.layout)
+    def weights(self, value: Tensor, normalizer: Normalizer) -> Tensor:
+        weights: Tensor = normalizer(value, self.layout)
         return weights
 
     @property
@@ -225,9 +192,6 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return self.sum_event(self.entropy_per_weight)
 
 
-Posterior = TypeVar("Posterior", bound="LogWeights")
-
-
 class LogWeights(ContinuousWeights):
     """Independent positive attention weights S, as a distribution over ``log S``, of which the softmax is the weight.
 
@@ -236,12 +200,6 @@ class LogWeights(ContinuousWeights):
     """
 
     kind: ClassVar[str] = "positive weights"
-
-    def matched(self, posterior: type[Posterior], *parameters: Tensor) -> Posterior:
-        """Posterior with these parameters of the site whose prior this is, known to have ``E[S] = exp(scores)``."""
-        q = posterior(*parameters, layout=self.layout, shape=self.full_shape)
-        q.__dict__["log_expected_weight"] = self.scores  # as if the property had been computed already
-        return q
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
@@ -253,9 +211,8 @@ class LogWeights(ContinuousWeights):
         """``log E[S] - E[log S]``, per weight; it depends on the spread alone."""
         return self.log_expected_weight - self.mean
 
-    @property
-    def soft_value(self) -> Tensor:
-        return self.scores.expand(self.full_shape)
+    def soft_value(self, call: AttentionCall) -> Tensor:
+        return call.scores.expand(self.full_shape)
 
     @property
     def mean_value(self) -> Tensor:
@@ -265,6 +222,18 @@ class LogWeights(ContinuousWeights):
     def cross_entropy(self, q: LogWeights) -> Tensor:
         """``-E_q[log p(log S)]``, p being this distribution, summed over the entries of the event that count."""
         raise NotImplementedError(f"{type(self).__name__} has no closed-form cross entropy and is no prior")
+
+
+Posterior = TypeVar("Posterior", bound=LogWeights)
+
+
+def around_scores(
+    posterior: type[Posterior], call: AttentionCall, prior: AttentionDistribution, *parameters: Tensor
+) -> Posterior:
+    """Return the posterior with these parameters at the site of a call, which are such that ``E[S] = exp(scores)``."""
+    q = posterior(*parameters, layout=call.layout, shape=prior.full_shape)
+    q.log_expected_weight = call.scores  # known, so that it is not computed
+    return q
 
 
 @register_kl(LogWeights, LogWeights)

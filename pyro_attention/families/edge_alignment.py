@@ -12,9 +12,11 @@ from torch.distributions import constraints, register_kl
 from torch.nn.functional import pad
 
 from pyro_attention._checks import as_float
+from pyro_attention.attention_call import enter
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment, alignment_over
-from pyro_attention.families.distribution import AttentionDistribution, enter, expand_shared
+from pyro_attention.families.distribution import AttentionDistribution, expand_shared
+from pyro_attention.normalizers import Normalizer
 from pyro_attention.ops.noise import log_exponential
 from pyro_attention.ops.segment import Segments
 
@@ -57,8 +59,8 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
             seen = f"scores have shape {tuple(scores.shape)}"
             raise ValueError(f"{seen}, expected one head, [..., edges, 1]; an alignment is one edge: pass heads=1")
         scores = as_float(scores)
-        self.layout, self._scores = layout, enter(scores, layout, None)
-        self._log_weights = layout.log_softmax(self._scores)
+        self.layout = layout
+        self._log_weights = layout.log_softmax(enter(scores, layout, None))
         self._posterior: EdgeAlignment | None = None
         super().__init__(scores.shape[:-2], torch.Size((layout.targets.count,)), validate_args=validate_args)
 
@@ -152,8 +154,8 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
     def entropy(self) -> Tensor:
         return -(self.mean_value * self.log_weights).sum((-2, -1))
 
-    def weights(self, value: Tensor) -> Tensor:
-        """Attention weights ``[..., E, 1]`` of a value; those of a set of edges are ones."""
+    def weights(self, value: Tensor, normalizer: Normalizer | None = None) -> Tensor:  # noqa: ARG002
+        """Return the attention weights ``[..., E, 1]`` of a value; those of a set of edges are ones."""
         if value.is_floating_point():
             return value
         if value.dtype != torch.bool:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import in_transform
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
-from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.distribution import LogWeights, around_scores
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
-from pyro_attention.layout import Layout
 from pyro_attention.ops.special import digamma1p, digamma_exp, lgamma1p, lgamma_exp, log_standard_gamma, trigamma_exp
 
 __all__ = ["ContextualGammaPrior", "FixedGammaPrior", "Gamma", "GammaWeights"]
@@ -183,8 +183,8 @@ class FixedGammaPrior(ConstantPrior):
         self.add_positive("concentration", concentration)
         self.add_positive("rate", rate)
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:  # noqa: ARG002
-        return GammaWeights(self.log_concentration, self.log_rate, layout=layout, shape=scores.shape)
+    def forward(self, call: AttentionCall) -> GammaWeights:
+        return GammaWeights(self.log_concentration, self.log_rate, layout=call.layout, shape=call.scores.shape)
 
 
 @PRIORS.register("gamma_contextual")
@@ -217,9 +217,9 @@ class ContextualGammaPrior(ConstantPrior):
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim, all_nodes=all_nodes)
         self.add_positive("rate", rate)
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GammaWeights:
-        log_psi: Tensor = self.network(keys, layout)
-        return GammaWeights(log_psi + self.log_rate, self.log_rate, layout=layout, shape=scores.shape)
+    def forward(self, call: AttentionCall) -> GammaWeights:
+        log_psi: Tensor = self.network(call.keys, call.layout)
+        return GammaWeights(log_psi + self.log_rate, self.log_rate, layout=call.layout, shape=call.scores.shape)
 
 
 @FAMILIES.register("gamma")
@@ -239,6 +239,6 @@ class Gamma(OneParameterFamily):
     def __init__(self, concentration: float | Tensor | nn.Module = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="gamma", learnable=learnable)
 
-    def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> GammaWeights:
-        log_concentration = self.value(prior).log()
-        return prior.matched(GammaWeights, log_concentration, log_concentration - prior.scores)
+    def posterior(self, call: AttentionCall, prior: LogWeights) -> GammaWeights:
+        log_concentration = self.value(call).log()
+        return around_scores(GammaWeights, call, prior, log_concentration, log_concentration - call.scores)

@@ -5,16 +5,17 @@ Weights may be negative and do not sum to one. They have a kind of their own, so
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.distributions import register_kl
 
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
-from pyro_attention.families.distribution import kl_log_weights
+from pyro_attention.families.distribution import AttentionDistribution, kl_log_weights
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.families.lognormal import NormalValue
-from pyro_attention.layout import Layout
+from pyro_attention.normalizers import Normalizer
 
 __all__ = ["ContextualGaussianPrior", "FixedGaussianPrior", "Gaussian", "GaussianWeights"]
 
@@ -36,17 +37,16 @@ class GaussianWeights(NormalValue):
 
     kind: ClassVar[str] = "gaussian weights"
 
-    def weights(self, value: Tensor) -> Tensor:
+    def weights(self, value: Tensor, normalizer: Normalizer | None = None) -> Tensor:  # noqa: ARG002
         return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)
 
     @property
     def mean_value(self) -> Tensor:
         return self.loc.expand(self.full_shape)
 
-    @property
-    def soft_value(self) -> Tensor:
-        """The weights of ordinary attention, around which the posterior lies."""
-        return super().weights(self.scores).expand(self.full_shape)
+    def soft_value(self, call: AttentionCall) -> Tensor:
+        """Return the weights of ordinary attention, around which the posterior lies."""
+        return call.normalizer(call.scores, call.layout).expand(self.full_shape)  # type: ignore[no-any-return]
 
 
 register_kl(GaussianWeights, GaussianWeights)(kl_log_weights)  # which needs nothing else than moments of the value
@@ -72,8 +72,10 @@ class FixedGaussianPrior(ConstantPrior):
         self.add_constant("loc", loc, of="gaussian_")
         self.add_positive("scale", scale, of="gaussian_")
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GaussianWeights:  # noqa: ARG002
-        return GaussianWeights(self.gaussian_loc, self.log_gaussian_scale.exp(), layout=layout, shape=scores.shape)
+    def forward(self, call: AttentionCall) -> GaussianWeights:
+        return GaussianWeights(
+            self.gaussian_loc, self.log_gaussian_scale.exp(), layout=call.layout, shape=call.scores.shape
+        )
 
 
 @PRIORS.register("gaussian_contextual")
@@ -101,9 +103,11 @@ class ContextualGaussianPrior(ConstantPrior):
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim)
         self.add_positive("scale", scale, of="gaussian_")
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> GaussianWeights:
-        log_psi: Tensor = self.network(keys, layout)
-        return GaussianWeights(log_psi.exp(), self.log_gaussian_scale.exp(), layout=layout, shape=scores.shape)
+    def forward(self, call: AttentionCall) -> GaussianWeights:
+        log_psi: Tensor = self.network(call.keys, call.layout)
+        return GaussianWeights(
+            log_psi.exp(), self.log_gaussian_scale.exp(), layout=call.layout, shape=call.scores.shape
+        )
 
 
 @FAMILIES.register("gaussian")
@@ -126,6 +130,6 @@ class Gaussian(OneParameterFamily):
     def __init__(self, scale: float | Tensor | nn.Module = 0.1, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, of="gaussian", learnable=learnable)
 
-    def posterior(self, prior: Any, *_: Any, **__: Any) -> GaussianWeights:
-        mean = prior.normalizer(prior.scores, prior.layout)
-        return GaussianWeights(mean, self.value(prior), layout=prior.layout, shape=prior.full_shape)
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> GaussianWeights:
+        mean = call.normalizer(call.scores, call.layout)
+        return GaussianWeights(mean, self.value(call), layout=call.layout, shape=prior.full_shape)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
-from pyro_attention.families.distribution import ContinuousWeights, LogWeights
+from pyro_attention.families.distribution import ContinuousWeights, LogWeights, around_scores
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
-from pyro_attention.layout import Layout
 
 __all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights", "NormalValue"]
 
@@ -99,8 +99,8 @@ class FixedLogNormalPrior(ConstantPrior):
         self.add_constant("loc", loc)
         self.add_positive("scale", scale)
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:  # noqa: ARG002
-        return LogNormalWeights(self.loc, self.log_scale.exp(), layout=layout, shape=scores.shape)
+    def forward(self, call: AttentionCall) -> LogNormalWeights:
+        return LogNormalWeights(self.loc, self.log_scale.exp(), layout=call.layout, shape=call.scores.shape)
 
 
 @PRIORS.register("lognormal_contextual")
@@ -116,7 +116,8 @@ class ContextualLogNormalPrior(ConstantPrior):
 
     Example:
         >>> from pyro_attention import Dense
-        >>> ContextualLogNormalPrior(8)(torch.zeros(2, 3, 5), torch.randn(2, 5, 8), Dense()).loc.shape
+        >>> call = AttentionCall(scores=torch.zeros(2, 3, 5), keys=torch.randn(2, 5, 8), layout=Dense())
+        >>> ContextualLogNormalPrior(8)(call).loc.shape
         torch.Size([2, 1, 5])
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3 (contextual prior).
@@ -131,9 +132,9 @@ class ContextualLogNormalPrior(ConstantPrior):
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim, all_nodes=all_nodes)
         self.add_positive("scale", scale)
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogNormalWeights:
-        log_psi: Tensor = self.network(keys, layout)
-        return LogNormalWeights(log_psi, self.log_scale.exp(), layout=layout, shape=scores.shape)
+    def forward(self, call: AttentionCall) -> LogNormalWeights:
+        log_psi: Tensor = self.network(call.keys, call.layout)
+        return LogNormalWeights(log_psi, self.log_scale.exp(), layout=call.layout, shape=call.scores.shape)
 
 
 @FAMILIES.register("lognormal")
@@ -155,6 +156,6 @@ class LogNormal(OneParameterFamily):
     def __init__(self, scale: float | Tensor | nn.Module = 0.5, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, of="lognormal", learnable=learnable)
 
-    def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> LogNormalWeights:
-        scale = self.value(prior)
-        return prior.matched(LogNormalWeights, prior.scores - scale.square() / 2, scale)
+    def posterior(self, call: AttentionCall, prior: LogWeights) -> LogNormalWeights:
+        scale = self.value(call)
+        return around_scores(LogNormalWeights, call, prior, call.scores - scale.square() / 2, scale)

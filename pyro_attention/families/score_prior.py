@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from pyro.distributions import TorchDistribution
 
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import Family, OneParameterFamily, Prior
 from pyro_attention.families.distribution import LogWeights
-from pyro_attention.layout import Layout
 
 __all__ = ["FromPrior", "ScorePrior"]
 
@@ -43,21 +43,10 @@ class ScorePrior(Prior):
             raise ValueError(f"family is {family}, expected one of positive weights with a width, such as LogNormal()")
         self.family = family
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> LogWeights:  # noqa: ARG002
-        return _Proposal(self.family, location=scores, layout=layout)
-
-
-class _Proposal(LogWeights):
-    """What the layer proposes; with all of it, it is the distribution of the family."""
-
-    def __init__(self, family: OneParameterFamily, **options: Any) -> None:
-        super().__init__(**options)
-        self.family = family
-
-    def proposing(self, *args: Any, **options: Any) -> Any:
-        proposed: Any = super().proposing(*args, **options)
-        prior: Any = self.family.posterior(proposed)
-        return prior.proposing(*args, **options)
+    def forward(self, call: AttentionCall) -> LogWeights:
+        around_scores = LogWeights(location=call.scores, layout=call.layout)
+        prior: Any = self.family.posterior(call, around_scores)
+        return prior  # type: ignore[no-any-return]
 
 
 class FromPrior(Family):
@@ -75,5 +64,5 @@ class FromPrior(Family):
     kind = None
     has_prior_term = False
 
-    def posterior(self, prior: Any, *_: Any, **__: Any) -> Any:
-        return prior
+    def posterior(self, call: AttentionCall, prior: Any) -> TorchDistribution:  # noqa: ARG002
+        return prior  # type: ignore[no-any-return]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pyro.distributions import Delta, TorchDistribution
 
-from pyro.distributions import Delta, Distribution
-
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, Family
+from pyro_attention.families.distribution import AttentionDistribution
 
 __all__ = ["Soft"]
 
@@ -25,9 +25,9 @@ class Soft(Family):
     kind = None
     has_prior_term = False
 
-    def prior(self, prior: Any) -> Any:
+    def prior(self, prior: AttentionDistribution) -> AttentionDistribution:
         return prior.over_weights
 
-    def posterior(self, prior: Any, *_: Any, **__: Any) -> Distribution:
-        value = prior.soft_value
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> TorchDistribution:
+        value = prior.soft_value(call)
         return Delta(value, event_dim=value.dim() - len(prior.batch_shape))

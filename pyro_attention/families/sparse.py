@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.alignment import AlignmentPrior, CategoricalAlignment, or_first
 from pyro_attention.families.base import FAMILIES, PRIORS, Family
 from pyro_attention.layout import Dense, Layout
@@ -100,7 +101,8 @@ class SparseAlignmentPrior(AlignmentPrior):
             no longer part of the model at all; ``AlignmentELBO.cut_record`` says how often.
 
     Example:
-        >>> SparseAlignmentPrior(k=1)(torch.tensor([[[0.5, 0.0]]]), None, Dense(event_dim=2)).probs.tolist()
+        >>> call = AttentionCall(scores=torch.tensor([[[0.5, 0.0]]]), layout=Dense(event_dim=2))
+        >>> SparseAlignmentPrior(k=1)(call).probs.tolist()
         [[1.0, 0.0]]
 
     Source: Correia et al. (2020), Efficient Marginalization of Discrete and Structured Latent Variables via Sparsity,
@@ -112,8 +114,8 @@ class SparseAlignmentPrior(AlignmentPrior):
         check_most_keys(k)
         self.k = k
 
-    def forward(self, scores: Tensor, keys: Tensor | None, layout: Layout) -> SparseAlignment:  # noqa: ARG002
-        return SparseAlignment(scores, layout=layout, k=self.k)
+    def forward(self, call: AttentionCall) -> SparseAlignment:
+        return SparseAlignment(call.scores, layout=call.layout, k=self.k)
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
         return sparsemax(scores, mask=layout.mask, k=self.k).to(scores.dtype)
@@ -139,7 +141,8 @@ class SparseCategorical(Family):
             where k cuts; ``AlignmentELBO.cut_record`` says how often it does.
 
     Example:
-        >>> SparseCategorical(k=2).posterior(CategoricalAlignment(torch.zeros(1, 1, 4))).support_size
+        >>> call = AttentionCall(scores=torch.zeros(1, 1, 4), layout=Dense(event_dim=2))
+        >>> SparseCategorical(k=2).posterior(call, AlignmentPrior()(call)).support_size
         tensor([2])
 
     Source: Correia et al. (2020), Efficient Marginalization of Discrete and Structured Latent Variables via Sparsity,
@@ -154,8 +157,8 @@ class SparseCategorical(Family):
         self.k = k
         self.infer = {"enumerate": "parallel"}  # type: ignore[misc]
 
-    def posterior(self, prior: CategoricalAlignment, *_: Any, **__: Any) -> SparseAlignment:
-        return SparseAlignment(prior.scores, layout=prior.possible_layout, k=self.k)
+    def posterior(self, call: AttentionCall, prior: CategoricalAlignment) -> SparseAlignment:
+        return SparseAlignment(call.scores, layout=prior.possible_layout, k=self.k)
 
     def extra_repr(self) -> str:
         return f"k={self.k}"

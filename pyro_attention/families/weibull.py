@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import in_transform
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
-from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.distribution import LogWeights, around_scores
 from pyro_attention.ops.noise import log_exponential
 
 __all__ = ["Weibull", "WeibullWeights"]
@@ -96,6 +97,6 @@ class Weibull(OneParameterFamily):
     def __init__(self, concentration: float | Tensor | nn.Module = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="weibull", learnable=learnable)
 
-    def posterior(self, prior: LogWeights, *_: Any, **__: Any) -> WeibullWeights:
-        k = self.value(prior)
-        return prior.matched(WeibullWeights, prior.scores - torch.lgamma(1 + k.reciprocal()), k)
+    def posterior(self, call: AttentionCall, prior: LogWeights) -> WeibullWeights:
+        k = self.value(call)
+        return around_scores(WeibullWeights, call, prior, call.scores - torch.lgamma(1 + k.reciprocal()), k)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_positive
-from pyro_attention.layout import Layout
+from pyro_attention.attention_call import AttentionCall
 
 __all__ = ["WidthNetwork"]
 
@@ -19,7 +19,7 @@ class WidthNetwork(nn.Module):
 
     Give it to a family in the place of a number: ``LogNormal(scale=WidthNetwork(8))``. Its input h is the vector
     itself, or a hidden layer over it, and it starts as the same number for all inputs. A module of your own may stand
-    in its place: it is called with the prior of the site, which carries ``scores``, ``queries``, ``keys`` and
+    in its place: it is called with the :class:`AttentionCall`, which has ``scores``, ``queries``, ``keys`` and
     ``layout``, and gives positive numbers that broadcast to the scores.
 
     Args:
@@ -38,8 +38,8 @@ class WidthNetwork(nn.Module):
         >>> from pyro_attention import Dense, FixedGammaPrior, LatentAttention, LogNormal
         >>> family = LogNormal(scale=WidthNetwork(8, initial=0.5))
         >>> attention, queries = LatentAttention("attention", FixedGammaPrior()), torch.randn(2, 3, 8)
-        >>> prior = attention.propose(torch.zeros(2, 3, 4), None, Dense(), queries)
-        >>> family.posterior(prior).scale.shape
+        >>> call = attention.call(torch.zeros(2, 3, 4), layout=Dense(), queries=queries)
+        >>> family.posterior(call, attention.prior(call)).scale.shape
         torch.Size([2, 3, 1])
     """
 
@@ -69,24 +69,24 @@ class WidthNetwork(nn.Module):
         start = initial - minimum + math.log(-math.expm1(minimum - initial))
         self.bias = nn.Parameter(torch.full((heads, 1), start))
 
-    def forward(self, prior: Any) -> Tensor:
-        """The numbers of a site, in a shape that broadcasts to its scores."""
-        layout: Layout = prior.layout
-        inputs: Tensor | None = getattr(prior, self.of)
+    def forward(self, call: AttentionCall) -> Tensor:
+        """Return the numbers of a call, in a shape that broadcasts to its scores."""
+        layout = call.layout
+        inputs: Tensor | None = getattr(call, self.of)
         if inputs is None:
-            seen = f"site '{prior.site}': {type(self).__name__} is of the {self.of}, which the layer does not hand on"
+            seen = f"site '{call.site}': {type(self).__name__} is of the {self.of}, which the layer does not hand on"
             raise ValueError(f"{seen}; pass {self.of}= to LatentAttention")
         on_edges, in_plates = layout.head_dim == -1, layout.head_dim == -2
         if self.of == "scores":
             rows = inputs.transpose(-1, -2) if on_edges else inputs.flatten(layout.head_dim + 1)
-            width = self._of_vectors(rows.unsqueeze(-1), prior.site)
+            width = self._of_vectors(rows.unsqueeze(-1), call.site)
             return width.transpose(-1, -2) if on_edges else width.reshape(inputs.shape)
         vectors = layout.heads_first(inputs)
         if self.of == "keys":
-            return layout.spread_keys(self._of_vectors(vectors, prior.site))
+            return layout.spread_keys(self._of_vectors(vectors, call.site))
         if in_plates:
-            return self._of_vectors(vectors.unsqueeze(-2), prior.site)
-        return layout.spread_queries(self._of_vectors(vectors, prior.site))
+            return self._of_vectors(vectors.unsqueeze(-2), call.site)
+        return layout.spread_queries(self._of_vectors(vectors, call.site))
 
     def _of_vectors(self, vectors: Tensor, site: str) -> Tensor:
         """Widths ``[..., H, L]`` of vectors ``[..., H, L, D]``."""

@@ -12,6 +12,7 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 from pyro_attention.attention import LatentAttention
+from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import PRIORS, Prior
 from pyro_attention.families.distribution import AttentionDistribution
 
@@ -69,11 +70,11 @@ class RepeatedAttention(LatentAttention):
     Models whose source nobody changes call one layer several times, as where it is tied.
     """
 
-    def sample(self, prior: AttentionDistribution) -> Tensor:
+    def sample(self, call: AttentionCall, prior: AttentionDistribution) -> Tensor:
         """See :meth:`LatentAttention.sample`."""
         name = self.name
         self.name = fresh_name(name)
         try:
-            return super().sample(prior)
+            return super().sample(call, prior)
         finally:
             self.name = name

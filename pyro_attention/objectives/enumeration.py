@@ -232,7 +232,7 @@ class _Enumeration(EnumMessenger):
         self.edges[msg["name"]] = EdgeSum(prior if evidence else posterior, evidence=evidence)
         if not evidence:
             msg["infer"]["prior"] = prior.bounded_by(posterior)
-        msg["value"] = torch.ones(prior.full_shape, dtype=torch.bool, device=prior.scores.device)
+        msg["value"] = torch.ones(prior.full_shape, dtype=torch.bool, device=prior.log_weights.device)
         if prior.layout.mask is not None:
             msg["value"] = msg["value"] & prior.layout.mask
         msg["is_observed"] = True

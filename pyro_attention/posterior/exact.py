@@ -176,7 +176,7 @@ class _AtKey(Messenger):
                 f"site '{self.name}' has {type(prior).__name__} of shape {tuple(prior.full_shape)}, expected positive "
                 f"weights of one head [..., 1, keys] with the queries in plates; alignments have exact_alignments"
             )
-        log_weights = prior.scores.new_full(prior.full_shape, -1e4)  # whose exponentials are zero
+        log_weights = msg["infer"]["call"].scores.new_full(prior.full_shape, -1e4)  # whose exponentials are zero
         log_weights[..., self.key] = 0
         msg["value"] = log_weights
 
@@ -201,7 +201,7 @@ class _Tilted(Messenger):
         if isinstance(msg["fn"], EdgeAlignment) and not msg["is_observed"]:
             name, prior = msg["name"], msg["infer"]["prior"]
             self.graphs[name] = prior.layout
-            self.tilts[name] = torch.zeros(prior.full_shape, dtype=prior.scores.dtype, device=prior.scores.device)
+            self.tilts[name] = torch.zeros_like(prior.log_weights)
             msg["infer"]["prior"] = prior.tilted(self.tilts[name].requires_grad_())
 
     def _pyro_post_sample(self, msg: Any) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, plates_of, run_guide
+from pyro_attention.guide import AttentionGuide, attention_weights, check_guide, is_attention_site, plates_of, run_guide
 from pyro_attention.registry import Registry
 
 __all__ = ["CONDITIONS", "SAMPLERS", "AtMean", "Noise", "Pass", "Run", "depth", "passes", "sample_posterior", "seeded"]
@@ -96,7 +96,7 @@ class Pass:
         """Weights, or values, of every attention site, with one leading sample dimension."""
         for name, site in self.trace.nodes.items():
             if is_attention_site(site):
-                value = site["value"].to_dense() if log_weights else site["infer"]["prior"].weights(site["value"])
+                value = site["value"].to_dense() if log_weights else attention_weights(site)
                 if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # of a point mass one for all
                     yield name, value.expand(self.size, *value.shape)
                 else:  # without the unit dimensions of plates that the site is not in

@@ -32,6 +32,7 @@ from pyro_attention.blocked import distributions as module
 from pyro_attention.blocked.attention import READS
 from pyro_attention.blocked.distributions import NOISE
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
+from pyro_attention.families.distribution import around_scores
 from pyro_attention.families.weibull import WeibullWeights
 from tests.helpers import make_prior
 
@@ -199,23 +200,24 @@ def test_value(blocked, x):
 class Sharper(Weibull):
     """Its spread depends on the scores."""
 
-    def posterior(self, prior, *args):
-        k = 1 + prior.scores.exp()
-        return prior.matched(WeibullWeights, prior.scores - torch.lgamma(1 + 1 / k), k)
+    def posterior(self, call, prior):
+        k = 1 + call.scores.exp()
+        return around_scores(WeibullWeights, call, prior, call.scores - torch.lgamma(1 + 1 / k), k)
 
 
-class Unmatched(Weibull):
-    """Does not let the prior make its distribution."""
+class Steeper(Weibull):
+    """Multiplies the scores."""
 
-    def posterior(self, prior, *args):
-        return WeibullWeights(prior.scores, self.value(prior), layout=prior.layout, shape=prior.full_shape)
+    def posterior(self, call, prior):
+        return WeibullWeights(2 * call.scores, self.value(call), layout=call.layout, shape=prior.full_shape)
 
 
 class Biased(Weibull):
     """Prefers some keys, beyond their scores."""
 
-    def posterior(self, prior, *args):
-        return prior.matched(WeibullWeights, prior.scores + torch.arange(LENGTH), self.value(prior))
+    def posterior(self, call, prior):
+        location = call.scores + torch.arange(call.scores.size(-1))
+        return around_scores(WeibullWeights, call, prior, location, self.value(call))
 
 
 class Own(FixedGammaPrior):
@@ -236,7 +238,7 @@ def test_own_prior(x, monkeypatch):
     ("family", "message"),
     [
         *((family, r"'attention'.*draws Weibull and LogNormal weights around its scores.*use MultiheadAttention") for
-          family in (Gamma(), Amortized(torch.nn.Identity(), Weibull()), Sharper(), Unmatched(), Biased(),
+          family in (Gamma(), Amortized(torch.nn.Identity(), Weibull()), Sharper(), Steeper(), Biased(),
                       Weibull(WidthNetwork(WIDTH // HEADS)), LogNormal(WidthNetwork(1, of="scores")))),
         (Dirichlet(), "fits priors of kind"),
     ],

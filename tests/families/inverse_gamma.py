@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_attention import AttentionCall
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
-from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.distribution import AttentionDistribution, LogWeights, around_scores
 from pyro_attention.ops.special import log_standard_gamma
 
 
@@ -49,6 +50,6 @@ class InverseGamma(OneParameterFamily):
     def __init__(self, concentration: float | Tensor = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="inverse_gamma", learnable=learnable)
 
-    def posterior(self, prior: Any, *args: Any, **kwargs: Any) -> InverseGammaWeights:
-        k = self.value(prior)
-        return prior.matched(InverseGammaWeights, 1 + k, k.log() + prior.scores)
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> InverseGammaWeights:
+        k = self.value(call)
+        return around_scores(InverseGammaWeights, call, prior, 1 + k, k.log() + call.scores)

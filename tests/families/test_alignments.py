@@ -12,6 +12,7 @@ from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
     Amortized,
+    AttentionCall,
     AttentionELBO,
     AttentionGuide,
     Categorical,
@@ -225,7 +226,7 @@ def test_the_context_of_keys_is_the_product_with_their_weights(prior, shape):
     """Whether every query has its own keys or all have the same."""
     mask = torch.tensor([[True, True, True, False], [True] * 4])[:, None, None]
     layout = Dense(mask, event_dim=2)
-    alignment = prior()(torch.randn(2, 3, 1, 4).double(), None, layout)
+    alignment = prior()(AttentionCall(scores=torch.randn(2, 3, 1, 4).double(), layout=layout))
     value, values = torch.randint(4, shape), torch.randn(2, 1, 1, 4, 5).double().requires_grad_()
     weights = 0.5 * alignment.weights(value)
     results = alignment.context(value, weights, values), layout.aggregate(weights, values)

@@ -421,7 +421,10 @@ def test_layouts_agree(family, prior, normalizer, form):
     moved = form.scores(value, problem.mask)
     # an edge that is not there has no density, a masked entry that of a standard normal
     absent = torch.distributions.Normal(0.0, 1.0).log_prob(value)[..., ~form.kept(problem.mask)].sum((-2, -1))
-    torch.testing.assert_close(form.to_dense(other_p.weights(moved), problem.mask), p.weights(value))
+    torch.testing.assert_close(
+        form.to_dense(other_p.weights(moved, other.attention.normalizer), problem.mask),
+        p.weights(value, model.attention.normalizer),
+    )
     torch.testing.assert_close(other_p.log_prob(moved) + absent, p.log_prob(value))
     if family == "soft":
         return

@@ -20,6 +20,7 @@ from pyro_attention.families.gamma import GammaWeights
 from pyro_attention.families.gaussian import GaussianWeights
 from pyro_attention.families.lognormal import LogNormalWeights
 from pyro_attention.families.weibull import WeibullWeights
+from pyro_attention.normalizers import Softmax
 from tests.helpers import assert_mean, log_mean
 from tests.quadrature import log_density, log_posterior, reference_kl, reference_moments
 
@@ -279,7 +280,7 @@ def test_dirichlet_weights_are_torchs(mask):
     torchs, others = ([Dirichlet(x[h, m, kept[m]].exp()) for h, m in rows] for x in (log_a, log_b))
     torch.testing.assert_close(kl_divergence(q, p), sum(map(kl_divergence, torchs, others)))
     draws = q.rsample((10_000,))
-    weights = q.weights(draws)
+    weights = q.weights(draws, Softmax())
     torch.testing.assert_close(weights, draws.exp() * kept)
     for (h, m), one in zip(rows, torchs, strict=True):
         if kept[m].sum() > 1:
@@ -302,7 +303,7 @@ def test_dirichlet_weights_are_torchs(mask):
 
     def terms(a, b):
         q, p = (DirichletWeights(x, layout=where) for x in (a, b))
-        return kl_divergence(q, p), q.log_prob(value), q.entropy(), q.weights(q.mean_value)
+        return kl_divergence(q, p), q.log_prob(value), q.entropy(), q.weights(q.mean_value, Softmax())
 
     assert torch.autograd.gradcheck(terms, inputs)
 
@@ -444,7 +445,7 @@ def test_masked_entries_are_standard_normal(name, mask):
     other[:, 0, ~mask] = hidden = torch.randn(7, (~mask).sum())
     expected = (Normal(0.0, 1.0).log_prob(hidden) - Normal(0.0, 1.0).log_prob(torch.zeros(()))).sum(-1)
     for each in (d, p, pickle.loads(pickle.dumps(d))):
-        assert (each.weights(other)[:, 0, ~mask] == 0).all()
+        assert (each.weights(other, Softmax())[:, 0, ~mask] == 0).all()
         torch.testing.assert_close(each.log_prob(other) - each.log_prob(draws), expected)
     if not mask.any():
         torch.testing.assert_close(d.log_prob(draws), Normal(0.0, 1.0).log_prob(draws).sum((-3, -2, -1)))
@@ -452,18 +453,17 @@ def test_masked_entries_are_standard_normal(name, mask):
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_scores_of_a_prior(normalize):
+def test_scores_of_a_call(normalize):
     """Other ones enter as those of the layer do; a posterior that matches them may know the sum of its means."""
-    with pytest.raises(ValueError, match="sample it through LatentAttention"):
-        _ = FixedGammaPrior()(torch.zeros(1, 2, 3), None, Dense()).scores
     mask = torch.tensor([[True, True, False], [False, False, False]])
     one, other = torch.randn(2, 1, 2, 3).unbind()
     attention = LatentAttention("attention", FixedGammaPrior(), normalize_scores=normalize)
-    replaced, expected = (attention.propose(each, None, Dense(mask)) for each in (one, other))
+    replaced, expected = (attention.call(each, layout=Dense(mask)) for each in (one, other))
     replaced = replaced.with_scores(other)
     assert torch.equal(replaced.scores, expected.scores)
     assert (replaced.scores[..., 2] == 0).all()
     torch.testing.assert_close(replaced.with_scores(replaced.scores).scores, replaced.scores)  # nor does a second time
-    q = FAMILIES["weibull"](3.0).posterior(replaced)
+    prior = attention.prior(replaced)
+    q = FAMILIES["weibull"](3.0).posterior(replaced, prior)
     free = WeibullWeights(q.log_scale, q.concentration, layout=Dense(mask))
-    torch.testing.assert_close(kl_divergence(q, replaced), kl_divergence(free, replaced))
+    torch.testing.assert_close(kl_divergence(q, prior), kl_divergence(free, prior))

@@ -13,6 +13,7 @@ from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
     Amortized,
+    AttentionCall,
     AttentionGuide,
     Categorical,
     DirichletPrior,
@@ -224,7 +225,7 @@ def test_a_hub_of_many_edges_takes_a_row_an_edge():
 def test_the_dirichlet_of_a_node_is_torchs():
     graph = EdgeList.from_edge_index(EDGES, num_nodes=NODES)
     scores, other = torch.randn(2, EDGES.size(1), 2).double()
-    p, q = (DirichletPrior()(each, None, graph) for each in (scores, other))
+    p, q = (DirichletPrior()(AttentionCall(scores=each, layout=graph)) for each in (scores, other))
     value, found = q.rsample(), {"kl": 0.0, "entropy": 0.0}
     for node in range(3):
         edges, names = EDGES[1] == node, (q.concentration, p.concentration)
@@ -232,7 +233,7 @@ def test_the_dirichlet_of_a_node_is_torchs():
         found["kl"] += torch.distributions.kl_divergence(ours, theirs).sum()
         torch.testing.assert_close(value.exp()[edges].sum(0), torch.ones(2).double())
     torch.testing.assert_close(torch.distributions.kl_divergence(q, p), found["kl"])
-    torch.testing.assert_close(q.mean_weights[EDGES[1] == 1], torch.ones(1, 2).double())
+    torch.testing.assert_close(q.mean_value[EDGES[1] == 1], torch.ones(1, 2).double())
 
 
 def test_bad_input(data):

@@ -9,6 +9,7 @@ from pyro.distributions import Normal
 from torch import nn
 
 from pyro_attention import (
+    AttentionCall,
     AttentionGuide,
     Categorical,
     Dense,
@@ -93,8 +94,8 @@ def test_queries_in_plates():
     """A width for each query, ``[..., H, 1]``."""
     network, queries = varied("queries", heads=2), torch.randn(5, 4, 2, 3)
     attention = LatentAttention("attention", FixedGammaPrior())
-    prior = attention.propose(torch.randn(5, 4, 2, 6), None, Dense(event_dim=2), queries)
-    scale = LogNormal(network).posterior(prior).scale
+    call = attention.call(torch.randn(5, 4, 2, 6), layout=Dense(event_dim=2), queries=queries)
+    scale = LogNormal(network).posterior(call, attention.prior(call)).scale
     assert scale.shape == (5, 4, 2, 1)
     expected = 1e-3 + nn.functional.softplus(queries[3, 1, 1] @ network.weight[1] + network.bias[1])
     torch.testing.assert_close(scale[3, 1, 1], expected)
@@ -123,8 +124,9 @@ def test_a_gamma_prior_around_low_scores_has_the_kl_of_high_ones(family):
     kls = []
     for shift in (0.0, -120.0):
         scores = (torch.randn(2, 1, 3, generator=torch.Generator().manual_seed(0)) + shift).requires_grad_()
-        prior = attention.propose(scores, None, Dense(event_dim=2))
-        kls.append(torch.distributions.kl_divergence(family.posterior(prior), prior))
+        call = attention.call(scores, layout=Dense(event_dim=2))
+        prior = attention.prior(call)
+        kls.append(torch.distributions.kl_divergence(family.posterior(call, prior), prior))
         (slopes,) = torch.autograd.grad(kls[-1].sum(), scores)
         torch.testing.assert_close(slopes, torch.zeros_like(scores), atol=1e-4, rtol=0)
     torch.testing.assert_close(*kls, atol=1e-4, rtol=1e-4)
@@ -157,10 +159,10 @@ def test_layers_hand_on_queries_and_keys(kind, of):
     ("make", "message"),
     [
         (
-            lambda: WidthNetwork(2)(_prior()),
+            lambda: WidthNetwork(2)(_call()),
             "site 'a': WidthNetwork is of the queries, which the layer does not hand on",
         ),
-        (lambda: WidthNetwork(2, 2, of="keys")(_prior(torch.ones(1, 4, 3))), "keys have 1 heads of width 3"),
+        (lambda: WidthNetwork(2, 2, of="keys")(_call(torch.ones(1, 4, 3))), "keys have 1 heads of width 3"),
         (lambda: WidthNetwork(2, initial=1e-4), "initial is 0.0001, expected more than minimum=0.001"),
         (lambda: ScorePrior(Categorical()), "family is Categorical.*, expected one of positive weights with a width"),
     ],
@@ -170,8 +172,8 @@ def test_mistakes(make, message):
         make()
 
 
-def _prior(keys=None):
-    return LatentAttention("a", FixedGammaPrior()).propose(torch.zeros(1, 2, 4), keys, Dense())
+def _call(keys=None):
+    return AttentionCall(scores=torch.zeros(1, 2, 4), keys=keys, layout=Dense(), site="a")
 
 
 class Returns(nn.Module):
@@ -181,7 +183,7 @@ class Returns(nn.Module):
         super().__init__()
         self.given = value
 
-    def forward(self, prior):
+    def forward(self, call):
         return self.given
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import kl_divergence
 
-from pyro_attention import Dense, FixedGammaPrior
+from pyro_attention import AttentionCall, Dense, FixedGammaPrior
 from pyro_attention.families.base import FAMILIES
 from tests.families.test_contract import AttentionContract, KindContract
 from tests.helpers import FAMILY_ARGUMENTS, POSITIVE_PRIORS, EdgesForm, assert_mean, log_mean
@@ -49,5 +49,5 @@ def test_moments(example):
     assert_mean(draws.exp(), log_mean(q).exp().item())
     assert_mean((draws - q.mean.item()).square(), q.variance.item())
     assert_mean(-q.log_prob(draws.view(-1, 1, 1, 1)), q.entropy().item())
-    p = FixedGammaPrior()(torch.zeros(1, 1, 1), None, Dense())
+    p = FixedGammaPrior()(AttentionCall(scores=torch.zeros(1, 1, 1), layout=Dense()))
     assert_mean(q.log_prob(draws.view(-1, 1, 1, 1)) - p.log_prob(draws.view(-1, 1, 1, 1)), kl_divergence(q, p).item())

@@ -30,6 +30,7 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.families.gaussian import Gaussian
+from pyro_attention.guide import attention_weights
 from pyro_attention.integrations.huggingface import bayesian, deterministic
 from pyro_attention.integrations.huggingface.attention import attend
 from tests.integrations.huggingface_table import DOCUMENT, measure
@@ -207,7 +208,7 @@ def test_output_attentions_are_the_drawn_weights():
     run = AttentionGuide(model, Weibull(1.0)).run(**inputs, output_attentions=True, return_dict=True)
     site = run.trace.nodes[SITES[0]]
     valid = site["fn"].layout.mask.expand(4, 2, 7, 7)
-    torch.testing.assert_close(run.output.attentions[0][valid], site["fn"].weights(site["value"])[valid])
+    torch.testing.assert_close(run.output.attentions[0][valid], attention_weights(site)[valid])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyro_attention import (
+    AttentionCall,
     AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
@@ -78,7 +79,8 @@ def test_the_mean_of_a_contextual_prior_cancels(normalizer, prior, form):
     mask = torch.tensor([True, True, False, True]).repeat(3, 1)
     mask[1] = False  # a padded query
     layout, uniform = form.layout(mask), mask / 3
-    p = prior(WIDTH)(form.scores(torch.zeros(HEADS, 3, 4), mask), form.nodes(3 * torch.randn(HEADS, 4, WIDTH)), layout)
+    scores, keys = form.scores(torch.zeros(HEADS, 3, 4), mask), form.nodes(3 * torch.randn(HEADS, 4, WIDTH))
+    p = prior(WIDTH)(AttentionCall(scores=scores, keys=keys, layout=layout))
     weights = form.to_dense(normalizer(p.log_expected_weight.expand(p.shape()), layout), mask)
     if normalizer.over_queries:
         torch.testing.assert_close(weights, uniform.expand_as(weights))

@@ -179,8 +179,9 @@ def test_handlers_around_the_guide():
 
 
 class WeibullPrior(FixedGammaPrior):
-    def forward(self, scores, keys, layout):
-        return WeibullWeights(self.log_rate, self.log_concentration.exp(), layout=layout, shape=scores.shape)
+    def forward(self, call):
+        scale, k = self.log_rate, self.log_concentration.exp()
+        return WeibullWeights(scale, k, layout=call.layout, shape=call.scores.shape)
 
 
 def test_missing_closed_form():
@@ -284,9 +285,10 @@ def test_prior_and_posterior_share_dropout(make):
     model, arguments = make(dropout=0.5)
     guide, proposals = AttentionGuide(model, Weibull()), []
     for _ in range(2):
-        posterior, prior = posterior_and_prior(guide, *arguments, site="layers.1")
-        torch.testing.assert_close(posterior.mean_value, prior.scores.expand(posterior.full_shape))
-        proposals.append(prior.scores)
+        site = guide.run(*arguments).trace.nodes["layers.1"]
+        scores = site["infer"]["call"].scores
+        torch.testing.assert_close(site["fn"].mean_value, scores.expand(site["fn"].full_shape))
+        proposals.append(scores)
     assert not torch.equal(*proposals)
 
 

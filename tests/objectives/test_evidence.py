@@ -182,9 +182,9 @@ def test_value_of_stock_pyro():
 
     def plain():
         with poutine.block(), seeded(0):
-            prior = poutine.trace(model).get_trace().nodes["attention"]["fn"]
+            site = poutine.trace(model).get_trace().nodes["attention"]
         with pyro.plate("data", 1):
-            pyro.sample("attention", q.families[0].posterior(prior))
+            pyro.sample("attention", q.families[0].posterior(site["infer"]["call"], site["fn"]))
 
     torch.manual_seed(0)
     stock = RenyiELBO(alpha=0, num_particles=5, vectorize_particles=True, max_plate_nesting=1).loss(model, plain)

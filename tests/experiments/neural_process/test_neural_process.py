@@ -16,6 +16,7 @@ from experiments.neural_process.train import (
     oracle,
     predictive,
 )
+from pyro_attention.guide import attention_weights
 
 
 @pytest.mark.parametrize("among", [False, True], ids=["", "a target among its context"])
@@ -44,7 +45,7 @@ def test_scores_over_heads_are_a_softmax_without_a_dimension_and_a_division():
             for layer, points in ((model.key, batch[0]), (model.query, batch[2])))  # fmt: skip
     over_heads = (q @ k.mT / 8**0.5).softmax(1)
     expected = over_heads / over_heads.sum(-1, keepdim=True)
-    torch.testing.assert_close(site["infer"]["prior"].weights(site["value"]), expected)
+    torch.testing.assert_close(attention_weights(site), expected)
 
 
 @pytest.mark.parametrize("scores", ["product", "distance", "heads"])
