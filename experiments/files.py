@@ -80,9 +80,7 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path], *, overwrite:
                 if atomic_write.same_file(path, file):
                     raise UserError(f"the result would replace {file}; name another file by --out")
             if path.is_file() and not overwrite:
-                raise UserError(
-                    f"{path} is there already and would be lost; choose another --out, or pass --overwrite"
-                )
+                raise UserError(f"{path} is there already and would be lost; choose another --out, or pass --overwrite")
 
 
 def write_text(path: Path, text: str) -> None:

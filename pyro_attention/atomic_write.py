@@ -1,8 +1,8 @@
 """Writing files that are whole or not there at all, and that take nothing away from the user.
 
-A regular file is written beside its place, under a hidden name ``.NAME.<16 hexadecimal digits>.partial``, and then takes
-the place of the old one. So a full disk, an error or a killed process leaves the old file as it was. What a killed
-process has left under such a name is removed by the next one that writes the same file.
+A regular file is written beside its place, under a hidden name ``.NAME.<16 hexadecimal digits>.partial``, and then
+takes the place of the old one. So a full disk, an error or a killed process leaves the old file as it was. What a
+killed process has left under such a name is removed by the next one that writes the same file.
 
 Everything that is not a regular file is written through, as a shell's ``>`` does: devices, pipes and sockets are never
 replaced, nor are symbolic links, whose target is written.
@@ -54,7 +54,7 @@ def write_atomic(path: str | Path, write: Callable[[IO[bytes]], object]) -> None
         descriptor = _open_descriptor(path)
         if descriptor is not None:
             _write_descriptor(descriptor, write)
-        elif path.exists() and not path.is_file() and not path.is_dir():
+        elif _is_device(path):
             with path.open("wb") as file:
                 write(file)
         else:
@@ -86,8 +86,8 @@ def check_outputs(outputs: Mapping[str, Path], inputs: Mapping[str, Path], *, ov
     """
     checked: dict[str, Path] = {}
     for name, path in outputs.items():
-        if path.exists() and not path.is_file() and not path.is_dir() or _open_descriptor(path) is not None:
-            continue  # devices, pipes and open descriptors
+        if _is_device(path) or _open_descriptor(path) is not None:
+            continue  # nothing there can be lost
         for kind, files in (("read", inputs), ("written", checked)):
             for other, file in files.items():
                 if same_file(path, file):
@@ -106,6 +106,11 @@ def _check_place(name: str, path: Path) -> None:
         raise FileNotFoundError(f"{name} {path} lies in {target.parent}, which is no folder; make it first")
     if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
         raise PermissionError(f"{name} {path} cannot be written (permission denied); choose another place")
+
+
+def _is_device(path: Path) -> bool:
+    """Whether a path leads to what is neither a file nor a folder: a device, a pipe or a socket."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _open_descriptor(path: Path) -> int | None:

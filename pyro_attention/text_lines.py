@@ -11,7 +11,7 @@ import codecs
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import AnyStr
+from typing import Any, AnyStr
 
 __all__ = ["read_lines", "split_lines"]
 
@@ -23,9 +23,10 @@ def split_lines(text: AnyStr) -> list[AnyStr]:
         >>> split_lines("one\r\ntwo\rthree\u2028four\n\nfive")
         ['one', 'two\rthree\u2028four', '', 'five']
     """
-    newline, carriage_return = ("\n", "\r") if isinstance(text, str) else (b"\n", b"\r")
-    *lines, last = text.split(newline)
-    lines = [line.removesuffix(carriage_return) for line in lines]
+    ends: tuple[Any, Any] = ("\n", "\r") if isinstance(text, str) else (b"\n", b"\r")
+    lines: list[AnyStr] = text.split(ends[0])
+    last = lines.pop()
+    lines = [line.removesuffix(ends[1]) for line in lines]
     return [*lines, last] if last else lines
 
 

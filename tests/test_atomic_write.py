@@ -154,10 +154,10 @@ def test_pipes_are_written_through(tmp_path):
 
 def test_devices_are_written_through():
     write("/dev/null")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert Path("/dev/null").is_char_device()
     with pytest.raises(OSError, match="/dev/full cannot be written: No space left on device"):
         write("/dev/full", bytes(100_000))
-    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    assert Path("/dev/full").is_char_device()
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
@@ -214,14 +214,14 @@ def test_same_file(old, tmp_path, monkeypatch):
 def test_an_input_is_never_an_output(old, tmp_path, name):
     (tmp_path / "link").symlink_to("links.txt")
     (tmp_path / "hard").hardlink_to(old)
-    with pytest.raises(ValueError, match="--out .* is the file that is read as the source"):
+    with pytest.raises(ValueError, match=r"--out .* is the file that is read as the source"):
         check_outputs({"--out": tmp_path / name}, {"the source": old}, overwrite=True)
 
 
 def test_outputs_are_different_files_in_folders_that_are_there(old, tmp_path):
     new, page = tmp_path / "new", tmp_path / "page"
     check_outputs({"--out": new, "--tsv": page}, {"the source": old}, overwrite=False)
-    with pytest.raises(ValueError, match="--tsv .* is the file that is written as --out"):
+    with pytest.raises(ValueError, match=r"--tsv .* is the file that is written as --out"):
         check_outputs({"--out": new, "--tsv": new}, {})
     with pytest.raises(ValueError, match="is there already; pass --overwrite"):
         check_outputs({"--out": old}, {}, overwrite=False)

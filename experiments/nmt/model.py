@@ -21,7 +21,6 @@ from models.nmt import Translation, TranslationSizes
 from models.score_terms import DiagonalBias, Jumps, TemporalNormalizer
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
-
 _LONGEST = 1000  # words of a validation or test sentence
 
 

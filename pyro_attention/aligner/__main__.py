@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
-from pyro_attention.aligner.aligner import AlignedPair, Aligner, check_anchors, check_lengths, cross_fit
+from pyro_attention.aligner._input import check_anchors, check_lengths
+from pyro_attention.aligner._storage import FILE
+from pyro_attention.aligner.aligner import AlignedPair, Aligner, cross_fit
 from pyro_attention.aligner.encoder import check_encoder
-from pyro_attention.aligner.storage import FILE
 from pyro_attention.analysis.alignments.links import read_pharaoh
 from pyro_attention.atomic_write import check_outputs, write_atomic
 from pyro_attention.text_lines import read_lines
@@ -120,14 +121,12 @@ def _run(options: argparse.Namespace) -> None:
             f"{options.anchors} has {len(anchors)} lines, {options.source} {len(sides[0])}; expected as many"
         )
     if anchors is not None:
-        check_anchors(*sides, anchors, name=f"{options.anchors}, line", first=1)
+        check_anchors(sides[0], sides[1], anchors, name=f"{options.anchors}, line", first=1)
     if options.cross_fit is not None:
         if anchors is not None or options.train or options.model:
             raise ValueError("--cross-fit trains on the text itself; leave out --train, --model and --anchors")
         _tell(options.cross_fit * len(sides[0]))
-        pairs = cross_fit(
-            *sides, parts=options.cross_fit, known=known, encoder=options.encoder, progress=True
-        )
+        pairs = cross_fit(*sides, parts=options.cross_fit, known=known, encoder=options.encoder, progress=True)
     else:
         aligner = _aligner(options, sides, known)
         _check_languages(aligner, sides, options)
@@ -166,9 +165,7 @@ def _check_files(options: argparse.Namespace) -> None:
         check_encoder(options.encoder)
 
 
-def _aligner(
-    options: argparse.Namespace, sides: list[list[list[str]]], known: dict[tuple[str, str], float]
-) -> Aligner:
+def _aligner(options: argparse.Namespace, sides: list[list[list[str]]], known: dict[tuple[str, str], float]) -> Aligner:
     """The aligner that is there, or else one that is trained."""
     if options.model is not None and (options.model / FILE).is_file():
         if options.train or options.dictionary:

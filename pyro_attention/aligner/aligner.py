@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches
+from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, check_sides
+from pyro_attention.aligner._storage import load_tables, save_tables
 from pyro_attention.aligner._training import Both, Direction, Text, both_posteriors, train
 from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.hmm import markov_posterior
-from pyro_attention.aligner.storage import load_tables, save_tables
 from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
 
-__all__ = ["AlignedPair", "Aligner", "check_anchors", "check_lengths", "cross_fit"]
+__all__ = ["AlignedPair", "Aligner", "cross_fit"]
 
 _UNKNOWN = 1e-6  # p(word | word) of a pair that the training text has not
 _KEPT = 1e-5  # pairs of words that are less probable in both directions and models are forgotten
@@ -27,8 +28,6 @@ _ANCHOR = 1e30  # how much likelier a link is made that is known
 _LARGEST = 60.0  # log potential that is used
 _DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
 _AGREED = 2 / 3  # share of the model whose directions agree
-_MOST_LINKS = 10_000_000  # possible ones of a pair, each of which takes some hundred bytes
-Anchors = Sequence[Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +110,7 @@ class Aligner:
         Raises:
             ValueError: Different numbers of sentences, no pair with words on both sides, or an observation below 0.
         """
-        _check_sides(source, target)
+        check_sides(source, target)
         check_lengths(source, target)
         known = known or {}
         if not any(s and t for s, t in zip(source, target, strict=True)):
@@ -155,7 +154,7 @@ class Aligner:
             ValueError: Different numbers of sentences or hints, anchors outside of their sentences, similarities of
                 another shape or beside an encoder, or a folder that holds no encoder with its tokenizer.
         """
-        _check_sides(source, target)
+        check_sides(source, target)
         check_lengths(source, target)
         if encoder is not None:
             if similarity is not None:
@@ -258,7 +257,7 @@ def cross_fit(
     Raises:
         ValueError: Fewer than two parts, or more than pairs.
     """
-    _check_sides(source, target)
+    check_sides(source, target)
     if not 2 <= parts <= len(source):
         raise ValueError(f"parts is {parts}, expected 2 to the number of sentence pairs, {len(source)}")
     found: list[list[AlignedPair]] = []
@@ -282,47 +281,6 @@ def _train_both(text: Text, progress: bool) -> list[Both]:
 
 def _log_odds(probability: Tensor) -> Tensor:
     return torch.logit(torch.lerp(probability, 1 - probability, _DOUBT), eps=1e-6)
-
-
-def _check_sides(source: Sentences, target: Sentences) -> None:
-    for name, side in (("source", source), ("target", target)):
-        if wrong := side if isinstance(side, str) else next((line for line in side if isinstance(line, str)), None):
-            raise TypeError(f"{name} has the text {wrong[:40]!r}, expected its words: line.split()")
-    if len(source) != len(target):
-        raise ValueError(
-            f"source has {len(source)} sentences and target {len(target)}; expected as many, the translation of every "
-            f"sentence at the same place"
-        )
-
-
-def check_lengths(source: Sentences, target: Sentences, *, name: str = "pair", first: int = 0) -> None:
-    """Raise ValueError where the possible links of a pair would not fit into memory.
-
-    Args:
-        source: Words of every sentence.
-        target: Those of the translations.
-        name: What a pair is called.
-        first: Number of the first pair.
-    """
-    for number, (s, t) in enumerate(zip(source, target, strict=True), first):
-        if len(s) * len(t) > _MOST_LINKS:
-            raise ValueError(
-                f"{name} {number} has {len(s)} source and {len(t)} target words, and so {len(s) * len(t)} possible "
-                f"links; expected {_MOST_LINKS} at most: divide it into sentences, or leave it out"
-            )
-
-
-def check_anchors(
-    source: Sentences, target: Sentences, anchors: Anchors, *, name: str = "anchors of pair", first: int = 0
-) -> None:
-    """Raise ValueError where a known link lies outside of its sentences; see :func:`check_lengths`."""
-    for number, (s, t, links) in enumerate(zip(source, target, anchors, strict=True), first):
-        for i, j in links:
-            if not (0 <= i < len(s) and 0 <= j < len(t)):
-                raise ValueError(
-                    f"{name} {number}: link {i}-{j} lies outside of {len(s)} source and {len(t)} target "
-                    f"words; expected words counted from 0"
-                )
 
 
 def _potentials(

@@ -44,7 +44,7 @@ Infer = Callable[[Sentences, Sentences, Sequence[Tensor] | None], Sequence[Tenso
 
 
 def check_encoder(folder: str | Path) -> None:
-    """Raise unless there may be an encoder in a folder, in a moment: ImportError or ValueError, as when it is loaded."""
+    """Raise ImportError or ValueError where no encoder can be in a folder, without loading it."""
     if find_spec("transformers") is None:
         raise ImportError("an encoder needs transformers: pip install 'pyro-attention[transformers]'")
     if not Path(folder, "config.json").is_file():

@@ -171,7 +171,7 @@ def test_cross_fitting_aligns_each_part_by_the_others():
         (["das haus"], ["the house"], {}, TypeError, r"line\.split\(\)"),
         ("das haus", "the house", {}, TypeError, "source has the text 'das haus'"),
         ([[], ["haus"]], [["the"], []], {}, ValueError, "no pair with words on both sides"),
-        ([["haus"], ["das"] * 10_000], [["the"], ["house"] * 10_000], {}, ValueError, "pair 1 has 10000 source and 10000"),
+        ([["a"], ["das"] * 10_000], [["a"], ["the"] * 10_000], {}, ValueError, "pair 1 has 10000 source and 10000"),
         (GERMAN, ENGLISH, {"known": {("das", "the"): -1.0}}, ValueError, "-1.0 times"),
     ],
 )

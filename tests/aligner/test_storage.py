@@ -2,13 +2,14 @@
 
 import json
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
 from pyro_attention.aligner import Aligner
-from pyro_attention.aligner.storage import FILE
+from pyro_attention.aligner._storage import FILE
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -93,7 +94,7 @@ OF_ARRAYS = {
 
 
 def refused(folder):
-    with pytest.raises(ValueError, match="the aligner in .*kept .*train it again") as error:
+    with pytest.raises(ValueError, match=r"the aligner in .*kept .*train it again") as error:
         Aligner.load(folder)
     return str(error.value)
 
@@ -135,7 +136,7 @@ def test_arrays_that_are_missing_or_swapped(kept):
     for name in ARRAYS:
         put(kept, {other: array for other, array in arrays.items() if other != name}, metadata)
         assert "digest" in refused(kept)
-    for first, second in zip(ARRAYS, ARRAYS[1:], strict=False):
+    for first, second in pairwise(ARRAYS):
         put(kept, arrays | {first: arrays[second], second: arrays[first]}, metadata)
         assert "digest" in refused(kept)
 
@@ -191,7 +192,7 @@ def test_bytes_that_were_changed_anywhere(kept):
 def test_sizes_and_ranges(kept, name, values, message, monkeypatch):
     """Of files whose digest is right, as another program may write them."""
     arrays, metadata = parts(kept)
-    monkeypatch.setattr("pyro_attention.aligner.storage._digest", lambda *_: metadata["sha256"])
+    monkeypatch.setattr("pyro_attention.aligner._storage._digest", lambda *_: metadata["sha256"])
     put(kept, arrays | {name: values(arrays[name])}, metadata)
     assert message in refused(kept)
 

@@ -144,15 +144,16 @@ def checked_lines(
 def _check(line: bytes, where: str, rules: Rules) -> tuple[str, Fault | None]:
     """The sentence of a line, and what is wrong with it."""
     try:
-        text = divide_words(line.decode(), rules.words)
+        text = line.decode()
     except UnicodeDecodeError as error:
         seen = f"is not UTF-8, its byte {error.start + 1} is 0x{line[error.start]:02x}"
         return "", Fault("undecodable", f"{where} {seen}; expected UTF-8 (iconv converts other encodings)")
+    if rules.max_words is not None and len(text) > (most := LETTERS * rules.max_words):
+        return "", Fault("long", f"{where} has {len(text)} letters; expected {most} at most ({LETTERS} * max_words)")
+    text = divide_words(text, rules.words)
     count = len(text.split())
     if not count:
         return text, Fault("empty", f"{where} is empty; expected a sentence")
     if rules.max_words is not None and count > rules.max_words:
         return text, Fault("long", f"{where} has {count} words; expected {rules.max_words} at most (max_words)")
-    if rules.max_words is not None and len(text) > (most := LETTERS * rules.max_words):
-        return text, Fault("long", f"{where} has {len(text)} letters; expected {most} at most ({LETTERS} * max_words)")
     return text.lower() if rules.lowercase else text, None

@@ -1,8 +1,8 @@
 """The file that keeps an aligner: one file, a digest of all of it inside, and checks of sizes and ranges.
 
-``aligner.safetensors`` holds the tables of the models and, as JSON in UTF-8, the words of both languages. A kill while it
-is written leaves the old file. Its metadata name the format and the SHA-256 of everything else, so that a file that was
-damaged, or put together from two, is refused and never aligns other words than it was trained on.
+``aligner.safetensors`` holds the tables of the models and, as JSON in UTF-8, the words of both languages. A kill while
+it is written leaves the old file. Its metadata name the format and the SHA-256 of everything else, so that a file that
+was damaged, or put together from two, is refused and never aligns other words than it was trained on.
 """
 
 from __future__ import annotations
