@@ -27,7 +27,9 @@ def split_lines(text: AnyStr) -> list[AnyStr]:
     lines: list[AnyStr] = text.split(ends[0])
     last = lines.pop()
     lines = [line.removesuffix(ends[1]) for line in lines]
-    return [*lines, last] if last else lines
+    if last:
+        lines.append(last)
+    return lines
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
