@@ -102,6 +102,11 @@ TOPICS = {
     "integrations": Topic(
         "Integrations", "Models of other libraries made Bayesian, and results for ArviZ.", ("integrations",)
     ),
+    "files": Topic(
+        "Files",
+        "Lines of text files, and files that are written whole or not at all, as the commands of this library do it.",
+        ("text_lines", "atomic_write"),
+    ),
     "building_blocks": Topic(
         "Building blocks",
         "Pure tensor functions, for those who write a family or a layer of their own.",

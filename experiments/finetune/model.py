@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_leaves, tree_map_only
-from transformers import AutoConfig, AutoTokenizer, get_linear_schedule_with_warmup
+from transformers import AutoTokenizer, get_linear_schedule_with_warmup
 from transformers.utils import logging
 
 from experiments.datasets.text.batches import Sentences
@@ -28,6 +28,7 @@ from experiments.run import Task
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
+from pyro_attention.integrations.huggingface.pretrained import load_checked
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
 from pyro_attention.posterior.sampling import Noise
 from pyro_attention.schedules import Linear
@@ -94,17 +95,7 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
     logging.set_verbosity_error()  # no notes on the output layer, which is meant to be new
     logging.disable_progress_bar()
     with reading(f"model {config.model}", *_EXPECTED):
-        of_model = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
-        if of_model._attn_implementation not in (None, "eager", "sdpa"):  # others are code that transformers fetches
-            raise ValueError(f"config.json asks for the attention {of_model._attn_implementation!r}")
-        network, info = head.from_pretrained(
-            config.model, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options
-        )
-        # a pooler belongs to the output layer: models that were pretrained without one have none
-        prefix = f"{network.base_model_prefix}."
-        missing = [name for name in sorted(info["missing_keys"]) if name.startswith(prefix) and "pooler" not in name]
-        if missing:
-            raise ValueError(f"{len(missing)} weights of {type(network).__name__} are missing, such as {missing[0]}")
+        network = load_checked(head, config.model, use_safetensors=True, **options)
     most = getattr(network.config, "max_position_embeddings", None)
     if most and config.length > most:
         raise UserError(
