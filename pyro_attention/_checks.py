@@ -6,8 +6,9 @@ from numbers import Real
 from typing import Any
 
 import torch
-from pyro.poutine import runtime
 from torch import Tensor
+
+from pyro_attention._compat import active_handlers, is_in_backward_pass, is_mapped, validates_distributions
 
 
 def as_float(value: Tensor | float) -> Tensor:
@@ -35,12 +36,12 @@ def check_positive(name: str, value: Tensor | float) -> None:
 def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
     """Raise unless attention scores are finite numbers of a forward pass."""
     # with a handler active, a whole run is repeated, as chunks of EvidenceELBO are
-    if not torch.compiler.is_exporting() and torch._C._current_graph_task_id() != -1 and not runtime._PYRO_STACK:
+    if not torch.compiler.is_exporting() and is_in_backward_pass() and not active_handlers():
         raise RuntimeError(
             f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
             f"parts around LatentAttention"
         )
-    if torch.distributions.Distribution._validate_args and not in_transform(scores) and not scores.isfinite().all():
+    if validates_distributions() and not in_transform(scores) and not scores.isfinite().all():
         raise ValueError(
             f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} {name} are NaN or infinite; check "
             f"the features and the learning rate, and forbid positions by a mask instead of -inf scores"
@@ -76,5 +77,5 @@ def in_transform(*tensors: Tensor) -> bool:
 
     These take no autograd function of the common kind, either.
     """
-    wrapped = (torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors)
+    wrapped = map(is_mapped, tensors)
     return torch.compiler.is_exporting() or any(wrapped)

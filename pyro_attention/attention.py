@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.poutine import runtime
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
@@ -18,6 +17,7 @@ from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_kind, check_scores
+from pyro_attention._compat import active_handlers
 from pyro_attention.attention_call import AttentionCall, enter
 from pyro_attention.families.base import Prior
 from pyro_attention.families.distribution import AttentionDistribution
@@ -36,7 +36,7 @@ _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
 
 def pyro_runs_the_model() -> bool:
     """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
-    return not all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK)
+    return not all(isinstance(handler, _ANNOTATIONS) for handler in active_handlers())
 
 
 class LatentAttention(nn.Module):

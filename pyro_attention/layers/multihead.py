@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import in_transform
+from pyro_attention._compat import validates_distributions
 from pyro_attention.attention import AttentionOutput, LatentAttention
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
@@ -390,7 +391,7 @@ class Mask:
         if not isinstance(mask, Tensor) or not mask.is_floating_point():
             seen = getattr(mask, "dtype", type(mask))
             raise TypeError(f"{name} is of type {seen}, expected a tensor, boolean with True = ignore, or floats")
-        checked = torch.distributions.Distribution._validate_args and not in_transform(mask)
+        checked = validates_distributions() and not in_transform(mask)
         if checked and not (mask < torch.inf).all():
             raise ValueError(
                 f"{name} is NaN or infinite, expected numbers to add to the scores, or -inf to ignore a key"
