@@ -70,8 +70,10 @@ def test_a_tensor_without_storage():
 
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-            return func
+            return torch.full((), args[1])
 
     tensor = _compat.wrapper_tensor(Shape, torch.Size([10**9, 10**9]), dtype=torch.float32, device=torch.device("cpu"))
     assert tensor.shape == (10**9, 10**9)
-    assert torch.add(tensor, 1) is torch.ops.aten.add.Tensor
+    total = torch.add(tensor, 3)
+    assert type(total) is torch.Tensor
+    assert total == 3
