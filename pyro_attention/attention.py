@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
 from pyro import poutine
 from pyro.poutine import runtime
+from pyro.poutine.condition_messenger import ConditionMessenger
+from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
+from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.scale_messenger import ScaleMessenger
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float, check_kind, check_scores
+from pyro_attention._checks import as_float, check_kind, check_scores, in_transform
 from pyro_attention.families.base import Prior
 from pyro_attention.families.distribution import AttentionDistribution, enter
 from pyro_attention.layout import Dense, Layout
@@ -119,7 +124,9 @@ class LatentAttention(nn.Module):
             lie in plates, ``[..., N, H, D]`` on a graph.
 
         Raises:
-            ValueError: Shapes do not fit, scores are not finite, or keys are missing.
+            ValueError: Shapes do not fit, scores are not finite, keys are missing, or normalized weights are given as
+                the value of a site that holds their logarithms (``poutine.condition``, ``do``, ``replay``,
+                ``Predictive``).
             TypeError: Values are no floating-point numbers.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
         """
@@ -150,7 +157,10 @@ class LatentAttention(nn.Module):
         """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""
         if not pyro_runs_the_model():
             return prior.soft_value
-        return torch.as_tensor(pyro.sample(self.name, prior))  # type: ignore[arg-type]
+        value = torch.as_tensor(pyro.sample(self.name, prior))  # type: ignore[arg-type]
+        if torch.distributions.Distribution._validate_args and any(map(partial(_gives, value), runtime._PYRO_STACK)):
+            _check_not_weights(value, prior, site=self.name)
+        return value
 
     def extra_repr(self) -> str:
         return f"'{self.name}', normalize_scores={self.normalize_scores}"
@@ -197,3 +207,37 @@ def name_sites(model: Callable[..., Any]) -> list[str]:
         if layer.default_name is not None:
             layer.name = path.rpartition(".")[0] or layer.default_name
     return [layer.name for _, layer in layers]
+
+
+def _gives(value: Tensor, handler: object) -> bool:
+    """Whether a handler has given a site this value from outside: by ``condition``, ``do``, ``replay``, Predictive."""
+    data: Any = None
+    if isinstance(handler, ReplayMessenger):
+        data = handler.trace
+    elif isinstance(handler, ConditionMessenger | DoMessenger):
+        data = handler.data
+    if isinstance(data, Trace):
+        data = {name: site.get("value") for name, site in data.nodes.items()}
+    return data is not None and any(given is value for given in data.values())
+
+
+def _check_not_weights(value: Tensor, prior: AttentionDistribution, *, site: str) -> None:
+    r"""Raise ValueError where a value that stands for log weights is normalized weights.
+
+    These are at least 0 and sum to one over the keys of every query. Log weights of a continuous distribution do so,
+    up to rounding, with a probability of zero. Where weights are the value itself (alignments, Gaussian weights), and
+    where every query has one key, nothing can be misread.
+    """
+    if not value.is_floating_point() or in_transform(value) or not (value >= 0).all():
+        return
+    exact = as_float(value)
+    tiny = torch.finfo(exact.dtype).tiny
+    rounding = max(1e-5, 4 * torch.finfo(value.dtype).eps)
+    is_normalized = ((prior.layout.softmax(exact.clamp_min(tiny).log()) - exact).abs() <= rounding).all()
+    if is_normalized and ((prior.weights(exact) - exact).abs() > rounding).any():
+        raise ValueError(
+            f"site '{site}': the value that was given is normalized weights (>= 0, with a sum of one over the keys of "
+            f"every query), expected their logarithms, log S, as of sample_sites or sample_posterior(..., "
+            f"log_weights=True); take weights.clamp_min(1e-30).log() for weights of your own, or, where these numbers are log weights "
+            f"indeed, run it under pyro.validation_enabled(False)"
+        )
