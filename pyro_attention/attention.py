@@ -238,6 +238,6 @@ def _check_not_weights(value: Tensor, prior: AttentionDistribution, *, site: str
         raise ValueError(
             f"site '{site}': the value that was given is normalized weights (>= 0, with a sum of one over the keys of "
             f"every query), expected their logarithms, log S, as of sample_sites or sample_posterior(..., "
-            f"log_weights=True); take weights.clamp_min(1e-30).log() for weights of your own, or, where these numbers are log weights "
-            f"indeed, run it under pyro.validation_enabled(False)"
+            f"log_weights=True); take weights.clamp_min(1e-30).log() for weights of your own, or, where these numbers "
+            f"are log weights indeed, run it under pyro.validation_enabled(False)"
         )

@@ -95,8 +95,9 @@ def predict(
         observed: Name of the site of an observation, to predict that in place of the model's output.
         num_samples: Number of samples S.
         noise: What is random, as in :func:`sample_posterior`. Dropout is that of dropout modules, and of modules with a
-            float attribute ``dropout``. An observation has its own noise under all of them. Or patterns, such as ``["decoder.*"]``: their attention sites are drawn, the
-            others are at their mean, and in chunks what is ahead of the drawn ones is computed once a pass.
+            float attribute ``dropout``. An observation has its own noise under all of them. Or patterns, such as
+            ``["decoder.*"]``: their attention sites are drawn, the others are at their mean, and in chunks what is
+            ahead of the drawn ones is computed once a pass.
         transform: Applied to each output, for example ``lambda logits: logits.softmax(-1)``.
         quantiles: Probabilities in [0, 1].
         keep_samples: Return the samples too.

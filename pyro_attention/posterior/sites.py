@@ -26,7 +26,7 @@ def sample_sites(
     given: Literal["observations"] | None = None,
     **kwargs: Any,
 ) -> dict[str, Tensor]:
-    r"""Draw the values of all latent sites from the posterior, for ``Predictive``, ``poutine.condition`` and ``replay``.
+    r"""Draw values of all latent sites from the posterior, for ``Predictive``, ``poutine.condition`` and ``replay``.
 
     The value of an attention site is :math:`\log S`, of which the weights are a function (of an alignment, the index of
     a key); :func:`sample_posterior` gives the weights, which Pyro would misread. Sites that are no attention come from
