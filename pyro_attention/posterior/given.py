@@ -208,7 +208,8 @@ def _items(trace: Any) -> ItemWeights:
 
 def _pareto_k(log_weights: Tensor) -> Tensor:
     """Shape of a generalised Pareto distribution over the largest weights of every item."""
-    columns, size = log_weights.flatten(1), math.ceil(min(0.2 * len(log_weights), 3 * math.sqrt(len(log_weights))))
+    columns = log_weights.reshape(len(log_weights), -1)  # one column where the model has no plates
+    size = math.ceil(min(0.2 * len(log_weights), 3 * math.sqrt(len(log_weights))))
     found = [math.nan if size < 5 else _shape(column, size) for column in columns.double().unbind(1)]
     return log_weights.new_tensor(found).reshape(log_weights.shape[1:])
 

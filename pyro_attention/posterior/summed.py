@@ -31,7 +31,7 @@ def check_sum(loss: Callable[..., Tensor], batch: Sequence[Any], *, one_item: bo
     Example:
         >>> check_sum(lambda x: x.square().mean(), [torch.arange(4.0)], one_item=False, only=True)
         Traceback (most recent call last):
-        ValueError: the loss of a batch of 4 items is the mean of the losses of its halves, ...
+        ValueError: the loss of a batch of 4 items is the mean of the losses of its halves (3.5 for 0.5 and 6.5), ...
     """
     halves = _halves(loss, batch)
     if halves is None:
@@ -101,10 +101,8 @@ def _halves(loss: Callable[..., Tensor], batch: Sequence[Any]) -> _Halves | None
     scales = _Scales()
     try:
         with torch.no_grad(), scales:
-            values = [
-                _value(loss, part, seed) for part, seed in ((batch, 0), (batch, 1), (halves[0], 0), (halves[1], 0))
-            ]
-    except Exception:  # noqa: BLE001  a loss need not take half a batch, such as half a graph, and the whole comes next
+            values = [_value(loss, batch, 0), _value(loss, batch, 1), *(_value(loss, half, 0) for half in halves)]
+    except Exception:  # a loss need not take half a batch, such as half a graph; errors of the whole are raised later
         return None
     whole, again, first, second = values
     losses = _Halves(items, whole, first, second, abs(whole - again), scales.seen)
