@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -72,8 +72,8 @@ def to_arviz(
 def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str, list[str]]:
     """Names of the dimensions of all attention weights of a model, for :func:`to_arviz`; one pass of the model.
 
-    Dimensions in a plate have its name, which sites share; plates called ``chain`` or ``draw``, as dimensions of ArviZ
-    are, or as an attention site, have ``_plate`` behind it. Heads, queries, keys and edges belong to one site each, as
+    Dimensions in a plate have its name, which sites share, with ``_plate`` behind it where ArviZ has a dimension of
+    that name (``chain``, ``draw``). Heads, queries, keys and edges belong to one site each, as
     sites may have different numbers of them: ``layers.0_head``, ``layers.0_query``, ``layers.0_key``.
 
     Args:
@@ -101,11 +101,10 @@ def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str
     with torch.no_grad(), seeded(0):
         trace, _ = Run(guide, args, kwargs)()
     sites = {name: site for name, site in trace.nodes.items() if is_attention_site(site)}
-    taken = {*_OF_ARVIZ, *sites}
-    return {name: names for name, site in sites.items() if (names := _site_dims(name, site, taken)) is not None}
+    return {name: names for name, site in sites.items() if (names := _site_dims(name, site)) is not None}
 
 
-def _site_dims(name: str, site: Any, taken: Collection[str]) -> list[str] | None:
+def _site_dims(name: str, site: Any) -> list[str] | None:
     prior = site["infer"]["prior"]
     if isinstance(prior.layout, EdgeList):
         event = ["edge", "head"]
@@ -114,7 +113,7 @@ def _site_dims(name: str, site: Any, taken: Collection[str]) -> list[str] | None
     else:
         return None
     frames = site["cond_indep_stack"]
-    plates = {frame.dim: f"{frame.name}_plate" if frame.name in taken else frame.name for frame in frames}
+    plates = {frame.dim: f"{frame.name}_plate" if frame.name in _OF_ARVIZ else frame.name for frame in frames}
     batch = len(prior.full_shape) - len(event)
     outer = [plates.get(place - batch, f"{name}_dim_{place}") for place in range(batch)]
     return outer + [f"{name}_{part}" for part in event]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro.poutine.scale_messenger import ScaleMessenger
@@ -36,61 +37,63 @@ def check_sum(loss: Callable[..., Tensor], batch: Sequence[Any], *, one_item: bo
     halves = _halves(loss, batch)
     if halves is None:
         return
+    whole, first, second = halves.means
     if halves.is_mean and not (halves.scaled and only):
         how = "plates scale it to all of the data (size=)" if halves.scaled else "it is a mean over items"
         remedy = "let the plate have the size of the batch" if halves.scaled else "use reduction='sum', or times n"
         raise ValueError(
-            f"the loss of a batch of {halves.items} items is the mean of the losses of its halves ({halves.whole:.6g} "
-            f"for {halves.first:.6g} and {halves.second:.6g}), so {how}, expected their sum, or widths would be wrong "
+            f"the loss of a batch of {halves.items} items is the mean of the losses of its halves ({whole:.6g} "
+            f"for {first:.6g} and {second:.6g}), so {how}, expected their sum, or widths would be wrong "
             f"by about the square root of a number of items; {remedy}"
         )
     if one_item and halves.is_sum:
         raise ValueError(
-            f"a batch has {halves.items} items (its loss {halves.whole:.6g} is the sum of those of its halves, "
-            f"{halves.first:.6g} and {halves.second:.6g}), expected one item a batch for curvature='fisher', whose "
+            f"a batch has {halves.items} items (its loss {whole:.6g} is the sum of those of its halves, "
+            f"{first:.6g} and {second:.6g}), expected one item a batch for curvature='fisher', whose "
             f"squared gradients are those of single items; pass batches of one item, such as "
             f"zip(x.split(1), y.split(1)), or take curvature='hessian'"
         )
 
 
-class _Halves(NamedTuple):
-    """Losses of a batch and of its halves.
+@dataclass(frozen=True)
+class _Halves:
+    """Losses of a batch, and of its halves, at several seeds.
 
     Attributes:
         items: Number of items.
-        whole: Loss of the batch.
-        first: Loss of its first half.
-        second: Loss of the rest.
-        noise: Difference of two evaluations of the batch, with different seeds.
+        losses: Of the batch, its first half and the rest, float64 ``[3, seeds]``; one seed where nothing is drawn.
         scaled: Whether a Pyro site was scaled.
     """
 
     items: int
-    whole: float
-    first: float
-    second: float
-    noise: float
+    losses: Tensor
     scaled: bool
 
     @property
-    def from_sum(self) -> float:
-        return abs(self.whole - self.first - self.second)
+    def means(self) -> tuple[float, float, float]:
+        """Mean losses of the batch, its first half and the rest."""
+        whole, first, second = self.losses.mean(1).tolist()
+        return whole, first, second
 
-    @property
-    def from_mean(self) -> float:
-        share = self.items // 2 / self.items
-        return 2 * abs(self.whole - share * self.first - (1 - share) * self.second)
+    def distance(self, first_share: float, second_share: float) -> tuple[float, float]:
+        """Return how far the loss is from this sum of those of its halves, and the standard error of that."""
+        distances = self.losses[0] - first_share * self.losses[1] - second_share * self.losses[2]
+        count = distances.numel()
+        return abs(distances.mean().item()), distances.std().item() / math.sqrt(count) if count > 1 else 0.0
 
     @property
     def is_mean(self) -> bool:
+        (_, first, second), share = self.means, self.items // 2 / self.items
+        (from_sum, error), (from_mean, mean_error) = self.distance(1, 1), self.distance(share, 1 - share)
         # a sum with a constant that outweighs it is close to the mean as well, but not beside what the halves differ by
-        close = 0.1 * abs(self.first - self.second) + 3 * self.noise
-        return self.from_mean < 0.1 * self.from_sum and self.from_mean <= close
+        close = from_mean <= 0.05 * abs(first - second) + 3 * mean_error
+        return close and from_mean < 0.05 * from_sum and from_sum > 20 * error
 
     @property
     def is_sum(self) -> bool:
-        size = abs(self.first) + abs(self.second)
-        return 3 * self.noise < 0.01 * size and self.from_sum <= 1e-5 * size + 3 * self.noise
+        (_, first, second), (from_sum, error) = self.means, self.distance(1, 1)
+        size = abs(first) + abs(second)
+        return 3 * error < 0.01 * size and from_sum <= 1e-5 * size + 3 * error
 
 
 def _halves(loss: Callable[..., Tensor], batch: Sequence[Any]) -> _Halves | None:
@@ -101,12 +104,12 @@ def _halves(loss: Callable[..., Tensor], batch: Sequence[Any]) -> _Halves | None
     scales = _Scales()
     try:
         with torch.no_grad(), scales:
-            values = [_value(loss, batch, 0), _value(loss, batch, 1), *(_value(loss, half, 0) for half in halves)]
+            seeds = range(1 if _value(loss, batch, 0) == _value(loss, batch, 1) else 8)
+            losses = [[_value(loss, part, 3 * seed + i) for seed in seeds] for i, part in enumerate((batch, *halves))]
     except Exception:  # a loss need not take half a batch, such as half a graph; errors of the whole are raised later
         return None
-    whole, again, first, second = values
-    losses = _Halves(items, whole, first, second, abs(whole - again), scales.seen)
-    return losses if all(map(math.isfinite, values)) else None
+    values = torch.tensor(losses, dtype=torch.float64)
+    return _Halves(items, values, scales.seen) if values.isfinite().all() else None
 
 
 def _value(loss: Callable[..., Tensor], batch: Sequence[Any], seed: int) -> float:
@@ -138,5 +141,6 @@ class _Scales(ScaleMessenger):
         super().__init__(scale=1.0)
         self.seen = False
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _process_message(self, msg: Any) -> None:
+        super()._process_message(msg)
         self.seen = self.seen or bool((torch.as_tensor(msg["scale"]) != 1).any())

@@ -161,9 +161,9 @@ def test_all_latent_sites_given_the_observations():
     drawn = sample_sites(guide, torch.tensor(4.0), num_samples=600, given="observations", seed=0)
     assert drawn.keys() == {"attention", "shift"}
     sums = 4 * drawn["attention"].softmax(-1)[:, 0, 0, 1] + drawn["shift"]
-    assert (sums - 4).square().mean() < 1  # of the prior it is above 6
+    assert (sums - 4).square().mean() < 2  # of the prior it is above 6
     replicated = Predictive(model, posterior_samples=drawn)()["y"]
-    assert (replicated - 4).square().mean() < 2
+    assert (replicated - 4).square().mean() < 3
 
 
 # normalized weights where log weights are expected
