@@ -123,7 +123,6 @@ def test_finds_the_lower_of_two_minima(gaps, counts, temperature):  # golden sec
     assert scaling.temperature == pytest.approx(temperature, rel=0.05)
 
 
-@pytest.mark.filterwarnings("ignore:the temperature stands at the end")
 @for_all
 def test_never_worse_than_no_scaling(problem):
     scaling = fit_temperature(problem.logits, problem.labels)
