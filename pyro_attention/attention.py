@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyro
@@ -36,6 +35,9 @@ __all__ = ["AttentionOutput", "LatentAttention", "name_sites", "pyro_runs_the_mo
 
 # A model enters these by itself, also where somebody calls it like any other module.
 _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
+
+# These give sites values that come from outside, Predictive among them.
+_VALUE_GIVERS = (ConditionMessenger, DoMessenger, ReplayMessenger)
 
 
 def pyro_runs_the_model() -> bool:
@@ -158,8 +160,10 @@ class LatentAttention(nn.Module):
         if not pyro_runs_the_model():
             return prior.soft_value
         value = torch.as_tensor(pyro.sample(self.name, prior))  # type: ignore[arg-type]
-        if torch.distributions.Distribution._validate_args and any(map(partial(_gives, value), runtime._PYRO_STACK)):
-            _check_not_weights(value, prior, site=self.name)
+        if torch.distributions.Distribution._validate_args:
+            for handler in runtime._PYRO_STACK:
+                if isinstance(handler, _VALUE_GIVERS) and _gives(handler, value):
+                    _check_not_weights(value, prior, site=self.name)
         return value
 
     def extra_repr(self) -> str:
@@ -209,13 +213,9 @@ def name_sites(model: Callable[..., Any]) -> list[str]:
     return [layer.name for _, layer in layers]
 
 
-def _gives(value: Tensor, handler: object) -> bool:
-    """Whether a handler has given a site this value from outside: by ``condition``, ``do``, ``replay``, Predictive."""
-    data: Any = None
-    if isinstance(handler, ReplayMessenger):
-        data = handler.trace
-    elif isinstance(handler, ConditionMessenger | DoMessenger):
-        data = handler.data
+def _gives(handler: ConditionMessenger | DoMessenger | ReplayMessenger, value: Tensor) -> bool:
+    """Whether a handler has given a site this value: by identity, as handlers between them may rename sites."""
+    data: Any = handler.trace if isinstance(handler, ReplayMessenger) else handler.data
     if isinstance(data, Trace):
         data = {name: site.get("value") for name, site in data.nodes.items()}
     return data is not None and any(given is value for given in data.values())
