@@ -82,7 +82,15 @@ TOPICS = {
     "posterior": Topic(
         "Posterior samples and predictions",
         "What one does with a trained guide.",
-        ("posterior.sampling", "posterior.predictive", "posterior.given", "posterior.exact", "check", "posterior"),
+        (
+            "posterior.sampling",
+            "posterior.sites",
+            "posterior.predictive",
+            "posterior.given",
+            "posterior.exact",
+            "check",
+            "posterior",
+        ),
     ),
     "analysis": Topic(
         "Analysis of uncertainty",

@@ -37,6 +37,7 @@ from pyro_attention.posterior.given import weighted_posterior
 from pyro_attention.posterior.predictive import predict
 from pyro_attention.posterior.sampling import sample_posterior
 from pyro_attention.posterior.score_posterior import ScorePosterior
+from pyro_attention.posterior.sites import sample_sites
 
 __version__ = "0.2.0"
 
@@ -86,5 +87,6 @@ __all__ = [
     "name_sites",
     "predict",
     "sample_posterior",
+    "sample_sites",
     "weighted_posterior",
 ]

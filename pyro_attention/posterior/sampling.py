@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from threading import RLock
 from typing import Any, Literal, get_args
 
@@ -18,7 +19,19 @@ from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, attention_weights, check_guide, is_attention_site, plates_of, run_guide
 from pyro_attention.registry import Registry
 
-__all__ = ["CONDITIONS", "SAMPLERS", "AtMean", "Noise", "Pass", "Run", "depth", "passes", "sample_posterior", "seeded"]
+__all__ = [
+    "CONDITIONS",
+    "SAMPLERS",
+    "AtMean",
+    "Noise",
+    "Pass",
+    "Run",
+    "depth",
+    "evaluation_mode",
+    "passes",
+    "sample_posterior",
+    "seeded",
+]
 
 # Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
 _TURN = RLock()
@@ -39,12 +52,15 @@ def sample_posterior(
 ) -> dict[str, Tensor]:
     r"""Draw attention weights from the posterior, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
 
+    Quantiles of the draws are intervals of single weights. Weights are not what Pyro takes for the value of a site,
+    which is :math:`\log S`: for ``Predictive``, ``poutine.condition`` and ``replay`` there is :func:`sample_sites`.
+
     Args:
         guide: The guide, with or without handlers around it; its model is run.
         args: Arguments of the model.
         num_samples: Number of samples S.
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
-        log_weights: Return the site's value ``log S`` instead of the normalised weights.
+        log_weights: Return the site's value ``log S`` instead of the normalized weights.
         chunk_size: Samples drawn in one pass at most (see :mod:`pyro_attention.posterior.chunks`).
         seed: Seed of this call alone.
         given: "observations" gives draws of :math:`p(W \mid x, y)`, whatever the guide has seen: those of
@@ -58,7 +74,8 @@ def sample_posterior(
 
     Raises:
         TypeError: The guide is no AttentionGuide.
-        ValueError: ``num_samples`` or ``chunk_size`` is no positive integer, or chunks do not go with the model.
+        ValueError: ``num_samples`` or ``chunk_size`` is no positive integer, chunks do not go with the model, or the
+            model has no attention site.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -69,11 +86,10 @@ def sample_posterior(
         torch.Size([5, 1, 2, 3])
     """
     if given is not None:
-        if log_weights:
-            raise ValueError(f"log_weights is set with given='{given}', expected one of them; leave it out")
-        options = {"num_samples": num_samples, "noise": noise, "chunk_size": chunk_size}
+        read = partial(Pass.weights, log_weights=log_weights)
+        run = Run(guide, args, kwargs)
         with seeded(seed):
-            return CONDITIONS[given](guide, *args, **options, **kwargs)
+            return CONDITIONS[given](run, num_samples, noise, chunk_size, read)
     samples: dict[str, list[Tensor]] = {}
     with closing(passes(Run(guide, args, kwargs, whole=False), num_samples, noise, chunk_size, seed)) as draws:
         for drawn in draws:
@@ -97,10 +113,13 @@ class Pass:
         for name, site in self.trace.nodes.items():
             if is_attention_site(site):
                 value = site["value"].to_dense() if log_weights else attention_weights(site)
-                if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # of a point mass one for all
-                    yield name, value.expand(self.size, *value.shape)
-                else:  # without the unit dimensions of plates that the site is not in
-                    yield name, value.flatten(0, self.nesting - depth(site))
+                yield name, self.rows(site, value)
+
+    def rows(self, site: Any, value: Tensor) -> Tensor:
+        """Return what a site has in this pass, such as its value, with one leading sample dimension."""
+        if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # of a point mass one for all
+            return value.expand(self.size, *value.shape)
+        return value.flatten(0, self.nesting - depth(site))  # without the unit dimensions of plates that it is not in
 
 
 def depth(site: Any) -> int:
@@ -120,6 +139,14 @@ class Run:
     def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
         with around:
             found = run_guide(self.guide, *self.args, **self.kwargs)
+        if not any(map(is_attention_site, found.trace.nodes.values())):
+            names = ", ".join(map(repr, found.trace.stochastic_nodes)) or "none"
+            raise ValueError(
+                f"the model has no attention site (its latent sites: {names}), so there are no attention weights to "
+                f"draw; build it with LatentAttention or a layer that has one, convert a network by "
+                f"integrations.torch_nn.bayesian or integrations.huggingface.bayesian, or, for other latent sites, use "
+                f"pyro.infer.Predictive"
+            )
         return found.trace, found.output
 
 
@@ -142,7 +169,7 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
         seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
         raise ValueError(f"{seen}; use chunk_size=1")
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
-    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
+    with _TURN, torch.no_grad(), seeded(seed), evaluation_mode(dropout=noise in ("dropout", "both")), attention:
         single = (Pass(*(run(pyro.validation_enabled(False)) if i else run())) for i in range(num_samples))
         yield from single if chunk_size == 1 else SAMPLERS["chunks"](run, num_samples, chunk_size)
 
@@ -157,15 +184,15 @@ class AtMean(Messenger):
 
 
 @contextmanager
-def _dropout_mode(active: bool) -> Iterator[None]:
-    """Evaluation mode for every module that runs, also in the closure of a plain function, except sampled dropout."""
+def evaluation_mode(*, dropout: bool = False) -> Iterator[None]:
+    """Run modules in evaluation mode, also those in the closure of a plain function; ``dropout`` leaves dropout on."""
     before: dict[nn.Module, bool] = {}
 
     def set_mode(module: nn.Module, _: Any) -> None:
         for part in [module] if module in before else module.modules():
             before.setdefault(part, part.training)
             is_dropout = isinstance(part, nn.modules.dropout._DropoutNd)
-            part.training = active and (is_dropout or isinstance(getattr(part, "dropout", None), float))
+            part.training = dropout and (is_dropout or isinstance(getattr(part, "dropout", None), float))
 
     handle = register_module_forward_pre_hook(set_mode)
     try:
