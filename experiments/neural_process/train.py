@@ -132,8 +132,8 @@ TrainedProcess = Trained[NeuralProcessConfig, NeuralProcess]
 
 def build(config: NeuralProcessConfig) -> TrainedProcess:
     """Network and guide, untrained; networks of a seed begin alike."""
+    pyro.set_rng_seed(config.seed)  # before the scheme: the width of the evidence is a network
     prior, family, elbo = scheme(config)
-    pyro.set_rng_seed(config.seed)
     model = NeuralProcess(config.scores, prior)
     module = NeuralProcessTraining(model, AttentionGuide(model, family), elbo, learning_rate=config.learning_rate)
     return Trained(config, module.to(resolve_device(config.device)))
