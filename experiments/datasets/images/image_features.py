@@ -60,6 +60,7 @@ def resized_images(data: CaptionedImages, size: int, folder: Path, *, progress: 
     """
     files = ((image, image.path.stat()) for image in data.images)
     key = [[image.name, image.offset, image.size, found.st_size, found.st_mtime_ns] for image, found in files]
+    key.append(["upright"])  # pixels that an earlier reader kept may lie on their side
 
     def pixels() -> np.ndarray:
         squares = np.empty((len(data), 3, size, size), np.uint8)
