@@ -78,9 +78,15 @@ _EXPECTED = (
 
 
 def load_tokenizer(model: str) -> Any:
-    """The tokenizer of a pretrained model, of its folder or its name on the hub."""
+    """The tokenizer of a pretrained model, of its folder or its name on the hub; UserError where it cannot pad."""
     with reading(f"model {model}", *_EXPECTED):
-        return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            f"the tokenizer of {model} has no padding token, expected one, as texts of several lengths make a batch; "
+            f"give it one, such as tokenizer.pad_token = tokenizer.unk_token, and save it by save_pretrained"
+        )
+    return tokenizer
 
 
 def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
