@@ -148,7 +148,10 @@ def test_parts_of_squad_have_whole_articles(tmp_path):
     [
         ([entry(answers=[{"text": "Ada", "answer_start": 4}])], "question q .*at character 4, but 'da '"),
         ([entry(answers=[])], "question q .*0 answers, and is_impossible is None"),
-        ([entry(), entry(id="r"), entry(question="whom?")], "id 'q' belongs to several questions, 'who\\?' and 'whom\\?'"),
+        (
+            [entry(), entry(id="r"), entry(question="whom?")],
+            "id 'q' belongs to several questions, 'who\\?' and 'whom\\?'",
+        ),
         ([], "it has no questions"),
     ],
 )
