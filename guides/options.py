@@ -29,7 +29,9 @@ class PosteriorOptions:
     ``USED_BY`` says which scheme uses which option; a command refuses one that is given and not used.
 
     Args:
-        prior: fixed, or contextual (read off the keys); soft attention has no KL and does not use it.
+        prior: fixed, or contextual (read off the keys), as in the code of Bayesian Attention Modules (Gamma(rate Psi,
+            rate), LogNormal(log Psi)); contextual_as_printed is that of the paper's text (Gamma(Psi, rate),
+            LogNormal(Psi)). Soft attention has no KL and does not use it.
         kl_weight: Weight of the KL, which is summed over all attention weights.
         concentration: Concentration of a Weibull or Gamma posterior; the larger, the less noise.
         scale: Standard deviation of log S of a LogNormal posterior, of a weight itself of a Gaussian one.
@@ -102,7 +104,8 @@ class AlignmentSchemeOptions(SchemeOptions):
 
     Args:
         guide: Inference scheme; soft is ordinary deterministic attention.
-        prior: fixed, or contextual (read off the keys); for weibull, lognormal, gamma and gaussian.
+        prior: fixed, contextual (read off the keys), or contextual_as_printed (as the paper's text has it), for
+            weibull, lognormal and gamma; the first two for gaussian.
         kl_weight: Weight of the KL; schemes that sum alignments out have weight 1.
         temperature: Temperature of the relaxed alignments of gumbel.
         particles: Samples of wake_sleep and iwae.
