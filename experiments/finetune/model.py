@@ -30,7 +30,7 @@ from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
 from pyro_attention.posterior.sampling import Noise
-from pyro_attention.schedules import Linear
+from pyro_attention.schedules import rising
 
 Config = TypeVar("Config", bound=GlueConfig | QaConfig)
 Model = TypeVar("Model", bound=nn.Module)
@@ -252,8 +252,10 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
         sizes = network.config
         weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(length**2 for length in lengths)
-        warmup, weight = round(config.kl_warmup * steps), config.kl_weight / weights  # of the attention of an example
-        scheme = config.build_scheme(kl_weight=Linear(warmup, weight) if warmup else weight, plates=1)
+        weight = config.kl_weight / weights  # of the attention of an example
+        rise = config.kl_steps or round(config.kl_warmup * steps)
+        annealed = rising(config.kl_schedule, rise, weight) if rise and config.kl_schedule != "constant" else weight
+        scheme = config.build_scheme(kl_weight=annealed, plates=1)
         guide, elbo, sites = cast(Any, no_guide), cast(Any, scheme.elbo), "*"
         if config.guide != "soft" and config.objective == "evidence":
             layers = getattr(getattr(network.base_model, "encoder", None), "layer", None)

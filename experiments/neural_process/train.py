@@ -105,7 +105,7 @@ def scheme(config: NeuralProcessConfig) -> tuple[Prior, Family, AttentionELBO]:
     if config.objective == "evidence":
         width = WidthNetwork(WIDTH // HEADS, HEADS, hidden_dim=16, minimum=1e-2)
         return ScorePrior(LogNormal(width)), FromPrior(), EvidenceELBO(config.draws, max_plate_nesting=1)
-    elbo = AttentionELBO(kl_weight=config.kl_weight, max_plate_nesting=1)
+    elbo = AttentionELBO(kl_weight=config.annealed(config.kl_weight), max_plate_nesting=1)
     return ContextualGammaPrior(WIDTH // HEADS, HEADS), Weibull(config.concentration), elbo
 
 
