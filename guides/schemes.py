@@ -148,10 +148,19 @@ def build_scheme(
             return ScorePrior(family(width) if learned_width else family(number, learnable=learnable))
 
         return Scheme(around_scores, FromPrior(), EvidenceELBO(draws, max_plate_nesting=plates))
+    kind, _, printed = prior.partition("_")
+    as_printed = {"as_printed": True} if printed else {}
+    if printed and name == "gaussian":
+        raise ValueError(
+            "prior is contextual_as_printed, which the paper has for weibull, lognormal and gamma; for "
+            "gaussian take contextual or fixed"
+        )
     if name in ("weibull", "gamma"):
-        posterior, factory = family(concentration, learnable=learnable), _factory(f"gamma_{prior}", rate=prior_rate)
+        posterior = family(concentration, learnable=learnable)
+        factory = _factory(f"gamma_{kind}", rate=prior_rate, **as_printed)
     else:
-        posterior, factory = family(scale, learnable=learnable), _factory(f"{name}_{prior}", scale=prior_scale)
+        posterior = family(scale, learnable=learnable)
+        factory = _factory(f"{name}_{kind}", scale=prior_scale, **as_printed)
     return Scheme(factory, posterior, weighted)
 
 

@@ -7,10 +7,11 @@ from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
 from experiments.harness.options import Dropout, StudyOptions, TrainingOptions
+from guides.options import KLScheduleOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoverageConfig(TrainingOptions):
+class CoverageConfig(TrainingOptions, KLScheduleOptions):
     """Train a network on data whose attention weights are known, and count how often its intervals hold them.
 
     Args:
@@ -56,7 +57,8 @@ class CoverageConfig(TrainingOptions):
     USED_BY: ClassVar = {
         "form": {"toy": ("ignorance",)},
         **{name: {"objective": ("elbo", "evidence")} for name in ("family", "width", "spread")},
-        "kl_weight": {"objective": ("elbo",)},
+        **{name: {"objective": ("elbo",)} for name in ("kl_weight", "kl_schedule")},
+        "kl_steps": {"objective": ("elbo",), "kl_schedule": ("linear", "sigmoid")},
         "draws": {"objective": ("evidence",)},
     }
 

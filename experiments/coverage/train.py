@@ -138,7 +138,7 @@ def scheme(config: CoverageConfig) -> tuple[Prior, Family, AttentionELBO]:
     if config.objective == "evidence":
         return ScorePrior(family), FromPrior(), EvidenceELBO(config.draws, max_plate_nesting=1)
     prior = FixedGammaPrior() if weibull else FixedLogNormalPrior()
-    return prior, family, AttentionELBO(kl_weight=config.kl_weight, max_plate_nesting=1)
+    return prior, family, AttentionELBO(kl_weight=config.annealed(config.kl_weight), max_plate_nesting=1)
 
 
 def log_mean(log_likelihood: Tensor) -> Tensor:

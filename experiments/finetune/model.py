@@ -31,7 +31,7 @@ from pyro_attention.integrations.huggingface.attention import CHILD
 from pyro_attention.integrations.huggingface.pretrained import load_checked
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
 from pyro_attention.posterior.sampling import Noise
-from pyro_attention.schedules import Linear
+from pyro_attention.schedules import rising
 
 Config = TypeVar("Config", bound=GlueConfig | QaConfig)
 Model = TypeVar("Model", bound=nn.Module)
@@ -79,9 +79,15 @@ _EXPECTED = (
 
 
 def load_tokenizer(model: str) -> Any:
-    """The tokenizer of a pretrained model, of its folder or its name on the hub."""
+    """The tokenizer of a pretrained model, of its folder or its name on the hub; UserError where it cannot pad."""
     with reading(f"model {model}", *_EXPECTED):
-        return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            f"the tokenizer of {model} has no padding token, expected one, as texts of several lengths make a batch; "
+            f"give it one, such as tokenizer.pad_token = tokenizer.unk_token, and save it by save_pretrained"
+        )
+    return tokenizer
 
 
 def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
@@ -237,8 +243,10 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
         sizes = network.config
         weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(length**2 for length in lengths)
-        warmup, weight = round(config.kl_warmup * steps), config.kl_weight / weights  # of the attention of an example
-        scheme = config.build_scheme(kl_weight=Linear(warmup, weight) if warmup else weight, plates=1)
+        weight = config.kl_weight / weights  # of the attention of an example
+        rise = config.kl_steps or round(config.kl_warmup * steps)
+        annealed = rising(config.kl_schedule, rise, weight) if rise and config.kl_schedule != "constant" else weight
+        scheme = config.build_scheme(kl_weight=annealed, plates=1)
         guide, elbo, sites = cast(Any, no_guide), cast(Any, scheme.elbo), "*"
         if config.guide != "soft" and config.objective == "evidence":
             layers = getattr(getattr(network.base_model, "encoder", None), "layer", None)

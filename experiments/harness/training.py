@@ -127,15 +127,28 @@ class ELBOTraining(pl.LightningModule):
             nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
 
+def one_cycle(
+    optimizer: torch.optim.Optimizer, learning_rate: float, steps: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """Plan a learning rate that rises for a tenth of the steps and then falls to zero, linearly.
+
+    Up to ten steps it falls from the first one on.
+    """
+    # torch divides by the number of steps from the first to the highest rate, zero of ten steps, and gives a single
+    # step the lowest rate
+    total = max(2, steps)
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=learning_rate, total_steps=total, pct_start=min(0.1, 0.99 / total) if total <= 10 else 0.1,
+        anneal_strategy="linear", cycle_momentum=False,
+    )  # fmt: skip
+
+
 class OneCycleTraining(ELBOTraining):
-    """Trains with a learning rate that rises for a tenth of the steps and then falls, linearly."""
+    """Trains with a learning rate that :func:`one_cycle` plans over all steps."""
 
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.learning_rate, total_steps=int(self.trainer.estimated_stepping_batches),
-            pct_start=0.1, anneal_strategy="linear", cycle_momentum=False,
-        )  # fmt: skip
+        schedule = one_cycle(optimizer, self.learning_rate, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
