@@ -11,13 +11,14 @@ from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
 from pyro.infer.traceenum_elbo import _compute_dice_elbo
 from pyro.poutine.enum_messenger import EnumMessenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
 from pyro_attention.families.edge_alignment import EdgeAlignment, EdgeSum
 from pyro_attention.families.sparse import SparseAlignment
-from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site
+from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site, plates_of
 from pyro_attention.node_likelihood import NodeLikelihood
 from pyro_attention.objectives.elbo import RUN_CHECKS, DifferentiableELBO
 
@@ -145,6 +146,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             for check in RUN_CHECKS:
                 check(self, guide, *traces)
             _check_posteriors(*traces)
+            _check_plates_of_readers(*traces)
             for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles
@@ -185,6 +187,33 @@ def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
             )
 
 
+def _check_plates_of_readers(model_trace: Any, guide_trace: Any) -> None:
+    """Raise ValueError where a site reads an alignment outside of its plates, or is scaled by something else.
+
+    Pyro sums each entry of a plate on its own, and would combine the alignments of a plate that is left in silence.
+    """
+    sites = [*(model_trace.nodes[name] for name in model_trace.stochastic_nodes), *guide_trace.nodes.values()]
+    alignments = {site["infer"]["_enumerate_symbol"]: site for site in sites if "_enumerate_symbol" in site["infer"]}
+    for reader in filter(lambda site: site["type"] == "sample", model_trace.nodes.values()):
+        for symbol in alignments.keys() & set(reader["packed"]["log_prob"]._pyro_dims):
+            alignment = alignments[symbol]
+            summed = f"site '{reader['name']}' reads '{alignment['name']}', which is summed out, but"
+            missing = sorted(plates_of(alignment).keys() - plates_of(reader).keys())
+            if missing:
+                raise ValueError(
+                    f"{summed} lies outside of its plates {missing}, expected it inside; open one plate object around "
+                    f"both (`plate = pyro.plate(...)`, then `with plate:` for each of them)"
+                )
+            scale, wanted = reader["scale"], alignment["scale"]
+            marginal = alignment["name"] not in guide_trace
+            if marginal and isinstance(scale, int | float) and isinstance(wanted, int | float) and scale != wanted:
+                raise ValueError(
+                    f"{summed} its scale is {scale:g}, expected {wanted:g} as of the alignment; a minibatch of the "
+                    f"observations of one alignment has no exact sum: open the subsampled plate, or poutine.scale, "
+                    f"around both, or observe all of them"
+                )
+
+
 class _Enumeration(EnumMessenger):
     """Enumerates, and tells likelihoods that want to know what they are summed over."""
 
@@ -197,6 +226,8 @@ class _Enumeration(EnumMessenger):
         self.cuts: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
+        if site_is_subsample(msg):  # a plate that is opened: its indices are neither enumerated nor read by a sum
+            return
         if isinstance(msg["fn"], EdgeAlignment) and msg["infer"].get("enumerate") and not msg["is_observed"]:
             self._sum_over_edges(msg)
             return
