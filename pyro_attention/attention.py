@@ -14,6 +14,7 @@ from pyro.poutine import runtime
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
+from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
@@ -150,10 +151,20 @@ class LatentAttention(nn.Module):
         """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""
         if not pyro_runs_the_model():
             return prior.soft_value
+        _check_replayed(self.name, prior)
         return torch.as_tensor(pyro.sample(self.name, prior))  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
         return f"'{self.name}', normalize_scores={self.normalize_scores}"
+
+
+def _check_replayed(name: str, prior: AttentionDistribution) -> None:
+    """Raise TypeError where the model is replayed with values that a guide has drawn of something else."""
+    for handler in runtime._PYRO_STACK:
+        if isinstance(handler, ReplayMessenger) and handler.trace is not None and name in handler.trace:
+            site = handler.trace.nodes[name]
+            if site["type"] == "sample":
+                prior.check_posterior(site["fn"], site["value"], site=name)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pyro import poutine
+from pyro.distributions import Delta
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, PyroModuleList, pyro_method
 from pyro.poutine import runtime
@@ -140,7 +141,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             family = self.family(name)
             family.check_fits(prior, site=name)
             args, kwargs = self.args_kwargs
-            return family.posterior(prior, *args, **kwargs)
+            posterior: Any = family.posterior(prior, *args, **kwargs)
+            if not isinstance(posterior, AttentionDistribution | Delta):
+                family.prior(prior).check_posterior(posterior, prior.scores, site=name)
+            return posterior
         pattern = first_match(name, self.other_patterns)
         if pattern is None:
             return prior

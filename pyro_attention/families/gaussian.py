@@ -35,6 +35,7 @@ class GaussianWeights(NormalValue):
     """
 
     kind: ClassVar[str] = "gaussian weights"
+    holds_logarithms: ClassVar[bool] = False
 
     def weights(self, value: Tensor) -> Tensor:
         return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)
