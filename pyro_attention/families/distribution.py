@@ -197,10 +197,10 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         if not takes_negative:
             name = type(base).__name__
             raise TypeError(
-                f"site '{site}' holds log S, the logarithms of weights, but the guide draws it from {name}, whose values "
-                f"are never negative, so they would be misread; draw it from AttentionGuide(model, family), from a "
-                f"distribution of pyro_attention.families, such as WeibullWeights(log_scale, concentration), or from the "
-                f"logarithm, dist.TransformedDistribution({name}(...), [ExpTransform().inv])"
+                f"site '{site}' holds log S, the logarithms of weights, but the guide draws it from {name}, whose "
+                f"values are never negative, so they would be misread; draw it from AttentionGuide(model, family), "
+                f"from a distribution of pyro_attention.families, such as WeibullWeights(log_scale, concentration), or from "
+                f"the logarithm, dist.TransformedDistribution({name}(...), [ExpTransform().inv])"
             )
 
     def weights(self, value: Tensor) -> Tensor:
