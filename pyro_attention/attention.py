@@ -127,8 +127,9 @@ class LatentAttention(nn.Module):
         layout = Dense() if layout is None else layout
         if not values.is_floating_point():
             raise TypeError(f"site '{self.name}': values are of type {values.dtype}, expected floating-point numbers")
-        check_scores(scores, site=self.name)
+        check_scores(scores, site=self.name, mask=layout.mask)
         layout.check(scores, site=self.name)
+        layout.check_values(values, scores, site=self.name)
         self.normalizer.check(layout, site=self.name)
         device = scores.device.type  # where autocast would redo the softmax inputs in half precision
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
@@ -151,11 +152,26 @@ class LatentAttention(nn.Module):
         """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""
         if not pyro_runs_the_model():
             return prior.soft_value
+        _check_plates_fit(self.name, prior)
         _check_replayed(self.name, prior)
         return torch.as_tensor(pyro.sample(self.name, prior))  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
         return f"'{self.name}', normalize_scores={self.normalize_scores}"
+
+
+def _check_plates_fit(name: str, prior: AttentionDistribution) -> None:
+    """Raise ValueError where the scores have another number of items than a plate around them."""
+    for handler in runtime._PYRO_STACK:
+        if isinstance(handler, IndepMessenger) and handler.dim is not None and -handler.dim <= len(prior.batch_shape):
+            size = getattr(handler, "subsample_size", handler.size)
+            seen = prior.batch_shape[handler.dim]
+            if seen not in (1, size) and size != -1:
+                raise ValueError(
+                    f"site '{name}': its scores have {seen} items at dimension {handler.dim} of the batch "
+                    f"{tuple(prior.batch_shape)}, expected {size}, as plate '{handler.name}' around it has; items come "
+                    f"first, so sequences that come first need x.transpose(0, 1), as for batch_first=True"
+                )
 
 
 def _check_replayed(name: str, prior: AttentionDistribution) -> None:

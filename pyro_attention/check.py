@@ -287,7 +287,9 @@ def _watch(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) ->
 
 
 def _check_model_of_guide(model: Any, guide: Any) -> None:
-    """Raise ValueError when a guide that is a handler stands over another model."""
+    """Raise when a guide that is a handler stands over another model, or where the model should be."""
+    if isinstance(poutine.unwrap(model), GuideMessenger):
+        raise TypeError("the guide is the first argument, expected the model: elbo(model, guide)")
     messenger: Any = poutine.unwrap(guide)
     if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
         raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
@@ -331,13 +333,23 @@ def _check_plates(site: Any) -> None:
     plated.update(site["infer"].get("_dim_to_id", ()))
     shape = tuple(site["fn"].batch_shape)
     missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
+    prior = site["infer"]["prior"]
+    dims, head_dim = prior.scores.dim() - prior.layout.event_dim, prior.layout.head_dim
+    for dim in missing:
+        for name, frame in plates_of(site).items():
+            beside = prior.scores.shape[:dims][frame.dim] if -frame.dim <= dims else 1
+            if frame.size == shape[dim] and beside == 1:  # the items are there, at another dimension
+                raise ValueError(
+                    f"site '{site['name']}': the {frame.size} items of plate '{name}' at dimension {frame.dim} stand "
+                    f"at dimension {dim} of the batch {tuple(prior.scores.shape[:dims])}, so that every item would "
+                    f"meet every other; remove the dimension of size 1 from what the layer is given (.squeeze), or "
+                    f"open the plate with dim={dim}"
+                )
     if missing:
         raise ValueError(
             f"site '{site['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
             f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
         )
-    prior = site["infer"]["prior"]
-    dims, head_dim = prior.scores.dim() - prior.layout.event_dim, prior.layout.head_dim
     for name, frame in plates_of(site).items():
         if frame.size > 1 and -frame.dim > dims and name != "num_particles_vectorized":
             raise ValueError(

@@ -199,8 +199,8 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
             raise TypeError(
                 f"site '{site}' holds log S, the logarithms of weights, but the guide draws it from {name}, whose "
                 f"values are never negative, so they would be misread; draw it from AttentionGuide(model, family), "
-                f"from a distribution of pyro_attention.families, such as WeibullWeights(log_scale, concentration), or from "
-                f"the logarithm, dist.TransformedDistribution({name}(...), [ExpTransform().inv])"
+                f"from a distribution of pyro_attention.families, such as WeibullWeights(log_scale, concentration), or "
+                f"from the logarithm, dist.TransformedDistribution({name}(...), [ExpTransform().inv])"
             )
 
     def weights(self, value: Tensor) -> Tensor:
