@@ -146,7 +146,8 @@ class LatentAttention(nn.Module):
         normalizes = self.normalize_scores and self.prior.normalizes
         scores = enter(scores, layout, self.normalizer if normalizes else None)
         prior: AttentionDistribution = self.prior(scores, keys, layout)
-        return prior.proposing(scores, self.normalizer, normalizes, queries=queries, keys=keys, site=self.name)
+        inputs = {"queries": queries, "keys": keys, "site": self.name, "reads_scores": self.prior.reads_scores}
+        return prior.proposing(scores, self.normalizer, normalizes, **inputs)
 
     def sample(self, prior: AttentionDistribution) -> Tensor:
         """Value of the site, given its prior; that of ordinary attention where Pyro does not run the model."""
@@ -179,7 +180,7 @@ def _check_replayed(name: str, prior: AttentionDistribution) -> None:
     for handler in runtime._PYRO_STACK:
         if isinstance(handler, ReplayMessenger) and handler.trace is not None and name in handler.trace:
             site = handler.trace.nodes[name]
-            if site["type"] == "sample":
+            if site["type"] == "sample" and site["value"] is not None:
                 prior.check_posterior(site["fn"], site["value"], site=name)
 
 

@@ -129,8 +129,8 @@ class Dense(Layout):
         heads = scores.size(self.head_dim)
         if 3 <= values.dim() < full and values.size(-3) not in (1, heads):
             raise ValueError(
-                f"site '{site}': {shapes}; expected {expected}, with {heads} heads, or one for all of them: without that "
-                f"dimension all items would meet each other's values; add it (values.unsqueeze(-3))"
+                f"site '{site}': {shapes}; expected {expected} with heads = {heads} or 1: without that dimension all "
+                f"items would meet each other's values; add it (values.unsqueeze(-3))"
             )
 
     def heads_first(self, keys: Tensor) -> Tensor:

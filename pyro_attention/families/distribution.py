@@ -35,6 +35,7 @@ class AttentionDistribution:
         queries: Of a prior, the queries of the call in the layout's own shape, where the layer has handed them on.
         keys: Of a prior, its keys, likewise.
         site: Of a prior, the name of its site.
+        reads_scores: Of a prior, whether its parameters depend on the scores.
     """
 
     kind: ClassVar[str]
@@ -47,6 +48,7 @@ class AttentionDistribution:
     queries: Tensor | None = None
     keys: Tensor | None = None
     site: str = ""
+    reads_scores: bool = True
     _scores: Tensor | None = None
 
     @property
