@@ -126,8 +126,8 @@ class EdgeList(Layout):
         if values.dim() < 3 or values.size(-3) != nodes or values.size(-2) not in (1, heads):
             seen = f"values of shape {tuple(values.shape)} do not fit scores of shape {tuple(scores.shape)}"
             raise ValueError(
-                f"site '{site}': {seen}; expected [..., nodes, heads, width] with nodes = {nodes} and heads = {heads} or "
-                f"1; where that dimension is missing, values.unsqueeze(-2) adds it"
+                f"site '{site}': {seen}; expected [..., nodes, heads, width] with nodes = {nodes} and heads = {heads} "
+                f"or 1; where that dimension is missing, values.unsqueeze(-2) adds it"
             )
 
     def heads_first(self, keys: Tensor) -> Tensor:

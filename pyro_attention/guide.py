@@ -18,10 +18,10 @@ from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import nn
 
 from pyro_attention._checks import check_kind
+from pyro_attention._observations import check_observation
 from pyro_attention.attention import name_sites
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.observations import check_observation
 
 __all__ = [
     "DRAWS",

@@ -68,3 +68,19 @@ def test_check_model_says_it_and_leaves_them_frozen(data):
     (problem,) = check_model(model, AttentionGuide(model, Weibull()), *data, elbo=LIGHT).problems
     assert "2 parameters that were frozen take gradients now (head.weight, head.bias)" in problem
     assert not any(weight.requires_grad for weight in model.head.parameters())
+
+
+def test_the_param_store_does_not_restore_modules(data, tmp_path):
+    """What save_and_load.md says: load the states of the modules instead."""
+    model = Regression(PyroModule[nn.Linear](4, 1))
+    train = step(model, svi=True)
+    for _ in range(3):
+        train(*data)
+    pyro.get_param_store().save(tmp_path / "store.pt")
+    pyro.clear_param_store()
+    restored = Regression(PyroModule[nn.Linear](4, 1))
+    pyro.get_param_store().load(tmp_path / "store.pt")
+    AttentionGuide(restored, Weibull())(*data)
+    assert not restored.head.weight.equal(model.head.weight)
+    restored.load_state_dict(model.state_dict())
+    assert restored.head.weight.equal(model.head.weight)
