@@ -89,6 +89,8 @@ TOPICS = {
             "posterior.given",
             "posterior.exact",
             "check",
+            "learned_widths",
+            "reached_parameters",
             "posterior",
         ),
     ),

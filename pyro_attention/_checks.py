@@ -33,8 +33,8 @@ def check_positive(name: str, value: Tensor | float) -> None:
         raise ValueError(f"{name} has an entry {value[~good][0].item()}, expected positive finite numbers")
 
 
-def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
-    """Raise unless attention scores are finite numbers of a forward pass."""
+def check_scores(scores: Tensor, *, site: str, name: str = "scores", mask: Tensor | None = None) -> None:
+    """Raise unless attention scores are finite numbers of a forward pass; a mask says why some may not be."""
     # with a handler active, a whole run is repeated, as chunks of EvidenceELBO are
     if not torch.compiler.is_exporting() and is_in_backward_pass() and not active_handlers():
         raise RuntimeError(
@@ -42,10 +42,21 @@ def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
             f"parts around LatentAttention"
         )
     if validates_distributions() and not in_transform(scores) and not scores.isfinite().all():
-        raise ValueError(
-            f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} {name} are NaN or infinite; check "
-            f"the features and the learning rate, and forbid positions by a mask instead of -inf scores"
-        )
+        bad = ~scores.isfinite()
+        if mask is not None and broadcasts_to(mask.shape, scores.shape) and not (bad & mask).any():
+            remedy = (
+                "all of them at masked positions, whose features are NaN or infinite, and zero times NaN is NaN in the "
+                "context; put numbers in their place ahead of the attention: x.masked_fill(padding[..., None], 0)"
+            )
+        elif mask is not None and broadcasts_to(mask.shape, scores.shape) and scores.isnan().any():
+            remedy = (
+                "a NaN in the features of one position reaches all of its scores, also where others mask it; put "
+                "numbers in the place of padding (x.masked_fill(padding[..., None], 0)), and check the features and "
+                "the learning rate"
+            )
+        else:
+            remedy = "check the features and the learning rate, and forbid positions by a mask instead of -inf scores"
+        raise ValueError(f"site '{site}': {bad.sum().item()} of {scores.numel()} {name} are NaN or infinite; {remedy}")
 
 
 def check_boolean_mask(mask: Tensor | None) -> None:

@@ -136,8 +136,9 @@ class LatentAttention(nn.Module):
         layout = Dense() if layout is None else layout
         if not values.is_floating_point():
             raise TypeError(f"site '{self.name}': values are of type {values.dtype}, expected floating-point numbers")
-        check_scores(scores, site=self.name)
+        check_scores(scores, site=self.name, mask=layout.mask)
         layout.check(scores, site=self.name)
+        layout.check_values(values, scores, site=self.name)
         self.normalizer.check(layout, site=self.name)
         device = scores.device.type  # where autocast would redo the softmax inputs in half precision
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
@@ -156,12 +157,15 @@ class LatentAttention(nn.Module):
         return AttentionCall(
             scores=enter(scores, layout, self.normalizer if normalizes else None), layout=layout,
             normalizer=self.normalizer, normalizes=normalizes, queries=queries, keys=keys, site=self.name,
+            reads_scores=self.prior.reads_scores,
         )  # fmt: skip
 
     def sample(self, call: AttentionCall, prior: AttentionDistribution) -> Tensor:
         """Draw the value of the site; where Pyro does not run the model, return that of ordinary attention."""
         if not pyro_runs_the_model():
             return prior.soft_value(call)
+        _check_plates_fit(self.name, prior)
+        _check_replayed(self.name, prior)
         value = torch.as_tensor(pyro.sample(self.name, prior, infer={"call": call}))  # type: ignore[arg-type]
         if validates_distributions():
             for handler in active_handlers():
@@ -171,6 +175,29 @@ class LatentAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"'{self.name}', normalize_scores={self.normalize_scores}"
+
+
+def _check_plates_fit(name: str, prior: AttentionDistribution) -> None:
+    """Raise ValueError where the scores have another number of items than a plate around them."""
+    for handler in active_handlers():
+        if isinstance(handler, IndepMessenger) and handler.dim is not None and -handler.dim <= len(prior.batch_shape):
+            size = getattr(handler, "subsample_size", handler.size)
+            seen = prior.batch_shape[handler.dim]
+            if seen not in (1, size) and size != -1:
+                raise ValueError(
+                    f"site '{name}': its scores have {seen} items at dimension {handler.dim} of the batch "
+                    f"{tuple(prior.batch_shape)}, expected {size}, as plate '{handler.name}' around it has; items come "
+                    f"first, so sequences that come first need x.transpose(0, 1), as for batch_first=True"
+                )
+
+
+def _check_replayed(name: str, prior: AttentionDistribution) -> None:
+    """Raise TypeError where the model is replayed with values that a guide has drawn of something else."""
+    for handler in active_handlers():
+        if isinstance(handler, ReplayMessenger) and handler.trace is not None and name in handler.trace:
+            site = handler.trace.nodes[name]
+            if site["type"] == "sample" and site["value"] is not None:
+                prior.check_posterior(site["fn"], site["value"], site=name)
 
 
 @dataclass(frozen=True)
@@ -239,8 +266,8 @@ def _check_not_weights(value: Tensor, call: AttentionCall, prior: AttentionDistr
     is_normalized = ((prior.layout.softmax(exact.clamp_min(tiny).log()) - exact).abs() <= rounding).all()
     if is_normalized and ((prior.weights(exact, call.normalizer) - exact).abs() > rounding).any():
         raise ValueError(
-            f"site '{call.site}': the value that was given is normalized weights (>= 0, with a sum of one over the keys of "
-            f"every query), expected their logarithms, log S, as of sample_sites or sample_posterior(..., "
+            f"site '{call.site}': the value that was given is normalized weights (>= 0, with a sum of one over the "
+            f"keys of every query), expected their logarithms, log S, as of sample_sites or sample_posterior(..., "
             f"log_weights=True); take weights.clamp_min(1e-30).log() for weights of your own, or, where these numbers "
             f"are log weights indeed, run it under pyro.validation_enabled(False)"
         )

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior, plates_of
+from pyro_attention.learned_widths import WidthWarning, collapsing_widths
 from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import EVALUATIONS, RUN_CHECKS, STEP_CHECKS, AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.reached_parameters import frozen_parameters, leaves_of, thawed_parameters, unreached_parameters
 
 __all__ = ["KLWarning", "ModelReport", "PriorWarning", "SiteReport", "check_model"]
 
@@ -125,9 +127,11 @@ def check_model(
     recorder = _Recorder()
     problems = []
     loss: Tensor | None = None
+    frozen = frozen_parameters(model, guide)
     try:
         with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
-            warnings.simplefilter("ignore", PriorWarning)  # it is among the problems
+            for category in (PriorWarning, WidthWarning):  # they are among the problems
+                warnings.simplefilter("ignore", category)
             loss = torch.as_tensor(elbo.differentiable_loss(model, guide, *args, **kwargs))
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         problems.append(f"{type(error).__name__}: {error}")
@@ -137,6 +141,11 @@ def check_model(
         if isinstance(elbo, AttentionELBO) and recorder.observed:
             problems += filter(None, [_heavy_kl(elbo, loss.item())])
         problems += filter(None, [_sites_at_prior(guide, recorder.latent.values())])
+        problems += filter(None, [collapsing_widths(elbo, recorder.latent.values())])
+        problems += filter(None, [thawed_parameters(frozen)])
+        problems += filter(None, [unreached_parameters(loss, model, recorder.sites)])
+    for weight in frozen.values():
+        weight.requires_grad_(False)
     sites = _site_reports(recorder, getattr(elbo, "kl_record", {}))
     return ModelReport(sites, None if loss is None else loss.item(), tuple(problems))
 
@@ -233,21 +242,16 @@ def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str
     """
     known = [] if trace is None else [trace.nodes[name]["value"].unconstrained() for name in trace.param_nodes]
     known += [parameter for each in modules if isinstance(each, nn.Module) for parameter in each.parameters()]
-    ids, leaves, seen, stack = set(map(id, known)), [], set(), [loss.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            stack += [parent for parent, _ in node.next_functions]
-            leaves.append(getattr(node, "variable", None))
-    found = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
+    ids = set(map(id, known))
+    found = [leaf for leaf in leaves_of(loss) if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
     shapes = [str(tuple(parameter.shape)) for parameter in found if id(parameter) not in ids]
     if not shapes:
         return None
     seen_as = "belong to no module of the loss" if modules else "are no param sites, so SVI would not train them"
     return (
         f"{len(shapes)} of {len(found)} parameters (shapes {', '.join(shapes[:5])}) need gradients but {seen_as}; make "
-        f"the model a PyroModule that holds its layers, or call pyro.module('net', net) in it; call "
+        f"the model a PyroModule that holds its layers, as plain modules where some are frozen, or call "
+        f"pyro.module('net', net) in it; call "
         f"pyro.clear_param_store() first where another model was trained in this process (their names clash); or give "
         f"elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
     )
@@ -287,7 +291,9 @@ def _watch(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) ->
 
 
 def _check_model_of_guide(model: Any, guide: Any) -> None:
-    """Raise ValueError when a guide that is a handler stands over another model."""
+    """Raise when a guide that is a handler stands over another model, or where the model should be."""
+    if isinstance(poutine.unwrap(model), GuideMessenger):
+        raise TypeError("the guide is the first argument, expected the model: elbo(model, guide)")
     messenger: Any = poutine.unwrap(guide)
     if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
         raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
@@ -306,6 +312,9 @@ def _check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> Non
         problem = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
         if problem is not None:
             warnings.warn(problem, PriorWarning, stacklevel=2)
+        problem = collapsing_widths(elbo, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
+        if problem is not None:
+            warnings.warn(problem, WidthWarning, stacklevel=2)
     if isinstance(elbo, AttentionELBO):
         if elbo.kl == "closed_form" and not isinstance(messenger, GuideMessenger):
             _check_mean_field_requirement(model_trace, guide_trace)
@@ -331,13 +340,24 @@ def _check_plates(site: Any) -> None:
     plated.update(site["infer"].get("_dim_to_id", ()))
     shape = tuple(site["fn"].batch_shape)
     missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
+    prior = site["infer"]["prior"]
+    scores = site["infer"]["call"].shape
+    dims, head_dim = len(scores) - prior.layout.event_dim, prior.layout.head_dim
+    for dim in missing:
+        for name, frame in plates_of(site).items():
+            beside = scores[:dims][frame.dim] if -frame.dim <= dims else 1
+            if frame.size == shape[dim] and beside == 1:  # the items are there, at another dimension
+                raise ValueError(
+                    f"site '{site['name']}': the {frame.size} items of plate '{name}' at dimension {frame.dim} stand "
+                    f"at dimension {dim} of the batch {tuple(scores[:dims])}, so that every item would "
+                    f"meet every other; remove the dimension of size 1 from what the layer is given (.squeeze), or "
+                    f"open the plate with dim={dim}"
+                )
     if missing:
         raise ValueError(
             f"site '{site['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
             f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
         )
-    prior = site["infer"]["prior"]
-    dims, head_dim = len(site["infer"]["call"].shape) - prior.layout.event_dim, prior.layout.head_dim
     for name, frame in plates_of(site).items():
         if frame.size > 1 and -frame.dim > dims and name != "num_particles_vectorized":
             raise ValueError(

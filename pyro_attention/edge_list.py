@@ -122,6 +122,15 @@ class EdgeList(Layout):
             raise ValueError(f"site '{site}': {seen}; expected [..., edges, heads]")
         check_mask_fits(self.mask, scores, site=site)
 
+    def check_values(self, values: Tensor, scores: Tensor, *, site: str) -> None:
+        nodes, heads = self.sources.count, scores.size(-1)
+        if values.dim() < 3 or values.size(-3) != nodes or values.size(-2) not in (1, heads):
+            seen = f"values of shape {tuple(values.shape)} do not fit scores of shape {tuple(scores.shape)}"
+            raise ValueError(
+                f"site '{site}': {seen}; expected [..., nodes, heads, width] with nodes = {nodes} and heads = {heads} "
+                f"or 1; where that dimension is missing, values.unsqueeze(-2) adds it"
+            )
+
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys.transpose(-3, -2)
 

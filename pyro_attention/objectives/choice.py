@@ -7,9 +7,11 @@ from typing import Any
 from pyro_attention.families.alignment import Categorical
 from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.base import Family
+from pyro_attention.families.score_prior import FromPrior
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 
 __all__ = ["elbo_for"]
@@ -23,6 +25,7 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
     ===================================== =========================
     that sums alignments out              :class:`AlignmentELBO`
     that draws keys                       :class:`ScoreFunctionELBO`
+    :class:`FromPrior`                    :class:`EvidenceELBO`, under which a width can be learned
     any other                             :class:`AttentionELBO`
     ===================================== =========================
 
@@ -34,9 +37,9 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
         ValueError: One family sums alignments out and another draws keys, which no objective does at a time.
 
     Example:
-        >>> from pyro_attention import Marginal, Weibull
-        >>> type(elbo_for(Weibull())).__name__, type(elbo_for(Marginal())).__name__
-        ('AttentionELBO', 'AlignmentELBO')
+        >>> from pyro_attention import FromPrior, Marginal, Weibull
+        >>> [type(elbo_for(family)).__name__ for family in (Weibull(), Marginal(), FromPrior())]
+        ['AttentionELBO', 'AlignmentELBO', 'EvidenceELBO']
     """
     families: list[Any] = [guide] if isinstance(guide, Family) else list(check_guide(guide).families)
     families = [family.family if isinstance(family, Amortized) else family for family in families]
@@ -49,4 +52,8 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
         )
     if summed:
         return AlignmentELBO(**options)
-    return ScoreFunctionELBO(**options) if drawn else AttentionELBO(**options)
+    if drawn:
+        return ScoreFunctionELBO(**options)
+    if any(isinstance(family, FromPrior) for family in families):
+        return EvidenceELBO(**options)
+    return AttentionELBO(**options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pyro import poutine
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
+from pyro_attention.reached_parameters import frozen_parameters, warn_of_thawed
 
 __all__ = ["EVALUATIONS", "RUN_CHECKS", "STEP_CHECKS", "AttentionELBO", "DifferentiableELBO", "is_point_mass"]
 
@@ -32,6 +33,7 @@ STEP_CHECKS: list[Callable[[Any, Tensor, Sequence[Any], Any], None]] = []
 class DifferentiableELBO(ELBO):
     """An objective with ``differentiable_loss``, which is all that its training needs."""
 
+    is_evidence: ClassVar[bool] = False  # the log of a mean over draws, under which a width can be learned
     _terms: Mapping[str, Tensor] = {}  # log likelihoods at the observed sites, at the last evaluation
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
@@ -54,8 +56,10 @@ class DifferentiableELBO(ELBO):
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Value of the loss; its gradient is added to the parameters of the param store."""
+        frozen = frozen_parameters(model, guide)
         with poutine.trace(param_only=True) as tracer:
             loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        warn_of_thawed(frozen)
         for check in STEP_CHECKS:
             check(self, loss, (), tracer.trace)
         loss.backward(retain_graph=self.retain_graph)
@@ -70,7 +74,9 @@ class DifferentiableELBO(ELBO):
 
 class _CheckedModule(ELBOModule):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        frozen = frozen_parameters(self.model, self.guide)
         loss: Tensor = super().forward(*args, **kwargs)
+        warn_of_thawed(frozen)
         if loss.requires_grad:
             for check in STEP_CHECKS:
                 check(self.elbo, loss, (self,), None)

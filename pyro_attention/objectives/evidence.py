@@ -70,6 +70,8 @@ class EvidenceELBO(AttentionELBO):
     Estimators for Monte Carlo Objectives.
     """
 
+    is_evidence = True
+
     def __init__(
         self, num_particles: int = 8, *, chunk_size: int | None = None, max_plate_nesting: float = float("inf")
     ) -> None:

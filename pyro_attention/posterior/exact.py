@@ -8,6 +8,8 @@ from contextlib import closing
 from typing import Any
 
 import torch
+from pyro import poutine
+from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
@@ -48,8 +50,9 @@ def exact_alignments(
         node by that of its likelihood, has seen nothing, and keeps its prior.
 
     Raises:
+        TypeError: A guide in the place of the model.
         ValueError: An attention site has another prior, there is none, or, while Pyro validates, the evidence is not
-            finite.
+            finite; observations with ``obs_mask``.
 
     Example:
         >>> import pyro, torch
@@ -66,11 +69,23 @@ def exact_alignments(
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
     """
+    if isinstance(poutine.unwrap(model), GuideMessenger):
+        raise TypeError("exact_alignments takes the model, not a guide: give it guide.model")
     elbo = AlignmentELBO(max_plate_nesting=max_plate_nesting)
     guide, tilted = AttentionGuide(model, Marginal()), _Tilted(elbo)
-    with torch.enable_grad():
-        evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
-    slopes = torch.autograd.grad(evidence, list(tilted.tilts.values()))
+    with torch.inference_mode(False), torch.enable_grad():
+        args, kwargs = _outside_inference(args), _outside_inference(kwargs)
+        try:
+            evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
+            slopes = torch.autograd.grad(evidence, list(tilted.tilts.values()))
+        except RuntimeError as error:
+            if "nference tensor" not in str(error):
+                raise
+            raise ValueError(
+                "exact_alignments takes gradients, which tensors that were made under torch.inference_mode() have not; "
+                "those among the arguments are copied, so make the others (of the model, say, or within a layout) "
+                "outside of it, or use torch.no_grad() (inference_mode=False of Lightning's Trainer)"
+            ) from error
     found = {}
     for name, weights in zip(tilted.tilts, slopes, strict=True):
         graph = tilted.graphs.get(name)
@@ -78,6 +93,17 @@ def exact_alignments(
         # the evidence of a minibatch counts each of its items several times, and a query may be without keys
         found[name] = weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
     return found
+
+
+def _outside_inference(value: Any) -> Any:
+    """Copy of the tensors among arguments that were made in inference mode."""
+    if isinstance(value, Tensor):
+        return value.clone() if value.is_inference() else value
+    if isinstance(value, dict):
+        return {key: _outside_inference(entry) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_outside_inference, value))
+    return value
 
 
 def posterior_attention(

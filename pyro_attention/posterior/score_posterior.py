@@ -201,6 +201,11 @@ def _slope(loss: Callable[..., Tensor], batch: Sequence[Any], chosen: Mapping[st
         raise TypeError(f"the loss gave {seen}, expected one number, the sum over the items of a batch")
     if not value.isfinite():
         raise ValueError(f"the loss is {value.item()} at the trained parameters; look for NaN in the data")
+    if not value.requires_grad:
+        raise ValueError(
+            "the loss depends on no parameter that requires a gradient, so on none of the chosen ones; compute it from "
+            "the module, without .detach(), .item(), no_grad() or a copy of the parameters"
+        )
     slopes = torch.autograd.grad(value, list(chosen.values()), create_graph=twice, allow_unused=True)
     for name, slope in zip(chosen, slopes, strict=True):
         if slope is None:

@@ -301,6 +301,7 @@ def test_refuses_one_draw():
         EvidenceELBO(1)
 
 
+@pytest.mark.filterwarnings("ignore::pyro_attention.learned_widths.WidthWarning")  # which says so
 def test_the_elbo_lets_the_width_collapse_and_the_evidence_does_not():
     """The same model and guide; the width that made the numbers is 0.9 to 1.3."""
     ends = {}
