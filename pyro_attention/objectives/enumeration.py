@@ -14,12 +14,13 @@ from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pyro_attention.check import check_run
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
 from pyro_attention.families.edge_alignment import EdgeAlignment, EdgeSum
 from pyro_attention.families.sparse import SparseAlignment
 from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site
 from pyro_attention.node_likelihood import NodeLikelihood
-from pyro_attention.objectives.elbo import RUN_CHECKS, DifferentiableELBO
+from pyro_attention.objectives.elbo import DifferentiableELBO
 
 __all__ = ["AlignmentELBO"]
 
@@ -142,8 +143,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             finally:
                 forget_run(messenger)
             enumeration.check_edges()
-            for check in RUN_CHECKS:
-                check(self, guide, *traces)
+            check_run(self, guide, *traces)
             _check_posteriors(*traces)
             for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():

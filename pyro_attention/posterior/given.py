@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
-from pyro_attention.posterior.sampling import CONDITIONS, Noise, Run, depth, passes
+from pyro_attention.posterior.passes import Noise, Run, depth, passes
 
 __all__ = ["UnreliableWeights", "WeightedPosterior", "weighted_posterior"]
 
@@ -70,13 +70,6 @@ def weighted_posterior(
     run = Run(guide, args, kwargs)
     with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
         return WeightedPosterior.of(draws)
-
-
-@CONDITIONS.register("observations")
-def _given_observations(guide: AttentionGuide, *args: Any, **options: Any) -> dict[str, Tensor]:
-    weighted = weighted_posterior(guide, *args, **options)
-    weighted.warn()
-    return weighted.resample()
 
 
 class UnreliableWeights(UserWarning):
@@ -164,7 +157,7 @@ class WeightedPosterior:
                 f"effective sample size {least:.1f} of {len(self.log_weights)}, largest Pareto k {worst}); take "
                 f"more draws, or a guide that sees the observations (Amortized); weighted_posterior tells which items",
                 UnreliableWeights,
-                stacklevel=4,
+                stacklevel=3,
             )
 
     def resample(self) -> dict[str, Tensor]:

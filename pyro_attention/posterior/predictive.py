@@ -14,8 +14,7 @@ from tqdm import tqdm
 
 from pyro_attention._checks import as_float
 from pyro_attention.guide import AttentionGuide, first_match
-from pyro_attention.posterior.chunks import outputs
-from pyro_attention.posterior.sampling import AtMean, Noise, Run, passes, seeded
+from pyro_attention.posterior.passes import AtMean, Noise, Run, outputs, passes, seeded
 
 __all__ = ["Moments", "Noise", "Prediction", "predict", "seeded"]
 

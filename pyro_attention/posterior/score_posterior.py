@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind, check_positive
-from pyro_attention.posterior.sampling import seeded
+from pyro_attention.posterior.passes import seeded
 
 __all__ = ["ScorePosterior"]
 

@@ -11,7 +11,7 @@ import transformers
 
 from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull, predict
 from pyro_attention.integrations.huggingface import ELBOModel, bayesian
-from pyro_attention.posterior.sampling import AtMean
+from pyro_attention.posterior.passes import AtMean
 from tests.integrations.tiny_transformers import SUPPORTED
 
 FAMILIES = {family.name: family for family in SUPPORTED}
