@@ -35,7 +35,9 @@ from pyro_attention.families.distribution import LogWeights
 from pyro_attention.guide import DRAWS
 
 __all__ = [
+    "REMEDY",
     "BroadcastWarning",
+    "LatentValues",
     "Minibatch",
     "Replayed",
     "SharedDraws",
@@ -43,14 +45,18 @@ __all__ = [
     "broadcast_notes",
     "broadcasts",
     "forget_replays",
+    "is_close",
     "is_due",
     "is_point_mass",
+    "look_when_due",
+    "modes",
     "replay",
     "runs",
+    "untouched",
 ]
 
 Result = TypeVar("Result")
-_REMEDY = (
+REMEDY = (
     "count dimensions from the right ([..., 0, :] for [0], mean(-2) for mean(1), flatten(-2) for flatten(1)) and keep "
     "the attention inside the plates of its observations"
 )
@@ -183,13 +189,26 @@ def broadcasts(
         nesting: Number of nested plates of the model.
         plate: Class of the plate of the draws.
     """
-    record = _record(guide, (kind, plate, _modes(model)))
+    reason, is_new = look_when_due(guide, (kind, plate, modes(model)), partial(replay, run, nesting, plate))
+    if reason is not None and is_new:
+        warnings.warn(_note(reason), BroadcastWarning, stacklevel=2)
+    return reason is None
+
+
+def look_when_due(owner: Any, kind: Hashable, look: Callable[[], str | None]) -> tuple[str | None, bool]:
+    """Return why calls of a kind may not share a pass, None where they may, and whether it was just seen.
+
+    Args:
+        owner: Guide or model that the calls are of.
+        kind: Kind of the calls.
+        look: Gives the reason; called in the first, 10th, 100th, ... call, until there is one.
+    """
+    record = _RECORDS.setdefault(_owner(owner), {}).setdefault(kind, _Record())
     record.calls += 1
-    if record.reason is None and is_due(record.calls):
-        record.reason = replay(run, nesting, plate)
-        if record.reason is not None:
-            warnings.warn(_note(record.reason), BroadcastWarning, stacklevel=2)
-    return record.reason is None
+    if record.reason is not None or not is_due(record.calls):
+        return record.reason, False
+    record.reason = look()
+    return record.reason, True
 
 
 def is_due(calls: int) -> bool:
@@ -206,17 +225,13 @@ def broadcast_notes(guide: Any) -> list[str]:
 def _note(reason: str) -> str:
     return (
         f"the model does not broadcast over draws at the left of its plates: {reason}; draws go one by one, with the "
-        f"numbers of single runs; for draws in one pass, {_REMEDY}"
+        f"numbers of single runs; for draws in one pass, {REMEDY}"
     )
 
 
-def forget_replays(guide: Any) -> None:
-    """Let the next calls with a guide be replayed as if they were the first ones."""
-    _RECORDS.pop(_owner(guide), None)
-
-
-def _record(guide: Any, kind: Hashable) -> _Record:
-    return _RECORDS.setdefault(_owner(guide), {}).setdefault(kind, _Record())
+def forget_replays(owner: Any) -> None:
+    """Let the next calls with a guide or a model be replayed as if they were the first ones."""
+    _RECORDS.pop(_owner(owner), None)
 
 
 def _owner(function: Any) -> Any:
@@ -225,7 +240,7 @@ def _owner(function: Any) -> Any:
     return getattr(function, "__self__", function)
 
 
-def _modes(model: Any) -> int:
+def modes(model: Any) -> int:
     """Number of modules of a model in training mode, where they may read the statistics of their batch."""
     return sum(module.training for root in _modules(_owner(model)) for module in root.modules())
 
@@ -261,12 +276,12 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
     """
     noise, minibatch = WithoutNoise(), Minibatch()
 
-    def look(values: dict[str, Tensor] | None, around: AbstractContextManager[Any]) -> tuple[Replayed, _Values]:
-        at = _Values(noise, values)
+    def look(values: dict[str, Tensor] | None, around: AbstractContextManager[Any]) -> tuple[Replayed, LatentValues]:
+        at = LatentValues(noise, values)
         with noise, minibatch, at, around:
             return run(), at
 
-    with _untouched(), torch.no_grad(), warnings.catch_warnings():
+    with untouched(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run that counts says it
         singles = [look(None, nullcontext()) for _ in range(2)]
         try:
@@ -362,7 +377,7 @@ def _difference(
         if pair.shape != expected.shape:
             seen = f"has shape {tuple(pair.shape)} for {count} draws in one pass, expected {tuple(expected.shape)}"
             return f"{a.what} {seen} as of single runs {single}"
-        if not _is_close(pair, expected):
+        if not is_close(pair, expected):
             place = (pair - expected).abs().nan_to_num(torch.inf).argmax()
             values = pair.flatten()[place].item(), expected.flatten()[place].item()
             return f"{a.what} is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
@@ -374,21 +389,21 @@ def _expands(shape: torch.Size, target: torch.Size) -> bool:
     return offset >= 0 and all(size in (1, wanted) for size, wanted in zip(shape, target[offset:], strict=True))
 
 
-def _is_close(value: Tensor, expected: Tensor) -> bool:
+def is_close(value: Tensor, expected: Tensor) -> bool:
     if not value.is_floating_point():
         return torch.equal(value, expected)
     tolerance = 0.03 if min(torch.finfo(value.dtype).bits, torch.finfo(expected.dtype).bits) < 32 else 1e-3
     return torch.allclose(value.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-class _Values(Messenger):
+class LatentValues(Messenger):
     """Draws latent sites, with noise of their own, or sets them; stands around the guide.
 
     Two draws are to differ however narrow a posterior is: positive weights have additional noise, and keys are drawn
     uniformly among the possible ones.
     """
 
-    def __init__(self, noise: WithoutNoise, values: dict[str, Tensor] | None) -> None:
+    def __init__(self, noise: WithoutNoise, values: dict[str, Tensor] | None = None) -> None:
         super().__init__()
         self.noise, self.values = noise, values
         self.drawn: dict[str, Tensor] = {}
@@ -464,7 +479,7 @@ _NOISE = {"rand", "rand_like", "randn", "randn_like", "normal", "normal_", "unif
 
 
 @contextmanager
-def _untouched() -> Iterator[None]:
+def untouched() -> Iterator[None]:
     """Keep random generators and buffers of modules, such as running statistics, as they are; dropout modules rest."""
     buffers: dict[int, tuple[Tensor, Tensor, int]] = {}
     resting: list[nn.Module] = []

@@ -124,7 +124,8 @@ def check_model(
     recorder = _Recorder()
     problems = []
     loss: Tensor | None = None
-    forget_replays(guide)
+    for owner in (guide, model):
+        forget_replays(owner)
     try:
         with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
             warnings.simplefilter("ignore", PriorWarning)  # it is among the problems
