@@ -44,6 +44,7 @@ __all__ = [
     "WithoutNoise",
     "broadcast_notes",
     "broadcasts",
+    "first_line",
     "forget_replays",
     "is_close",
     "is_due",
@@ -159,7 +160,7 @@ class Replayed:
     """What a run shows to a replay.
 
     Attributes:
-        traces: Traces of the guide, and of the model where that runs apart.
+        traces: Traces of model and guide, with every observed and latent site.
         output: What the model returned; None where nobody reads it.
     """
 
@@ -295,11 +296,12 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
             with pyro.validation_enabled(False):
                 together = _quantities(look(values, plate(DRAWS, count, dim=-1 - nesting))[0])
         except Exception as error:  # noqa: BLE001  whatever a model does with shapes that it does not expect
-            return f"a pass of several draws raised {type(error).__name__} ({_first_line(error)})"
+            return f"a pass of several draws raised {type(error).__name__} ({first_line(error)})"
         return _difference(first, second, together, nesting, count)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says."""
     return next(iter(str(error).strip().splitlines()), "no message")
 
 
@@ -380,7 +382,8 @@ def _difference(
         if not is_close(pair, expected):
             place = (pair - expected).abs().nan_to_num(torch.inf).argmax()
             values = pair.flatten()[place].item(), expected.flatten()[place].item()
-            return f"{a.what} is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
+            seen = f"is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
+            return f"{a.what}, of shape {single}, {seen}"
     return None
 
 
@@ -481,13 +484,13 @@ _NOISE = {"rand", "rand_like", "randn", "randn_like", "normal", "normal_", "unif
 @contextmanager
 def untouched() -> Iterator[None]:
     """Keep random generators and buffers of modules, such as running statistics, as they are; dropout modules rest."""
-    buffers: dict[int, tuple[Tensor, Tensor, int]] = {}
+    buffers: dict[int, tuple[Tensor, Tensor]] = {}
     resting: list[nn.Module] = []
 
     def keep(module: nn.Module, _: Any) -> None:
         for buffer in module.buffers(recurse=False):
             if id(buffer) not in buffers and not buffer.is_inference():
-                buffers[id(buffer)] = buffer, buffer.detach().clone(), buffer._version
+                buffers[id(buffer)] = buffer, buffer.detach().clone()
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
             module.training = False
             resting.append(module)
@@ -503,6 +506,6 @@ def untouched() -> Iterator[None]:
             for module in resting:
                 module.training = True
             with torch.no_grad():
-                for buffer, before, version in buffers.values():
-                    if buffer._version != version:
+                for buffer, before in buffers.values():
+                    if not torch.equal(buffer, before):  # running statistics change without a new version
                         buffer.copy_(before)

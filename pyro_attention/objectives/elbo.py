@@ -160,9 +160,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
 
         def run() -> Replayed:
-            model_trace, guide_trace = AttentionELBO._get_trace(self, model, guide, args, kwargs)
-            runs_apart = not isinstance(poutine.unwrap(guide), GuideMessenger)
-            return Replayed([guide_trace, model_trace] if runs_apart else [guide_trace])
+            return Replayed(AttentionELBO._get_trace(self, model, guide, args, kwargs))
 
         return broadcasts(guide, poutine.unwrap(model), "objective", run, nesting=self._nesting, plate=plate)
 

@@ -11,7 +11,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, is_close, is_point_mass, untouched
+from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, first_line, is_close, is_point_mass, untouched
 from pyro_attention.families.alignment import CategoricalAlignment
 
 __all__ = ["replay_enumeration"]
@@ -35,8 +35,13 @@ def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nest
     noise, minibatch = WithoutNoise(), Minibatch()
     with untouched(), torch.no_grad(), pyro.validation_enabled(False):
         drawn = LatentValues(noise)
-        with noise, minibatch, drawn:
-            traces = enumerated()
+        try:
+            with noise, minibatch, drawn:
+                traces = enumerated()
+        except (RuntimeError, IndexError, TypeError, AssertionError, ValueError) as error:
+            with noise, minibatch:
+                single(_Fixed({}))()  # which has the same error, where that is the model's
+            return f"a run of enumerated alignments raised {type(error).__name__} ({first_line(error)})"
         if not any("_enumerate_dim" in site["infer"] for site in traces[0].nodes.values() if site["type"] == "sample"):
             return None
         for _ in range(2):

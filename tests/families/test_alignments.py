@@ -81,10 +81,10 @@ REPLAY = 3  # runs of the first call with a model: enumerated, and two single al
 
 
 def loss_of(model, family, problem):
-    """Loss, in one pass of the model."""
+    """Loss, in one pass of the model, and a replay at the first call."""
     elbo, before = AlignmentELBO(max_plate_nesting=2), model.calls
     loss = elbo.differentiable_loss(model, AttentionGuide(model, family), *problem)
-    assert model.calls == before + 1 + REPLAY
+    assert model.calls - before in (1, 1 + REPLAY)
     return loss, elbo
 
 

@@ -241,6 +241,7 @@ def test_soft_attention_is_not_repeated():
     model = Sentences()
     guide = AttentionGuide(model, {"first": Soft(), "second": FromPrior()})
     elbo = EvidenceELBO(6, max_plate_nesting=2)
+    elbo.loss(model, guide)  # replayed
     torch.manual_seed(0)
     with poutine.trace() as tracer:
         loss = elbo.loss(model, guide)
