@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import partial
 from inspect import getclosurevars
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -238,7 +238,7 @@ def forget_replays(owner: Any) -> None:
 def _owner(function: Any) -> Any:
     """The object behind a guide or model, which lives as long as it: a bound method is another object every time."""
     function = poutine.unwrap(function)
-    return getattr(function, "__self__", function)
+    return function.__self__ if isinstance(function, MethodType) else function
 
 
 def modes(model: Any) -> int:

@@ -178,8 +178,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             enumeration = _Enumeration(-1 - nesting, self.roulette)
             return replay_enumeration(partial(run, enumeration), lambda at: partial(run, enumeration, at), nesting)
 
-        kind = "enumeration", *map(type, messenger.families), modes(messenger.model)
-        reason, _ = look_when_due(messenger.model, kind, look)
+        reason, _ = look_when_due(messenger.model, ("enumeration", modes(messenger.model)), look)
         if reason is not None:
             raise ValueError(
                 f"the model does not broadcast over alignments that are enumerated at the left of its plates: {reason}; "

@@ -109,7 +109,7 @@ class EvidenceELBO(AttentionELBO):
             run = checkpoint(draw, *devices, use_reentrant=False) if saves_memory else draw()
             chunks.append(run[0])
             scale = run[1]
-        log_weights = torch.cat(_aligned(chunks))
+        log_weights = _joined(chunks)
         normalized.append(log_weights.detach().softmax(0))  # for the gradients of the draws
         bounds = log_weights.logsumexp(0) - math.log(self.num_particles)
         if torch.distributions.Distribution._validate_args and (count := (~bounds.isfinite()).sum().item()):
@@ -140,7 +140,7 @@ class EvidenceELBO(AttentionELBO):
             items = self._weigh(model_trace, guide_trace, first if size is None else place, normalized)
             rows.append(items.log_weights.unsqueeze(0) if size is None else items.log_weights)
             scale, first = items.scale, first + (size or 1)
-        return torch.cat(_aligned(rows)), scale
+        return _joined(rows), scale
 
     def _weigh(self, model_trace: Any, guide_trace: Any, place: slice | int, normalized: list[Tensor]) -> ItemWeights:
         """Log weights of one pass."""
@@ -164,10 +164,12 @@ class EvidenceELBO(AttentionELBO):
         return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
 
 
-def _aligned(rows: list[Tensor]) -> list[Tensor]:
+def _joined(rows: list[Tensor]) -> Tensor:
     """Log weights ``[draws, ...]`` of passes, with dimensions of size one for plates that only some of them show."""
+    if len(rows) == 1:
+        return rows[0]
     dims = max(row.dim() for row in rows)
-    return [row.reshape(len(row), *[1] * (dims - row.dim()), *row.shape[1:]) for row in rows]
+    return torch.cat([row.reshape(len(row), *[1] * (dims - row.dim()), *row.shape[1:]) for row in rows])
 
 
 @dataclass(frozen=True)
