@@ -82,7 +82,16 @@ TOPICS = {
     "posterior": Topic(
         "Posterior samples and predictions",
         "What one does with a trained guide.",
-        ("posterior.sampling", "posterior.predictive", "posterior.given", "posterior.exact", "check", "posterior"),
+        (
+            "posterior.sampling",
+            "posterior.predictive",
+            "posterior.given",
+            "posterior.exact",
+            "model_report",
+            "check",
+            "draws",
+            "posterior",
+        ),
     ),
     "analysis": Topic(
         "Analysis of uncertainty",

@@ -131,8 +131,12 @@ def runs(
         What each run returned, and the number of its draws, None where it is a single one without a plate.
     """
     if together and count > 1:
-        with minibatch, plate(DRAWS, count, dim=-1 - nesting):
-            result = run()
+        try:
+            with minibatch, plate(DRAWS, count, dim=-1 - nesting):
+                result = run()
+        except Exception as error:
+            error.add_note(f"This pass has {count} draws at the left of the plates. If single draws work, {REMEDY}.")
+            raise
         yield result, count
         return
     for _ in range(count):
@@ -295,7 +299,7 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
             }
             with pyro.validation_enabled(False):
                 together = _quantities(look(values, plate(DRAWS, count, dim=-1 - nesting))[0])
-        except Exception as error:  # noqa: BLE001  whatever a model does with shapes that it does not expect
+        except Exception as error:
             return f"a pass of several draws raised {type(error).__name__} ({first_line(error)})"
         return _difference(first, second, together, nesting, count)
 
@@ -393,6 +397,7 @@ def _expands(shape: torch.Size, target: torch.Size) -> bool:
 
 
 def is_close(value: Tensor, expected: Tensor) -> bool:
+    """Return whether numbers are the same up to the tolerance of a replay."""
     if not value.is_floating_point():
         return torch.equal(value, expected)
     tolerance = 0.03 if min(torch.finfo(value.dtype).bits, torch.finfo(expected.dtype).bits) < 32 else 1e-3
@@ -415,19 +420,21 @@ class LatentValues(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         if msg["is_observed"] or msg["value"] is not None or site_is_subsample(msg):
             return
-        fn = msg["fn"]
+        fn: Any = msg["fn"]
         if self.values is not None:
             msg["value"] = self.values.get(msg["name"])
             return
         with self.noise.paused():
-            msg["value"] = fn(*msg["args"], **msg["kwargs"])
-            if isinstance(fn, LogWeights) and type(msg["value"]) is Tensor:
-                msg["value"] = msg["value"] + torch.randn_like(msg["value"])
+            value: Any = fn(*msg["args"], **msg["kwargs"])
+            if isinstance(fn, LogWeights) and type(value) is Tensor:  # a blocked value has no storage
+                value = value + torch.randn_like(value)
             elif isinstance(fn, CategoricalAlignment):
                 possible = fn.logits.isfinite().float()
-                msg["value"] = torch.distributions.Categorical(possible + (possible.sum(-1, keepdim=True) == 0)).sample()
+                possible = possible + (possible.sum(-1, keepdim=True) == 0)  # a query without keys
+                value = torch.distributions.Categorical(possible).sample()
+        msg["value"] = value
         if not is_point_mass(fn):
-            self.drawn[msg["name"]], self.dims[msg["name"]] = msg["value"], len(fn.batch_shape)
+            self.drawn[msg["name"]], self.dims[msg["name"]] = value, len(fn.batch_shape)
 
 
 def is_point_mass(q: Any) -> bool:
@@ -456,7 +463,7 @@ class WithoutNoise(TorchDispatchMode):
         finally:
             self._is_paused = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._is_paused or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
             return func(*args, **kwargs)

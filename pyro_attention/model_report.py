@@ -97,8 +97,8 @@ def check_model(
     """Run one training step without updating parameters, and report every attention site and every problem found.
 
     An objective of several draws in a pass, or of enumerated alignments, is compared with single runs here
-    (:mod:`pyro_attention.draws`). Among the problems are a KL that outweighs the data, with a weight that would not, a guide of another model, and
-    parameters that no optimiser would see.
+    (:mod:`pyro_attention.draws`). Among the problems are a KL that outweighs the data, with a weight that would not, a
+    guide of another model, and parameters that no optimiser would see.
 
     Args:
         model: The Pyro model.

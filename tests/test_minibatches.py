@@ -51,10 +51,10 @@ class Data(nn.Module):
         if not self.nested:
             with pyro.plate("data", self.size, subsample_size=self.batch) as index:
                 return self.observe(index, index.tolist())
-        with pyro.plate("groups", self.size // 8, subsample_size=2, dim=-2) as group:
-            with pyro.plate("members", 8, subsample_size=self.batch // 2, dim=-1) as member:
-                index = 8 * group.unsqueeze(-1) + member
-                return self.observe(index, [group.tolist(), member.tolist()])
+        groups = pyro.plate("groups", self.size // 8, subsample_size=2, dim=-2)
+        with groups as group, pyro.plate("members", 8, subsample_size=self.batch // 2, dim=-1) as member:
+            index = 8 * group.unsqueeze(-1) + member
+            return self.observe(index, [group.tolist(), member.tolist()])
 
     def observe(self, index, known):
         self.runs.append(known)

@@ -24,6 +24,7 @@ from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
 
 __all__ = ["AttentionELBO", "DifferentiableELBO"]
 
+
 class DifferentiableELBO(ELBO):
     """An objective with ``differentiable_loss``, which is all that its training needs."""
 

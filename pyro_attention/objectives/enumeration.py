@@ -157,7 +157,6 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
                     record[name] = record.get(name, 0) + value / self.num_particles
             yield traces
 
-
     def _check_broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
         """Raise ValueError where a model is another one below enumerated alignments than below single ones.
 
@@ -181,8 +180,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         reason, _ = look_when_due(messenger.model, ("enumeration", modes(messenger.model)), look)
         if reason is not None:
             raise ValueError(
-                f"the model does not broadcast over alignments that are enumerated at the left of its plates: {reason}; "
-                f"{REMEDY}"
+                f"the model does not broadcast over alignments that are enumerated at the left of its plates: "
+                f"{reason}; {REMEDY}"
             )
 
 

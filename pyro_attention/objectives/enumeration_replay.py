@@ -81,7 +81,7 @@ def _log_probs(traces: tuple[Any, Any]) -> dict[Hashable, Tensor]:
 def _pick(
     traces: tuple[Any, Any], drawn: dict[str, Tensor], nesting: int
 ) -> tuple[dict[str, Tensor], dict[Hashable, Tensor]]:
-    """Values of latent sites, drawn uniformly where they are enumerated, and the log probabilities that belong to them."""
+    """Values of latent sites, drawn uniformly where enumerated, and the log probabilities of all sites there."""
     model_trace, guide_trace = traces
     indices: dict[int, Tensor] = {}  # by dimension; in a Markov chain steps take turns in using one
     values: dict[str, Tensor] = {}
@@ -110,7 +110,8 @@ def _drawn_index(possible: Tensor, dim: int, nesting: int) -> Tensor:
     last = possible.movedim(dim, -1)
     last = _right(last.reshape(*[1] * (nesting + 1 - last.dim()), *last.shape), nesting + 1).float()
     last = last + (last.sum(-1, keepdim=True) == 0)
-    return torch.distributions.Categorical(last).sample()
+    index: Tensor = torch.distributions.Categorical(last).sample()
+    return index
 
 
 def _at(values: Tensor, indices: dict[int, Tensor], event_dim: int) -> Tensor:

@@ -40,12 +40,12 @@ class EvidenceELBO(AttentionELBO):
     it: of layers in a stack K draws of all layers together, so that deep stacks and large items, such as a whole graph,
     need far more draws. Masked observations count for nothing; the scale of the sites multiplies an item's bound.
 
-    All draws come from one pass, by a plate at the left, where a replay shows that the model broadcasts over it
-    (:func:`pyro_attention.draws.broadcasts`), else from single runs, with the same bound at another price. A pass
-    shares what is ahead of the attention, dropout included, while single runs draw that dropout anew, which tightens
-    the bound: both are bounds. All draws are of one minibatch. Gradients are pathwise. Where one attention site has a posterior of its own, that
-    of its parameters is doubly reparameterised, so that its signal does not vanish as K grows; of several such sites it
-    is the plain one of the bound. ``kl_record`` stays empty.
+    All draws are of one minibatch and come from one pass, by a plate at the left, where a replay shows that the model
+    broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else from single runs, with the same bound at another
+    price. A pass shares what is ahead of the attention, dropout included; single runs draw that dropout anew, which
+    tightens the bound: both are bounds. Gradients are pathwise. Where one attention site has a posterior of its own,
+    that of its parameters is doubly reparameterised, so that its signal does not vanish as K grows; of several such
+    sites it is the plain one of the bound. ``kl_record`` stays empty.
 
     Args:
         num_particles: Draws K, at least 2.

@@ -39,11 +39,11 @@ class ImportanceELBO(AttentionELBO):
                    fixed: biased, of the log evidence for the model and of -KL(posterior || q) for the guide
     ============== ==================================================================================================
 
-    All draws come from one pass of the model, by a plate at the left, where a replay shows that the model broadcasts
-    over it (:func:`pyro_attention.draws.broadcasts`), else from single runs; a pass shares the dropout ahead of the
-    alignment, and single runs draw it anew: both are bounds. The value is the estimated bound under both objectives, and ``kl_record`` stays empty. For
-    :class:`Categorical(enumerate=False) <Categorical>`, also under :class:`Amortized`; without an inference network q
-    is the prior, which "wake_sleep" then counts twice.
+    All draws are of one minibatch and come from one pass of the model, by a plate at the left, where a replay shows
+    that the model broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else from single runs. A pass shares
+    the dropout ahead of the alignment, and single runs draw it anew: both are bounds. The value is the estimated bound
+    under both objectives, and ``kl_record`` stays empty. For :class:`Categorical(enumerate=False) <Categorical>`, also
+    under :class:`Amortized`; without an inference network q is the prior, which "wake_sleep" then counts twice.
 
     Args:
         num_particles: Draws K of every alignment, at least 2.

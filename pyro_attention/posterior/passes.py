@@ -123,9 +123,7 @@ def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
         del result
 
 
-def _may_share_a_pass(
-    run: Run, first: Pass, sites: dict[str, bool], nesting: int, plate: type[pyro.plate]
-) -> bool:
+def _may_share_a_pass(run: Run, first: Pass, sites: dict[str, bool], nesting: int, plate: type[pyro.plate]) -> bool:
     """Whether samples may share a pass, given the attention sites of the first one and which of them are fixed."""
     if isinstance(run, _Early):
         names = first.trace.stochastic_nodes

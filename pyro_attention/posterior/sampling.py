@@ -63,9 +63,10 @@ def sample_posterior(
             raise ValueError(f"given is {given!r}, expected 'observations'")
         if log_weights:
             raise ValueError(f"log_weights is set with given='{given}', expected one of them; leave it out")
-        options = {"num_samples": num_samples, "noise": noise, "chunk_size": chunk_size}
         with seeded(seed):
-            weighted = weighted_posterior(guide, *args, **options, **kwargs)
+            weighted = weighted_posterior(
+                guide, *args, num_samples=num_samples, noise=noise, chunk_size=chunk_size, **kwargs
+            )
             weighted.warn()
             return weighted.resample()
     samples: dict[str, list[Tensor]] = {}
