@@ -36,6 +36,7 @@ from pyro_attention.guide import DRAWS
 
 __all__ = [
     "REMEDY",
+    "AllDraws",
     "BroadcastWarning",
     "LatentValues",
     "Minibatch",
@@ -78,6 +79,15 @@ class SharedDraws(pyro.plate):
             SubsampleMessenger._process_message(self, msg)  # which does not broadcast
         else:
             super()._process_message(msg)
+
+
+class AllDraws(pyro.plate):
+    """The plate of the draws of a plain guide, also where its model is replayed, which Pyro's plate leaves alone."""
+
+    def _process_message(self, msg: Any) -> None:
+        done, msg["done"] = msg["done"], False
+        super()._process_message(msg)
+        msg["done"] = done
 
 
 class Minibatch(Messenger):
@@ -241,7 +251,8 @@ def forget_replays(owner: Any) -> None:
 
 def _owner(function: Any) -> Any:
     """The object behind a guide or model, which lives as long as it: a bound method is another object every time."""
-    function = poutine.unwrap(function)
+    inner = poutine.unwrap(function)
+    function = inner if callable(inner) else function  # a partial function that is no handler
     return function.__self__ if isinstance(function, MethodType) else function
 
 
@@ -289,6 +300,9 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
     with untouched(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run that counts says it
         singles = [look(None, nullcontext()) for _ in range(2)]
+        for name, value in singles[0][1].drawn.items():
+            if type(value) is not Tensor:
+                return f"site '{name}' holds no numbers that could be compared (MultiheadAttention does)"
         try:
             first, second = (_quantities(replayed) for replayed, _ in singles)
             count = _unused_size([*first.values(), *second.values()])
@@ -341,12 +355,20 @@ class _Quantity:
 def _quantities(replayed: Replayed) -> dict[Hashable, _Quantity]:
     """What is compared of a run, by site."""
     compared: dict[Hashable, _Quantity] = {}
+    fixed = {
+        name
+        for trace in replayed.traces
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site["is_observed"] and is_point_mass(site["fn"])
+    }
     for index, trace in enumerate(replayed.traces):
         for name, site in trace.nodes.items():
             if site["type"] != "sample" or site_is_subsample(site) or "_deterministic" in site["infer"]:
                 continue
             fn, value = site["fn"], site["value"]
-            if not site["is_observed"] and is_point_mass(fn):
+            if name in fixed and not is_point_mass(fn):  # the prior of a point mass, in the trace of the model
+                continue
+            if name in fixed:
                 event_dim = value.dim() - len(fn.batch_shape)
                 compared[index, name] = _Quantity(f"the value of site '{name}'", value, event_dim, repeated=False)
                 continue
@@ -398,6 +420,8 @@ def _expands(shape: torch.Size, target: torch.Size) -> bool:
 
 def is_close(value: Tensor, expected: Tensor) -> bool:
     """Return whether numbers are the same up to the tolerance of a replay."""
+    if value.is_meta:  # which has a shape alone
+        return True
     if not value.is_floating_point():
         return torch.equal(value, expected)
     tolerance = 0.03 if min(torch.finfo(value.dtype).bits, torch.finfo(expected.dtype).bits) < 32 else 1e-3
@@ -496,7 +520,7 @@ def untouched() -> Iterator[None]:
 
     def keep(module: nn.Module, _: Any) -> None:
         for buffer in module.buffers(recurse=False):
-            if id(buffer) not in buffers and not buffer.is_inference():
+            if id(buffer) not in buffers and not buffer.is_inference() and not buffer.is_meta:
                 buffers[id(buffer)] = buffer, buffer.detach().clone()
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
             module.training = False

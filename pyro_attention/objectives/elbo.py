@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_attention.check import check_run, check_step, watch_evaluation
-from pyro_attention.draws import Minibatch, Replayed, broadcasts, is_point_mass, runs
+from pyro_attention.draws import AllDraws, Minibatch, Replayed, broadcasts, is_point_mass, runs
 from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
 
 __all__ = ["AttentionELBO", "DifferentiableELBO"]
@@ -145,9 +145,12 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
         run, count = partial(self._get_trace, model, guide, args, kwargs), self.num_particles
-        together = self.vectorize_particles and count > 1 and self._broadcasts(model, guide, args, kwargs, pyro.plate)
-        nesting = self._nesting if together else 0
-        for traces, _ in runs(run, count, together=together, nesting=nesting, minibatch=Minibatch(), plate=pyro.plate):
+        if not self.vectorize_particles or count == 1:
+            yield from (run() for _ in range(count))  # each of a minibatch of its own, as in Pyro
+            return
+        together = self._broadcasts(model, guide, args, kwargs, AllDraws)
+        nesting, minibatch = self._nesting, Minibatch()
+        for traces, _ in runs(run, count, together=together, nesting=nesting, minibatch=minibatch, plate=AllDraws):
             yield traces
 
     @property

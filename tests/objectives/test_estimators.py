@@ -408,6 +408,7 @@ def outside(mean, y):
         (outside, r"no plate holds all sites \(plates by site: 'alignment' in \['sentences'\], 'y' in none"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::pyro_attention.draws.BroadcastWarning")
 def test_models_without_importance_weights(observe, message):
     model = Narrow(observe)
     guide = AttentionGuide(model, Categorical(enumerate=False), keep_prior=["shift"])
