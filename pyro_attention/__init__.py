@@ -6,7 +6,6 @@ Distributions, registries, bases of parts of your own and what is rarely used li
 
 from pyro_attention.attention import AttentionOutput, LatentAttention, name_sites
 from pyro_attention.attention_call import AttentionCall
-from pyro_attention.check import check_model
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import AlignmentPrior, Categorical, GumbelSoftmax, Marginal
 from pyro_attention.families.amortized import Amortized
@@ -23,6 +22,7 @@ from pyro_attention.layers.multihead import MultiheadAttention
 from pyro_attention.layers.scores import Additive, ScaledDotProduct
 from pyro_attention.layout import Dense
 from pyro_attention.likelihoods import TokenLikelihood
+from pyro_attention.model_report import check_model
 from pyro_attention.node_likelihood import NodeLikelihood
 from pyro_attention.normalizers import Softmax
 from pyro_attention.objectives.choice import elbo_for

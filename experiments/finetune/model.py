@@ -30,7 +30,7 @@ from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
 from pyro_attention.integrations.huggingface.pretrained import load_checked
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
-from pyro_attention.posterior.sampling import Noise
+from pyro_attention.posterior.passes import Noise
 from pyro_attention.schedules import rising
 
 Config = TypeVar("Config", bound=GlueConfig | QaConfig)

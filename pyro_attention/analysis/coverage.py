@@ -14,9 +14,11 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_attention.attention import name_sites
+from pyro_attention.draws import Minibatch
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, attention_weights
-from pyro_attention.posterior.sampling import evaluation_mode, sample_posterior, seeded
+from pyro_attention.posterior.passes import evaluation_mode, seeded
+from pyro_attention.posterior.sampling import sample_posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,12 +146,13 @@ def check_coverage(
     found: dict[str, list[tuple[Tensor, Tensor]]] = {}
     with seeded(seed), torch.no_grad(), evaluation_mode():
         for _ in range(num_simulations):
-            truth, observations = _simulate(guide.model if has_guide else model, args, kwargs)
-            if infer is None:
-                conditioned: Any = poutine.condition(model, data=observations)
-                draws: Mapping[str, Tensor] = sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
-            else:
-                draws = infer(observations, *args, **kwargs)
+            with Minibatch():
+                truth, observations = _simulate(guide.model if has_guide else model, args, kwargs)
+                if infer is None:
+                    conditioned: Any = poutine.condition(model, data=observations)
+                    draws: Mapping[str, Tensor] = sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
+                else:
+                    draws = infer(observations, *args, **kwargs)
             for name, (weights, kept) in truth.items():
                 ranks = _ranks(name, weights, draws, num_draws).view_as(kept)
                 found.setdefault(name, []).append((ranks, kept))

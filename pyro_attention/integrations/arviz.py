@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.guide import AttentionGuide, is_attention_site
 from pyro_attention.layout import Dense
-from pyro_attention.posterior.sampling import Run, seeded
+from pyro_attention.posterior.passes import Run, seeded
 
 __all__ = ["attention_dims", "to_arviz"]
 

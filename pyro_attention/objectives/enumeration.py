@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from pyro.infer.traceenum_elbo import _compute_dice_elbo
 from pyro.poutine.enum_messenger import EnumMessenger
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pyro_attention._checks import as_float
+from pyro_attention._compat import compute_dice_elbo
+from pyro_attention.check import check_run
+from pyro_attention.draws import REMEDY, Minibatch, look_when_due, modes
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
 from pyro_attention.families.distribution import ContinuousWeights
 from pyro_attention.families.edge_alignment import EdgeAlignment, EdgeSum
 from pyro_attention.families.sparse import SparseAlignment
-from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site, plates_of
+from pyro_attention.guide import AttentionGuide, check_guide, forget_run, is_attention_site, plates_of
 from pyro_attention.node_likelihood import NodeLikelihood
-from pyro_attention.objectives.elbo import RUN_CHECKS, DifferentiableELBO
+from pyro_attention.objectives.elbo import DifferentiableELBO
+from pyro_attention.objectives.enumeration_replay import replay_enumeration
 
 __all__ = ["AlignmentELBO"]
 
@@ -95,7 +100,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         with self._autocast_of_the_model_alone():
             for traces in self._get_traces(model, guide, args, kwargs):
                 with _ImpossibleAsZero():
-                    elbo = elbo + _compute_dice_elbo(*traces) / self.num_particles
+                    elbo = elbo + compute_dice_elbo(*traces) / self.num_particles
         return -elbo
 
     @contextmanager
@@ -139,16 +144,18 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             raise NotImplementedError("AlignmentELBO does not vectorise particles; pass vectorize_particles=False")
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
+        self._check_broadcasts(model, guide, args, kwargs)
+        minibatch = Minibatch()
         for _ in range(self.num_particles):
             # posteriors stand inside, so what is enumerated is their support
             enumeration = _Enumeration(-1 - int(self.max_plate_nesting), self.roulette)
             try:
-                traces = self._get_trace(model, enumeration(guide), args, kwargs)
+                with minibatch:
+                    traces = self._get_trace(model, enumeration(guide), args, kwargs)
             finally:
                 forget_run(messenger)
             enumeration.check_edges()
-            for check in RUN_CHECKS:
-                check(self, guide, *traces)
+            check_run(self, guide, *traces)
             _check_sums(*traces, edges=enumeration.edges)
             _check_posteriors(*traces)
             _check_plates_of_readers(*traces)
@@ -156,6 +163,33 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles
             yield traces
+
+    def _check_broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+        """Raise ValueError where a model is another one below enumerated alignments than below single ones.
+
+        It is looked at in the first, 10th, 100th, ... call with a model.
+        """
+        messenger, nesting = check_guide(guide), int(self.max_plate_nesting)
+
+        def run(enumeration: _Enumeration, fixed: Messenger | None = None) -> tuple[Any, Any]:
+            around: Any = guide if fixed is None else fixed(guide)
+            if fixed is None or enumeration.edges:  # over edges there are no single alignments
+                around = enumeration(around)
+            try:
+                return self._get_trace(model, around, args, kwargs)
+            finally:
+                forget_run(messenger)
+
+        def look() -> str | None:
+            enumeration = _Enumeration(-1 - nesting, self.roulette)
+            return replay_enumeration(partial(run, enumeration), lambda at: partial(run, enumeration, at), nesting)
+
+        reason, _ = look_when_due(messenger.model, ("enumeration", modes(messenger.model)), look)
+        if reason is not None:
+            raise ValueError(
+                f"the model does not broadcast over alignments that are enumerated at the left of its plates: "
+                f"{reason}; {REMEDY}"
+            )
 
 
 def _sum_in_32_bits(trace: Any) -> None:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyro
 import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.infer.util import is_validation_enabled
-from pyro.poutine.subsample_messenger import SubsampleMessenger
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyro_attention._checks import as_float
+from pyro_attention._compat import validates_distributions
+from pyro_attention.draws import Minibatch, SharedDraws, runs
 from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
-from pyro_attention.objectives.elbo import AttentionELBO, is_point_mass
+from pyro_attention.objectives.elbo import AttentionELBO
 
-__all__ = ["Draws", "EvidenceELBO", "ItemWeights", "item_weights", "sum_to_items"]
+__all__ = ["EvidenceELBO", "ItemWeights", "item_weights", "sum_to_items"]
 
 
 class EvidenceELBO(AttentionELBO):
@@ -38,10 +41,12 @@ class EvidenceELBO(AttentionELBO):
     it: of layers in a stack K draws of all layers together, so that deep stacks and large items, such as a whole graph,
     need far more draws. Masked observations count for nothing; the scale of the sites multiplies an item's bound.
 
-    All draws come from one pass, by a plate at the left, and share what is ahead of the attention, dropout included;
-    the model must broadcast over it. Gradients are pathwise. Where one attention site has a posterior of its own, that
-    of its parameters is doubly reparameterised, so that its signal does not vanish as K grows; of several such sites it
-    is the plain one of the bound. ``kl_record`` stays empty.
+    All draws are of one minibatch and come from one pass, by a plate at the left, where a replay shows that the model
+    broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else from single runs, with the same bound at another
+    price. A pass shares what is ahead of the attention, dropout included; single runs draw that dropout anew, which
+    tightens the bound: both are bounds. Gradients are pathwise. Where one attention site has a posterior of its own,
+    that of its parameters is doubly reparameterised, so that its signal does not vanish as K grows; of several such
+    sites it is the plain one of the bound. ``kl_record`` stays empty.
 
     Args:
         num_particles: Draws K, at least 2.
@@ -89,29 +94,28 @@ class EvidenceELBO(AttentionELBO):
 
     def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         check_guide(guide)
-        if self.max_plate_nesting == float("inf"):
-            self._guess_max_plate_nesting(model, guide, args, kwargs)
         self.kl_record, normalized = {}, list[Tensor]()
         size = self.chunk_size or self.num_particles
+        together = size > 1 and self._broadcasts(model, guide, args, kwargs, SharedDraws)
         saves_memory = size < self.num_particles and torch.is_grad_enabled()
         # checkpoint keeps the random state of the devices that it sees among the arguments
         devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
-        chunks, scale, validates = [], None, is_validation_enabled()
+        chunks, scale, validates, minibatch = [], None, is_validation_enabled(), Minibatch()
         for start in range(0, self.num_particles, size):
             place = slice(start, min(start + size, self.num_particles))
 
             def draw(*_: Tensor, place: slice = place) -> tuple[Tensor, Any]:
+                run = partial(self._get_trace, model, guide, args, kwargs)
                 with pyro.validation_enabled(validates):  # as at first, when it is run again
-                    items = self._draw(model, guide, args, kwargs, place, normalized)
-                return items.log_weights, items.scale
+                    return self._draw(run, place, normalized, together=together, minibatch=minibatch)
 
             run = checkpoint(draw, *devices, use_reentrant=False) if saves_memory else draw()
             chunks.append(run[0])
             scale = run[1]
-        log_weights = torch.cat(chunks)
+        log_weights = _joined(chunks)
         normalized.append(log_weights.detach().softmax(0))  # for the gradients of the draws
         bounds = log_weights.logsumexp(0) - math.log(self.num_particles)
-        if torch.distributions.Distribution._validate_args and (count := (~bounds.isfinite()).sum().item()):
+        if validates_distributions() and (count := (~bounds.isfinite()).sum().item()):
             raise ValueError(
                 f"the log evidence of {count} of {bounds.numel()} items is NaN or infinite: all of their "
                 f"{self.num_particles} weights vanish, or an observation is NaN; put a number in place of missing "
@@ -120,11 +124,29 @@ class EvidenceELBO(AttentionELBO):
         return -torch.as_tensor(scale_and_mask(bounds, scale=scale)).sum()
 
     def _draw(
-        self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: list[Tensor]
-    ) -> ItemWeights:
-        """Log weights of some of the draws; the draws of a posterior of its own are prepared for their gradient."""
-        with Draws(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
-            model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
+        self,
+        run: Callable[[], tuple[Any, Any]],
+        place: slice,
+        normalized: list[Tensor],
+        *,
+        together: bool,
+        minibatch: Minibatch,
+    ) -> tuple[Tensor, Any]:
+        """Log weights ``[draws, ...]`` of some of the draws, and the scale of their sites.
+
+        The draws of a posterior of its own are prepared for their gradient.
+        """
+        rows, scale, first = list[Tensor](), None, place.start
+        nesting = int(self.max_plate_nesting) - 1 if together else 0
+        passes = runs(run, place.stop - place.start, together=together, nesting=nesting, minibatch=minibatch)
+        for (model_trace, guide_trace), size in passes:
+            items = self._weigh(model_trace, guide_trace, first if size is None else place, normalized)
+            rows.append(items.log_weights.unsqueeze(0) if size is None else items.log_weights)
+            scale, first = items.scale, first + (size or 1)
+        return _joined(rows), scale
+
+    def _weigh(self, model_trace: Any, guide_trace: Any, place: slice | int, normalized: list[Tensor]) -> ItemWeights:
+        """Log weights of one pass."""
         self._elbo_particle(model_trace, guide_trace)  # for its checks
         sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
         latent = [
@@ -136,23 +158,26 @@ class EvidenceELBO(AttentionELBO):
             own[0]["fn"] = _detached(q)
             if value.requires_grad:
                 ones = [1] * len(q.event_shape)
-                value.register_hook(lambda grad: grad * (w := normalized[0][place]).reshape(*w.shape, *ones))
+
+                def weigh(grad: Tensor) -> Tensor:
+                    w = normalized[0][place]
+                    return (grad * w.reshape(*w.shape, *ones)).sum_to_size(grad.shape)
+
+                value.register_hook(weigh)
         return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
 
 
-class Draws(pyro.plate):
-    """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
-
-    def _process_message(self, msg: Any) -> None:
-        if msg["type"] == "sample" and not msg["is_observed"] and is_point_mass(msg["fn"]):
-            SubsampleMessenger._process_message(self, msg)  # which does not broadcast
-        else:
-            super()._process_message(msg)
+def _joined(rows: list[Tensor]) -> Tensor:
+    """Log weights ``[draws, ...]`` of passes, with dimensions of size one for plates that only some of them show."""
+    if len(rows) == 1:
+        return rows[0]
+    dims = max(row.dim() for row in rows)
+    return torch.cat([row.reshape(len(row), *[1] * (dims - row.dim()), *row.shape[1:]) for row in rows])
 
 
 @dataclass(frozen=True)
 class ItemWeights:
-    """Log weights of the items of one pass.
+    """Log weights of the items of one pass, in 32 bits or more.
 
     Attributes:
         log_weights: ``[draws, ...]``, with the dimensions of all plates, of size one where a plate is within an item;
@@ -200,7 +225,7 @@ def _has_ratio(site: Any, prior: Any) -> bool:
 
 def sum_to_items(log_prob: Tensor, site: Any, dims: Collection[int]) -> Tensor:
     """Log probability of a site summed over its plates, but those of the items and of the draws, as its mask says."""
-    log_prob = scale_and_mask(log_prob, mask=site["mask"])
+    log_prob = scale_and_mask(as_float(log_prob), mask=site["mask"])  # in half precision sums lose the small terms
     kept = {*dims, *(frame.dim for frame in site["cond_indep_stack"] if frame.name == DRAWS)}
     others = [dim for dim in range(-log_prob.dim(), 0) if dim not in kept]
     return log_prob.sum(others, keepdim=True) if others else log_prob

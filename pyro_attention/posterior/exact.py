@@ -13,6 +13,7 @@ from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_attention.draws import Minibatch
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import CategoricalAlignment, Marginal
 from pyro_attention.families.distribution import LogWeights
@@ -21,7 +22,8 @@ from pyro_attention.guide import AttentionGuide, is_attention_site, plates_of
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.evidence import sum_to_items
-from pyro_attention.posterior.sampling import Run, passes, sample_posterior
+from pyro_attention.posterior.passes import Run, passes
+from pyro_attention.posterior.sampling import sample_posterior
 
 __all__ = ["exact_alignments", "posterior_attention"]
 
@@ -154,16 +156,17 @@ def posterior_attention(
 
     Source: Shankar and Sarawagi (2019), Posterior Attention Models for Sequence to Sequence Learning, section 3.
     """
-    draws = sample_posterior(guide, *args, num_samples=num_samples, chunk_size=chunk_size, **kwargs)
-    name = site if site is not None or len(draws) != 1 else next(iter(draws))
-    if name not in draws:
-        seen = ", ".join(map(repr, draws))
-        raise ValueError(f"site is {site!r}, expected one of {seen}")
-    weights, rows = draws[name].mean(0), []
-    for key in range(weights.size(-1)):
-        run = Run(guide, args, kwargs)
-        with _AtKey(name, key), closing(passes(run, 1, "none", 1, None)) as runs:
-            rows.append(_log_likelihood(next(runs).trace, name))
+    with Minibatch():
+        draws = sample_posterior(guide, *args, num_samples=num_samples, chunk_size=chunk_size, **kwargs)
+        name = site if site is not None or len(draws) != 1 else next(iter(draws))
+        if name not in draws:
+            seen = ", ".join(map(repr, draws))
+            raise ValueError(f"site is {site!r}, expected one of {seen}")
+        weights, rows = draws[name].mean(0), []
+        for key in range(weights.size(-1)):
+            run = Run(guide, args, kwargs)
+            with _AtKey(name, key), closing(passes(run, 1, "none", 1, None)) as runs:
+                rows.append(_log_likelihood(next(runs).trace, name))
     log_f = torch.stack(rows, -1).unsqueeze(-2)
     products = weights * (log_f - log_f.amax(-1, keepdim=True)).exp()
     return {name: products / products.sum(-1, keepdim=True).clamp_min(torch.finfo(products.dtype).tiny)}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
-from pyro_attention.posterior.sampling import CONDITIONS, Noise, Pass, Run, depth, passes
+from pyro_attention.posterior.passes import Noise, Pass, Run, depth, passes
 
 __all__ = ["UnreliableWeights", "WeightedPosterior", "weighted_posterior"]
 
@@ -81,8 +81,10 @@ def _weigh(
         return WeightedPosterior.of(draws, read)
 
 
-@CONDITIONS.register("observations")
-def _given_observations(run: Run, num_samples: int, noise: Noise, chunk_size: int, read: Read) -> dict[str, Tensor]:
+def draws_given_observations(
+    run: Run, num_samples: int, noise: Noise, chunk_size: int, read: Read
+) -> dict[str, Tensor]:
+    """Return what is read from draws of the posterior given the observations, drawn again by their weights."""
     weighted = _weigh(run, num_samples, noise, chunk_size, None, read)
     weighted.warn()
     return weighted.resample()
@@ -176,7 +178,7 @@ class WeightedPosterior:
                 f"effective sample size {least:.1f} of {len(self.log_weights)}, largest Pareto k {worst}); take "
                 f"more draws, or a guide that sees the observations (Amortized); weighted_posterior tells which items",
                 UnreliableWeights,
-                stacklevel=4,
+                stacklevel=3,
             )
 
     def resample(self) -> dict[str, Tensor]:

@@ -15,8 +15,7 @@ from tqdm import tqdm
 
 from pyro_attention._checks import as_float
 from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior
-from pyro_attention.posterior.chunks import outputs
-from pyro_attention.posterior.sampling import AtMean, Noise, Pass, Run, passes, seeded
+from pyro_attention.posterior.passes import AtMean, Noise, Pass, Run, outputs, passes, seeded
 
 __all__ = ["Moments", "Noise", "Prediction", "predict", "seeded"]
 

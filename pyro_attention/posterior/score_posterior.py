@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind, check_positive
 from pyro_attention.guide import DRAWS
-from pyro_attention.posterior.sampling import seeded
+from pyro_attention.posterior.passes import seeded
 from pyro_attention.posterior.summed import check_sum
 
 __all__ = ["ScorePosterior"]

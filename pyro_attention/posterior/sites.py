@@ -11,7 +11,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, keeps_prior
-from pyro_attention.posterior.sampling import CONDITIONS, Noise, Pass, Run, passes, seeded
+from pyro_attention.posterior.given import draws_given_observations
+from pyro_attention.posterior.passes import Noise, Pass, Run, passes, seeded
 
 __all__ = ["sample_sites"]
 
@@ -77,7 +78,7 @@ def sample_sites(
     run = Run(guide, args, kwargs)
     if given is not None:
         with seeded(seed):
-            return CONDITIONS[given](run, num_samples, noise, chunk_size, read)
+            return draws_given_observations(run, num_samples, noise, chunk_size, read)
     samples: dict[str, list[Tensor]] = {}
     with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
         for drawn in draws:

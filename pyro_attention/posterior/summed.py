@@ -11,7 +11,7 @@ import torch
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor
 
-from pyro_attention.posterior.sampling import seeded
+from pyro_attention.posterior.passes import seeded
 
 __all__ = ["check_sum"]
 

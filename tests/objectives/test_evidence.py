@@ -27,6 +27,7 @@ from pyro_attention import (
     Weibull,
     WidthNetwork,
 )
+from pyro_attention.guide import DRAWS
 from pyro_attention.objectives import evidence
 from pyro_attention.posterior.predictive import seeded
 from tests.helpers import assert_mean, flat
@@ -156,7 +157,7 @@ def test_gradient_is_that_of_the_expected_bound(guide, options):
 
 def plain_loss(model, guide, draws):
     """The negative bound, whose gradient is the plain pathwise one."""
-    with pyro.plate(evidence.DRAWS, draws, dim=-2):
+    with pyro.plate(DRAWS, draws, dim=-2):
         trace = guide.run().trace
     latent = trace.nodes["attention"]
     items = evidence.item_weights([(latent, latent["infer"]["prior"])], [trace.nodes["y"]])
@@ -219,7 +220,7 @@ class Sentences(nn.Module):
 def by_hand(model, guide, draws):
     """Log likelihoods ``[draws, sentences, words]`` of the draws of a seed."""
     torch.manual_seed(0)
-    with pyro.plate(evidence.DRAWS, draws, dim=-3):
+    with pyro.plate(DRAWS, draws, dim=-3):
         site = guide.run().trace.nodes["y"]
     return site["fn"].log_prob(site["value"])
 
@@ -240,6 +241,7 @@ def test_soft_attention_is_not_repeated():
     model = Sentences()
     guide = AttentionGuide(model, {"first": Soft(), "second": FromPrior()})
     elbo = EvidenceELBO(6, max_plate_nesting=2)
+    elbo.loss(model, guide)  # replayed
     torch.manual_seed(0)
     with poutine.trace() as tracer:
         loss = elbo.loss(model, guide)

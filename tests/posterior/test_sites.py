@@ -234,7 +234,9 @@ def test_weights_that_are_the_value_itself_are_taken(name):
 def test_what_is_drawn_is_not_looked_at(monkeypatch):
     """Neither a step, nor a site beside one that is conditioned, pays for the check."""
     looked = []
-    monkeypatch.setattr("pyro_attention.attention._check_not_weights", lambda value, call, prior: looked.append(call.site))
+    monkeypatch.setattr(
+        "pyro_attention.attention._check_not_weights", lambda value, call, prior: looked.append(call.site)
+    )
     guide = guide_of("weibull")
     AttentionELBO().loss(guide.model, guide, torch.zeros(2))
     poutine.condition(guide.model, {"y": torch.zeros(2)})()

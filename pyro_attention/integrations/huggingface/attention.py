@@ -139,7 +139,8 @@ def _sample(
         if output.context.dim() != value.dim():
             raise ValueError(
                 f"site '{latent.name}': one pass draws weights of shape {tuple(output.context.shape[:-1])}, but the "
-                f"models of transformers have no dimension for samples; use chunk_size=1, vectorize_particles=False"
+                f"models of transformers have no dimension for draws; the objectives and posterior functions of this "
+                f"library draw one by one here, elsewhere take single runs in a loop, without a plate around the model"
             )
         return output
 
