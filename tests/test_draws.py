@@ -121,12 +121,12 @@ class Pooling(nn.Module):
         self.attention = LatentAttention("attention", AlignmentPrior() if alignment else ScorePrior(width))
         self.head, self.alignment, self.returns = head, alignment, returns
 
-    def forward(self, *, observed=True):
+    def forward(self, *, with_y=True):
         with pyro.plate("data", len(self.y)):
             layout = Dense(event_dim=2) if self.alignment else Dense()
             context = self.attention(self.scores, self.values, layout=layout).context
             mean = self.head(context.unsqueeze(-2) if self.alignment else context)
-            pyro.sample("y", Normal(mean, 0.7), obs=self.y if observed else None)
+            pyro.sample("y", Normal(mean, 0.7), obs=self.y if with_y else None)
         return mean if self.returns else None
 
 
@@ -250,9 +250,9 @@ def test_chunks_of_the_posterior_are_those_of_single_runs(head):
     assert log_ratio.shape == (6, *trace["fn"].batch_shape)
     model.returns = True
     predicted = AttentionGuide(model, LogNormal(0.5))
-    single = predict(predicted, observed=False, **options)
+    single = predict(predicted, with_y=False, **options)
     with pytest.warns(BroadcastWarning):
-        chunks = predict(predicted, observed=False, chunk_size=4, **options)
+        chunks = predict(predicted, with_y=False, chunk_size=4, **options)
     torch.testing.assert_close(chunks.mean, single.mean)
     torch.testing.assert_close(chunks.variance, single.variance)
 

@@ -17,6 +17,7 @@ from pyro_attention.families.alignment import CategoricalAlignment
 __all__ = ["replay_enumeration"]
 
 Run = Callable[[], tuple[Any, Any]]  # gives traces of model and guide
+_ERRORS = RuntimeError, IndexError, TypeError, AssertionError, ValueError
 
 
 def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nesting: int) -> str | None:
@@ -38,22 +39,35 @@ def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nest
         try:
             with noise, minibatch, drawn:
                 traces = enumerated()
-        except (RuntimeError, IndexError, TypeError, AssertionError, ValueError) as error:
+        except _ERRORS as error:
             with noise, minibatch:
-                single(_Fixed({}))()  # which has the same error, where that is the model's
+                is_right_alone = _runs(single(_Fixed({})))
+            if not is_right_alone:
+                return None  # the run that counts says what is wrong
             return f"a run of enumerated alignments raised {type(error).__name__} ({first_line(error)})"
         if not any("_enumerate_dim" in site["infer"] for site in traces[0].nodes.values() if site["type"] == "sample"):
             return None
         for _ in range(2):
             with noise.paused():
                 values, picked = _pick(traces, drawn.drawn, nesting)
-            with noise, minibatch:
-                alone = _log_probs(single(_Fixed(values))())
+            try:
+                with noise, minibatch:
+                    alone = _log_probs(single(_Fixed(values))())
+            except _ERRORS:
+                return None
             for key, log_prob in picked.items():
                 reason = _difference(key, log_prob, alone.get(key), nesting)
                 if reason is not None:
                     return reason
     return None
+
+
+def _runs(run: Run) -> bool:
+    try:
+        run()
+    except _ERRORS:
+        return False
+    return True
 
 
 class _Fixed(Messenger):

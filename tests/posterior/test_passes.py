@@ -38,7 +38,9 @@ def test_sizes_of_passes(draw, chunk_size, expected):
 def test_soft_attention_ahead_is_computed_once_for_all_samples():
     """It has a value for each sample all the same, and passes for the attention alone end with its last site."""
     model, ran = SelfAttention(), {"layers.0": [], "out": []}
-    model.layers[0].attention.prior.register_forward_hook(lambda _, inputs, __: ran["layers.0"].append(inputs[0].dim()))
+    model.layers[0].attention.prior.register_forward_hook(
+        lambda _, inputs, __: ran["layers.0"].append(len(inputs[0].shape))
+    )
     model.out.register_forward_pre_hook(lambda *_: ran["out"].append(1))
     guide = AttentionGuide(model, {"layers.0": Soft(), "*": Weibull(2.0)})
     drawn = sample_posterior(guide, Sequences.random().x, num_samples=9, chunk_size=8)

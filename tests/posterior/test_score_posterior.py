@@ -16,6 +16,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.draws import BroadcastWarning
 from tests.helpers import assert_mean
 from tests.toy_models import SelfAttention, Sequences
 
@@ -285,16 +286,22 @@ def test_the_draws_of_a_random_loss_are_the_same_as_without_the_check(monkeypatc
 
 
 @pytest.mark.parametrize("draw", [sample_posterior, predict])
-def test_draws_of_one_pass_would_share_their_parameters(queries, draw):
+def test_each_draw_has_parameters_of_its_own(queries, draw):
     posterior, _, args, model = queries
     random = AttentionGuide(model, Weibull(10.0))
     for guide in (posterior(random), poutine.condition(posterior(random), data={})):
         for num_samples in (2, 9):
-            with pytest.raises(ValueError, match="would share one draw of the parameters of a ScorePosterior"):
-                draw(guide, *args, num_samples=num_samples, chunk_size=3)
-    draw(random, *args, num_samples=4, chunk_size=3)  # of which it is known now that it broadcasts
-    with pytest.raises(ValueError, match="leave chunk_size out"):
-        draw(posterior(random), *args, num_samples=4, chunk_size=3)
+            options = {"num_samples": num_samples, "seed": 0}
+            with warnings.catch_warnings():  # said once of a guide
+                warnings.simplefilter("ignore", BroadcastWarning)
+                chunks = draw(guide, *args, chunk_size=3, **options)
+            single = draw(guide, *args, **options)
+            if draw is predict:
+                torch.testing.assert_close(chunks.mean, single.mean)
+            else:  # the outputs are drawn in single runs alone, so that the random numbers are others
+                assert all((rows[1:] != rows[:-1]).flatten(1).any(1).all() for rows in chunks.values())
+    with pytest.warns(BroadcastWarning, match="would share one draw of the parameters of a ScorePosterior"):
+        draw(posterior(AttentionGuide(model, Weibull(10.0))), *args, num_samples=4, chunk_size=3)
     with posterior:  # one draw of the parameters for all is what this says
         draw(random, *args, num_samples=4, chunk_size=3)
 
