@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
-from pyro_attention.objectives.correction import LEAST_DRAWS, evidence_bound, gradient_factors
+from pyro_attention.objectives.correction import LEAST_DRAWS, EvidenceBound, evidence_bound, gradient_factors
 from pyro_attention.objectives.elbo import AttentionELBO, is_point_mass
 from pyro_attention.objectives.gap import GapRecord, GapWatch
 from pyro_attention.posterior.sampling import AtMean, seeded
@@ -68,8 +68,8 @@ class EvidenceELBO(AttentionELBO):
         max_plate_nesting: Number of nested plates, without that of the draws; guessed when omitted.
 
     Attributes:
-        gap_record: What the draws of the last evaluation leave of the log evidence, a
-            :class:`~pyro_attention.objectives.gap.GapRecord`; None before the first.
+        bounds: Estimated log evidence and gap of every item at the last evaluation, an
+            :class:`~pyro_attention.objectives.correction.EvidenceBound` without gradient; None before the first.
 
     Raises:
         ValueError: Too few draws. At a call: no observation; sites without a common plate, or with another scale; weights of an item
@@ -118,8 +118,13 @@ class EvidenceELBO(AttentionELBO):
             max_plate_nesting=max_plate_nesting,
         )
         self.correction, self.chunk_size = correction, chunk_size
-        self.gap_record: GapRecord | None = None
+        self.bounds: EvidenceBound | None = None
         self.gap_watch = GapWatch()
+
+    @property
+    def gap_record(self) -> GapRecord | None:
+        """What the draws of the last evaluation leave of the log evidence; None before the first evaluation."""
+        return None if self.bounds is None else GapRecord.of(self.bounds)
 
     def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         check_guide(guide)
@@ -151,10 +156,10 @@ class EvidenceELBO(AttentionELBO):
                 f"{self.num_particles} weights vanish, or an observation is NaN; put a number in place of missing "
                 f"observations and hide them by poutine.mask, or give the likelihood more noise"
             )
-        self.gap_record = GapRecord.of(bounds)
+        self.bounds = bounds._replace(value=bounds.value.detach())
         if torch.is_grad_enabled():
             at_mean = partial(log_likelihood_at_mean, model, args, kwargs)
-            self.gap_watch.step(bounds, self.num_particles, at_mean)
+            self.gap_watch.step(self.bounds, self.num_particles, at_mean)
         return -torch.as_tensor(scale_and_mask(bounds.value, scale=scale)).sum()
 
     def _draw(

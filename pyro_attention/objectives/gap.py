@@ -14,7 +14,7 @@ from pyro_attention.objectives.correction import CLIP, EvidenceBound
 
 __all__ = ["MOST_GAP", "GapRecord", "GapWarning", "GapWatch", "draws_to_take", "gap_problem"]
 
-MOST_GAP = 0.15  # as a share of what an item says of the noise; learned widths are too small by about this share
+MOST_GAP = 0.2  # as a share of what an item says of the noise; learned widths are too small by about this share
 _EVERY, _FIRST_CHECK = 20, 100  # training steps
 
 
@@ -56,13 +56,14 @@ class GapWatch:
     Attributes:
         steps: Training steps so far.
         draws: Draws of the last step.
+        warned: The number of draws that the last warning named; 0 where there was none.
     """
 
     steps: int = 0
     draws: int = 0
+    warned: int = 0
     _gaps: list[Tensor] = field(default_factory=list)  # means of a batch, since the last check
     _signals: list[Tensor] = field(default_factory=list)
-    _warned: int = 0  # the draws that were named last
 
     def step(self, bound: EvidenceBound, draws: int, log_likelihood_at_mean: Callable[[], Tensor]) -> None:
         """Note a training step, and warn at steps 100, 200, 400, 800 and so on.
@@ -74,7 +75,7 @@ class GapWatch:
         """
         self.steps, self.draws = self.steps + 1, draws
         if self.steps % _EVERY == 0:
-            signal = bound.value.detach() - log_likelihood_at_mean()
+            signal = bound.value - log_likelihood_at_mean()
             self._gaps.append(bound.remainder.mean())
             self._signals.append(signal.mean())
         doubled = self.steps / _FIRST_CHECK
@@ -94,8 +95,8 @@ class GapWatch:
         error = signals.std().item() / math.sqrt(len(signals))
         gap, signal = torch.stack(self._gaps).double().mean().item(), signals.mean().item() + 2 * error
         problem = gap_problem(gap, signal, self.draws)
-        if problem is not None and (needed := draws_to_take(gap, signal, self.draws)) > self._warned:
-            self._warned = needed
+        if problem is not None and (needed := draws_to_take(gap, signal, self.draws)) > self.warned:
+            self.warned = needed
             warnings.warn(problem, GapWarning, stacklevel=2)
 
 
