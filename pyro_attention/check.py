@@ -22,6 +22,8 @@ from pyro_attention.guide import AttentionGuide, first_match, is_attention_site,
 from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import EVALUATIONS, RUN_CHECKS, STEP_CHECKS, AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.evidence import EvidenceELBO, log_likelihood_at_mean
+from pyro_attention.objectives.gap import gap_problem
 
 __all__ = ["KLWarning", "ModelReport", "PriorWarning", "SiteReport", "check_model"]
 
@@ -136,6 +138,8 @@ def check_model(
         problems += filter(None, [_untrained_parameters(loss, model, guide, trace=tracer.trace)])
         if isinstance(elbo, AttentionELBO) and recorder.observed:
             problems += filter(None, [_heavy_kl(elbo, loss.item())])
+        if isinstance(elbo, EvidenceELBO) and loss.isfinite():
+            problems += filter(None, [_wide_gap(elbo, model, args, kwargs)])
         problems += filter(None, [_sites_at_prior(guide, recorder.latent.values())])
     sites = _site_reports(recorder, getattr(elbo, "kl_record", {}))
     return ModelReport(sites, None if loss is None else loss.item(), tuple(problems))
@@ -224,6 +228,13 @@ def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
         f"the prior is not meant to decide, choose a smaller weight, such as kl_weight="
         f"{weight * max(data / kl, 1e-6) / 30:.1g}"
     )
+
+
+def _wide_gap(elbo: EvidenceELBO, model: Any, args: Any, kwargs: Any) -> str | None:
+    """What is to be said when the draws of the last evaluation are too few to learn a width; None when not."""
+    assert elbo.bounds is not None
+    signal = elbo.bounds.value.mean() - log_likelihood_at_mean(model, args, kwargs).mean()
+    return gap_problem(elbo.bounds.remainder.mean().item(), signal.item(), elbo.num_particles)
 
 
 def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str | None:

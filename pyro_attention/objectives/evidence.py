@@ -158,7 +158,7 @@ class EvidenceELBO(AttentionELBO):
             )
         self.bounds = bounds._replace(value=bounds.value.detach())
         if torch.is_grad_enabled():
-            at_mean = partial(log_likelihood_at_mean, model, args, kwargs)
+            at_mean = partial(log_likelihood_at_mean, model, args, kwargs, seed=self.gap_watch.steps)
             self.gap_watch.step(self.bounds, self.num_particles, at_mean)
         return -torch.as_tensor(scale_and_mask(bounds.value, scale=scale)).sum()
 
@@ -236,19 +236,19 @@ def item_weights(latent: Iterable[tuple[Any, Any]], observed: Iterable[Any]) -> 
     return ItemWeights(total, dims, scale)
 
 
-def log_likelihood_at_mean(model: Any, args: Any, kwargs: Any) -> Tensor:
+def log_likelihood_at_mean(model: Any, args: Any, kwargs: Any, *, seed: int = 0) -> Tensor:
     """Return the log likelihood of every item with the prior mean of all attention weights, by one run of the model.
 
     Args:
         model: The Pyro model, which need not have a guide.
         args: Its arguments, with the observations.
         kwargs: Its keyword arguments.
+        seed: Of what is drawn beside the attention, such as dropout; the global generators go on as if nothing were.
 
     Returns:
         In nats, with the dimensions of all plates, of size one where a plate is within an item.
     """
-    # handlers outside see nothing of it, and the random numbers of a training are those without it
-    with torch.no_grad(), poutine.block(), seeded(0), AtMean():
+    with torch.no_grad(), poutine.block(), seeded(seed), AtMean():  # handlers outside see nothing of it
         trace = prune_subsample_sites(poutine.trace(model).get_trace(*args, **kwargs))
     trace.compute_log_prob(lambda _, site: site["is_observed"])
     sites = [site for site in trace.nodes.values() if site["type"] == "sample"]

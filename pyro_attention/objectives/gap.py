@@ -75,9 +75,9 @@ class GapWatch:
         """
         self.steps, self.draws = self.steps + 1, draws
         if self.steps % _EVERY == 0:
-            signal = bound.value - log_likelihood_at_mean()
+            # means of their own: a subsampled plate may have drawn other items
+            self._signals.append(bound.value.mean() - log_likelihood_at_mean().mean())
             self._gaps.append(bound.remainder.mean())
-            self._signals.append(signal.mean())
         doubled = self.steps / _FIRST_CHECK
         if doubled >= 1 and math.log2(doubled).is_integer():
             self.check()
