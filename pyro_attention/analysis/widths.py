@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pyro_attention._checks import check_kind, check_positive
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.objectives.evidence import EvidenceELBO, log_likelihood_at_mean
-from pyro_attention.objectives.gap import MOST_GAP, GapWatch, gap_problem
+from pyro_attention.objectives.gap import GapWatch, gap_problem
 from pyro_attention.posterior.sampling import seeded
 
 __all__ = ["MOST_MOVE", "WidthReport", "check_width", "evidence_gap"]

@@ -1,18 +1,35 @@
-"""The bound of K draws, corrected by the jackknife: its value, what is left of its gap, and its doubly
-reparameterised gradient."""
+"""The bound of K draws, corrected by the jackknife: its value, its gap, and its doubly reparameterised gradient."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["CLIP", "LEAST_DRAWS", "EvidenceBound", "evidence_bound", "gradient_factors", "jackknife_gap"]
+__all__ = [
+    "CLIP",
+    "LEAST_DRAWS",
+    "EvidenceBound",
+    "correction_of",
+    "evidence_bound",
+    "gradient_factors",
+    "jackknife_gap",
+]
 
 CLIP = 0.3  # nats that the correction of an item approaches and never passes
 LEAST_DRAWS = 4  # of a corrected bound
+
+
+def correction_of(draws: int) -> Literal["jackknife"] | None:
+    """Return the correction that so many draws allow, for commands that ask for draws alone.
+
+    Example:
+        >>> correction_of(16), correction_of(3)
+        ('jackknife', None)
+    """
+    return "jackknife" if draws >= LEAST_DRAWS else None
 
 
 class EvidenceBound(NamedTuple):

@@ -72,8 +72,8 @@ class EvidenceELBO(AttentionELBO):
             :class:`~pyro_attention.objectives.correction.EvidenceBound` without gradient; None before the first.
 
     Raises:
-        ValueError: Too few draws. At a call: no observation; sites without a common plate, or with another scale; weights of an item
-            that all vanish.
+        ValueError: Too few draws. At a call: no observation; sites without a common plate, or with another scale;
+            weights of an item that all vanish.
 
     Example:
         >>> import pyro

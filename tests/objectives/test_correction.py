@@ -1,4 +1,4 @@
-"""The jackknife over the draws: by hand, by finite differences, by exact sums, and where one draw has all the weight."""
+"""The jackknife over the draws: by hand, by finite differences, by exact sums, and where one draw has it all."""
 
 import math
 
@@ -88,7 +88,9 @@ def expectation(draws, estimate, high=3.0, chance=0.4):
     for count in range(draws + 1):
         weights = torch.ones(draws, dtype=torch.double)
         weights[:count] = high
-        total += math.comb(draws, count) * chance**count * (1 - chance) ** (draws - count) * estimate(weights.log()).item()
+        total += (
+            math.comb(draws, count) * chance**count * (1 - chance) ** (draws - count) * estimate(weights.log()).item()
+        )
     return total
 
 

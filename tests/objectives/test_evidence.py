@@ -266,10 +266,28 @@ def test_items_are_what_all_sites_share():
     for model, kept, scale in ((Sentences(), 1, 1), (Sentences(mask=mask), mask, 1), (Sentences(size=30), 1, 10)):
         guide = AttentionGuide(model, FromPrior())
         log_f = (by_hand(model, guide, 6) * kept).sum(-1)
-        expected = -scale * (log_f.logsumexp(0) - math.log(6)).sum()
-        torch.manual_seed(0)
-        elbo = EvidenceELBO(6, correction=None, max_plate_nesting=2)
-        assert elbo.loss(model, guide) == pytest.approx(expected.item(), rel=1e-5)
+        for correction in (None, "jackknife"):
+            bound = evidence_bound(log_f, corrected=correction is not None)
+            torch.manual_seed(0)
+            elbo = EvidenceELBO(6, correction=correction, max_plate_nesting=2)
+            assert elbo.loss(model, guide) == pytest.approx(-scale * bound.value.sum().item(), rel=1e-5)
+            torch.testing.assert_close(elbo.bounds.gap.flatten(), bound.gap)
+    assert bound.value.sum() - evidence_bound(log_f, corrected=False).value.sum() > 1e-3
+
+
+def test_weights_of_numbers_in_16_bits_are_added_in_32():
+    """Three hundred observations of an item, whose log probabilities of -1 would add to -256 in bfloat16."""
+
+    def model():
+        attention = LatentAttention("attention", ScorePrior(LogNormal(0.5)))
+        with pyro.plate("data", 2, dim=-2):
+            layout = Dense(event_dim=2)
+            attention(torch.zeros(2, 1, 1, 2), torch.zeros(2, 1, 2, 1), layout=layout)
+            with pyro.plate("words", 300, dim=-1):
+                rate = torch.ones(2, 300, dtype=torch.bfloat16)
+                pyro.sample("y", pyro.distributions.Exponential(rate), obs=torch.ones(2, 300, dtype=torch.bfloat16))
+
+    assert EvidenceELBO(max_plate_nesting=2).loss(model, AttentionGuide(model, FromPrior())) == pytest.approx(600)
 
 
 def test_soft_attention_is_not_repeated():

@@ -98,7 +98,9 @@ def test_watch_warns_at_steps_that_double_and_once_for_a_number_of_draws():
     for step in range(1, 900):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            watch.step(bound(0.01 if step <= 200 else 0.1 if step <= 400 else 0.3, -1.0), 8, lambda: torch.full((64,), -1.1))
+            watch.step(
+                bound(0.01 if step <= 200 else 0.1 if step <= 400 else 0.3, -1.0), 8, lambda: torch.full((64,), -1.1)
+            )
         at += [(step, str(warning.message)) for warning in caught]
     assert [step for step, _ in at] == [400, 800]
     assert "num_particles=64" in at[0][1]
