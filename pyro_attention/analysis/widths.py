@@ -110,7 +110,7 @@ def check_width(
     check_kind("the model of the loss", loss.model, nn.Module, "which is copied and trained on")
     for name, value in (("factor", factor), ("steps", steps), ("learning_rate", learning_rate)):
         check_positive(name, value)
-    more = copy.deepcopy(loss)
+    more: Any = copy.deepcopy(loss)
     more.elbo.num_particles *= factor
     more.elbo.gap_watch = GapWatch()
     with seeded(seed):
@@ -165,7 +165,7 @@ def _widths(model: Any, batches: Iterable[Sequence[Any]]) -> dict[str, Tensor]:
     widths: dict[str, list[Tensor]] = {}
     with torch.no_grad():
         for batch in batches:
-            with seeded(0):
+            with seeded(0):  # the same noise before and after
                 trace = poutine.trace(model).get_trace(*batch)
                 for name, site in trace.nodes.items():
                     if site["type"] == "sample" and isinstance(site["fn"], LogWeights):

@@ -124,5 +124,5 @@ def draws_to_take(gap: float, signal: float, draws: int) -> int:
 
     The gap falls at least as fast as the number of draws grows. Four times the draws at least, and 64 times at most.
     """
-    ratio = gap / (MOST_GAP * signal) if signal > 0 else math.inf
-    return draws * 2 ** max(2, min(6, math.ceil(math.log2(ratio)) if math.isfinite(ratio) else 6))
+    doublings = math.ceil(math.log2(gap / (MOST_GAP * signal))) if signal > 0 else 6
+    return int(draws * 2 ** max(2, min(6, doublings)))
