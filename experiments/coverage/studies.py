@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from experiments.coverage.train import WEIBULL, CoverageTask
 from experiments.report.statistics import Column
-from experiments.study import Study, run_study
+from experiments.study import Finished, Study, run_study
 
 TASK = CoverageTask()
 COLUMNS = (
@@ -23,6 +24,24 @@ WIDTHS = (
 _SOFT: dict[str, Any] = {"objective": "soft", "batch_size": 256, "max_epochs": 5, "learning_rate": 0.02}
 _ELBO: dict[str, Any] = {**_SOFT, "objective": "elbo"}
 _FIXED: dict[str, Any] = {"family": "weibull", "width": "fixed", "spread": WEIBULL / 10}
+
+
+def _ignorance_summary(finished: Finished) -> str:
+    """Say in three sentences whose intervals hold; nothing where ScorePosterior is not among the rows."""
+    coverage, levels, rows = COLUMNS[1], list(finished.study.levels), finished.rows
+    if "soft, ScorePosterior" not in rows:
+        return ""
+    held = {row: [fmean(finished.values(row, coverage, level)) for level in levels] for row in rows}
+    laplace = ", ".join(
+        f"{value:.0%} from {level} items" for level, value in zip(levels, held["soft, ScorePosterior"], strict=True)
+    )
+    others = ", ".join(f"{row} {min(held[row]):.0%} to {max(held[row]):.0%}" for row in rows if "Score" not in row)
+    return (
+        f"Of the 90 % intervals of ScorePosterior, these shares hold the true weight: {laplace}. Other intervals hold "
+        f"it in shares that have nothing to do with 90 %: {others}. Only the scores are unknown here, and only "
+        f"ScorePosterior draws them: an interval holds what it says where all that is unknown was drawn."
+    )
+
 
 NOISE = Study(
     name="coverage-noise",
@@ -109,6 +128,8 @@ IGNORANCE = Study(
     columns=COLUMNS,
     more=WIDTHS,
     picture="curves",
+    aims={"coverage": 0.9},
+    summary=_ignorance_summary,
 )
 
 MODELS = Study(

@@ -349,10 +349,11 @@ def scores(kind: str, items: Items, weights: Tensor, log_likelihood: Tensor) -> 
     }
     if items.spread.any():
         parts = zip(TERCILES, items.spread.argsort().tensor_split(3), strict=True)
-        width = _spread(weights)
         for name, part in parts:
             found[f"coverage_{name}"] = inside[part].mean()
-            found[f"ratio_{name}"] = (width[part] / items.spread[part]).log().mean().exp()
+            if len(weights) > 1:
+                ratio = _spread(weights[:, part]) / items.spread[part]
+                found[f"ratio_{name}"] = ratio.clamp(min=1e-6).log().mean().exp()
     return {f"{kind}_{name}": value.item() for name, value in found.items()}
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from experiments.coverage.config import CoverageConfig
-from experiments.coverage.train import NOISE, CoverageTask, build, draws, generate, scores, true_draws
+from experiments.coverage.problems import PROBLEMS
+from experiments.coverage.train import CoverageTask, build, draws, generate, scores, true_draws
 from experiments.harness.folder import open_run
 from experiments.run import run
 from tests.experiments.test_declarations import glossary
@@ -15,14 +16,15 @@ from tests.experiments.test_declarations import glossary
 TINY = {"items": 200, "max_epochs": 1, "num_samples": 200, "draws": 4, "progress": False}
 
 
-@pytest.mark.parametrize("toy", ["noise", "ignorance"])
+@pytest.mark.parametrize("toy", ["noise", "ignorance", *PROBLEMS])
 def test_who_knows_the_truth_covers(toy):
     test = generate(CoverageConfig(toy=toy, items=10))["test"]
-    weights, log_likelihood = true_draws(test, NOISE[toy], 400)
+    weights, log_likelihood = true_draws(toy, test, 400)
     found = scores("truth", test, weights, log_likelihood)
-    if toy == "noise":
+    if toy != "ignorance":
         assert all(0.86 < found[f"truth_coverage_{part}"] < 0.92 for part in ("low", "middle", "high"))
-        assert found["truth_error_given"] < 0.5 * found["truth_error"]
+        assert all(0.98 < found[f"truth_ratio_{part}"] < 1.02 for part in ("low", "middle", "high"))
+        assert found["truth_error_given"] < found["truth_error"]
     else:  # the entropy of the noise
         assert found["truth_nll"] == pytest.approx(1.5 * (1 + math.log(2 * math.pi * 0.25)), abs=0.1)
 
@@ -37,7 +39,9 @@ def test_the_spread_is_that_of_log_weights(family):
     assert (weights[..., 0] / weights[..., 1]).log().std(0).mean().item() == pytest.approx(0.3 * 2**0.5, rel=0.02)
 
 
-@pytest.mark.filterwarnings("ignore:the KL outweighs", "ignore:the Hessian")  # hardly anything is trained
+@pytest.mark.filterwarnings(
+    "ignore:the KL outweighs", "ignore:the Hessian", "ignore:.*draws are too few"
+)  # hardly anything is trained
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
@@ -45,6 +49,7 @@ def test_the_spread_is_that_of_log_weights(family):
         ({"objective": "soft", "dropout": 0.1}, "dropout"),
         ({"objective": "soft", "members": 2}, "mean"),
         ({"objective": "evidence", "family": "weibull", "laplace": True}, "laplace"),
+        ({"objective": "evidence", "toy": "multinomial", "check": True}, "mean"),
         ({"objective": "elbo", "kl_weight": 0.1}, "mean"),
     ],
 )
