@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ __all__ = [
     "CLIP",
     "LEAST_DRAWS",
     "EvidenceBound",
+    "GradientFactors",
     "correction_of",
     "evidence_bound",
     "gradient_factors",
@@ -32,18 +35,29 @@ def correction_of(draws: int) -> Literal["jackknife"] | None:
     return "jackknife" if draws >= LEAST_DRAWS else None
 
 
-class EvidenceBound(NamedTuple):
-    """The bound of every item, and what the jackknife says of it.
+@dataclass(frozen=True)
+class EvidenceBound:
+    """The bound of every item, and what the jackknife says of it, which is computed when asked for.
 
     Attributes:
         value: Estimate of the log evidence in nats, ``[...]``, with its gradient.
-        gap: What the bound of K draws lacks before it is corrected, in nats, ``[...]``, without gradient.
-        remainder: The part of ``gap`` that the correction has not added, in nats, ``[...]``, without gradient.
+        log_weights: Log weights of the draws ``[K, ...]``, without gradient.
+        corrected: Whether the value is corrected.
     """
 
     value: Tensor
-    gap: Tensor
-    remainder: Tensor
+    log_weights: Tensor
+    corrected: bool
+
+    @cached_property
+    def gap(self) -> Tensor:
+        """What the bound of K draws lacks before it is corrected, in nats, ``[...]``, without gradient."""
+        return jackknife_gap(self.log_weights)
+
+    @property
+    def remainder(self) -> Tensor:
+        """The part of the gap that no correction has added, in nats, ``[...]``, without gradient."""
+        return self.gap - CLIP * (self.gap / CLIP).tanh() if self.corrected else self.gap
 
 
 def evidence_bound(log_weights: Tensor, *, corrected: bool) -> EvidenceBound:
@@ -69,19 +83,16 @@ def evidence_bound(log_weights: Tensor, *, corrected: bool) -> EvidenceBound:
 
     Source: Nowozin (2018), Debiasing Evidence Approximations.
     """
-    bound = log_weights.logsumexp(0) - math.log(len(log_weights))
-    if not corrected:
-        with torch.no_grad():
-            gap = jackknife_gap(log_weights)
-        return EvidenceBound(bound, gap, gap)
-    gap = jackknife_gap(log_weights)
-    correction = CLIP * (gap / CLIP).tanh()
-    gap = gap.detach()
-    return EvidenceBound(bound + correction, gap, gap - correction.detach())
+    value = log_weights.logsumexp(0) - math.log(len(log_weights))
+    if corrected:
+        value = torch.add(value, (jackknife_gap(log_weights) / CLIP).tanh(), alpha=CLIP)
+    return EvidenceBound(value, log_weights.detach(), corrected)
 
 
 def jackknife_gap(log_weights: Tensor) -> Tensor:
     r"""Estimate by how much the bound of K draws is too low, :math:`(K - 1) (L_K - \mathrm{mean}_k L_{K - 1})`.
+
+    With the shares :math:`p` of the weights that is :math:`(K - 1) \log(1 - 1 / K) - (1 - 1 / K) \sum_k \log(1 - p_k)`.
 
     Args:
         log_weights: Log weights ``[K, ...]``.
@@ -89,25 +100,27 @@ def jackknife_gap(log_weights: Tensor) -> Tensor:
     Returns:
         The gap of every item in nats, at least 0 ``[...]``.
     """
-    count = len(log_weights)
-    log_shares = _log_remaining_shares(log_weights.softmax(0))
-    return (count - 1) * (math.log1p(-1 / count) - log_shares.mean(0))
+    return _gap(len(log_weights), *_without_largest(log_weights.softmax(0))[1:])
 
 
-def _log_remaining_shares(shares: Tensor) -> Tensor:
-    """Log of the weight that is left without each draw, as a share of all ``[K, ...]``.
+def _without_largest(shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Index of the largest share ``[1, ...]``, the shares with zero in its place ``[K, ...]``, and their sum ``[...]``.
 
     Only the largest share can be above a half. What is left without it is summed and not subtracted from one, so that
     no digit is lost where it has nearly everything.
     """
-    largest = shares.detach().argmax(0, keepdim=True)
-    rest = shares.scatter(0, largest, 0.0)
-    left = rest.sum(0, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
-    return torch.log1p(-rest).scatter(0, largest, left.log())
+    largest = shares.detach().max(0, keepdim=True).indices
+    others = shares.scatter(0, largest, 0.0)
+    return largest, others, others.sum(0).clamp(min=torch.finfo(shares.dtype).tiny)
+
+
+def _gap(count: int, others: Tensor, left: Tensor) -> Tensor:
+    logs = torch.log1p(-others).sum(0) + left.log()
+    return (count - 1) * math.log1p(-1 / count) - (1 - 1 / count) * logs
 
 
 def gradient_factors(log_weights: Tensor, *, corrected: bool) -> Tensor:
-    r"""By what the gradient that reaches a draw is multiplied, to be doubly reparameterised.
+    r"""Compute by what the gradient that reaches a draw is multiplied, to be doubly reparameterised.
 
     Let the bound be :math:`B(l_1, \ldots, l_K)` of log weights :math:`l_k`. Its gradient reaches draw k with
     :math:`g_k = \partial B / \partial l_k`. The density of the draw is differentiated by the posterior's parameters,
@@ -119,8 +132,8 @@ def gradient_factors(log_weights: Tensor, *, corrected: bool) -> Tensor:
               a_k = K - \tfrac{K - 1}{K} \sum_{i \ne k} \frac{1}{1 - p_i}, \quad
               b_k = K - \tfrac{K - 1}{K} \sum_{i \ne k} \frac{1}{(1 - p_i)^2}
 
-    with the shares :math:`p` of the weights, and derivatives of :math:`h(C) = c \tanh(C / c)`. Uncorrected, it is
-    :math:`p_k`.
+    with the shares :math:`p` of the weights, and derivatives of :math:`h(C) = c \tanh(C / c)`. The denominator is
+    positive, as the bound rises with every weight. Uncorrected, the factor is :math:`p_k`.
 
     Args:
         log_weights: Log weights ``[K, ...]``.
@@ -134,16 +147,25 @@ def gradient_factors(log_weights: Tensor, *, corrected: bool) -> Tensor:
     shares = log_weights.detach().softmax(0)
     if not corrected:
         return shares
-    count = len(shares)
-    log_left = _log_remaining_shares(shares)
-    slope_at = ((count - 1) * (math.log1p(-1 / count) - log_left.mean(0)) / CLIP).tanh()
-    first, second = 1 - slope_at.square(), -2 * slope_at * (1 - slope_at.square()) / CLIP
-    # where less is left, the first two are zero in single precision
-    inverse = (-log_left).clamp(max=25.0).exp()
-    a = count - (count - 1) / count * _sum_of_others(inverse) - 1
-    b = count - (count - 1) / count * _sum_of_others(inverse.square()) - 1
-    return shares * (1 + first * b - second * a.square()) / (1 + first * a)
+    count, (largest, others, left) = len(shares), _without_largest(shares)
+    tanh = (_gap(count, others, left) / CLIP).tanh()
+    slope = 1 - tanh.square()
+    curvature = -2 * tanh * slope / CLIP
+    # where less than that is left, the slope is zero in 32 bits
+    inverse = (1 - others).scatter(0, largest, left.unsqueeze(0)).clamp(min=1e-11).reciprocal()
+    a, b = (count - (1 - 1 / count) * (terms.sum(0) - terms) for terms in (inverse, inverse.square()))
+    return shares * (1 + slope * (b - 1) - curvature * (a - 1).square()) / (1 + slope * (a - 1))
 
 
-def _sum_of_others(terms: Tensor) -> Tensor:
-    return terms.sum(0) - terms
+class GradientFactors:
+    """:func:`gradient_factors` of all draws, computed when the first gradient asks for some of them: few guides do."""
+
+    def __init__(self, log_weights: Tensor, *, corrected: bool) -> None:
+        self._log_weights, self._corrected = log_weights.detach(), corrected
+
+    @cached_property
+    def _all(self) -> Tensor:
+        return gradient_factors(self._log_weights, corrected=self._corrected)
+
+    def __getitem__(self, place: Any) -> Tensor:
+        return self._all[place]

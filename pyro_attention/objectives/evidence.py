@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
-from pyro_attention.objectives.correction import LEAST_DRAWS, EvidenceBound, evidence_bound, gradient_factors
+from pyro_attention.objectives.correction import LEAST_DRAWS, EvidenceBound, GradientFactors, evidence_bound
 from pyro_attention.objectives.elbo import AttentionELBO, is_point_mass
 from pyro_attention.objectives.gap import GapRecord, GapWatch
 from pyro_attention.posterior.sampling import AtMean, seeded
@@ -130,7 +130,7 @@ class EvidenceELBO(AttentionELBO):
         check_guide(guide)
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
-        self.kl_record, normalized = {}, list[Tensor]()
+        self.kl_record, normalized = {}, list[GradientFactors]()
         size = self.chunk_size or self.num_particles
         saves_memory = size < self.num_particles and torch.is_grad_enabled()
         # checkpoint keeps the random state of the devices that it sees among the arguments
@@ -148,7 +148,7 @@ class EvidenceELBO(AttentionELBO):
             chunks.append(run[0])
             scale = run[1]
         log_weights, corrected = torch.cat(chunks), self.correction is not None
-        normalized.append(gradient_factors(log_weights, corrected=corrected))  # for the gradients of the draws
+        normalized.append(GradientFactors(log_weights, corrected=corrected))  # for the gradients of the draws
         bounds = evidence_bound(log_weights, corrected=corrected)
         if torch.distributions.Distribution._validate_args and (count := (~bounds.value.isfinite()).sum().item()):
             raise ValueError(
@@ -156,14 +156,14 @@ class EvidenceELBO(AttentionELBO):
                 f"{self.num_particles} weights vanish, or an observation is NaN; put a number in place of missing "
                 f"observations and hide them by poutine.mask, or give the likelihood more noise"
             )
-        self.bounds = bounds._replace(value=bounds.value.detach())
+        self.bounds = replace(bounds, value=bounds.value.detach())
         if torch.is_grad_enabled():
             at_mean = partial(log_likelihood_at_mean, model, args, kwargs, seed=self.gap_watch.steps)
             self.gap_watch.step(self.bounds, self.num_particles, at_mean)
         return -torch.as_tensor(scale_and_mask(bounds.value, scale=scale)).sum()
 
     def _draw(
-        self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: list[Tensor]
+        self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: list[GradientFactors]
     ) -> ItemWeights:
         """Log weights of some of the draws; the draws of a posterior of its own are prepared for their gradient."""
         with Draws(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):

@@ -1,5 +1,6 @@
 """The gap that few draws leave: its record, when training warns, and what it costs the training: nothing random."""
 
+import math
 import warnings
 
 import pyro
@@ -19,7 +20,7 @@ from pyro_attention import (
     ScorePrior,
     check_model,
 )
-from pyro_attention.objectives.correction import EvidenceBound
+from pyro_attention.objectives.correction import EvidenceBound, evidence_bound
 from pyro_attention.objectives.evidence import log_likelihood_at_mean
 from pyro_attention.objectives.gap import GapRecord, GapWarning, GapWatch, draws_to_take, gap_problem
 
@@ -51,10 +52,11 @@ def parts(model, **options):
 
 
 def test_record_counts_items():
-    gap, remainder = torch.tensor([0.1, 0.5, 2.0, 0.0]), torch.tensor([0.01, 0.2, 1.7, 0.0])
-    record = GapRecord.of(EvidenceBound(torch.zeros(4), gap, remainder))
-    assert record.mean.item() == pytest.approx(0.4775)
-    assert record.largest.item() == pytest.approx(1.7)
+    log_weights = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 0.2, 9.0, 0.0], [0.0, 0.1, 0.0, 5.0], [0.0, 0.0, 0.0, 0.0]])
+    bound = evidence_bound(log_weights, corrected=True)
+    record = GapRecord.of(bound)
+    assert record.mean.item() == pytest.approx(bound.remainder.mean().item())
+    assert record.largest.item() == pytest.approx(bound.gap[2].item() - 0.3, abs=1e-3)
     assert record.share.item() == 0.5
 
 
@@ -90,7 +92,12 @@ def test_problem_and_the_draws_to_take():
 
 
 def bound(gap, value, items=64):
-    return EvidenceBound(torch.full((items,), value), torch.full((items,), gap), torch.full((items,), gap))
+    """Items of two draws, whose gap is that of the jackknife by hand."""
+    share = torch.tensor(0.25 * (1 - math.sqrt(1 - math.exp(-2 * gap))) * 2).double()
+    weights = torch.stack([share, 1 - share]).log().unsqueeze(1).expand(2, items)
+    made = EvidenceBound(torch.full((items,), value).double(), weights, corrected=False)
+    assert made.remainder.mean().item() == pytest.approx(gap, rel=1e-6)
+    return made
 
 
 def test_watch_warns_at_steps_that_double_and_once_for_a_number_of_draws():
