@@ -28,18 +28,18 @@ _FIXED: dict[str, Any] = {"family": "weibull", "width": "fixed", "spread": WEIBU
 
 def _ignorance_summary(finished: Finished) -> str:
     """Say in three sentences whose intervals hold; nothing where ScorePosterior is not among the rows."""
-    coverage, levels, rows = COLUMNS[1], list(finished.study.levels), finished.rows
+    rows, levels = dict.fromkeys(finished.rows), list(finished.study.levels)
     if "soft, ScorePosterior" not in rows:
         return ""
-    held = {row: [fmean(finished.values(row, coverage, level)) for level in levels] for row in rows}
-    laplace = ", ".join(
-        f"{value:.0%} from {level} items" for level, value in zip(levels, held["soft, ScorePosterior"], strict=True)
-    )
-    others = ", ".join(f"{row} {min(held[row]):.0%} to {max(held[row]):.0%}" for row in rows if "Score" not in row)
+    held = {row: [fmean(finished.values(row, COLUMNS[1], level)) for level in levels] for row in rows}
+    laplace = held.pop("soft, ScorePosterior")
+    held.pop("soft, temperature", None)  # as soft
+    shares = ", ".join(f"{share:.0%} from {level} items" for level, share in zip(levels, laplace, strict=True))
+    others = "; ".join(f"{row}: {min(shares):.0%} to {max(shares):.0%}" for row, shares in held.items())
     return (
-        f"Of the 90 % intervals of ScorePosterior, these shares hold the true weight: {laplace}. Other intervals hold "
-        f"it in shares that have nothing to do with 90 %: {others}. Only the scores are unknown here, and only "
-        f"ScorePosterior draws them: an interval holds what it says where all that is unknown was drawn."
+        f"Of the 90 % intervals of ScorePosterior these hold the true weight: {shares}. Other intervals do not hold "
+        f"what they say ({others}). Only the scores are unknown here, and only ScorePosterior draws them: believe an "
+        f"interval where all that is unknown was drawn."
     )
 
 
@@ -151,7 +151,6 @@ MODELS = Study(
     rows={
         "16, corrected": {"check": True},
         "8, not corrected": {"draws": 8, "correction": "none", "check": True},
-        "16, not corrected": {"correction": "none"},
     },
     levels={name: {"toy": name} for name in ("multinomial", "poisson", "correlated")},
     axis="model",

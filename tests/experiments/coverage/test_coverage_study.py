@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from experiments.coverage.problems import PROBLEMS
 from experiments.coverage.train import CoverageTask, build, draws, generate, scores, true_draws
 from experiments.harness.folder import open_run
 from experiments.run import run
+from pyro_attention import EvidenceELBO
 from tests.experiments.test_declarations import glossary
 
 TINY = {"items": 200, "max_epochs": 1, "num_samples": 200, "draws": 4, "progress": False}
@@ -59,6 +61,29 @@ def test_a_training_has_intervals_and_is_read_again(options, kind, tmp_path):
     assert metrics[f"{kind}_width"] > 0
     assert [name for name in metrics if not any(re.fullmatch(pattern, name) for pattern in glossary())] == []
     assert run(CoverageTask(), CoverageConfig(out=tmp_path, resume=True, **TINY, **options)) == pytest.approx(metrics)
+
+
+README = Path(__file__).parents[3] / "README.md"
+
+
+def test_the_readme_trains_with_the_settings_of_the_study():
+    """So its sentence on intervals is about the code beside it."""
+    defaults, elbo = CoverageConfig(), EvidenceELBO()
+    assert (defaults.draws, defaults.correction) == (elbo.num_particles, elbo.correction)
+    assert "loss = EvidenceELBO()(guide.model, guide)" in README.read_text()
+    assert "noise = ScorePrior(LogNormal(scale=WidthNetwork(" in README.read_text()
+    assert (defaults.objective, defaults.family, defaults.width) == ("evidence", "lognormal", "network")
+    assert f"lr={defaults.learning_rate}" in README.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("toy", ["noise", "poisson"])
+def test_intervals_of_the_readme_hold_in_every_third(toy, tmp_path):
+    """One seed of the study; a third differs between seeds by .02."""
+    options = {"num_samples": 400, "check": True, "progress": False}
+    metrics = run(CoverageTask(), CoverageConfig(toy=toy, seed=1, out=tmp_path, **options))
+    assert all(0.85 < metrics[f"mean_coverage_{third}"] < 0.95 for third in ("low", "middle", "high"))
+    assert metrics["gap_warned"] == 0
 
 
 def test_members_of_an_ensemble_know_other_items(tmp_path):
