@@ -107,7 +107,7 @@ class SchemeOptions(PosteriorOptions, KLScheduleOptions):
         objective: elbo, or evidence: the log evidence by several draws, where the weights are drawn from a prior around
             the scores, whose width the data can tell; it has no KL and no other prior. Refused where the words lie
             in a plate of their own, as in headlines and pretraining.
-        draws: Draws of the evidence for each training step.
+        draws: Draws of the evidence for each training step; four or more are corrected by the jackknife.
         learned_width: Let the concentration or scale of the evidence be a network of the keys, which starts at that
             number.
 
@@ -121,7 +121,7 @@ class SchemeOptions(PosteriorOptions, KLScheduleOptions):
     prior_scale: PositiveFloat = 1.0
     learnable: bool = False
     objective: ObjectiveName = "elbo"
-    draws: PositiveInt = 8
+    draws: PositiveInt = 16
     learned_width: bool = False
 
     def build_scheme(self, **changes: Any) -> "Scheme":

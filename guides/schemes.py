@@ -58,6 +58,7 @@ from pyro_attention import (
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
 from pyro_attention.families.sparse import SparseCategorical
 from pyro_attention.normalizers import NORMALIZERS, Normalizer
+from pyro_attention.objectives.correction import correction_of
 
 __all__ = ["Scheme", "build_normalizer", "build_scheme"]
 
@@ -103,7 +104,7 @@ def build_scheme(
     prior_scale: float = 1.0,
     learnable: bool = False,
     objective: ObjectiveName = "elbo",
-    draws: int = 8,
+    draws: int = 16,
     learned_width: bool = False,
     temperature: float = 0.5,
     particles: int = 5,
@@ -147,7 +148,9 @@ def build_scheme(
             width = WidthNetwork(key_dim, heads, of="keys", initial=number, minimum=number / 100)
             return ScorePrior(family(width) if learned_width else family(number, learnable=learnable))
 
-        return Scheme(around_scores, FromPrior(), EvidenceELBO(draws, max_plate_nesting=plates))
+        return Scheme(
+            around_scores, FromPrior(), EvidenceELBO(draws, correction=correction_of(draws), max_plate_nesting=plates)
+        )
     kind, _, printed = prior.partition("_")
     as_printed = {"as_printed": True} if printed else {}
     if printed and name == "gaussian":

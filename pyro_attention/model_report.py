@@ -26,6 +26,8 @@ from pyro_attention.learned_widths import WidthWarning, collapsing_widths
 from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.evidence import EvidenceELBO, log_likelihood_at_mean
+from pyro_attention.objectives.gap import gap_problem
 from pyro_attention.reached_parameters import frozen_parameters, thawed_parameters, unreached_parameters
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
@@ -141,6 +143,8 @@ def check_model(
         problems += filter(None, [_untrained_parameters(loss, model, guide, trace=tracer.trace)])
         if isinstance(elbo, AttentionELBO) and recorder.observed:
             problems += filter(None, [_heavy_kl(elbo, loss.item())])
+        if isinstance(elbo, EvidenceELBO) and loss.isfinite():
+            problems += filter(None, [_wide_gap(elbo, model, args, kwargs)])
         problems += filter(None, [_sites_at_prior(guide, recorder.latent.values())])
         problems += filter(None, [collapsing_widths(elbo, recorder.latent.values())])
         problems += filter(None, [thawed_parameters(frozen)])
@@ -149,6 +153,13 @@ def check_model(
         weight.requires_grad_(False)
     sites = _site_reports(recorder, getattr(elbo, "kl_record", {}))
     return ModelReport(sites, None if loss is None else loss.item(), tuple(problems), tuple(broadcast_notes(guide)))
+
+
+def _wide_gap(elbo: EvidenceELBO, model: Any, args: Any, kwargs: Any) -> str | None:
+    """Describe a gap of the last evaluation that says that its draws are too few to learn a width; None without one."""
+    assert elbo.bounds is not None
+    signal = elbo.bounds.value.mean() - log_likelihood_at_mean(model, args, kwargs).mean()
+    return gap_problem(elbo.bounds.remainder.mean().item(), signal.item(), elbo.num_particles)
 
 
 def _site_reports(recorder: _Recorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:

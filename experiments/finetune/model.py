@@ -29,6 +29,7 @@ from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
 from pyro_attention.integrations.huggingface.pretrained import load_checked
+from pyro_attention.objectives.correction import correction_of
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
 from pyro_attention.posterior.passes import Noise
 from pyro_attention.schedules import rising
@@ -121,7 +122,7 @@ class CopiesEvidence(EvidenceELBO):
     """
 
     def __init__(self, draws: int, layers: Sequence[nn.Module]) -> None:
-        super().__init__(draws, max_plate_nesting=1)
+        super().__init__(draws, correction=correction_of(draws), max_plate_nesting=1)
         self.size = 0  # of the batch, while there are copies
         for layer in layers:
             changed = self._copy if layer is layers[-1] else self._first

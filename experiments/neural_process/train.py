@@ -35,6 +35,7 @@ from pyro_attention import (
     predict,
 )
 from pyro_attention.families.base import Family, Prior
+from pyro_attention.objectives.correction import correction_of
 
 CONTEXTS, TARGETS = 60, 20  # points of a function, the contexts at most
 NOISE = 0.05  # standard deviation of an observation
@@ -104,7 +105,11 @@ def scheme(config: NeuralProcessConfig) -> tuple[Prior, Family, AttentionELBO]:
         return FixedGammaPrior(), Soft(), AttentionELBO(max_plate_nesting=1)
     if config.objective == "evidence":
         width = WidthNetwork(WIDTH // HEADS, HEADS, hidden_dim=16, minimum=1e-2)
-        return ScorePrior(LogNormal(width)), FromPrior(), EvidenceELBO(config.draws, max_plate_nesting=1)
+        return (
+            ScorePrior(LogNormal(width)),
+            FromPrior(),
+            EvidenceELBO(config.draws, correction=correction_of(config.draws), max_plate_nesting=1),
+        )
     elbo = AttentionELBO(kl_weight=config.annealed(config.kl_weight), max_plate_nesting=1)
     return ContextualGammaPrior(WIDTH // HEADS, HEADS), Weibull(config.concentration), elbo
 
