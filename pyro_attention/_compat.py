@@ -12,29 +12,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pyro.infer.trace_mean_field_elbo import _check_mean_field_requirement as check_mean_field_requirement
-from pyro.infer.traceenum_elbo import _compute_dice_elbo as compute_dice_elbo
+from pyro.infer import trace_mean_field_elbo, traceenum_elbo
 from pyro.poutine import runtime
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils import _pytree
 
 if TYPE_CHECKING:
     from pyro.poutine.messenger import Messenger
 
-__all__ = [
-    "DROPOUT",
-    "active_handlers",
-    "check_mean_field_requirement",
-    "compute_dice_elbo",
-    "in_functorch",
-    "is_in_backward_pass",
-    "is_mapped",
-    "ordinary_torch_function",
-    "standard_gamma",
-    "tree_leaves",
-    "validates_distributions",
-    "wrapper_tensor",
-]
+check_mean_field_requirement = trace_mean_field_elbo._check_mean_field_requirement
+"""Raises unless a guide samples its sites in the order of the model, as TraceMeanField_ELBO needs."""
+
+compute_dice_elbo = traceenum_elbo._compute_dice_elbo
+"""The ELBO of TraceEnum_ELBO from the traces of one particle."""
+
+tree_leaves = _pytree.tree_leaves
+"""The tensors and other leaves in nested lists, tuples and mappings."""
 
 DROPOUT = nn.modules.dropout._DropoutNd
 """The base of all dropout modules of torch, which has no public name."""
