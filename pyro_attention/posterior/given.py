@@ -19,7 +19,7 @@ from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
 from pyro_attention.posterior.passes import Noise, Pass, Run, depth, passes
 
-__all__ = ["UnreliableWeights", "WeightedPosterior", "weighted_posterior"]
+__all__ = ["UnreliableWeights", "WeightedPosterior", "draws_given_observations", "weighted_posterior"]
 
 
 def weighted_posterior(
