@@ -330,7 +330,7 @@ def make_scheme_step(contestant: Any, sizes: Sizes) -> Step | None:
     if scheme.amortized:
         network = AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=sizes.width)
     masks = [torch.ones_like(words, dtype=torch.bool) for words in (source, target)]
-    loss = scheme.elbo(model, scheme.guide(model, network))
+    loss = scheme.objective()(model, scheme.guide(model, network))
     # without the backward pass, as in training
     mixed = torch.autocast(source.device.type, torch.bfloat16, enabled=sizes.precision == "bf16-mixed")
     return training_step(loss, source, masks[0], target, target, masks[1], loss=mixed(loss), learning_rate=0.0)

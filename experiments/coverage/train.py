@@ -24,7 +24,6 @@ from pyro_attention import (
     Dense,
     EvidenceELBO,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     FromPrior,
     LatentAttention,
     LogNormal,
@@ -37,6 +36,7 @@ from pyro_attention import (
 )
 from pyro_attention.analysis.inputs import equal_tailed
 from pyro_attention.families.base import Family, OneParameterFamily, Prior
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.guide import attention_weights
 from pyro_attention.posterior.predictive import seeded
 

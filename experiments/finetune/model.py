@@ -248,7 +248,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(length**2 for length in lengths)
         warmup, weight = round(config.kl_warmup * steps), config.kl_weight / weights  # of the attention of an example
         scheme = config.build_scheme(kl_weight=Linear(warmup, weight) if warmup else weight, plates=1)
-        guide, elbo, sites = cast(Any, no_guide), cast(Any, scheme.elbo), "*"
+        guide, elbo, sites = cast(Any, no_guide), cast(Any, scheme.objective()), "*"
         if config.guide != "soft" and config.objective == "evidence":
             layers = getattr(getattr(network.base_model, "encoder", None), "layer", None)
             if layers is None:

@@ -28,10 +28,12 @@ class Prior(nn.Module):
     Attributes:
         kind: The kind of its distributions, which a posterior family must share.
         normalizes: Scores may enter as log-softmax; False where their size means something.
+        reads_scores: Its distribution depends on the scores; without them it has no part for the queries.
     """
 
     kind: ClassVar[str] = LogWeights.kind
     normalizes: ClassVar[bool] = True
+    reads_scores: ClassVar[bool] = True
 
     def forward(self, call: AttentionCall) -> AttentionDistribution:
         """Return the prior over weights, or their logarithms, of the shape of ``call.scores``."""

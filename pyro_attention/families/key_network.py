@@ -78,7 +78,9 @@ class KeyNetwork(nn.Module):
 
 
 class ConstantPrior(Prior):
-    """A prior that keeps constants in buffers, so that they are in its state dict and go where it goes."""
+    """A prior of keys and constants alone: these are buffers, in its state dict, and go where it goes."""
+
+    reads_scores = False
 
     def add_positive(self, name: str, value: float, *, of: str = "") -> None:
         """Keep a positive constant in a buffer, as its logarithm; ValueError when it is not positive and finite."""

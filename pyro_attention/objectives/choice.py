@@ -7,22 +7,25 @@ from typing import Any
 from pyro_attention.families.alignment import Categorical
 from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.base import Family
+from pyro_attention.families.score_prior import FromPrior
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 
 __all__ = ["elbo_for"]
 
 
 def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | AlignmentELBO:
-    """The objective that goes with the families of a guide.
+    """Return the objective that goes with the families of a guide.
 
     ===================================== =========================
     a family                              objective
     ===================================== =========================
     that sums alignments out              :class:`AlignmentELBO`
     that draws keys                       :class:`ScoreFunctionELBO`
+    :class:`FromPrior`                    :class:`EvidenceELBO`, under which a width can be learned
     any other                             :class:`AttentionELBO`
     ===================================== =========================
 
@@ -31,12 +34,13 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
         options: Options of the objective, such as ``max_plate_nesting``.
 
     Raises:
-        ValueError: One family sums alignments out and another draws keys, which no objective does at a time.
+        ValueError: One family sums alignments out and another draws keys, or :class:`FromPrior` stands beside
+            alignments, which no objective does at a time.
 
     Example:
-        >>> from pyro_attention import Marginal, Weibull
-        >>> type(elbo_for(Weibull())).__name__, type(elbo_for(Marginal())).__name__
-        ('AttentionELBO', 'AlignmentELBO')
+        >>> from pyro_attention import FromPrior, Marginal, Weibull
+        >>> [type(elbo_for(family)).__name__ for family in (Weibull(), Marginal(), FromPrior())]
+        ['AttentionELBO', 'AlignmentELBO', 'EvidenceELBO']
     """
     families: list[Any] = [guide] if isinstance(guide, Family) else list(check_guide(guide).families)
     families = [family.family if isinstance(family, Amortized) else family for family in families]
@@ -47,6 +51,15 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
             f"the guide sums alignments out ({summed[0]}) and draws them ({drawn[0]}), expected one of both; sum all "
             f"out, or draw all by Categorical(enumerate=False)"
         )
+    from_prior = [family for family in families if isinstance(family, FromPrior)]
+    if from_prior and (summed or drawn):
+        raise ValueError(
+            f"the guide draws weights from their prior ({from_prior[0]}), whose width only EvidenceELBO learns, and has "
+            f"alignments ({(summed or drawn)[0]}), which it does not train; expected one of both: give the weights a "
+            f"family of their own, such as Weibull()"
+        )
     if summed:
         return AlignmentELBO(**options)
-    return ScoreFunctionELBO(**options) if drawn else AttentionELBO(**options)
+    if drawn:
+        return ScoreFunctionELBO(**options)
+    return EvidenceELBO(**options) if from_prior else AttentionELBO(**options)

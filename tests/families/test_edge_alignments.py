@@ -16,7 +16,6 @@ from pyro_attention import (
     AttentionCall,
     AttentionGuide,
     Categorical,
-    DirichletPrior,
     EdgeList,
     GraphAttention,
     LatentAttention,
@@ -29,6 +28,7 @@ from pyro_attention import (
     exact_alignments,
     sample_posterior,
 )
+from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.families.edge_alignment import EdgeAlignment
 from pyro_attention.families.sparse import SparseAlignmentPrior
 from tests.families.test_contract import KindContract, Model, Queries, SameScores, build, evaluate
