@@ -197,7 +197,8 @@ class ObservedNetwork(nn.Module):
         if y.shape != expected:
             raise ValueError(
                 f"y has shape {tuple(y.shape)}, expected {tuple(expected)} as its distribution {distribution}; reshape "
-                f"y or the output of the network"
+                f"y or the output of the network, whose dimensions count from the right (x[..., 0, :]) where several "
+                f"draws are made in one pass"
             )
         items = y.dim() - len(distribution.event_shape)
         if observed is not None:

@@ -28,7 +28,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -36,7 +36,7 @@ from torch import nn
 from pyro_attention._checks import check_kind
 from pyro_attention.families.alignment import AlignmentPrior, Categorical, GumbelSoftmax, Marginal
 from pyro_attention.families.amortized import Amortized
-from pyro_attention.families.base import Family, OneParameterFamily, Prior
+from pyro_attention.families.base import Family, Prior
 from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma
 from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
@@ -152,7 +152,8 @@ def scheme(name: SchemeName, **options: Any) -> Scheme:
     soft                         none
     weibull, gamma               ``concentration=10.0``, ``prior="contextual"`` or ``"fixed"``, ``prior_rate=1.0``,
                                  ``learnable=False``, ``kl_weight=1.0``, ``kl_mean=False``
-    lognormal, gaussian          ``scale=0.1``, ``prior``, ``prior_scale=1.0``, ``learnable``, ``kl_weight``, ``kl_mean``
+    lognormal, gaussian          ``scale=0.1``, ``prior_scale=1.0``; ``prior``, ``learnable``, ``kl_weight`` and
+                                 ``kl_mean`` as above
     evidence                     ``family="lognormal"`` (or ``"weibull"``, ``"gamma"``), ``width="network"`` (or
                                  ``"number"``, ``"fixed"``), ``initial`` (its scale, 0.5, or concentration, 10),
                                  ``draws=8``
@@ -201,7 +202,7 @@ def scheme(name: SchemeName, **options: Any) -> Scheme:
 
 
 def _soft(name: str) -> Scheme:
-    return Scheme(name=name, prior=lambda key_dim, heads: FixedGammaPrior(), family=Soft(), objective=AttentionELBO)
+    return Scheme(name=name, prior=lambda *_: FixedGammaPrior(), family=Soft(), objective=AttentionELBO)
 
 
 def _with_concentration(
@@ -237,7 +238,7 @@ def _choose_prior(
 ) -> PriorFactory:
     if prior not in ("contextual", "fixed"):
         raise ValueError(f"scheme '{name}': prior is {prior!r}, expected 'contextual' or 'fixed'")
-    return contextual if prior == "contextual" else lambda key_dim, heads: fixed()
+    return contextual if prior == "contextual" else lambda *_: fixed()
 
 
 def _evidence(
@@ -300,7 +301,7 @@ def _alignment_scheme(
     prior: Callable[[], Prior] = AlignmentPrior,
 ) -> Scheme:
     return Scheme(
-        name=name, prior=lambda key_dim, heads: prior(), family=family, objective=objective,
+        name=name, prior=lambda *_: prior(), family=family, objective=objective,
         amortized=name not in ("marginal", "sparse_marginal", "hard", "hard_sample"),
     )  # fmt: skip
 

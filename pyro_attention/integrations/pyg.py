@@ -26,11 +26,11 @@ def bayesian(
 ) -> nn.Module:
     """Put :class:`GraphAttention` in the place of every ``GATConv`` and ``GATv2Conv`` of a module, with its weights.
 
-    It changes the module in place, such as a ``torch_geometric.nn.GAT``, a ``Sequential``, a ``HeteroConv``, or anything
-    that holds such layers. Under the guide ``Soft()``, and where Pyro does not run the model, the numbers stay what they
-    were. Convert before making the optimiser: the parameters are new tensors, and each layer has those of its prior
-    besides. A site is called after the path of its layer; a layer that runs more than once in a pass has one site a
-    call: ``path``, ``path.1`` and so on.
+    It changes the module in place, such as a ``torch_geometric.nn.GAT``, a ``Sequential``, a ``HeteroConv``, or
+    anything that holds such layers. Under the guide ``Soft()``, and where Pyro does not run the model, the numbers stay
+    what they were. Convert before making the optimiser: the parameters are new tensors, and each layer has those of its
+    prior besides. A site is called after the path of its layer; a layer that runs more than once in a pass has one site
+    a call: ``path``, ``path.1`` and so on.
 
     Args:
         module: A module that holds such layers, or a layer.

@@ -54,9 +54,9 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
     from_prior = [family for family in families if isinstance(family, FromPrior)]
     if from_prior and (summed or drawn):
         raise ValueError(
-            f"the guide draws weights from their prior ({from_prior[0]}), whose width only EvidenceELBO learns, and has "
-            f"alignments ({(summed or drawn)[0]}), which it does not train; expected one of both: give the weights a "
-            f"family of their own, such as Weibull()"
+            f"the guide draws weights from their prior ({from_prior[0]}), whose width only EvidenceELBO learns, and "
+            f"has alignments ({(summed or drawn)[0]}), which it does not train; expected one of both: give the weights "
+            f"a family of their own, such as Weibull()"
         )
     if summed:
         return AlignmentELBO(**options)
