@@ -44,7 +44,7 @@ def weibull(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y: 
 
 
 def lognormal(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y: Tensor | None = None) -> None:
-    r"""Draw positive weights, :math:`S \sim \mathrm{LogNormal}(\Phi - s^2/2, s)`, so :math:`\mathrm{E}[S] = \exp(\Phi)`.
+    r"""Draw positive weights, :math:`S \sim \mathrm{LogNormal}(\Phi - s^2/2, s)`, whose mean is exp(score).
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
