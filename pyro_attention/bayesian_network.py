@@ -238,7 +238,7 @@ def _prior_of_width(scheme: Scheme) -> Callable[[int], Any]:
 
 def _is_of_transformers(network: nn.Module) -> bool:
     transformers = sys.modules.get("transformers")
-    return transformers is not None and isinstance(network, transformers.PreTrainedModel)
+    return transformers is not None and bool(isinstance(network, transformers.PreTrainedModel))
 
 
 def _of_transformers(

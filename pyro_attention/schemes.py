@@ -337,12 +337,12 @@ def _check_parts(name: str, prior: Prior, family: Family, objective: Differentia
     bare = family.family if isinstance(family, Amortized) else family
     if isinstance(bare, FromPrior):
         _check_prior_draws(name, prior, objective)
-    wanted = _objectives_of(bare)
-    weighs_alignments = isinstance(objective, ImportanceELBO) and ImportanceELBO not in wanted
-    if weighs_alignments or not isinstance(objective, wanted):
+    expected = _objectives_of(bare)
+    weighs_alignments = isinstance(objective, ImportanceELBO) and ImportanceELBO not in expected
+    if weighs_alignments or not isinstance(objective, expected):
         raise ValueError(
             f"scheme '{name}': {type(objective).__name__} does not train {bare}; expected "
-            f"{' or '.join(kind.__name__ for kind in wanted)}"
+            f"{' or '.join(kind.__name__ for kind in expected)}"
         )
 
 
