@@ -28,11 +28,11 @@ CREATE_VENV = $(PYTHON) -m venv $(VENV)
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_ARGS)
 endif
 
-.PHONY: help install demo test test-all lint docs figures bench constraints clean
+.PHONY: help install demo test test-all test-lowest tested-lowest lint docs figures bench constraints clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(DEV_STAMP) ## only install, into .venv
 
@@ -48,6 +48,15 @@ test: $(DEV_STAMP) ## run the tests, without the slow ones
 
 test-all: $(DEV_STAMP) ## run all tests
 	$(BIN)/python -m pytest -n auto
+
+test-lowest: ## run the tests of the library with the lower bounds of all packages, in .venv-lowest
+	$(MAKE) VENV=.venv-lowest CONSTRAINTS=constraints-lowest.txt TORCH_SPEC= tested-lowest
+
+# Old packages warn of new ones, which is no matter of ours.
+tested-lowest: $(DEV_STAMP)
+	$(BIN)/python -m compileall -q $(VENV)/lib > /dev/null || true
+	$(BIN)/python -m pytest -n auto -m "not slow" -W default \
+		--ignore tests/experiments --ignore tests/pages --ignore tests/test_commands_of_pages.py tests pyro_attention
 
 lint: $(DEV_STAMP) ## check style, format and types
 	$(BIN)/ruff check
@@ -78,7 +87,7 @@ $(VENV)/.frozen: $(DOCS_STAMP)
 
 clean: ## remove caches and build products; .venv stays
 	rm -rf build dist docs/api docs/gallery docs/sg_execution_times.rst .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path './$(VENV)*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torchvision pins one release of torch, so pip is told which torch is here already: it then chooses
 # the torchvision that goes with it, instead of replacing that torch. A CUDA build of torchvision

@@ -87,7 +87,19 @@ TOPICS = {
     "posterior": Topic(
         "Posterior samples and predictions",
         "What one does with a trained guide.",
-        ("posterior.sampling", "posterior.predictive", "posterior.given", "posterior.exact", "check", "posterior"),
+        (
+            "posterior.sampling",
+            "posterior.sites",
+            "posterior.predictive",
+            "posterior.given",
+            "posterior.exact",
+            "model_report",
+            "check",
+            "draws",
+            "learned_widths",
+            "reached_parameters",
+            "posterior",
+        ),
     ),
     "analysis": Topic(
         "Analysis of uncertainty",
@@ -106,6 +118,11 @@ TOPICS = {
     ),
     "integrations": Topic(
         "Integrations", "Models of other libraries made Bayesian, and results for ArviZ.", ("integrations",)
+    ),
+    "files": Topic(
+        "Files",
+        "Lines of text files, and files that are written whole or not at all, as the commands of this library do it.",
+        ("text_lines", "atomic_write"),
     ),
     "building_blocks": Topic(
         "Building blocks",

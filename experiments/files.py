@@ -6,14 +6,16 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from secrets import token_hex
 from typing import IO, Any
 
 import yaml
 from filelock import FileLock
+
+from pyro_attention import atomic_write
+from pyro_attention.text_lines import split_lines
 
 _CITED = 300  # letters of the error of a library, some of which give a page of advice
 
@@ -55,26 +57,30 @@ def expected_one_of(words: Iterable[str], given: str) -> str:
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file through a temporary one beside it: whenever the process dies, the old or the new file is whole.
+    """Write a file whole or not at all, as :func:`pyro_attention.atomic_write.write_atomic` does.
 
     Folders on the way are made.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: The file cannot be written; the old one is as it was.
     """
-    # a name of its own in each call, so that two processes never write into the same file
-    partial = path.with_name(f".{path.name}.{token_hex(8)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("xb") as file:
-            write(file)
-        partial.replace(path)
     except OSError as error:
-        why = error.strerror or error
-        raise UserError(f"{path} cannot be written: {why}; make room for it, or choose another place") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+        raise UserError(f"{path} cannot be written: {error.strerror or error}; choose another place") from error
+    with user_errors(OSError):
+        atomic_write.write_atomic(path, write)
+
+
+def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path], *, overwrite: bool) -> None:
+    """Raise UserError unless files can be written without the loss of one that is read or is there already."""
+    with user_errors(OSError, ValueError):
+        for path in outputs:
+            for file in inputs:
+                if atomic_write.same_file(path, file):
+                    raise UserError(f"the result would replace {file}; name another file by --out")
+            if path.is_file() and not overwrite:
+                raise UserError(f"{path} is there already and would be lost; choose another --out, or pass --overwrite")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -112,6 +118,14 @@ def read_packed(path: Path) -> bytes:
     """The bytes of a file, unpacked where its name ends with .gz; for use inside of :func:`reading`."""
     content = path.read_bytes()
     return gzip.decompress(content) if path.suffix == ".gz" else content
+
+
+def text_lines(path: Path, remedy: str, *, expected: str = "text in UTF-8") -> list[str]:
+    r"""Read the lines of a text file, which only ``\n`` and ``\r\n`` end; see :func:`read_text`.
+
+    A byte order mark is no part of the first line.
+    """
+    return split_lines(read_text(path, remedy, expected=expected).removeprefix("\ufeff"))
 
 
 def read_text(path: Path, remedy: str, *, expected: str = "text in UTF-8") -> str:

@@ -71,6 +71,7 @@ class Study:
     seeded: Sequence[str] = ()  # further options that are the seed, such as the number of a fixed split
     named: Sequence[str] = ()  # options, such as a pretrained model, that the file is named after
     picture: Literal["", "curves"] = ""  # whether curves over the levels are drawn
+    aims: Mapping[str, float] = field(default_factory=dict)  # of columns, drawn as lines into their curves
     parts: Callable[[Finished], Sequence[Part]] = lambda _: ()  # what else is reported
     summary: Callable[[Finished], str] = lambda _: ""  # what was found, in one or two sentences
     grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)  # settings of a row that a search tries
@@ -394,7 +395,7 @@ def _pictures(finished: Finished) -> Iterator[Part]:
             one.name: {row: [values(row, one, level) for level in study.levels] for row in finished.rows}
             for one in finished.present([*study.columns, *study.more], *study.levels)
         }
-        figure = level_curves(shown, list(study.levels), axis=study.axis)
+        figure = level_curves(shown, list(study.levels), axis=study.axis, aims=study.aims)
         picture = save(figure, finished.pictures / f"{finished.name}.png")
         yield Part(picture=picture, caption=finished.fill(study.title))
 

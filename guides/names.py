@@ -19,5 +19,5 @@ AlignmentSchemeName = Literal[
 SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
 AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
 ObjectiveName = Literal["elbo", "evidence"]
-PriorName = Literal["fixed", "contextual"]
+PriorName = Literal["fixed", "contextual", "contextual_as_printed"]
 NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]

@@ -29,7 +29,7 @@ def build_scheme(
     prior_scale: float = 1.0,
     learnable: bool = False,
     objective: ObjectiveName = "elbo",
-    draws: int = 8,
+    draws: int = 16,
     learned_width: bool = False,
     temperature: float = 0.5,
     particles: int = 5,

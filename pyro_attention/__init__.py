@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyro_attention.attention import LatentAttention
 from pyro_attention.attention_call import AttentionCall
-from pyro_attention.check import check_model
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import AlignmentPrior, Categorical, Marginal
 from pyro_attention.families.amortized import Amortized
@@ -25,6 +24,7 @@ from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
 from pyro_attention.layout import Dense
 from pyro_attention.likelihoods import TokenLikelihood
+from pyro_attention.model_report import check_model
 from pyro_attention.node_likelihood import NodeLikelihood
 from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import AttentionELBO
@@ -37,6 +37,7 @@ from pyro_attention.posterior.given import weighted_posterior
 from pyro_attention.posterior.predictive import predict
 from pyro_attention.posterior.sampling import sample_posterior
 from pyro_attention.posterior.score_posterior import ScorePosterior
+from pyro_attention.posterior.sites import sample_sites
 from pyro_attention.schemes import scheme
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ __all__ = [
     "exact_alignments",
     "predict",
     "sample_posterior",
+    "sample_sites",
     "scheme",
     "weighted_posterior",
 ]

@@ -6,8 +6,9 @@ from numbers import Real
 from typing import Any
 
 import torch
-from pyro.poutine import runtime
 from torch import Tensor
+
+from pyro_attention._compat import active_handlers, is_in_backward_pass, is_mapped, validates_distributions
 
 
 def as_float(value: Tensor | float) -> Tensor:
@@ -32,19 +33,30 @@ def check_positive(name: str, value: Tensor | float) -> None:
         raise ValueError(f"{name} has an entry {value[~good][0].item()}, expected positive finite numbers")
 
 
-def check_scores(scores: Tensor, *, site: str, name: str = "scores") -> None:
-    """Raise unless attention scores are finite numbers of a forward pass."""
+def check_scores(scores: Tensor, *, site: str, name: str = "scores", mask: Tensor | None = None) -> None:
+    """Raise unless attention scores are finite numbers of a forward pass; a mask says why some may not be."""
     # with a handler active, a whole run is repeated, as chunks of EvidenceELBO are
-    if not torch.compiler.is_exporting() and torch._C._current_graph_task_id() != -1 and not runtime._PYRO_STACK:
+    if not torch.compiler.is_exporting() and is_in_backward_pass() and not active_handlers():
         raise RuntimeError(
             f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
             f"parts around LatentAttention"
         )
-    if torch.distributions.Distribution._validate_args and not in_transform(scores) and not scores.isfinite().all():
-        raise ValueError(
-            f"site '{site}': {(~scores.isfinite()).sum().item()} of {scores.numel()} {name} are NaN or infinite; check "
-            f"the features and the learning rate, and forbid positions by a mask instead of -inf scores"
-        )
+    if validates_distributions() and not in_transform(scores) and not scores.isfinite().all():
+        bad = ~scores.isfinite()
+        if mask is not None and broadcasts_to(mask.shape, scores.shape) and not (bad & mask).any():
+            remedy = (
+                "all of them at masked positions, whose features are NaN or infinite, and zero times NaN is NaN in the "
+                "context; put numbers in their place ahead of the attention: x.masked_fill(padding[..., None], 0)"
+            )
+        elif mask is not None and broadcasts_to(mask.shape, scores.shape) and scores.isnan().any():
+            remedy = (
+                "a NaN in the features of one position reaches all of its scores, also where others mask it; put "
+                "numbers in the place of padding (x.masked_fill(padding[..., None], 0)), and check the features and "
+                "the learning rate"
+            )
+        else:
+            remedy = "check the features and the learning rate, and forbid positions by a mask instead of -inf scores"
+        raise ValueError(f"site '{site}': {bad.sum().item()} of {scores.numel()} {name} are NaN or infinite; {remedy}")
 
 
 def check_boolean_mask(mask: Tensor | None) -> None:
@@ -76,5 +88,5 @@ def in_transform(*tensors: Tensor) -> bool:
 
     These take no autograd function of the common kind, either.
     """
-    wrapped = (torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors)
+    wrapped = map(is_mapped, tensors)
     return torch.compiler.is_exporting() or any(wrapped)

@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.poutine import runtime
+from pyro.poutine.condition_messenger import ConditionMessenger
+from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
+from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.scale_messenger import ScaleMessenger
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float, check_kind, check_scores
+from pyro_attention._checks import as_float, check_kind, check_scores, in_transform
+from pyro_attention._compat import active_handlers, validates_distributions
 from pyro_attention.attention_call import AttentionCall, enter
 from pyro_attention.families.base import Prior
 from pyro_attention.families.distribution import AttentionDistribution
@@ -33,10 +37,13 @@ __all__ = ["AttentionOutput", "LatentAttention", "name_sites", "pyro_runs_the_mo
 # A model enters these by itself, also where somebody calls it like any other module.
 _ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
 
+# These give sites values that come from outside, Predictive among them.
+_VALUE_GIVERS = (ConditionMessenger, DoMessenger, ReplayMessenger)
+
 
 def pyro_runs_the_model() -> bool:
     """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
-    return not all(isinstance(handler, _ANNOTATIONS) for handler in runtime._PYRO_STACK)
+    return not all(isinstance(handler, _ANNOTATIONS) for handler in active_handlers())
 
 
 class LatentAttention(nn.Module):
@@ -120,15 +127,18 @@ class LatentAttention(nn.Module):
             lie in plates, ``[..., N, H, D]`` on a graph.
 
         Raises:
-            ValueError: Shapes do not fit, scores are not finite, or keys are missing.
+            ValueError: Shapes do not fit, scores are not finite, keys are missing, or normalized weights are given as
+                the value of a site that holds their logarithms (``poutine.condition``, ``do``, ``replay``,
+                ``Predictive``).
             TypeError: Values are no floating-point numbers.
             RuntimeError: Called from inside a backward pass (gradient checkpointing).
         """
         layout = Dense() if layout is None else layout
         if not values.is_floating_point():
             raise TypeError(f"site '{self.name}': values are of type {values.dtype}, expected floating-point numbers")
-        check_scores(scores, site=self.name)
+        check_scores(scores, site=self.name, mask=layout.mask)
         layout.check(scores, site=self.name)
+        layout.check_values(values, scores, site=self.name)
         self.normalizer.check(layout, site=self.name)
         device = scores.device.type  # where autocast would redo the softmax inputs in half precision
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
@@ -147,16 +157,47 @@ class LatentAttention(nn.Module):
         return AttentionCall(
             scores=enter(scores, layout, self.normalizer if normalizes else None), layout=layout,
             normalizer=self.normalizer, normalizes=normalizes, queries=queries, keys=keys, site=self.name,
+            reads_scores=self.prior.reads_scores,
         )  # fmt: skip
 
     def sample(self, call: AttentionCall, prior: AttentionDistribution) -> Tensor:
         """Draw the value of the site; where Pyro does not run the model, return that of ordinary attention."""
         if not pyro_runs_the_model():
             return prior.soft_value(call)
-        return torch.as_tensor(pyro.sample(self.name, prior, infer={"call": call}))  # type: ignore[arg-type]
+        _check_plates_fit(self.name, prior)
+        _check_replayed(self.name, prior)
+        value = torch.as_tensor(pyro.sample(self.name, prior, infer={"call": call}))  # type: ignore[arg-type]
+        if validates_distributions():
+            for handler in active_handlers():
+                if isinstance(handler, _VALUE_GIVERS) and _gives(handler, value):
+                    _check_not_weights(value, call, prior)
+        return value
 
     def extra_repr(self) -> str:
         return f"'{self.name}', normalize_scores={self.normalize_scores}"
+
+
+def _check_plates_fit(name: str, prior: AttentionDistribution) -> None:
+    """Raise ValueError where the scores have another number of items than a plate around them."""
+    for handler in active_handlers():
+        if isinstance(handler, IndepMessenger) and handler.dim is not None and -handler.dim <= len(prior.batch_shape):
+            size = getattr(handler, "subsample_size", handler.size)
+            seen = prior.batch_shape[handler.dim]
+            if seen not in (1, size) and size != -1:
+                raise ValueError(
+                    f"site '{name}': its scores have {seen} items at dimension {handler.dim} of the batch "
+                    f"{tuple(prior.batch_shape)}, expected {size}, as plate '{handler.name}' around it has; items come "
+                    f"first, so sequences that come first need x.transpose(0, 1), as for batch_first=True"
+                )
+
+
+def _check_replayed(name: str, prior: AttentionDistribution) -> None:
+    """Raise TypeError where the model is replayed with values that a guide has drawn of something else."""
+    for handler in active_handlers():
+        if isinstance(handler, ReplayMessenger) and handler.trace is not None and name in handler.trace:
+            site = handler.trace.nodes[name]
+            if site["type"] == "sample" and site["value"] is not None:
+                prior.check_posterior(site["fn"], site["value"], site=name)
 
 
 @dataclass(frozen=True)
@@ -200,3 +241,33 @@ def name_sites(model: Callable[..., Any]) -> list[str]:
         if layer.default_name is not None:
             layer.name = path.rpartition(".")[0] or layer.default_name
     return [layer.name for _, layer in layers]
+
+
+def _gives(handler: ConditionMessenger | DoMessenger | ReplayMessenger, value: Tensor) -> bool:
+    """Whether a handler has given a site this value: by identity, as handlers between them may rename sites."""
+    data: Any = handler.trace if isinstance(handler, ReplayMessenger) else handler.data
+    if isinstance(data, Trace):
+        data = {name: site.get("value") for name, site in data.nodes.items()}
+    return data is not None and any(given is value for given in data.values())
+
+
+def _check_not_weights(value: Tensor, call: AttentionCall, prior: AttentionDistribution) -> None:
+    r"""Raise ValueError where a value that stands for log weights is normalized weights.
+
+    These are at least 0 and sum to one over the keys of every query. Log weights of a continuous distribution do so,
+    up to rounding, with a probability of zero. Where weights are the value itself (alignments, Gaussian weights), and
+    where every query has one key, nothing can be misread.
+    """
+    if not value.is_floating_point() or in_transform(value) or not (value >= 0).all():
+        return
+    exact = as_float(value)
+    tiny = torch.finfo(exact.dtype).tiny
+    rounding = max(1e-5, 4 * torch.finfo(value.dtype).eps)
+    is_normalized = ((prior.layout.softmax(exact.clamp_min(tiny).log()) - exact).abs() <= rounding).all()
+    if is_normalized and ((prior.weights(exact, call.normalizer) - exact).abs() > rounding).any():
+        raise ValueError(
+            f"site '{call.site}': the value that was given is normalized weights (>= 0, with a sum of one over the "
+            f"keys of every query), expected their logarithms, log S, as of sample_sites or sample_posterior(..., "
+            f"log_weights=True); take weights.clamp_min(1e-30).log() for weights of your own, or, where these numbers "
+            f"are log weights indeed, run it under pyro.validation_enabled(False)"
+        )

@@ -38,6 +38,7 @@ class AttentionCall:
         queries: Queries in the layout's own shape; None where the layer does not hand them on.
         keys: Keys, likewise.
         site: Name of the sample site.
+        reads_scores: Whether the layer's prior depends on the scores.
         args: Positional arguments of the model; a guide sets them, for inference networks.
         kwargs: Keyword arguments of the model, likewise.
 
@@ -56,6 +57,7 @@ class AttentionCall:
     queries: Tensor | None = None
     keys: Tensor | None = None
     site: str = ""
+    reads_scores: bool = True
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] | None = None
 

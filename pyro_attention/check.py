@@ -1,29 +1,29 @@
-"""What may be wrong with a model: check_model looks at it before training, and the objectives while they train."""
+"""What may be wrong with a model: check_model asks before training, and the objectives while they train."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import pyro
-import torch
 from pyro import poutine
-from pyro.infer.trace_mean_field_elbo import _check_mean_field_requirement
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
 from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor, nn
 
+from pyro_attention._compat import check_mean_field_requirement
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior, plates_of
-from pyro_attention.objectives.choice import elbo_for
-from pyro_attention.objectives.elbo import EVALUATIONS, RUN_CHECKS, STEP_CHECKS, AttentionELBO
-from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.learned_widths import WidthWarning, collapsing_widths
+from pyro_attention.reached_parameters import leaves_of
 
-__all__ = ["KLWarning", "ModelReport", "PriorWarning", "SiteReport", "check_model"]
+if TYPE_CHECKING:
+    from pyro_attention.objectives.elbo import AttentionELBO
+
+__all__ = ["KLWarning", "PriorWarning", "check_run", "check_step", "watch_evaluation"]
 
 
 class KLWarning(UserWarning):
@@ -32,128 +32,6 @@ class KLWarning(UserWarning):
 
 class PriorWarning(UserWarning):
     """A latent site is drawn from its prior, and nobody said that it should be."""
-
-
-@dataclass(frozen=True)
-class SiteReport:
-    """What was seen at one attention site.
-
-    Attributes:
-        name: Site name.
-        family: Name of the posterior distribution, such as WeibullWeights.
-        prior: Name of the prior distribution.
-        batch_shape: Plate dimensions.
-        event_shape: (heads, queries, keys) or (edges, heads).
-        masked: Fraction of masked entries.
-        kl: KL of the site in nats, None where the site has no prior term.
-    """
-
-    name: str
-    family: str
-    prior: str
-    batch_shape: tuple[int, ...]
-    event_shape: tuple[int, ...]
-    masked: float
-    kl: float | None
-
-
-@dataclass(frozen=True)
-class ModelReport:
-    """Result of :func:`check_model`; prints as a table.
-
-    Attributes:
-        sites: One report per attention site, in the order of the model.
-        loss: Negative ELBO in nats, None when it could not be computed.
-        problems: What is wrong, each with its remedy; empty when all is well.
-    """
-
-    sites: tuple[SiteReport, ...]
-    loss: float | None
-    problems: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether no problem was found."""
-        return not self.problems
-
-    def __str__(self) -> str:
-        rows = [("site", "family", "prior", "batch", "event", "masked", "KL")]
-        for site in self.sites:
-            kl = "-" if site.kl is None else f"{site.kl:.4g}"
-            shapes = str(site.batch_shape), str(site.event_shape)
-            rows.append((site.name, site.family, site.prior, *shapes, f"{site.masked:.1%}", kl))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        lines.append(f"loss {self.loss:.6g}" if self.loss is not None else "loss could not be computed")
-        lines += [f"problem: {problem}" for problem in self.problems] or ["no problems found"]
-        return "\n".join(line.rstrip() for line in lines)
-
-
-def check_model(
-    model: Callable[..., Any],
-    guide: AttentionGuide,
-    *args: Any,
-    elbo: AttentionELBO | AlignmentELBO | None = None,
-    **kwargs: Any,
-) -> ModelReport:
-    """Run one training step without updating parameters, and report every attention site and every problem found.
-
-    Among the problems are a KL that outweighs the data, with a weight that would not, a guide of another model, and
-    parameters that no optimiser would see.
-
-    Args:
-        model: The Pyro model.
-        guide: Its guide.
-        args: Arguments of a training step, observations included.
-        elbo: Objective; by default that of :func:`elbo_for`.
-        kwargs: Keyword arguments of a training step.
-
-    Returns:
-        The report; ``print(report)`` shows a table.
-
-    Example:
-        >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
-        >>> attention = LatentAttention("attention", FixedGammaPrior())
-        >>> def model(scores, values):
-        ...     return attention(scores, values).context
-        >>> scores = torch.zeros(1, 2, 3, requires_grad=True)
-        >>> report = check_model(model, AttentionGuide(model, Weibull()), scores, torch.ones(1, 3, 4))
-        >>> report.sites[0].event_shape, report.problems
-        ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
-    """
-    elbo = elbo_for(guide) if elbo is None else elbo
-    recorder = _Recorder()
-    problems = []
-    loss: Tensor | None = None
-    try:
-        with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
-            warnings.simplefilter("ignore", PriorWarning)  # it is among the problems
-            loss = torch.as_tensor(elbo.differentiable_loss(model, guide, *args, **kwargs))
-    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-        problems.append(f"{type(error).__name__}: {error}")
-    else:
-        problems += _problems(loss, recorder)
-        problems += filter(None, [_untrained_parameters(loss, model, guide, trace=tracer.trace)])
-        if isinstance(elbo, AttentionELBO) and recorder.observed:
-            problems += filter(None, [_heavy_kl(elbo, loss.item())])
-        problems += filter(None, [_sites_at_prior(guide, recorder.latent.values())])
-    sites = _site_reports(recorder, getattr(elbo, "kl_record", {}))
-    return ModelReport(sites, None if loss is None else loss.item(), tuple(problems))
-
-
-def _site_reports(recorder: _Recorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
-    return tuple(
-        SiteReport(
-            name=name,
-            family=type(posterior).__name__,
-            prior=type(prior).__name__,
-            batch_shape=tuple(prior.batch_shape),
-            event_shape=tuple(prior.event_shape),
-            masked=_masked_fraction(prior),
-            kl=kl[name].item() if name in kl else None,
-        )
-        for name, (prior, posterior) in recorder.sites.items()
-    )
 
 
 class _Recorder(poutine.messenger.Messenger):
@@ -233,21 +111,16 @@ def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str
     """
     known = [] if trace is None else [trace.nodes[name]["value"].unconstrained() for name in trace.param_nodes]
     known += [parameter for each in modules if isinstance(each, nn.Module) for parameter in each.parameters()]
-    ids, leaves, seen, stack = set(map(id, known)), [], set(), [loss.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            stack += [parent for parent, _ in node.next_functions]
-            leaves.append(getattr(node, "variable", None))
-    found = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
+    ids = set(map(id, known))
+    found = [leaf for leaf in leaves_of(loss) if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
     shapes = [str(tuple(parameter.shape)) for parameter in found if id(parameter) not in ids]
     if not shapes:
         return None
     seen_as = "belong to no module of the loss" if modules else "are no param sites, so SVI would not train them"
     return (
         f"{len(shapes)} of {len(found)} parameters (shapes {', '.join(shapes[:5])}) need gradients but {seen_as}; make "
-        f"the model a PyroModule that holds its layers, or call pyro.module('net', net) in it; call "
+        f"the model a PyroModule that holds its layers, as plain modules where some are frozen, or call "
+        f"pyro.module('net', net) in it; call "
         f"pyro.clear_param_store() first where another model was trained in this process (their names clash); or give "
         f"elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
     )
@@ -262,7 +135,7 @@ _WEIGHED: WeakSet[Any] = WeakSet()  # objectives whose KL was compared with the 
 _STEPS: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the step, and its training steps
 
 
-def _watch(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) -> Tensor:
+def watch_evaluation(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) -> Tensor:
     """Evaluate an objective; while Pyro validates, its value has to be finite.
 
     All other values, such as parameters and observations, are validated in the first evaluations and now and then, as
@@ -287,13 +160,15 @@ def _watch(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) ->
 
 
 def _check_model_of_guide(model: Any, guide: Any) -> None:
-    """Raise ValueError when a guide that is a handler stands over another model."""
+    """Raise when a guide that is a handler stands over another model, or where the model should be."""
+    if isinstance(poutine.unwrap(model), GuideMessenger):
+        raise TypeError("the guide is the first argument, expected the model: elbo(model, guide)")
     messenger: Any = poutine.unwrap(guide)
     if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
         raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
 
 
-def _check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
+def check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
     """Look at the sites of a run, where Pyro validates."""
     messenger: Any = poutine.unwrap(guide)
     if not is_validation_enabled():
@@ -306,9 +181,13 @@ def _check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> Non
         problem = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
         if problem is not None:
             warnings.warn(problem, PriorWarning, stacklevel=2)
-    if isinstance(elbo, AttentionELBO):
-        if elbo.kl == "closed_form" and not isinstance(messenger, GuideMessenger):
-            _check_mean_field_requirement(model_trace, guide_trace)
+        problem = collapsing_widths(elbo, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
+        if problem is not None:
+            warnings.warn(problem, WidthWarning, stacklevel=2)
+    kl = getattr(elbo, "kl", None)
+    if kl is not None:  # an AttentionELBO; Pyro looks at the sites of the others itself
+        if kl == "closed_form" and not isinstance(messenger, GuideMessenger):
+            check_mean_field_requirement(model_trace, guide_trace)
         check_model_guide_match(model_trace, guide_trace, elbo.max_plate_nesting)
         for name in model_trace.observation_nodes:
             check_site_shape(model_trace.nodes[name], elbo.max_plate_nesting)
@@ -331,13 +210,24 @@ def _check_plates(site: Any) -> None:
     plated.update(site["infer"].get("_dim_to_id", ()))
     shape = tuple(site["fn"].batch_shape)
     missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
+    prior = site["infer"]["prior"]
+    scores = site["infer"]["call"].shape
+    dims, head_dim = len(scores) - prior.layout.event_dim, prior.layout.head_dim
+    for dim in missing:
+        for name, frame in plates_of(site).items():
+            beside = scores[:dims][frame.dim] if -frame.dim <= dims else 1
+            if frame.size == shape[dim] and beside == 1:  # the items are there, at another dimension
+                raise ValueError(
+                    f"site '{site['name']}': the {frame.size} items of plate '{name}' at dimension {frame.dim} stand "
+                    f"at dimension {dim} of the batch {tuple(scores[:dims])}, so that every item would "
+                    f"meet every other; remove the dimension of size 1 from what the layer is given (.squeeze), or "
+                    f"open the plate with dim={dim}"
+                )
     if missing:
         raise ValueError(
             f"site '{site['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
             f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
         )
-    prior = site["infer"]["prior"]
-    dims, head_dim = len(site["infer"]["call"].shape) - prior.layout.event_dim, prior.layout.head_dim
     for name, frame in plates_of(site).items():
         if frame.size > 1 and -frame.dim > dims and name != "num_particles_vectorized":
             raise ValueError(
@@ -345,6 +235,19 @@ def _check_plates(site: Any) -> None:
                 f"that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate share "
                 f"their scores, one of size 1 at the left (.unsqueeze(0))"
             )
+
+
+def check_step(elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
+    """Look at a training step, before its backward pass.
+
+    Args:
+        elbo: The objective.
+        loss: The loss.
+        modules: Modules that an optimizer of the caller trains, or none.
+        trace: Param sites that SVI trains, or None.
+    """
+    _check_parameters(elbo, loss, modules, trace)
+    _watch_kl(elbo, loss)
 
 
 def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
@@ -372,8 +275,3 @@ def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
             problem = f"{seen}; set elbo.step in the training loop"
     if problem is not None:
         warnings.warn(problem, KLWarning, stacklevel=2)
-
-
-EVALUATIONS.append(_watch)
-RUN_CHECKS.append(_check_run)
-STEP_CHECKS.extend([_check_parameters, _watch_kl])

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pyro_attention._checks import check_boolean_mask, check_mask_fits, in_transform
+from pyro_attention._compat import validates_distributions
 from pyro_attention.layout import Layout
 from pyro_attention.ops.segment import Segments, segment_aggregate, segment_log_softmax, segment_softmax
 
@@ -121,6 +122,15 @@ class EdgeList(Layout):
             raise ValueError(f"site '{site}': {seen}; expected [..., edges, heads]")
         check_mask_fits(self.mask, scores, site=site)
 
+    def check_values(self, values: Tensor, scores: Tensor, *, site: str) -> None:
+        nodes, heads = self.sources.count, scores.size(-1)
+        if values.dim() < 3 or values.size(-3) != nodes or values.size(-2) not in (1, heads):
+            seen = f"values of shape {tuple(values.shape)} do not fit scores of shape {tuple(scores.shape)}"
+            raise ValueError(
+                f"site '{site}': {seen}; expected [..., nodes, heads, width] with nodes = {nodes} and heads = {heads} "
+                f"or 1; where that dimension is missing, values.unsqueeze(-2) adds it"
+            )
+
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys.transpose(-3, -2)
 
@@ -154,7 +164,7 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}, expected [2, edges]")
     if edge_index.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"edge_index has dtype {edge_index.dtype}, expected torch.int64; convert it with .long()")
-    validates = torch.distributions.Distribution._validate_args
+    validates = validates_distributions()
     if not validates or in_transform(edge_index) or edge_index.size(1) == 0:  # there are no numbers to look at
         return
     for row, (name, size) in enumerate((("source", num_sources), ("target", num_targets))):

@@ -8,15 +8,17 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pyro import poutine
-from pyro.distributions import TorchDistribution
+from pyro.distributions import Delta, TorchDistribution
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, PyroModuleList, pyro_method
 from pyro.poutine import runtime
+from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind
+from pyro_attention._observations import check_observation
 from pyro_attention.attention import name_sites
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import Family
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 DRAWS = "_samples"  # the plate of many draws in one pass, at the left of those of the model
+_PLATES_OF_DRAWS = {DRAWS, "num_particles_vectorized"}  # the second is Pyro's
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         *,
         keep_prior: Collection[str] = (),
     ) -> None:
+        _check_is_model(model)
         super().__init__(model)
         patterns = dict(families) if isinstance(families, Mapping) else {"*": families}
         others = {pattern: each for pattern, each in patterns.items() if isinstance(each, AutoMessenger)}
@@ -118,6 +122,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 self._output = self.model(*args, **kwargs)
         finally:
             del self.args_kwargs, self._outer_plates, self._chosen
+        self._check_has_attention()
         nodes = prune_subsample_sites(self.trace).nodes
         return {name: site["value"] for name, site in nodes.items() if site["type"] == "sample"}
 
@@ -133,6 +138,17 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             raise ValueError(f"attention site '{name}' matches none of the patterns {patterns}; add one")
         return (vars(self).get("_chosen") or self.families)[self.patterns.index(pattern)]  # type: ignore[return-value]
 
+    def _check_has_attention(self) -> None:
+        """Raise ValueError where a run of the model has reached no attention; handlers inside may have hidden it."""
+        is_bare = poutine.unwrap(self.model) is self.model
+        if self.patterns and is_bare and not any(map(is_attention_site, self.trace.nodes.values())):
+            name = getattr(self.model, "__name__", type(self.model).__name__)
+            raise ValueError(
+                f"the model {name} has no attention site, so a posterior family has nothing to draw (no site matches "
+                f"{', '.join(map(repr, self.patterns))}); route its attention through LatentAttention, or convert its "
+                f"layers first, by bayesian() of pyro_attention.integrations.torch_nn or .huggingface"
+            )
+
     def keeps_prior(self, name: str) -> bool:
         """Whether a latent site is meant to be drawn from its prior."""
         return first_match(name, self.keep_prior) is not None
@@ -142,7 +158,10 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         family = self.family(name)
         family.check_fits(prior, site=name)
         args, kwargs = self.args_kwargs
-        posterior = replace(call, site=name, args=args, kwargs=kwargs).posterior(family, prior)
+        call = replace(call, site=name, args=args, kwargs=kwargs)
+        posterior = call.posterior(family, prior)
+        if not isinstance(posterior, AttentionDistribution | Delta):
+            family.prior(prior).check_posterior(posterior, call.scores, site=name)
         # a plate around the guide (vectorised particles) gives the prior a larger batch than the call has
         return posterior if posterior.batch_shape == prior.batch_shape else posterior.expand(prior.batch_shape)
 
@@ -172,6 +191,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def _pyro_sample(self, msg: Any) -> None:
         msg["_infer"] = msg["infer"]  # poutine.replay around the guide puts that of another run in its place
+        if msg["is_observed"] and not set(self._outer_plates) - _PLATES_OF_DRAWS:
+            check_observation(msg)
         if msg["is_observed"] or site_is_subsample(msg):
             return
         if not isinstance(msg["fn"], AttentionDistribution):
@@ -213,6 +234,16 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         # PyroModule's own leaves out weak references; a trace, of a whole autograd graph, cannot be pickled either
         state: dict[str, Any] = PyroModule.__getstate__(self)
         return {name: value for name, value in state.items() if name not in ("trace", "_output")}
+
+
+def _check_is_model(model: Any) -> None:
+    """Raise TypeError unless a model is something to run."""
+    if isinstance(model, type):
+        raise TypeError(f"model is the class {model.__name__}, expected an instance, such as {model.__name__}(...)")
+    if isinstance(poutine.unwrap(model), GuideMessenger):
+        raise TypeError(f"model is a guide ({type(poutine.unwrap(model)).__name__}), expected its model, guide.model")
+    if not callable(model):
+        raise TypeError(f"model is a {type(model).__name__}, expected a Pyro model: a function or a module")
 
 
 def run_guide(guide: Any, *args: Any, **kwargs: Any) -> GuideRun:

@@ -42,6 +42,9 @@ class Layout(ABC):
     def check(self, scores: Tensor, *, site: str) -> None:
         """Raise ValueError, naming the site, when the scores do not fit the layout."""
 
+    def check_values(self, values: Tensor, scores: Tensor, *, site: str) -> None:  # noqa: B027
+        """Raise ValueError, naming the site, when the values do not fit the scores; by default nothing is checked."""
+
     @abstractmethod
     def heads_first(self, keys: Tensor) -> Tensor:
         """Keys of this layout as ``[..., H, N, D]``."""
@@ -116,6 +119,19 @@ class Dense(Layout):
             raise ValueError(f"site '{site}': scores have shape {tuple(scores.shape)}, expected {expected}")
         for mask in (self.mask, self.counted):
             check_mask_fits(mask, scores, site=site)
+
+    def check_values(self, values: Tensor, scores: Tensor, *, site: str) -> None:
+        expected = "[..., heads, keys, width]"
+        shapes = f"values of shape {tuple(values.shape)} do not fit scores of shape {tuple(scores.shape)}"
+        if values.dim() < 2 or values.size(-2) != scores.size(-1):
+            raise ValueError(f"site '{site}': {shapes}; expected {expected}, with {scores.size(-1)} keys")
+        full = scores.dim() - self.event_dim + 3  # dimensions of values that have all of the scores'
+        heads = scores.size(self.head_dim)
+        if 3 <= values.dim() < full and values.size(-3) not in (1, heads):
+            raise ValueError(
+                f"site '{site}': {shapes}; expected {expected} with heads = {heads} or 1: without that dimension all "
+                f"items would meet each other's values; add it (values.unsqueeze(-3))"
+            )
 
     def heads_first(self, keys: Tensor) -> Tensor:
         return keys

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["Linear", "Sigmoid"]
+__all__ = ["Linear", "Sigmoid", "rising"]
 
 
 class _Schedule:
@@ -50,3 +51,30 @@ class Sigmoid(_Schedule):
 
     def __call__(self, step: int) -> float:
         return self.weight * 0.5 * (1 + math.tanh(self.rate * (step - self.midpoint) / 2))
+
+
+def rising(shape: Literal["linear", "sigmoid"], steps: int, weight: float = 1.0) -> Linear | Sigmoid:
+    """Let the KL weight rise from a small value to ``weight`` in so many steps.
+
+    Args:
+        shape: linear starts at 0; sigmoid starts at .7 % of the weight, and is at 99.3 % of it after the steps.
+        steps: Number of training steps.
+        weight: The weight at the end.
+
+    Raises:
+        ValueError: Another shape, no steps, or a weight that is negative or not finite.
+
+    Example:
+        >>> [round(rising("sigmoid", 100)(step), 3) for step in (0, 50, 100)]
+        [0.007, 0.5, 0.993]
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, section 3.3: "we add a weight to the KL term and anneal it
+    from a small value to one".
+    """
+    if not 0 < steps < math.inf:
+        raise ValueError(f"steps is {steps}, expected a positive number of training steps, or a constant weight")
+    if shape == "linear":
+        return Linear(steps, weight)
+    if shape == "sigmoid":
+        return Sigmoid(10 / steps, steps / 2, weight)
+    raise ValueError(f"shape is {shape!r}, expected linear or sigmoid")

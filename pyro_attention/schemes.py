@@ -28,7 +28,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import nn
@@ -47,13 +47,14 @@ from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategoric
 from pyro_attention.families.weibull import Weibull
 from pyro_attention.families.width import WidthNetwork
 from pyro_attention.guide import AttentionGuide
+from pyro_attention.objectives.correction import correction_of
 from pyro_attention.objectives.elbo import AttentionELBO, DifferentiableELBO
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 
-__all__ = ["AlignmentSchemeName", "PriorFactory", "Scheme", "SchemeName", "WeightsSchemeName", "scheme"]
+__all__ = ["AlignmentSchemeName", "PriorFactory", "PriorName", "Scheme", "SchemeName", "WeightsSchemeName", "scheme"]
 
 WeightsSchemeName = Literal["soft", "weibull", "lognormal", "gamma", "gaussian", "evidence"]
 AlignmentSchemeName = Literal[
@@ -70,6 +71,7 @@ AlignmentSchemeName = Literal[
     "dirichlet",
 ]
 SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
+PriorName = Literal["fixed", "contextual", "contextual_as_printed"]
 
 PriorFactory: TypeAlias = Callable[[int, int], Prior]
 KLWeight: TypeAlias = float | Callable[[int], float]
@@ -150,13 +152,13 @@ def scheme(name: SchemeName, **options: Any) -> Scheme:
     scheme                       options
     ============================ =========================================================================
     soft                         none
-    weibull, gamma               ``concentration=10.0``, ``prior="contextual"`` or ``"fixed"``, ``prior_rate=1.0``,
+    weibull, gamma               ``concentration=10.0``, ``prior="contextual"``, ``prior_rate=1.0``,
                                  ``learnable=False``, ``kl_weight=1.0``, ``kl_mean=False``
     lognormal, gaussian          ``scale=0.1``, ``prior_scale=1.0``; ``prior``, ``learnable``, ``kl_weight`` and
                                  ``kl_mean`` as above
     evidence                     ``family="lognormal"`` (or ``"weibull"``, ``"gamma"``), ``width="network"`` (or
                                  ``"number"``, ``"fixed"``), ``initial`` (its scale, 0.5, or concentration, 10),
-                                 ``draws=8``
+                                 ``draws=16`` (four or more are corrected by the jackknife)
     marginal, hard, categorical  ``roulette=0.0``
     sparse_marginal,             ``top_k=None``, ``roulette=0.0``
     sparse_categorical
@@ -167,7 +169,8 @@ def scheme(name: SchemeName, **options: Any) -> Scheme:
     dirichlet                    ``kl_weight=1.0``
     ============================ =========================================================================
 
-    A ``contextual`` prior reads the keys by a small network; a ``fixed`` one is Gamma(1, prior_rate), LogNormal(0,
+    A ``contextual`` prior reads the keys by a small network, ``contextual_as_printed`` with the parameters of the
+    paper's text instead of its code (not for gaussian); a ``fixed`` one is Gamma(1, prior_rate), LogNormal(0,
     prior_scale) or Normal(0, prior_scale). ``kl_weight`` may be a schedule (:mod:`pyro_attention.schedules`). The width
     of the evidence is a network of the keys, one trained number, or fixed.
 
@@ -206,7 +209,7 @@ def _soft(name: str) -> Scheme:
 
 
 def _with_concentration(
-    name: str, *, concentration: float = 10.0, prior: Literal["contextual", "fixed"] = "contextual",
+    name: str, *, concentration: float = 10.0, prior: PriorName = "contextual",
     prior_rate: float = 1.0, learnable: bool = False, kl_weight: KLWeight = 1.0, kl_mean: bool = False,
 ) -> Scheme:  # fmt: skip
     contextual, fixed = partial(ContextualGammaPrior, rate=prior_rate), partial(FixedGammaPrior, rate=prior_rate)
@@ -218,7 +221,7 @@ def _with_concentration(
 
 
 def _with_scale(
-    name: str, *, scale: float = 0.1, prior: Literal["contextual", "fixed"] = "contextual",
+    name: str, *, scale: float = 0.1, prior: PriorName = "contextual",
     prior_scale: float = 1.0, learnable: bool = False, kl_weight: KLWeight = 1.0, kl_mean: bool = False,
 ) -> Scheme:  # fmt: skip
     families: Mapping[str, tuple[Any, Any, Any]] = {
@@ -233,17 +236,22 @@ def _with_scale(
     )  # fmt: skip
 
 
-def _choose_prior(
-    name: str, prior: str, contextual: Callable[[int, int], Prior], fixed: Callable[[], Prior]
-) -> PriorFactory:
-    if prior not in ("contextual", "fixed"):
-        raise ValueError(f"scheme '{name}': prior is {prior!r}, expected 'contextual' or 'fixed'")
-    return contextual if prior == "contextual" else lambda *_: fixed()
+def _choose_prior(name: str, prior: str, contextual: Callable[..., Prior], fixed: Callable[[], Prior]) -> PriorFactory:
+    if prior not in get_args(PriorName):
+        raise ValueError(f"scheme '{name}': prior is {prior!r}, expected one of {', '.join(get_args(PriorName))}")
+    if prior == "contextual_as_printed" and name == "gaussian":
+        raise ValueError(
+            "prior is contextual_as_printed, which the paper has for weibull, lognormal and gamma; for gaussian take "
+            "contextual or fixed"
+        )
+    if prior == "fixed":
+        return lambda *_: fixed()
+    return contextual if prior == "contextual" else partial(contextual, as_printed=True)
 
 
 def _evidence(
     name: str, *, family: Literal["lognormal", "weibull", "gamma"] = "lognormal",
-    width: Literal["network", "number", "fixed"] = "network", initial: float | None = None, draws: int = 8,
+    width: Literal["network", "number", "fixed"] = "network", initial: float | None = None, draws: int = 16,
 ) -> Scheme:  # fmt: skip
     families: Mapping[str, Any] = {"lognormal": LogNormal, "weibull": Weibull, "gamma": Gamma}
     if family not in families:
@@ -258,7 +266,8 @@ def _evidence(
             return ScorePrior(families[family](network))
         return ScorePrior(families[family](start, learnable=width == "number"))
 
-    return Scheme(name=name, prior=around_scores, family=FromPrior(), objective=partial(EvidenceELBO, draws))
+    objective = partial(EvidenceELBO, draws, correction=correction_of(draws))
+    return Scheme(name=name, prior=around_scores, family=FromPrior(), objective=objective)
 
 
 def _summed(name: str, *, roulette: float = 0.0) -> Scheme:

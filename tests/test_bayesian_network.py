@@ -171,6 +171,15 @@ def test_a_model_of_transformers_has_the_loss_that_trainer_takes():
     assert isinstance(loss, ELBOModel)
 
 
+@pytest.mark.filterwarnings("ignore::pyro_attention.draws.BroadcastWarning")  # its draws go one by one
+def test_a_model_of_transformers_learns_its_width():
+    loss = bayesian(make_bert(), "evidence", draws=4).loss
+    loss(**WORDS)["loss"].backward()
+    widths = [weight for name, weight in loss.model.named_parameters() if "prior" in name]
+    assert widths
+    assert all(weight.grad is not None for weight in widths)
+
+
 def test_one_call_gives_what_three_lines_give():
     """The same draws: the call makes the prior, the guide and the objective that the pages write out."""
     pyro.set_rng_seed(0)

@@ -1,227 +1,265 @@
-"""On one GPU: whether the fused kernels are right, what attention and training steps cost, and how often they wait."""
+"""On one GPU: whether the fused kernels and the training steps are right, what they cost, and how often they wait."""
 
 from __future__ import annotations
 
-import math
+import shutil
+import tempfile
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
+from torch._inductor import config as inductor
 
-from experiments.benchmarks.layers import BLOCKWISE, SOFTMAX, Positions, SoftmaxLayer, make_blocked_step
-from experiments.benchmarks.measuring import Benchmark, Step, training_step
-from experiments.benchmarks.networks import Sizes, Tokens, make_bert_step, make_scheme_step
-from experiments.files import UserError
+from experiments.benchmarks import gpu_attention, gpu_kernels, gpu_steps
+from experiments.benchmarks.stages import Item, Result, Stage, run_stage
+from experiments.files import UserError, write_text
 from experiments.harness.cli import command_line
 from experiments.harness.folder import write_environment
-from experiments.report.report import Part, Report, source_of, write_results
+from experiments.report.report import Part, Report, Source, source_of, write_results
 from experiments.report.statistics import Estimate, Row
-from pyro_attention.blocked.ops.blocked_attention import blocked_attention
-from pyro_attention.blocked.ops.counter_noise import CounterNoise
-from pyro_attention.ops.noise import Dropout
-
-FLEX = "flex_attention"
-SEED, DROPOUT = 3, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPUConfig:
-    """Check the fused kernels on a GPU, time attention and training steps there, and count what they wait for.
+    """Check the fused kernels on a GPU, and time attention, training steps and draws there.
+
+    The most important comes first. The report and its JSON are written anew after each measurement, so that what was
+    measured is there whatever happens later; what fails, or has no time left, is listed at the end of the report.
 
     Args:
         device: "cpu" tries the command itself, at tiny sizes, where there is no GPU.
-        out: Folder for the numbers.
+        minutes: Time after which everything ends.
+        parts: Letters of the parts to run: a kernels, b training beside the CPU's, c attention, d Bayesian steps,
+            e 32 draws, f tiles of the kernels.
+        out: Folder for the report and the numbers.
         results: Folder for the published numbers; none when omitted.
     """
 
     device: Literal["cuda", "cpu"] = "cuda"
-    out: Path = Path("runs", "benchmarks")
+    minutes: float = 8.0
+    parts: str = "abcdef"
+    out: Path = Path("runs", "gpu")
     results: Path | None = None
 
 
 def run(config: GPUConfig) -> None:
-    """Check, time and count, and write the numbers.
+    """Measure, and write the report as it goes.
 
     Raises:
-        UserError: There is no GPU, or a kernel is not right, which is said after the numbers are written.
+        UserError: There is no GPU, or something is not right, which is said after all is written.
     """
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("there is no GPU here; --device cpu tries the command at tiny sizes")
-    benchmarks = [replace(one, device=config.device, memory=config.device == "cuda") for one in BENCHMARKS]
-    if config.device == "cpu":
-        benchmarks = [replace(one, sizes=TINY[one.title]) for one in benchmarks]
-    with torch.device(config.device):
-        checks = [check(name, case, 300 if config.device == "cuda" else 20) for name, case in CHECKS.items()]
-        checks.append(check_dropout())
-    waiting = [row for one in benchmarks[1:] for row in waits(one)]
-    timed = [Part(title=one.title, text=one.text, rows=one.measure(one.rounds), labels=2) for one in benchmarks]
-    parts = [
-        Part(title="Kernels", text=CHECKED, rows=checks),
-        *timed,
-        Part(title="Waits", text=COUNTED, rows=waiting, labels=2),
-    ]
-    report = Report("On a GPU", "speed-gpu", parts)
-    write_environment(config.out, torch.device(config.device))
-    source = source_of([config.out], command_line("experiments.benchmarks gpu", GPUConfig(device=config.device)))
-    print(report.terminal(), write_results(config.results or config.out, report, source), sep="\n")
-    if wrong := [str(row["case"]) for row in checks if row["right"] == "no"]:
-        raise UserError(f"not right: {', '.join(wrong)}")
-
-
-# Kernels
-
-CHECKED = (
-    "Largest differences of contexts, row normalisers and gradients from those of all pairs in float64 with the same "
-    "noise, by the largest entry (or by 1 where all are smaller); of dropout, of the share of zeros from the one asked "
-    "for, in standard errors."
-)
-CHECKS: dict[str, dict[str, Any]] = {
-    "no noise": {"noise": None},
-    "Weibull": {"noise": "log_exponential"},
-    "LogNormal": {"noise": "normal"},
-    "Weibull, causal": {"noise": "log_exponential", "causal": True},
-    "Weibull, padding": {"noise": "log_exponential", "padded": True},
-    "LogNormal, causal, padding": {"noise": "normal", "causal": True, "padded": True},
-    "Weibull, width 128": {"noise": "log_exponential", "width": 128},
-    "Weibull, causal, bfloat16": {"noise": "log_exponential", "causal": True, "dtype": torch.bfloat16},
-    "Weibull, bfloat16, width 256": {"noise": "log_exponential", "dtype": torch.bfloat16, "width": 256},
-}
-
-
-def check(name: str, case: Mapping[str, Any], length: int) -> Row:
-    """A row of a case: the largest difference of blocked attention, fused where it can be, from all pairs at once."""
-    options = dict(case)
-    width, dtype, padded = options.pop("width", 64), options.pop("dtype", torch.float32), options.pop("padded", False)
-    generator = torch.Generator().manual_seed(SEED)
-    vectors = torch.randn(3, 2, 2, length, width, generator=generator, device="cpu").to(torch.get_default_device())
-    vectors = vectors * torch.tensor([width**-0.5, 1, 1]).view(3, 1, 1, 1, 1)
-    inputs = [*vectors.to(dtype).unbind(), torch.tensor([0.1, 0.7])]
-    mask = (torch.arange(length) < 2 * length // 3).expand(2, 1, length) if padded else None
-    found, wanted = (
-        _with_gradients(attend, [x.detach().to(kind).requires_grad_() for x in inputs for kind in [as_type or x.dtype]])
-        for attend, as_type in (
-            (lambda *x: blocked_attention(*x[:3], noise_scale=x[3], seed=SEED, key_mask=mask, **options), None),
-            (lambda *x: _all_pairs(*x, mask=mask, **options), torch.float64),
+    begun = time.monotonic()
+    deadline = begun + 60 * config.minutes
+    # each process compiles by itself; the parent must not start a pool that they would share
+    inductor.compile_threads = 1
+    ledger = Ledger(config, begun)
+    cache = Path(tempfile.mkdtemp(prefix="gpu-losses-"))
+    try:
+        run_stage(
+            Stage("machine", [Item("Machine", "machine", lambda: machine(config))], 60), ledger.add, deadline=deadline
         )
-    )
-    error = max(
-        float((a - b).detach().abs().max() / b.detach().abs().max().clamp(min=1))
-        for a, b in zip(found, wanted, strict=True)
-    )
-    return _row(name, error, allowed=1e-4 if dtype == torch.float32 else 3e-2)
+        if "Machine" not in ledger.rows:
+            raise UserError(ledger.problems["Machine: machine"].strip().splitlines()[-1].partition("UserError: ")[2])
+        for stage in stages(config, cache):
+            run_stage(stage, ledger.add, deadline=deadline)
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+    ledger.write()
+    if config.results is not None:
+        print(write_results(config.results, *ledger.report()))
+    print("", ledger.report()[0].terminal(), "", ledger.path, sep="\n")
+    if wrong := ledger.wrong():
+        raise UserError(f"not right: {'; '.join(wrong)}")
 
 
-def _row(name: str, error: float, *, allowed: float) -> Row:
-    cells = {"difference": Estimate(error, digits=6), "allowed": Estimate(allowed, digits=4)}
-    return {"case": name, **cells, "right": "yes" if error <= allowed else "no"}  # no comparison with NaN is true
+def machine(config: GPUConfig) -> Result:
+    """What is here, in a process of its own: the one that starts the others must not use the GPU.
+
+    Raises:
+        UserError: No CUDA build of torch, or no GPU.
+    """
+    rows: list[Row] = [{"what": "torch", "is": torch.__version__}]
+    problems = list[str]()
+    device = torch.device(config.device)
+    if config.device == "cuda":
+        if torch.version.cuda is None:
+            raise UserError(
+                f"torch {torch.__version__} is no CUDA build; install one, or try --device cpu at tiny sizes"
+            )
+        if not torch.cuda.is_available():
+            raise UserError("there is no GPU here; --device cpu tries the command at tiny sizes")
+        properties = torch.cuda.get_device_properties(0)
+        gigabytes = properties.total_memory / 1e9
+        rows += [
+            {"what": "GPU", "is": properties.name},
+            {"what": "memory", "is": f"{gigabytes:.0f} GB"},
+            {"what": "compute capability", "is": f"{properties.major}.{properties.minor}"},
+            {"what": "CUDA", "is": str(torch.version.cuda)},
+        ]
+        if properties.major < 8:
+            problems.append("this GPU is older than compute capability 8.0: it has no bfloat16 and no fused kernels")
+        if gigabytes < 30:
+            problems.append(f"{gigabytes:.0f} GB of memory may be too little for BERT-base and 32768 positions")
+    try:
+        import triton
+
+        rows.append({"what": "Triton", "is": triton.__version__})
+    except ModuleNotFoundError:
+        problems.append("Triton is not installed, so nothing is fused; pip install 'pyro-attention[triton]'")
+    write_environment(config.out, device)
+    return Result(rows, problems)
 
 
-def _with_gradients(attend: Any, inputs: list[Tensor]) -> list[Tensor]:
-    """Context and row normalisers, and the gradients of a sum of both with weights that vary."""
-    outputs = attend(*inputs)
-    loss = sum((each.double() * torch.arange(each.numel()).view_as(each).cos()).sum() for each in outputs)
-    gradients = torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
-    return [each.double() for each in (*outputs, *gradients)]
+def stages(config: GPUConfig, cache: Path) -> list[Stage]:
+    """All that is measured, the most important first."""
+    device, on_gpu = config.device, config.device == "cuda"
+    first = [(8192, 64), (8192, 128)] if on_gpu else [(32, 16)]
+    later = [(2048, 64), (2048, 128), (32768, 64), (32768, 128)] if on_gpu else [(16, 16)]
+    sizes = gpu_steps.TrainingSizes() if on_gpu else gpu_steps.TINY
+    side_by_side, rounds = (14, 7) if on_gpu else (1, 1)
+    preparation, tiles = list[Item](), "f" in config.parts and on_gpu
+    if "a" in config.parts:
+        preparation += gpu_kernels.check_items(device)
+    if "c" in config.parts and on_gpu:
+        preparation += gpu_attention.compile_items(first, device)
+    if "b" in config.parts:
+        preparation += gpu_steps.cpu_loss_items(sizes, cache)
+    if "c" in config.parts and on_gpu:
+        preparation += gpu_attention.compile_items(later, device)
+    found = [Stage("kernels", preparation, 130, side_by_side)]
+    if "c" in config.parts:
+        items = gpu_attention.attention_items(first, device, seconds=70, rounds=rounds)
+        found.append(Stage("attention, 8192 positions", items, 100))
+    if "b" in config.parts:
+        found.append(Stage("training", gpu_steps.training_items(sizes, cache, device), 100))
+    if "d" in config.parts:
+        found.append(Stage("Bayesian steps", gpu_steps.step_items(device), 100))
+    if "e" in config.parts:
+        found.append(Stage("32 draws", gpu_steps.draw_items(device), 45))
+    if tiles:
+        found.append(Stage("compilation of tiles", gpu_kernels.sweep_items(compile_only=True), 40, side_by_side))
+        found.append(Stage("tiles", gpu_kernels.sweep_items(compile_only=False), 60))
+    if "c" in config.parts:
+        found.append(Stage("attention", gpu_attention.attention_items(later, device, seconds=50, rounds=rounds), 120))
+    return found
 
 
-def _all_pairs(
-    q: Tensor, k: Tensor, v: Tensor, scale: Tensor, *, mask: Tensor | None, noise: Any, causal: bool = False
-) -> tuple[Tensor, Tensor]:
-    scores = q @ k.mT
-    seen = torch.ones(scores.shape[-2:], dtype=torch.bool)
-    seen = (seen.tril() if causal else seen) & (seen if mask is None else mask.unsqueeze(-2))
-    scores = scores.masked_fill(~seen, -math.inf)
-    noisy = scores
-    if noise is not None:
-        counter = CounterNoise(noise, SEED, (scores[..., 0, 0].numel(), *scores.shape[-2:]), device=q.device)
-        drawn = counter.block(slice(None), slice(None), dtype=torch.float32).view(scores.shape)
-        noisy = scores + scale.view(-1, 1, 1) * drawn
-    return noisy.softmax(-1) @ v, scores.logsumexp(-1)
+@dataclass
+class Ledger:
+    """What has been measured, and the report of it."""
+
+    config: GPUConfig
+    begun: float
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    taken: list[Row] = field(default_factory=list)
+
+    def add(self, item: Item, result: Result) -> None:
+        """Note a result, say in a line that it is there, and write the report anew."""
+        now = time.monotonic() - self.begun
+        self.taken.append({"part": item.table, "what": item.name, "ended at s": Estimate(now, digits=0)})
+        if result.rows:
+            self.rows.setdefault(item.table, []).extend(result.rows)
+        if result.problems:
+            self.problems[f"{item.table}: {item.name}"] = "\n".join(result.problems)
+        print(f"{now:6.1f} s  {item.table}: {item.name}", *_last_lines(result.problems), sep="  ", flush=True)
+        for row in result.rows:
+            print("         ", ", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        if self.rows.get("Machine"):
+            self.write()
+
+    @property
+    def path(self) -> Path:
+        """Path of the report."""
+        return self.config.out / "report.md"
+
+    def write(self) -> None:
+        """Write report and JSON, whole or not at all."""
+        report, source = self.report()
+        write_results(self.config.out, report, source)
+        write_text(self.path, report.markdown(source, pictures=""))
+
+    def report(self) -> tuple[Report, Source]:
+        """The report, the tables in the order of their importance, and where it was made."""
+        texts: dict[str, tuple[str, int]] = {
+            "Machine": ("", 1),
+            "Kernels": (gpu_kernels.CHECKED, 1),
+            "Attention": (f"{gpu_attention.TIMED}\n\n{gpu_attention.BARS}", 2),
+            "Training": (gpu_steps.COMPARED, 1),
+            "Steps": (gpu_steps.STEPS, 2),
+            "Draws": (gpu_steps.DRAWN, 2),
+            "Tiles": (gpu_kernels.SWEPT, 3),
+        }
+        parts = [
+            Part(title=name, text=text, rows=self.rows[name], labels=labels)
+            for name, (text, labels) in texts.items()
+            if name in self.rows
+        ]
+        if bars := bar_rows(self.rows):
+            parts.insert(1, Part(title="Bars", rows=bars, labels=2))
+        if self.problems:
+            lines = "\n\n".join(f"{name}\n{text}" for name, text in self.problems.items())
+            short = "\n".join("  ".join([name, *_last_lines([text])]) for name, text in self.problems.items())
+            parts.append(Part(title="What failed or was left out, and where steps wait, in short", lines=short))
+            parts.append(Part(title="In full", lines=lines, terminal=False))
+        parts.append(Part(title="Times", rows=self.taken, labels=2, terminal=False))
+        command = command_line(
+            "experiments.benchmarks gpu", GPUConfig(device=self.config.device, parts=self.config.parts)
+        )
+        return Report("On a GPU", "speed-gpu", parts), source_of([self.config.out], command)
+
+    def wrong(self) -> list[str]:
+        """Cases of kernels and trainings that are not right."""
+        tables = (("Kernels", "case"), ("Training", "training"))
+        return [str(row[name]) for table, name in tables for row in self.rows.get(table, []) if row["right"] == "no"]
 
 
-def check_dropout() -> Row:
-    """A row of the dropout of dense layers; blocked ones have none."""
-    count = 2**20
-    share = (Dropout(DROPOUT)(torch.ones(count)) == 0).double().mean().item()
-    return _row("dropout", abs(share - DROPOUT) / math.sqrt(DROPOUT * (1 - DROPOUT) / count), allowed=5)
+def _last_lines(problems: list[str]) -> list[str]:
+    return [f"[{text.strip().splitlines()[-1][:300]}]" for text in problems]
 
 
-# Attention and training steps
+# Bars
 
 
-def make_attention_step(contestant: str, sizes: Positions) -> Step | None:
-    """Forward and backward, as of :func:`make_blocked_step`, also of torch's flex_attention, without noise."""
-    if contestant != FLEX:
-        return make_blocked_step(contestant, sizes)
-    from torch.nn.attention.flex_attention import flex_attention
+def bar_rows(tables: Mapping[str, list[Row]]) -> list[Row]:
+    """What is wanted of the numbers, for those that are there: the number, its bar, and whether it holds."""
+    rows = list[Row]()
 
-    torch.manual_seed(0)
-    layer = SoftmaxLayer(torch.randn(3, 1, sizes.heads, sizes.length, sizes.width, dtype=sizes.dtype))
-    if not layer.vectors.is_cuda:  # there it has no backward pass
-        return None
-    attend = torch.compile(flex_attention, dynamic=False)
-    return training_step(layer, loss=lambda: attend(*layer.vectors).square().mean(dtype=torch.float32), optimizer=None)
+    def compare(what: str, of: str, number: float | None, bar: float) -> None:
+        if number is not None:
+            verdict = "yes" if number <= bar else "no"
+            rows.append(
+                {"what": what, "of": of, "number": Estimate(number, digits=3), "bar": Estimate(bar), "holds": verdict}
+            )
 
-
-BENCHMARKS = (
-    Benchmark(
-        title="Attention",
-        text="Forward and backward of Weibull attention with a contextual Gamma prior, its KL included, beside two of "
-        "torch's softmax attention, without anything Bayesian: 16 heads of width 64 in bfloat16, by CUDA events.",
-        make_step=make_attention_step,
-        contestants=(SOFTMAX, FLEX, BLOCKWISE),
-        sizes={f"{n} positions": Positions(n, heads=16, width=64, dtype=torch.bfloat16) for n in (2048, 8192, 32768)},
-        rounds=10,
-    ),
-    Benchmark(
-        title="BERT",
-        text="Training steps (forward, backward, AdamW) of a BERT of base size, 32 x 128 tokens with padding.",
-        make_step=make_bert_step,
-        contestants=("sdpa", "soft", "Weibull"),
-        sizes={"base": Tokens(layers=12, heads=12, width=768, hidden=3072, length=128)},
-        rounds=20,
-    ),
-    Benchmark(
-        title="Translation",
-        text="Training steps (forward, backward, Adam) of a translation model, untrained, by inference scheme: 64 "
-        "sentences of 25 words, 32000 tokens, two layers of width 768, that of the decoder of Deng et al. (2018).",
-        make_step=make_scheme_step,
-        contestants=("soft", "weibull", "marginal", "categorical_enum"),
-        sizes={"the paper's": Sizes(batch=64, width=768, vocabulary=32_000)},
-        rounds=10,
-    ),
-)
-TINY: dict[str, dict[str, Any]] = {
-    "Attention": {"32 positions": Positions(32, heads=2, width=8)},
-    "BERT": {"tiny": Tokens(layers=1, heads=2, width=8, hidden=8, vocabulary=20, batch=3, length=5)},
-    "Translation": {"tiny": Sizes(3, targets=2, batch=2, width=4, vocabulary=6)},
-}
-
-# Waits
-
-COUNTED = (
-    "How often a step, with its optimizer's, waits for its device, by the profiler's count of cudaStreamSynchronize. "
-    "Steps are later ones than those in which all values are validated."
-)
-
-
-def waits(benchmark: Benchmark) -> list[Row]:
-    """A row for each contestant of training steps, at the first size."""
-    name, size = next(iter(benchmark.sizes.items()))
-    rows: list[Row] = []
-    for one in benchmark.contestants:
-        with torch.device(benchmark.device):
-            step = benchmark.make_step(one, size)
-            assert step is not None, one
-            for _ in range(11):
-                step()
-            activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (benchmark.device == "cuda")
-            with profile(activities=activities) as seen:
-                step()
-        count = sum(each.count for each in seen.key_averages() if each.key.endswith("StreamSynchronize"))
-        rows.append({"step": f"{benchmark.title}, {name}", "contestant": one, "waits": Estimate(count, digits=0)})
+    attention = {(row["size"], row["contestant"]): row for row in tables.get("Attention", [])}
+    for size in dict.fromkeys(size for size, _ in attention if size.startswith("n = 8192")):
+        narrow = size.endswith("width 64")
+        bars = {
+            gpu_attention.HASHED: 1.0,
+            gpu_attention.FLEX: 2.0 if narrow else 1.5,
+            gpu_attention.SDPA: 2.5 if narrow else 2.0,
+        }
+        for engine in (gpu_attention.ELBO, gpu_attention.FUSED):
+            for other, bar in bars.items():
+                compare(f"{engine}: time by {other}", size, _ratio(attention, size, engine, other, "ms"), bar)
+            memory = _ratio(attention, size, engine, gpu_attention.SDPA, "MB")
+            compare(f"{engine}: memory by {gpu_attention.SDPA}", size, memory, 1.1)
+    steps = {(row["size"], row["contestant"]): row for row in tables.get("Steps", [])}
+    for size in dict.fromkeys(size for size, _ in steps):
+        if size.startswith("BERT"):
+            compare("Weibull: time by soft", size, _ratio(steps, size, "Weibull", "soft", "ms"), 1.15)
+    for row in tables.get("Training", []):
+        if isinstance(row["waits"], Estimate):
+            compare("waits of a step", str(row["training"]), row["waits"].mean, 1.0)
     return rows
+
+
+def _ratio(rows: Mapping[tuple[str, str], Row], size: str, one: str, other: str, column: str) -> float | None:
+    cells = [rows.get((size, name), {}).get(column) for name in (one, other)]
+    if all(isinstance(cell, Estimate) and cell.mean > 0 for cell in cells):
+        return float(cells[0].mean / cells[1].mean)  # type: ignore[union-attr]
+    return None

@@ -12,6 +12,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.infer import TraceEnum_ELBO, TraceMeanField_ELBO
+from pyro.infer.elbo import ELBOModule
 from torch import Tensor, nn
 from torch.distributions import Gamma, kl_divergence
 from torch.distributions import Weibull as TorchWeibull
@@ -311,29 +312,38 @@ ENUMERATION = Benchmark(
 # Inference schemes
 
 
-def _translation(sizes: Sizes, prior: Prior | None) -> tuple[Translation, Tensor, Tensor]:
+def _translation(sizes: Sizes, prior: Prior | None) -> Translation:
     widths = TranslationSizes(*[sizes.width] * 4)
-    model = Translation(sizes.vocabulary, sizes.vocabulary, sizes=widths, prior=prior)
+    return Translation(sizes.vocabulary, sizes.vocabulary, sizes=widths, prior=prior)
+
+
+def random_sentences(sizes: Sizes) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Arguments of a translation model: source and mask ``[B, sources]``, target twice and mask ``[B, targets]``."""
     shapes = ((sizes.batch, sizes.sources), (sizes.batch, sizes.targets))
     source, target = (torch.randint(sizes.vocabulary, shape) for shape in shapes)
-    return model, source, target
+    masks = [torch.ones_like(words, dtype=torch.bool) for words in (source, target)]
+    return source, masks[0], target, target, masks[1]
+
+
+def scheme_loss(contestant: Any, sizes: Sizes) -> ELBOModule:
+    """Return the negative ELBO of an untrained translation model, a function of the model's arguments."""
+    scheme = build_scheme(contestant, top_k=3)
+    model = _translation(sizes, scheme.prior(sizes.width, 1))
+    network = None
+    if scheme.amortized:
+        network = AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=sizes.width)
+    return scheme.objective()(model, scheme.guide(model, network))
 
 
 def make_scheme_step(contestant: Any, sizes: Sizes) -> Step | None:
     """Forward, backward and Adam of an untrained translation model; the step returns the negative ELBO."""
-    if resolve_precision(sizes.precision, torch.device("cpu")) != sizes.precision:
+    if resolve_precision(sizes.precision, torch.get_default_device()) != sizes.precision:
         return None
     torch.manual_seed(0)
-    scheme = build_scheme(contestant, top_k=3)
-    model, source, target = _translation(sizes, scheme.prior(sizes.width, 1))
-    network = None
-    if scheme.amortized:
-        network = AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=sizes.width)
-    masks = [torch.ones_like(words, dtype=torch.bool) for words in (source, target)]
-    loss = scheme.objective()(model, scheme.guide(model, network))
+    loss, arguments = scheme_loss(contestant, sizes), random_sentences(sizes)
     # without the backward pass, as in training
-    mixed = torch.autocast(source.device.type, torch.bfloat16, enabled=sizes.precision == "bf16-mixed")
-    return training_step(loss, source, masks[0], target, target, masks[1], loss=mixed(loss), learning_rate=0.0)
+    mixed = torch.autocast(arguments[0].device.type, torch.bfloat16, enabled=sizes.precision == "bf16-mixed")
+    return training_step(loss, *arguments, loss=mixed(loss), learning_rate=0.0)
 
 
 PRECISIONS: dict[str, Precision] = {"32 bits": "32", "bfloat16": "bf16-mixed"}
@@ -360,10 +370,9 @@ SAMPLES = 32
 def make_guides(sizes: Sizes) -> tuple[AttentionGuide, AttentionGuide, tuple[Any, ...]]:
     """Soft and Weibull attention over one translation model, and the arguments of a teacher-forced pass."""
     torch.manual_seed(0)
-    model, source, target = _translation(sizes, ContextualGammaPrior(sizes.width))
-    model.eval()
+    model = _translation(sizes, ContextualGammaPrior(sizes.width)).eval()
     guides = AttentionGuide(model, Soft()), AttentionGuide(model, Weibull())
-    return *guides, (source, torch.ones_like(source, dtype=torch.bool), target, target)
+    return *guides, random_sentences(sizes)[:4]
 
 
 def make_samples(contestant: str, sizes: Sizes) -> Step:
@@ -435,19 +444,29 @@ class Questions:
     dropout: float = 0.1
 
 
-def make_mcan_step(contestant: str, sizes: Questions) -> Step:
-    """Forward, backward and Adam of MCAN with a contextual Gamma prior of all attention; the step returns the loss.
+def random_questions(sizes: Questions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Arguments of MCAN: words and mask ``[B, words]``, regions and mask ``[B, regions]``, scores ``[B, answers]``.
 
     Questions have a quarter of the most words and more, regions are all real, and a few answers have a score.
     """
-    torch.manual_seed(0)
     real = torch.arange(sizes.words) < torch.randint(max(1, sizes.words // 4), sizes.words + 1, (sizes.batch, 1))
     question = torch.randint(1, sizes.vocabulary, real.shape) * real
     regions = torch.randn(sizes.batch, sizes.regions, sizes.features)
     scores = (torch.rand(sizes.batch, sizes.answers) < 3 / sizes.answers).float()
+    return question, real, regions, torch.ones(regions.shape[:-1], dtype=torch.bool), scores
+
+
+def mcan_loss(contestant: str, sizes: Questions) -> ELBOModule:
+    """Return the negative ELBO of MCAN with a contextual Gamma prior of all attention."""
     model = MCAN(sizes.vocabulary, sizes.features, sizes.answers, sizes=sizes.network, dropout=sizes.dropout)
-    loss = AttentionELBO()(model, AttentionGuide(model, FAMILIES[contestant]))
-    return training_step(loss, question, real, regions, torch.ones(regions.shape[:-1], dtype=torch.bool), scores)
+    return AttentionELBO()(model, AttentionGuide(model, FAMILIES[contestant]))
+
+
+def make_mcan_step(contestant: str, sizes: Questions) -> Step:
+    """Forward, backward and Adam of MCAN on :func:`random_questions`; the step returns the loss."""
+    torch.manual_seed(0)
+    arguments = random_questions(sizes)
+    return training_step(mcan_loss(contestant, sizes), *arguments)
 
 
 MCAN_STEPS = Benchmark(
@@ -482,22 +501,26 @@ class Tokens:
     dropout: float = 0.1
     batch: int = 32
     length: int = 64
+    precision: Precision = "32"
 
 
-def make_bert_step(contestant: str, sizes: Tokens) -> Step:
-    """Forward, backward and AdamW of a BERT with random weights; the step returns the loss.
+def random_tokens(sizes: Tokens) -> dict[str, Tensor]:
+    """Keyword arguments of a BERT: random tokens and padding ``[B, N]``, one of two labels each ``[B]``.
 
-    Tokens are random, of lengths between a quarter of the longest and it, with one of two labels each.
+    Lengths are between a quarter of the longest and it.
     """
+    tokens = torch.randint(sizes.vocabulary, (sizes.batch, sizes.length))
+    lengths = torch.randint(max(1, sizes.length // 4), sizes.length + 1, (sizes.batch, 1))
+    padding = (torch.arange(sizes.length) < lengths).long()
+    return {"input_ids": tokens, "attention_mask": padding, "labels": torch.randint(2, (sizes.batch,))}
+
+
+def bert_loss(contestant: str, sizes: Tokens) -> tuple[nn.Module, Callable[..., Tensor]]:
+    """Return a BERT with random weights (or its ELBO), and its loss, summed over the batch."""
     from transformers import BertConfig, BertForSequenceClassification
 
     from pyro_attention.integrations.huggingface import bayesian
 
-    torch.manual_seed(0)
-    tokens = torch.randint(sizes.vocabulary, (sizes.batch, sizes.length))
-    lengths = torch.randint(max(1, sizes.length // 4), sizes.length + 1, (sizes.batch, 1))
-    padding = (torch.arange(sizes.length) < lengths).long()
-    batch = {"input_ids": tokens, "attention_mask": padding, "labels": torch.randint(2, (sizes.batch,))}
     config = BertConfig(
         vocab_size=sizes.vocabulary, hidden_size=sizes.width, num_hidden_layers=sizes.layers,
         num_attention_heads=sizes.heads, intermediate_size=sizes.hidden,
@@ -505,12 +528,21 @@ def make_bert_step(contestant: str, sizes: Tokens) -> Step:
     )  # fmt: skip
     model = BertForSequenceClassification(config).train()
     model.set_attn_implementation("eager" if contestant == "eager" else "sdpa")
-    options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "learning_rate": 3e-5}
     if (scheme := CONVERTED[contestant]) is None:  # its own loss, a mean over the batch, as a sum like the ELBO's
-        return training_step(model, loss=lambda: model(**batch).loss * sizes.batch, **options)
+        return model, lambda **batch: model(**batch).loss * sizes.batch
     bayesian(model, prior=scheme[1])
     elbo = AttentionELBO()(model, AttentionGuide(model, scheme[0]))
-    return training_step(elbo, loss=partial(elbo, **batch), **options)
+    return elbo, elbo
+
+
+def make_bert_step(contestant: str, sizes: Tokens) -> Step:
+    """Forward, backward and AdamW of a BERT on :func:`random_tokens`; the step returns the loss."""
+    torch.manual_seed(0)
+    batch = random_tokens(sizes)
+    model, loss = bert_loss(contestant, sizes)
+    mixed = torch.autocast(batch["labels"].device.type, torch.bfloat16, enabled=sizes.precision == "bf16-mixed")
+    loss = partial(mixed(loss), **batch)
+    return training_step(model, loss=loss, optimizer=torch.optim.AdamW, learning_rate=3e-5)
 
 
 TRANSFORMER_STEPS = Benchmark(

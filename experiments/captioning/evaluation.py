@@ -47,7 +47,17 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
 
     Source: Papineni et al., BLEU, 2002; Lin, ROUGE, 2004; Vedantam, Zitnick and Parikh, CIDEr, 2015; Lavie and Agarwal,
     METEOR, 2007; https://github.com/tylin/coco-caption. Post, A Call for Clarity in Reporting BLEU Scores, 2018.
+
+    Raises:
+        ValueError: There are no captions, or not as many sets of references, or a set is empty.
     """
+    if not captions or len(captions) != len(references):
+        raise ValueError(
+            f"{len(captions)} captions and references of {len(references)} images; expected one caption an image, and "
+            f"one image at least"
+        )
+    if without := [place for place, texts in enumerate(references) if not texts]:
+        raise ValueError(f"image {without[0]} has no references, expected one at least; leave it out")
     spoken, written = split_words(captions, references)
     pairs = list(zip(spoken, written, strict=True))
     scores = {f"bleu_{n}": 100 * score for n, score in enumerate(corpus_bleu(spoken, written), 1)}

@@ -25,7 +25,7 @@ from experiments.datasets.images.region_captions import (
 )
 from experiments.datasets.places import SPLITS, data_folder
 from experiments.datasets.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
-from experiments.files import UserError, read_text, user_errors
+from experiments.files import UserError, text_lines, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.training import PriorFactory, resolve_device, seeded_build
 from experiments.report.report import write_page
@@ -170,7 +170,7 @@ def show(config: ShowConfig) -> Path:
         # ahead of the data, which take longer to read
         image = None if config.photo is None else open_photograph(config.photo)
         data = load_images(read_config(config.run, device=config.device))["test"]
-        captions = read_text(config.run / "captions.txt", "train the run again").splitlines()
+        captions = text_lines(config.run / "captions.txt", "train the run again")
         trained = load_trained(config.run, data.regions.size(2), device=config.device)
         places = config.images
         if image is not None:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pyro
 import torch
-from pyro.distributions import Normal
 from torch import Tensor, nn
 
 from experiments.coverage.config import CoverageConfig
+from experiments.coverage.problems import PROBLEMS, normal
 from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from experiments.run import Task, run_and_show
 from pyro_attention import (
@@ -35,6 +35,7 @@ from pyro_attention import (
     predict,
 )
 from pyro_attention.analysis.inputs import equal_tailed
+from pyro_attention.analysis.widths import check_width, evidence_gap
 from pyro_attention.families.base import Family, OneParameterFamily, Prior
 from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.guide import attention_weights
@@ -72,13 +73,16 @@ class Items(NamedTuple):
 def generate(config: CoverageConfig) -> dict[str, Items]:
     """Training, validation and test items of a problem, by the seed."""
     generator = torch.Generator().manual_seed(config.seed)
+    counts = {"train": config.items, "val": 2000, "test": 2000}
+    if config.toy in PROBLEMS:
+        return {part: _drawn(config.toy, count, generator) for part, count in counts.items()}
 
     def randn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
     form = torch.eye(3) if config.toy == "noise" else config.form * randn(4, 4)
     found, width = {}, 4 if config.toy == "noise" else 3
-    for part, count in {"train": config.items, "val": 2000, "test": 2000}.items():
+    for part, count in counts.items():
         queries, keys, values = randn(count, len(form)), randn(count, KEYS, len(form)), randn(count, KEYS, width)
         scores, spread = torch.einsum("nq,qd,nkd->nk", queries, form, keys), torch.zeros(count)
         if config.toy == "noise":
@@ -90,6 +94,23 @@ def generate(config: CoverageConfig) -> dict[str, Items]:
     return found
 
 
+def _drawn(toy: str, count: int, generator: torch.Generator) -> Items:
+    """Draw items of one of the problems."""
+    problem = PROBLEMS[toy]
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    queries, hint, values = randn(count, 3), randn(count, 1), problem.values(randn(count, problem.keys, problem.width))
+    own, shared = randn(count, problem.keys, 3), randn(count, 1, 3)
+    keys = math.sqrt(1 - problem.common) * own + math.sqrt(problem.common) * shared
+    scores, spread = torch.einsum("nd,nkd->nk", queries, keys), problem.spread(hint[:, 0])
+    weights = (scores + spread.unsqueeze(1) * randn(count, problem.keys)).softmax(-1)
+    with seeded(int(torch.randint(2**31, (), generator=generator))):
+        y = problem.likelihood(torch.einsum("nk,nkv->nv", weights, values), problem.noise).sample()
+    return Items(torch.cat([queries, hint], 1), keys, values, y, weights, scores, spread)
+
+
 class Regression(nn.Module):
     """y = W V + noise; its scores are a product of queries and keys, both projected where weights are random.
 
@@ -98,14 +119,19 @@ class Regression(nn.Module):
 
     def __init__(self, config: CoverageConfig, prior: Prior) -> None:
         super().__init__()
-        queries, keys, hidden = (4, 3, 8) if config.toy == "noise" else (4, 4, 4)
+        noisy = config.toy != "ignorance"
+        queries, keys, hidden = (4, 3, 8) if noisy else (4, 4, 4)
         self.query = nn.Linear(queries, hidden, bias=False)
-        self.key = nn.Linear(keys, hidden, bias=False) if config.toy == "noise" else nn.Identity()
-        self.scale = 1 / math.sqrt(hidden) if config.toy == "noise" else 1.0
+        self.key = nn.Linear(keys, hidden, bias=False) if noisy else nn.Identity()
+        self.scale = 1 / math.sqrt(hidden) if noisy else 1.0
+        self.likelihood = PROBLEMS[config.toy].likelihood if config.toy in PROBLEMS else normal
         self.dropout = nn.Dropout(config.dropout)
         self.attention = LatentAttention("attention", prior)
-        self.log_noise: nn.Module | Tensor = nn.Buffer(torch.tensor(math.log(NOISE[config.toy])))
-        if config.noise == "one":
+        noise = true_noise(config.toy)
+        self.log_noise: nn.Module | Tensor = nn.Buffer(torch.tensor(math.log(noise or 1.0)))
+        if noise is None:
+            pass  # counts have none
+        elif config.noise == "one":
             self.log_noise = nn.Parameter(torch.zeros(()))
         elif config.noise == "network":
             self.log_noise = nn.Sequential(nn.Linear(queries, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -119,10 +145,15 @@ class Regression(nn.Module):
             context = self.attention(
                 scores.unsqueeze(-2), values.unsqueeze(-3), queries=queries.unsqueeze(-2), layout=Dense(event_dim=2)
             ).context.squeeze(-2)
-            likelihood: Any = Normal(context, self.temperature * log_noise.exp()).to_event(1)
+            likelihood = self.likelihood(context, self.temperature * log_noise.exp())
             pyro.sample("y", likelihood, obs=y)
         found: Tensor = likelihood.log_prob(y)
         return found
+
+
+def true_noise(toy: str) -> float | None:
+    """Return the standard deviation, or scale, of an observation; None where its distribution has none."""
+    return PROBLEMS[toy].noise if toy in PROBLEMS else NOISE[toy]
 
 
 def scheme(config: CoverageConfig) -> tuple[Prior, Family, AttentionELBO]:
@@ -136,9 +167,10 @@ def scheme(config: CoverageConfig) -> tuple[Prior, Family, AttentionELBO]:
     options: dict[str, Any] = {"learnable": True} if config.width == "one" else {}
     family: OneParameterFamily = (Weibull if weibull else LogNormal)(value, **options)
     if config.objective == "evidence":
-        return ScorePrior(family), FromPrior(), EvidenceELBO(config.draws, max_plate_nesting=1)
+        correction: Any = None if config.correction == "none" else config.correction
+        return ScorePrior(family), FromPrior(), EvidenceELBO(config.draws, correction=correction, max_plate_nesting=1)
     prior = FixedGammaPrior() if weibull else FixedLogNormalPrior()
-    return prior, family, AttentionELBO(kl_weight=config.kl_weight, max_plate_nesting=1)
+    return prior, family, AttentionELBO(kl_weight=config.annealed(config.kl_weight), max_plate_nesting=1)
 
 
 def log_mean(log_likelihood: Tensor) -> Tensor:
@@ -260,7 +292,9 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
                 loss = scheme(replace(config, draws=32))[2](trained.model, trained.guide)
                 posterior = ScorePosterior(trained.model, "query.*", loss, batches)
                 metrics |= scores("laplace", test, *several(trained, test, posterior))
-                metrics |= scores("truth", test, *true_draws(test, NOISE[config.toy], config.num_samples))
+                metrics |= scores("truth", test, *true_draws(config.toy, test, config.num_samples))
+            if config.objective == "evidence":
+                metrics |= _reliability(trained, data)
         if config.objective == "soft":
             metrics |= _at_temperature(trained, data["val"], test, metrics)
         return {**metrics, "val_nll": fitted.history[fitted.best_epoch]["val_loss"]}
@@ -293,12 +327,13 @@ def several(trained: TrainedCoverage, items: Items, draw: AbstractContextManager
     return torch.cat(weights), torch.cat(log_likelihood)
 
 
-def true_draws(items: Items, noise: float, count: int) -> tuple[Tensor, Tensor]:
+def true_draws(toy: str, items: Items, count: int) -> tuple[Tensor, Tensor]:
     """:func:`draws` by who knows scores, spread and noise."""
+    likelihood = PROBLEMS[toy].likelihood if toy in PROBLEMS else normal
     noises = torch.randn(count, *items.scores.shape).to(items.scores)
     weights = (items.scores + items.spread.unsqueeze(1) * noises).softmax(-1)
     mean = torch.einsum("snk,nkv->snv", weights, items.values)
-    return weights, torch.distributions.Normal(mean, noise).log_prob(items.y).sum(-1)
+    return weights, likelihood(mean, true_noise(toy)).log_prob(items.y)
 
 
 def scores(kind: str, items: Items, weights: Tensor, log_likelihood: Tensor) -> dict[str, float]:
@@ -315,8 +350,33 @@ def scores(kind: str, items: Items, weights: Tensor, log_likelihood: Tensor) -> 
     }
     if items.spread.any():
         parts = zip(TERCILES, items.spread.argsort().tensor_split(3), strict=True)
-        found |= {f"coverage_{name}": inside[part].mean() for name, part in parts}
+        for name, part in parts:
+            found[f"coverage_{name}"] = inside[part].mean()
+            if len(weights) > 1:
+                ratio = _spread(weights[:, part]) / items.spread[part]
+                found[f"ratio_{name}"] = ratio.clamp(min=1e-6).log().mean().exp()
     return {f"{kind}_{name}": value.item() for name, value in found.items()}
+
+
+def _spread(weights: Tensor) -> Tensor:
+    """Standard deviation of log S of every item ``[n]``, from draws of its weights ``[S, n, KEYS]``."""
+    centered = weights.clamp(min=1e-30).log()
+    centered = centered - centered.mean(-1, keepdim=True)
+    keys = weights.size(-1)
+    return (centered.var(0).mean(-1) * keys / (keys - 1)).sqrt()
+
+
+def _reliability(trained: TrainedCoverage, data: dict[str, Items]) -> dict[str, float]:
+    """What can be known of the widths without the truth: the gap, whether training warned of it, and check_width."""
+    loss: Any = trained.module.objective
+    gap, signal = evidence_gap(loss, Batches(data["val"], 1000))
+    metrics = {"gap": gap, "signal": signal, "gap_warned": float(loss.elbo.gap_watch.warned > 0)}
+    if trained.config.check:
+        report = check_width(loss, Batches(data["train"].chosen(torch.arange(min(6400, len(data["train"].y)))), 64))
+        names = (f"check_{name}" for name in TERCILES)
+        metrics |= dict(zip(names, report.ratios["attention"], strict=True))
+        metrics["check_believable"] = float(report.believable)
+    return metrics
 
 
 def _at_temperature(

@@ -24,7 +24,9 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
         guide: Posterior of the attention; soft is ordinary deterministic attention.
         kl_weight: Weight of the KL of one attention weight: it multiplies the KL of an example, divided by the mean
             number of attention weights of the training examples.
-        kl_warmup: Share of the steps in which that weight rises from 0.
+        kl_warmup: Share of the steps in which that weight rises.
+        kl_schedule: How it rises, in a line from 0 or along a sigmoid from .7 %; constant does without.
+        kl_steps: Steps in which it rises; by their share, kl_warmup, when omitted.
         learning_rate: Largest learning rate of AdamW; it rises for a tenth of the steps and then falls, linearly;
             2e-5 to 5e-5 is usual for BERT and larger models.
         prior_learning_rate: The same of prior networks, which begin untrained.
@@ -40,6 +42,8 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
     guide: Literal["soft", "weibull", "lognormal"] = "soft"
     kl_weight: NonNegativeFloat = 0.01
     kl_warmup: ClosedUnitInterval = 0.2
+    kl_schedule: Literal["constant", "linear", "sigmoid"] = "linear"
+    kl_steps: PositiveInt | None = None  # type: ignore[assignment]
     learning_rate: PositiveFloat = 1e-4
     prior_learning_rate: PositiveFloat = 1e-3
     length: PositiveInt = 128

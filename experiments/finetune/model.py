@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_leaves, tree_map_only
-from transformers import AutoConfig, AutoTokenizer, get_linear_schedule_with_warmup
+from transformers import AutoTokenizer, get_linear_schedule_with_warmup
 from transformers.utils import logging
 
 from experiments.datasets.text.batches import Sentences
@@ -28,9 +28,11 @@ from experiments.run import Task
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
+from pyro_attention.integrations.huggingface.pretrained import load_checked
+from pyro_attention.objectives.correction import correction_of
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
-from pyro_attention.posterior.sampling import Noise
-from pyro_attention.schedules import Linear
+from pyro_attention.posterior.passes import Noise
+from pyro_attention.schedules import rising
 
 Config = TypeVar("Config", bound=GlueConfig | QaConfig)
 Model = TypeVar("Model", bound=nn.Module)
@@ -78,9 +80,15 @@ _EXPECTED = (
 
 
 def load_tokenizer(model: str) -> Any:
-    """The tokenizer of a pretrained model, of its folder or its name on the hub."""
+    """The tokenizer of a pretrained model, of its folder or its name on the hub; UserError where it cannot pad."""
     with reading(f"model {model}", *_EXPECTED):
-        return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            f"the tokenizer of {model} has no padding token, expected one, as texts of several lengths make a batch; "
+            f"give it one, such as tokenizer.pad_token = tokenizer.unk_token, and save it by save_pretrained"
+        )
+    return tokenizer
 
 
 def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
@@ -94,17 +102,7 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
     logging.set_verbosity_error()  # no notes on the output layer, which is meant to be new
     logging.disable_progress_bar()
     with reading(f"model {config.model}", *_EXPECTED):
-        of_model = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
-        if of_model._attn_implementation not in (None, "eager", "sdpa"):  # others are code that transformers fetches
-            raise ValueError(f"config.json asks for the attention {of_model._attn_implementation!r}")
-        network, info = head.from_pretrained(
-            config.model, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options
-        )
-        # a pooler belongs to the output layer: models that were pretrained without one have none
-        prefix = f"{network.base_model_prefix}."
-        missing = [name for name in sorted(info["missing_keys"]) if name.startswith(prefix) and "pooler" not in name]
-        if missing:
-            raise ValueError(f"{len(missing)} weights of {type(network).__name__} are missing, such as {missing[0]}")
+        network = load_checked(head, config.model, use_safetensors=True, **options)
     most = getattr(network.config, "max_position_embeddings", None)
     if most and config.length > most:
         raise UserError(
@@ -124,7 +122,7 @@ class CopiesEvidence(EvidenceELBO):
     """
 
     def __init__(self, draws: int, layers: Sequence[nn.Module]) -> None:
-        super().__init__(draws, max_plate_nesting=1)
+        super().__init__(draws, correction=correction_of(draws), max_plate_nesting=1)
         self.size = 0  # of the batch, while there are copies
         for layer in layers:
             changed = self._copy if layer is layers[-1] else self._first
@@ -246,8 +244,10 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
         sizes = network.config
         weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(length**2 for length in lengths)
-        warmup, weight = round(config.kl_warmup * steps), config.kl_weight / weights  # of the attention of an example
-        scheme = config.build_scheme(kl_weight=Linear(warmup, weight) if warmup else weight, plates=1)
+        weight = config.kl_weight / weights  # of the attention of an example
+        rise = config.kl_steps or round(config.kl_warmup * steps)
+        annealed = rising(config.kl_schedule, rise, weight) if rise and config.kl_schedule != "constant" else weight
+        scheme = config.build_scheme(kl_weight=annealed, plates=1)
         guide, elbo, sites = cast(Any, no_guide), cast(Any, scheme.objective()), "*"
         if config.guide != "soft" and config.objective == "evidence":
             layers = getattr(getattr(network.base_model, "encoder", None), "layer", None)

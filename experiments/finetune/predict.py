@@ -12,7 +12,7 @@ from torch import Tensor
 
 from experiments.datasets.text.glue import GLUE, LabeledPairs
 from experiments.datasets.text.squad import Question, read_squad
-from experiments.files import UserError, read_text, user_errors, write_text
+from experiments.files import UserError, check_outputs, text_lines, user_errors, write_text
 from experiments.finetune.config import PredictConfig
 from experiments.finetune.glue import EncodedPairs, GlueTask, outputs_of
 from experiments.finetune.model import kinds
@@ -34,8 +34,7 @@ def predict_file(config: PredictConfig) -> Path:
     if name not in GLUE and not questions:
         raise UserError(f"{path}: task is {name!r}, expected the folder of a run of experiments.finetune glue or qa")
     out = config.out or config.file.with_name(config.file.name + (".jsonl" if questions else ".tsv"))
-    if out.exists() and not config.overwrite:
-        raise UserError(f"{out} is there already; pass --overwrite to replace it, or choose another --out")
+    check_outputs([out], [config.file], overwrite=config.overwrite)
     task: Any = QaTask() if questions else GlueTask()
     changes = {"device": config.device, "num_samples": config.num_samples}
     trained = load_trained(task, saved_config(config.run, task.config, script=task.script, **changes))
@@ -53,8 +52,8 @@ def read_columns(path: Path, *names: str) -> list[list[str]]:
         ValueError: A line has not what the names say, or there are none.
     """
     expected = f"a {' and a '.join(names)}{' with a tab between them' * (len(names) > 1)} in every line"
-    text = read_text(path, "save it as UTF-8", expected=expected)
-    rows = [[" ".join(cell.split()) for cell in line.split("\t")] for line in text.splitlines()]
+    lines = text_lines(path, "save it as UTF-8", expected=expected)
+    rows = [[" ".join(cell.split()) for cell in line.split("\t")] for line in lines]
     for number, row in enumerate(rows or [[]], 1):
         if len(row) != len(names) or not all(row):
             raise ValueError(f"{path}: line {number} has the cells {row}, expected {expected}; mend the line")

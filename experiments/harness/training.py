@@ -37,7 +37,7 @@ from experiments.harness.callbacks import (
 )
 from experiments.harness.folder import is_first, write_environment
 from experiments.harness.options import BatchOptions, Device, Precision, TrainingOptions
-from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, FixedGammaPrior, Soft, predict
+from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, EvidenceELBO, FixedGammaPrior, Soft, predict
 from pyro_attention.analysis import hybrid_weights
 from pyro_attention.families.base import Prior
 
@@ -99,6 +99,8 @@ class ELBOTraining(pl.LightningModule):
         if isinstance(elbo, AttentionELBO):
             record["kl_weight"] = torch.tensor(elbo.current_kl_weight())
             record |= {f"kl_{site}": kl for site, kl in elbo.kl_record.items()}
+        if isinstance(elbo, EvidenceELBO) and elbo.gap_record is not None:
+            record |= {"gap": elbo.gap_record.mean, "few_draws": elbo.gap_record.share}
         if isinstance(elbo, AlignmentELBO):
             record |= {f"support_{site}": count for site, count in elbo.support_record.items()}
             record |= {f"cut_{site}": share for site, share in elbo.cut_record.items()}
@@ -108,6 +110,11 @@ class ELBOTraining(pl.LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         metrics = {f"val_{name}": value for name, value in self.evaluate(batch).items()}
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=self.observations(batch), sync_dist=True)
+
+    def on_train_end(self) -> None:
+        """Warn once more where the draws of the evidence are too few."""
+        if isinstance(self.objective.elbo, EvidenceELBO):
+            self.objective.elbo.gap_watch.check()
 
     def on_validation_epoch_end(self) -> None:
         """Log the mixing weights of hybrid attention, so that history.csv holds their trajectories."""
@@ -127,15 +134,28 @@ class ELBOTraining(pl.LightningModule):
             nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
 
+def one_cycle(
+    optimizer: torch.optim.Optimizer, learning_rate: float, steps: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """Plan a learning rate that rises for a tenth of the steps and then falls to zero, linearly.
+
+    Up to ten steps it falls from the first one on.
+    """
+    # torch divides by the number of steps from the first to the highest rate, zero of ten steps, and gives a single
+    # step the lowest rate
+    total = max(2, steps)
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=learning_rate, total_steps=total, pct_start=min(0.1, 0.99 / total) if total <= 10 else 0.1,
+        anneal_strategy="linear", cycle_momentum=False,
+    )  # fmt: skip
+
+
 class OneCycleTraining(ELBOTraining):
-    """Trains with a learning rate that rises for a tenth of the steps and then falls, linearly."""
+    """Trains with a learning rate that :func:`one_cycle` plans over all steps."""
 
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.learning_rate, total_steps=int(self.trainer.estimated_stepping_batches),
-            pct_start=0.1, anneal_strategy="linear", cycle_momentum=False,
-        )  # fmt: skip
+        schedule = one_cycle(optimizer, self.learning_rate, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
@@ -280,7 +300,7 @@ def fit(
             precision="32-true" if precision == "32" else "bf16-mixed",
             max_epochs=config.max_epochs,
             gradient_clip_val=gradient_clip,
-            callbacks=[*ours, Bar(monitor)] if shows else ours,
+            callbacks=[*ours, Bar([*monitor, "gap"])] if shows else ours,
             plugins=[AtomicCheckpointIO()],
             enable_progress_bar=shows,
             use_distributed_sampler=False,  # batches are shared out by their sampler

@@ -28,7 +28,7 @@ from experiments.datasets.text.batches import (
 from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines, plain_words
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
-from experiments.files import read_text
+from experiments.files import text_lines
 from experiments.harness.folder import saved_config
 from experiments.harness.training import (
     OneCycleTraining,
@@ -200,7 +200,7 @@ class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], Trai
 
 def summaries(folder: Path) -> list[str]:
     """The headlines that a finished run has written of the test texts, in their order."""
-    return read_text(folder / HeadlineTask.file, "remove the folder to train again").split("\n")[:-1]
+    return text_lines(folder / HeadlineTask.file, "remove the folder to train again")
 
 
 train = partial(run_and_show, HeadlineTask())

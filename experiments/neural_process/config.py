@@ -7,10 +7,11 @@ from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.harness.cli import Command
 from experiments.harness.options import StudyOptions, TrainingOptions
+from guides.options import KLScheduleOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeuralProcessConfig(TrainingOptions):
+class NeuralProcessConfig(TrainingOptions, KLScheduleOptions):
     """Train an attentive neural process on functions of Gaussian processes.
 
     Args:
@@ -42,7 +43,8 @@ class NeuralProcessConfig(TrainingOptions):
 
     planned = True  # the learning rate is, over all epochs
     USED_BY: ClassVar = {
-        **{name: {"objective": ("elbo",)} for name in ("concentration", "kl_weight")},
+        **{name: {"objective": ("elbo",)} for name in ("concentration", "kl_weight", "kl_schedule")},
+        "kl_steps": {"objective": ("elbo",), "kl_schedule": ("linear", "sigmoid")},
         "draws": {"objective": ("evidence",)},
     }
 

@@ -35,6 +35,7 @@ from pyro_attention import (
     predict,
 )
 from pyro_attention.families.base import Family, Prior
+from pyro_attention.objectives.correction import correction_of
 
 CONTEXTS, TARGETS = 60, 20  # points of a function, the contexts at most
 NOISE = 0.05  # standard deviation of an observation
@@ -104,8 +105,12 @@ def scheme(config: NeuralProcessConfig) -> tuple[Prior, Family, AttentionELBO]:
         return FixedGammaPrior(), Soft(), AttentionELBO(max_plate_nesting=1)
     if config.objective == "evidence":
         width = WidthNetwork(WIDTH // HEADS, HEADS, hidden_dim=16, minimum=1e-2)
-        return ScorePrior(LogNormal(width)), FromPrior(), EvidenceELBO(config.draws, max_plate_nesting=1)
-    elbo = AttentionELBO(kl_weight=config.kl_weight, max_plate_nesting=1)
+        return (
+            ScorePrior(LogNormal(width)),
+            FromPrior(),
+            EvidenceELBO(config.draws, correction=correction_of(config.draws), max_plate_nesting=1),
+        )
+    elbo = AttentionELBO(kl_weight=config.annealed(config.kl_weight), max_plate_nesting=1)
     return ContextualGammaPrior(WIDTH // HEADS, HEADS), Weibull(config.concentration), elbo
 
 
@@ -132,8 +137,8 @@ TrainedProcess = Trained[NeuralProcessConfig, NeuralProcess]
 
 def build(config: NeuralProcessConfig) -> TrainedProcess:
     """Network and guide, untrained; networks of a seed begin alike."""
+    pyro.set_rng_seed(config.seed)  # before the scheme: the width of the evidence is a network
     prior, family, elbo = scheme(config)
-    pyro.set_rng_seed(config.seed)
     model = NeuralProcess(config.scores, prior)
     module = NeuralProcessTraining(model, AttentionGuide(model, family), elbo, learning_rate=config.learning_rate)
     return Trained(config, module.to(resolve_device(config.device)))

@@ -12,12 +12,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.files import UserError
+from experiments.files import UserError, check_outputs
 from experiments.nmt.config import AlignConfig, CombineName, ProbabilityCombineName, TranslationConfig
 from experiments.nmt.model import Trained, batches, load_text, load_trained, read_gold, read_pairs
 from experiments.report.report import Part, write_page
 from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap, predicts_by_posterior
-from experiments.sequence.own_text import refuse_to_replace, write_lines
+from experiments.sequence.own_text import write_lines
 from pyro_attention.analysis import (
     Alignment,
     GoldAlignment,
@@ -204,7 +204,8 @@ def align_file(config: AlignConfig) -> Path:
     sides = dict[Path, list[str]]()  # the words that links count, where these are others than those between blanks
     if words != "none":
         sides = {out / f"words.{text.languages[0]}": text.source, out / f"words.{text.languages[1]}": text.target}
-    refuse_to_replace([links_file, page, *sides, *[table] * config.table], overwrite=config.overwrite)
+    inputs = [config.source_file, config.target_file, *([] if config.gold is None else [config.gold])]
+    check_outputs([links_file, page, *sides, *[table] * config.table], inputs, overwrite=config.overwrite)
     pairs = _pairs(config, trained, text)
     if config.reverse is None:
         links = [hard_links(pair.posterior.mean(0), config.threshold) for pair in pairs]

@@ -21,14 +21,19 @@ from models.nmt import Translation, TranslationSizes
 from models.score_terms import DiagonalBias, Jumps, TemporalNormalizer
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
+_LONGEST = 1000  # words of a validation or test sentence
+
 
 def load_text(config: TranslationConfig, split: str) -> ParallelText:
     """Sentence pairs of a split, "train", "val" or "test", as many as configured.
 
-    Only training pairs may be left out for their length.
+    Training pairs are left out for their length. A validation or test sentence is refused only where it is so long that
+    it is none, such as a file that has lost its line ends.
     """
     languages = (config.source, config.target)
-    rules: dict[str, Any] = {"lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words}
+    rules: dict[str, Any] = {
+        "lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words, "max_words": _LONGEST
+    }  # fmt: skip
     if config.words != "none" and tokenized(config):
         raise UserError(f"dataset {config.dataset} is tokenized already; leave out --tokenize {config.words}")
     if split == "train":

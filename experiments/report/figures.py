@@ -76,8 +76,13 @@ def _grid(count: int, *, size: tuple[float, float], **options: Any) -> tuple[Fig
     return figure, list(axes.flat)
 
 
-def level_curves(shown: Mapping[str, Levels], levels: Sequence[str], *, axis: str) -> Figure:
-    """One panel a number, which is named: mean over seeds with its standard error, against the level."""
+def level_curves(
+    shown: Mapping[str, Levels], levels: Sequence[str], *, axis: str, aims: Mapping[str, float] | None = None
+) -> Figure:
+    """One panel a number, which is named: mean over seeds with its standard error, against the level.
+
+    A number that has an aim gets a dashed line there.
+    """
     figure, axes = _grid(len(shown), size=(3.4, 3.4))
     for one, (title, of_rows) in zip(axes, shown.items(), strict=False):
         for place, (row, values) in enumerate(of_rows.items()):
@@ -87,6 +92,8 @@ def level_curves(shown: Mapping[str, Levels], levels: Sequence[str], *, axis: st
                 yerr=[0 if math.isnan(each.standard_error) else each.standard_error for each in found],
                 marker="o", markersize=4, capsize=2, linewidth=1.3, color=_COLORS[place % len(_COLORS)], label=row,
             )  # fmt: skip
+        if aims and title in aims:
+            one.axhline(aims[title], color="0.35", linestyle="--", linewidth=1)
         one.set_title(title, fontsize=10)
         one.set_xticks(np.arange(len(levels)), levels)
         one.grid(axis="y", color="0.92")

@@ -179,6 +179,8 @@ def _plain_cell(cell: Cell) -> dict[str, Any]:
     defaults = {field.name: field.default for field in fields(cell)}
     # the metric tells that it is a difference
     found = {name: value for name, value in asdict(cell).items() if value != defaults[name] or name == "metric"}
+    if isinstance(cell, Estimate) and cell.values:  # JSON has no NaN
+        found["values"] = [None if math.isnan(value) else value for value in cell.values]
     return {name: value for name, value in found.items() if not (isinstance(value, float) and math.isnan(value))}
 
 
@@ -186,6 +188,8 @@ def _read_cell(plain: dict[str, Any]) -> Cell:
     if "text" in plain:
         return str(plain["text"])
     number = {"mean": math.nan, **plain}
+    if "values" in number:
+        number["values"] = tuple(math.nan if value is None else value for value in number["values"])
     return Difference(**{"low": math.nan, "high": math.nan, **number}) if "metric" in plain else Estimate(**number)
 
 

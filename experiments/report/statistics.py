@@ -58,6 +58,7 @@ class Estimate:
     with_error: bool = False  # show the standard error of the mean
     low: float = math.nan  # ends of a 95 % interval over resampled test items
     high: float = math.nan
+    values: tuple[float, ...] = ()  # of every seed, in their order, so that paired intervals can be computed again
 
     @property
     def standard_error(self) -> float:
@@ -96,7 +97,7 @@ class Difference:
 
 
 def summarize(values: Sequence[float], digits: int = 2) -> Estimate:
-    """Mean and spread.
+    """Mean and spread of the values of all seeds, which stay in the estimate.
 
     Raises:
         ValueError: No values.
@@ -104,7 +105,7 @@ def summarize(values: Sequence[float], digits: int = 2) -> Estimate:
     if not values:
         raise ValueError("no values to summarize, expected one a seed")
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-    return Estimate(float(np.mean(values)), spread, len(values), digits)
+    return Estimate(float(np.mean(values)), spread, len(values), digits, values=tuple(map(float, values)))
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.datasets.text.parallel_text import Rules, checked_lines, read_lines
-from experiments.files import UserError, user_errors, write_text
+from experiments.files import UserError, check_outputs, user_errors, write_text
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,7 @@ def read_source(file: Path, rules: Rules, out: Path, overwrite: bool) -> SourceT
     Raises:
         UserError: The file cannot be read or has no sentence, or what is to be written would replace a file.
     """
-    if out.resolve() == file.resolve():
-        raise UserError(f"the result would replace {file}; name another file by --out")
-    refuse_to_replace([out], overwrite=overwrite)
+    check_outputs([out], [file], overwrite=overwrite)
     with user_errors(OSError, ValueError):
         checked = list(checked_lines([read_lines(file)], [file], rules))
     for _, fault in checked:
@@ -49,13 +47,6 @@ def read_source(file: Path, rules: Rules, out: Path, overwrite: bool) -> SourceT
     if not places:
         raise UserError(f"{file} has no sentence that can be read")
     return SourceText(file, [checked[place][0][0] for place in places], places, len(checked), out)
-
-
-def refuse_to_replace(files: Iterable[Path], *, overwrite: bool) -> None:
-    """Raise UserError where a file is there already, unless it may be replaced."""
-    for file in files:
-        if file.exists() and not overwrite:
-            raise UserError(f"{file} is there already and would be lost; choose another --out, or pass --overwrite")
 
 
 def write_lines(path: Path, lines: Iterable[object]) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
+from pyro_attention.aligner._input import check_anchors, check_lengths
+from pyro_attention.aligner._storage import FILE
 from pyro_attention.aligner.aligner import AlignedPair, Aligner, cross_fit
-from pyro_attention.analysis.alignments.links import read_lines, read_pharaoh
+from pyro_attention.aligner.encoder import check_encoder
+from pyro_attention.analysis.alignments.links import read_pharaoh
+from pyro_attention.atomic_write import check_outputs, write_atomic
+from pyro_attention.text_lines import read_lines
 from pyro_attention.viewer import AlignmentView, write_viewer
 
 __all__ = ["main"]
@@ -79,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     out.add_argument("--anchors", type=Path, help="links that are known, in the format of --out; they are kept")
     out.add_argument("--tsv", type=Path, help="also write a table of links, with words and probabilities")
     out.add_argument("--html", type=Path, help=f"also write a page to look at the first {_SHOWN} pairs in a browser")
+    out.add_argument("--overwrite", action="store_true", help="replace files of these names that are there already")
     out.add_argument(
         "--most-uncertain", type=int, default=0, metavar="N", help="print the N pairs with the least certain words"
     )
@@ -94,12 +102,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"pyro-align: {error}")
     except KeyboardInterrupt:
-        sys.exit("pyro-align: stopped; nothing was written")
+        sys.exit("pyro-align: stopped")
 
 
 def _run(options: argparse.Namespace) -> None:
+    _check_files(options)
     sides = [_read(path, options) for path in (options.source, options.target)]
     _check_lines(sides, (options.source, options.target))
+    known = _known(options)
     if not (0 < options.coverage <= 1 and 0 <= options.min_probability <= 1):
         seen = f"--coverage is {options.coverage}, --min-probability {options.min_probability}"
         raise ValueError(f"{seen}, expected a share above 0 and up to 1, and a probability")
@@ -110,15 +120,15 @@ def _run(options: argparse.Namespace) -> None:
         raise ValueError(
             f"{options.anchors} has {len(anchors)} lines, {options.source} {len(sides[0])}; expected as many"
         )
+    if anchors is not None:
+        check_anchors(sides[0], sides[1], anchors, name=f"{options.anchors}, line", first=1)
     if options.cross_fit is not None:
         if anchors is not None or options.train or options.model:
             raise ValueError("--cross-fit trains on the text itself; leave out --train, --model and --anchors")
         _tell(options.cross_fit * len(sides[0]))
-        pairs = cross_fit(
-            *sides, parts=options.cross_fit, known=_known(options), encoder=options.encoder, progress=True
-        )
+        pairs = cross_fit(*sides, parts=options.cross_fit, known=known, encoder=options.encoder, progress=True)
     else:
-        aligner = _aligner(options, sides)
+        aligner = _aligner(options, sides, known)
         _check_languages(aligner, sides, options)
         pairs = aligner(*sides, anchors=anchors, encoder=options.encoder, progress=True)
     chosen = _chosen(pairs, options)
@@ -133,9 +143,31 @@ def _run(options: argparse.Namespace) -> None:
     print(f"{options.out}: {count} links of {len(pairs)} pairs, {mean:.0%} of which are expected to be right")
 
 
-def _aligner(options: argparse.Namespace, sides: list[list[list[str]]]) -> Aligner:
+def _check_files(options: argparse.Namespace) -> None:
+    """Raise unless everything that is written can be, and everything that is needed is there."""
+    inputs = {
+        "the source": options.source, "the target": options.target, "--dictionary": options.dictionary,
+        "--anchors": options.anchors,
+    }  # fmt: skip
+    inputs |= dict(zip(("the source of --train", "the target of --train"), options.train or (), strict=False))
+    outputs = {"--out": options.out, "--tsv": options.tsv, "--html": options.html}
+    read, written = ({name: path for name, path in files.items() if path is not None} for files in (inputs, outputs))
+    check_outputs(written, read, overwrite=options.overwrite)
+    if options.model is not None:
+        if options.model.exists() and not options.model.is_dir():
+            raise ValueError(f"--model {options.model} is a file, expected a folder")
+        nearest = next(path for path in (options.model, *options.model.absolute().parents) if path.exists())
+        if not os.access(nearest, os.W_OK):
+            raise PermissionError(f"--model {options.model} cannot be written in {nearest}; choose another folder")
+        if find_spec("safetensors") is None:
+            raise ImportError("--model needs safetensors: pip install 'pyro-attention[align]'")
+    if options.encoder is not None:
+        check_encoder(options.encoder)
+
+
+def _aligner(options: argparse.Namespace, sides: list[list[list[str]]], known: dict[tuple[str, str], float]) -> Aligner:
     """The aligner that is there, or else one that is trained."""
-    if options.model is not None and (options.model / "aligner.json").is_file():
+    if options.model is not None and (options.model / FILE).is_file():
         if options.train or options.dictionary:
             raise ValueError(
                 f"{options.model} holds an aligner already; leave out --train and --dictionary, or take another --model"
@@ -146,7 +178,7 @@ def _aligner(options: argparse.Namespace, sides: list[list[list[str]]]) -> Align
         text = [_read(path, options) for path in options.train]
         _check_lines(text, options.train)
     _tell(len(text[0]))
-    aligner = Aligner.fit(*text, known=_known(options), progress=True)
+    aligner = Aligner.fit(*text, known=known, progress=True)
     if options.model is not None:
         aligner.save(options.model)
         print(f"the aligner is kept in {options.model}")
@@ -168,12 +200,13 @@ def _read(path: Path, options: argparse.Namespace) -> list[list[str]]:
     return [_WORDS.findall(line) if options.tokenize else line.split() for _, line in _lines(path, options)]
 
 
-def _check_lines(sides: Sequence[Sequence[object]], paths: Sequence[Path]) -> None:
+def _check_lines(sides: Sequence[list[list[str]]], paths: Sequence[Path]) -> None:
     if len(sides[0]) != len(sides[1]):
         raise ValueError(
             f"{paths[0]} has {len(sides[0])} lines and {paths[1]} {len(sides[1])}; expected as many, each sentence and "
             f"its translation at the same line"
         )
+    check_lengths(*sides, name=f"{paths[0]} and {paths[1]}, line", first=1)
 
 
 def _check_languages(aligner: Aligner, sides: Sequence[Sequence[list[str]]], options: argparse.Namespace) -> None:
@@ -232,9 +265,8 @@ def _table(pairs: list[AlignedPair], chosen: list[dict[tuple[int, int], float]])
 
 
 def _write(path: Path, lines: Iterator[str]) -> None:
-    whole = path.with_name(f".{path.name}")  # a file is there whole or not at all
-    whole.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    whole.replace(path)
+    text = "".join(f"{line}\n" for line in lines).encode()
+    write_atomic(path, lambda file: file.write(text))
 
 
 def _page(path: Path, pairs: list[AlignedPair]) -> None:

@@ -167,8 +167,9 @@ def word_pairs(text: Sequence[Batch], sizes: tuple[int, int], more: Ints) -> tup
 
 def _unique_keys(batch: Batch, sizes: tuple[int, int]) -> tuple[Ints, NDArray[np.int32]]:
     """The keys of a batch, padding among them, and the place of each cell's among them."""
-    keys, inverse = np.unique(batch.source * (sizes[1] + 2) + batch.target[:, None], return_inverse=True)
-    return keys, inverse.astype(np.int32)
+    cells = batch.source * (sizes[1] + 2) + batch.target[:, None]
+    keys, inverse = np.unique(cells, return_inverse=True)
+    return keys, inverse.reshape(cells.shape).astype(np.int32)  # NumPy has given it flat before 2.0
 
 
 def _padded(keys: Ints, sizes: tuple[int, int]) -> NDArray[np.bool_]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,6 +13,8 @@ import torch
 from torch import Tensor
 
 from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches
+from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, check_sides
+from pyro_attention.aligner._storage import load_tables, save_tables
 from pyro_attention.aligner._training import Both, Direction, Text, both_posteriors, train
 from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.hmm import markov_posterior
@@ -27,8 +28,6 @@ _ANCHOR = 1e30  # how much likelier a link is made that is known
 _LARGEST = 60.0  # log potential that is used
 _DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
 _AGREED = 2 / 3  # share of the model whose directions agree
-_FORMAT = 2
-Anchors = Sequence[Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +110,8 @@ class Aligner:
         Raises:
             ValueError: Different numbers of sentences, no pair with words on both sides, or an observation below 0.
         """
-        _check_sides(source, target)
+        check_sides(source, target)
+        check_lengths(source, target)
         known = known or {}
         if not any(s and t for s, t in zip(source, target, strict=True)):
             raise ValueError("source and target have no pair with words on both sides, expected some thousand pairs")
@@ -154,7 +154,8 @@ class Aligner:
             ValueError: Different numbers of sentences or hints, anchors outside of their sentences, similarities of
                 another shape or beside an encoder, or a folder that holds no encoder with its tokenizer.
         """
-        _check_sides(source, target)
+        check_sides(source, target)
+        check_lengths(source, target)
         if encoder is not None:
             if similarity is not None:
                 raise ValueError("got similarity and encoder, expected one of them")
@@ -162,6 +163,8 @@ class Aligner:
         for name, hints in (("anchors", anchors), ("similarity", similarity)):
             if hints is not None and len(hints) != len(source):
                 raise ValueError(f"{name} are for {len(hints)} pairs, expected an entry for each of {len(source)}")
+        if anchors is not None:
+            check_anchors(source, target, anchors)
         found = [
             AlignedPair(
                 list(s),
@@ -212,45 +215,24 @@ class Aligner:
             )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
-        """Write the aligner into a folder: ``aligner.json`` and ``aligner.safetensors``."""
-        from safetensors.numpy import save_file  # of the extra "align"
+        """Write the aligner into a folder, as the file ``aligner.safetensors``.
 
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {"keys": self.pairs.keys}
-        for number, model in enumerate(self.models):
-            for name, side in zip(("forward", "backward"), model, strict=True):
-                for field in ("translation", "null", "jumps"):
-                    tensors[f"{number}.{name}.{field}"] = getattr(side, field).numpy()
-        words = [list(vocabulary.words) for vocabulary in self.vocabularies]
-        text = {"format": _FORMAT, "models": len(self.models), "source": words[0], "target": words[1]}
-        save_file(tensors, folder / "aligner.safetensors")
-        (folder / "aligner.json").write_text(json.dumps(text, ensure_ascii=False), encoding="utf-8")
+        Raises:
+            ImportError: safetensors, of the extra ``align``, is not installed.
+            OSError: The file cannot be written; one that was there is as it was.
+        """
+        save_tables(Path(folder), self.vocabularies, self.pairs, self.models)
 
     @classmethod
     def load(cls, folder: str | Path) -> Aligner:
         """Read an aligner that :meth:`save` has written.
 
         Raises:
+            ImportError: safetensors is not installed.
             FileNotFoundError: The folder holds none.
-            ValueError: It was written by another version.
+            ValueError: Its file is damaged, or was written by another version.
         """
-        from safetensors.numpy import load_file
-
-        text = json.loads(Path(folder, "aligner.json").read_text(encoding="utf-8"))
-        if text.get("format") != _FORMAT:
-            raise ValueError(f"{folder} has format {text.get('format')}, expected {_FORMAT}: train the aligner again")
-        tensors = load_file(Path(folder, "aligner.safetensors"))
-
-        def direction(name: str) -> Direction:
-            return Direction(
-                *(torch.from_numpy(tensors[f"{name}.{field}"]) for field in ("translation", "null", "jumps"))
-            )
-
-        models = [(direction(f"{number}.forward"), direction(f"{number}.backward")) for number in range(text["models"])]
-        vocabularies = Vocabulary.of([text["source"]]), Vocabulary.of([text["target"]])
-        pairs = WordPairs(tensors["keys"], (len(text["source"]), len(text["target"])))
-        return cls(vocabularies, pairs, models)
+        return cls(*load_tables(Path(folder)))
 
 
 def cross_fit(
@@ -275,7 +257,7 @@ def cross_fit(
     Raises:
         ValueError: Fewer than two parts, or more than pairs.
     """
-    _check_sides(source, target)
+    check_sides(source, target)
     if not 2 <= parts <= len(source):
         raise ValueError(f"parts is {parts}, expected 2 to the number of sentence pairs, {len(source)}")
     found: list[list[AlignedPair]] = []
@@ -301,17 +283,6 @@ def _log_odds(probability: Tensor) -> Tensor:
     return torch.logit(torch.lerp(probability, 1 - probability, _DOUBT), eps=1e-6)
 
 
-def _check_sides(source: Sentences, target: Sentences) -> None:
-    for name, side in (("source", source), ("target", target)):
-        if wrong := side if isinstance(side, str) else next((line for line in side if isinstance(line, str)), None):
-            raise TypeError(f"{name} has the text {wrong[:40]!r}, expected its words: line.split()")
-    if len(source) != len(target):
-        raise ValueError(
-            f"source has {len(source)} sentences and target {len(target)}; expected as many, the translation of every "
-            f"sentence at the same place"
-        )
-
-
 def _potentials(
     batch: Batch, pairs: Sequence[AlignedPair], anchors: Anchors | None, similarity: Sequence[Tensor] | None
 ) -> Tensor | None:
@@ -330,10 +301,5 @@ def _potentials(
             seen = tuple(similarity[row].shape)
             raise ValueError(f"similarity of pair {row} has shape {seen}, expected [M, N] = {tuple(shape)}")
         for source, target in () if anchors is None else anchors[row]:
-            if not (0 <= source < num_source and 0 <= target < num_target):
-                raise ValueError(
-                    f"anchors of pair {row} have the link {source}-{target}, which lies outside of {num_source} source "
-                    f"and {num_target} target words; expected words counted from 0"
-                )
             part[target, source] = _ANCHOR
     return factor

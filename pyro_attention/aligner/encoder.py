@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tqdm import tqdm
 
 from pyro_attention.aligner._corpus import Sentences
 
-__all__ = ["encoder_potentials"]
+__all__ = ["check_encoder", "encoder_potentials"]
 
 _SAMPLE = 300  # pairs that choose the layer, the means and the variance
 _STEPS = 3  # of expectation maximization
@@ -40,6 +41,17 @@ _BATCH = 32  # sentences that are read together
 _WINDOW = 120  # words of a sentence that are read together
 _PIECES = 512  # of them, at most
 Infer = Callable[[Sentences, Sentences, Sequence[Tensor] | None], Sequence[Tensor]]
+
+
+def check_encoder(folder: str | Path) -> None:
+    """Raise ImportError or ValueError where no encoder can be in a folder, without loading it."""
+    if find_spec("transformers") is None:
+        raise ImportError("an encoder needs transformers: pip install 'pyro-attention[transformers]'")
+    if not Path(folder, "config.json").is_file():
+        raise ValueError(f"{folder} has no config.json, expected a folder with an encoder of Hugging Face")
+    # without one transformers would make a tokenizer that knows no words
+    if not Path(folder, "tokenizer.json").is_file():
+        raise ValueError(f"{folder} has no tokenizer.json, expected a fast tokenizer, which tells the words of pieces")
 
 
 @torch.no_grad()
@@ -57,7 +69,8 @@ def encoder_potentials(
 
     Raises:
         ImportError: transformers is not installed.
-        ValueError: The folder holds no encoder, or no tokenizer that tells which word a piece belongs to.
+        ValueError: The folder holds no encoder, weights of it are missing, or no tokenizer tells which word a piece
+            belongs to.
     """
     encoder = _Encoder(folder)
     found = [torch.zeros(len(t), len(s)) for s, t in zip(source, target, strict=True)]
@@ -127,20 +140,17 @@ class _Encoder:
     """
 
     def __init__(self, folder: str | Path) -> None:
+        check_encoder(folder)
+        transformers = import_module("transformers")
+        from pyro_attention.integrations.huggingface.pretrained import load_checked  # needs transformers
+
         try:
-            transformers = import_module("transformers")
-        except ImportError as error:
-            raise ImportError("an encoder needs transformers: pip install 'pyro-attention[transformers]'") from error
-        if not Path(folder, "config.json").is_file():
-            raise ValueError(f"{folder} has no config.json, expected a folder with an encoder of Hugging Face")
-        # without one transformers would make a tokenizer that knows no words
-        if not Path(folder, "tokenizer.json").is_file():
-            raise ValueError(
-                f"{folder} has no tokenizer.json, expected a fast tokenizer, which tells the words of pieces"
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
             )
-        options = {"local_files_only": True, "trust_remote_code": False}
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
-        model = transformers.AutoModel.from_pretrained(folder, **options).eval()
+            model = load_checked(transformers.AutoModel, folder, local_files_only=True).eval()
+        except Exception as error:  # on damaged files transformers raises nearly anything
+            raise ValueError(f"the encoder in {folder} cannot be loaded: {error}") from error
         self.model: Any = model.get_encoder() if model.config.is_encoder_decoder else model
         count = self.model.config.num_hidden_layers
         self.middle = list(range(math.ceil(count / 3), count * 2 // 3 + 1))

@@ -1,7 +1,7 @@
 """Uncertainty of class predictions (scores, calibration, PAvPU, sources, selective prediction), and word alignments.
 
-Everything takes plain tensors, so it serves any model, but for :func:`check_coverage`, which runs a Pyro model;
-``import pyro_attention`` does not load it. The expected calibration error and PAvPU need
+Everything takes plain tensors, so it serves any model, but for :func:`check_coverage` and :func:`check_width`, which
+run a Pyro model; ``import pyro_attention`` does not load it. The expected calibration error and PAvPU need
 ``pip install 'pyro-attention[analysis]'``.
 """
 
@@ -39,6 +39,7 @@ from pyro_attention.analysis.classification import (
 from pyro_attention.analysis.coverage import Coverage, check_coverage
 from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
 from pyro_attention.analysis.key_mass import hybrid_weights, key_mass
+from pyro_attention.analysis.widths import WidthReport, check_width
 
 __all__ = [
     "Alignment",
@@ -51,8 +52,10 @@ __all__ = [
     "SelectiveAccuracy",
     "TemperatureScaling",
     "UncertaintyDecomposition",
+    "WidthReport",
     "alignment_error_rate",
     "check_coverage",
+    "check_width",
     "classification_scores",
     "credible_intervals",
     "decompose_uncertainty",

@@ -6,6 +6,7 @@ Samples of probabilities are averaged before they are scored.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,14 +57,15 @@ def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 
     ``[low, high)``, and one of its own for a confidence of exactly 1.
 
     Args:
-        probabilities: ``[items, classes]``, or samples of them ``[S, items, classes]``.
-        labels: int64 ``[items]``.
+        probabilities: ``[items, classes]``, or samples of them ``[S, items, classes]``; two classes or more.
+        labels: Integers ``[items]``, from 0 to classes - 1.
         bins: Number of bins of the ECE.
 
     Raises:
         ImportError: torchmetrics is not installed.
-        TypeError: Probabilities are no floats.
-        ValueError: Wrong shapes, NaN, no probabilities, or no bins.
+        TypeError: Probabilities are no floats, or labels no integers.
+        ValueError: Wrong shapes, one class, NaN, no probabilities, no bins, or labels of another number than there are
+            items, or outside the classes.
 
     Example:
         >>> classification_scores(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]))
@@ -79,7 +81,7 @@ def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 
         raise ImportError(f"{seen}: pip install 'pyro-attention[analysis]'") from error
     # 1 + 1e-7 is rounding; torchmetrics would take it for a sign of logits and apply a softmax to all of them
     mean = _check_probabilities(probabilities).mean(0).clamp_max(1.0)
-    classes = mean.size(-1)
+    labels, classes = _check_labels(labels, mean), mean.size(-1)
     return ClassificationScores(
         accuracy=(mean.argmax(-1) == labels).float().mean().item(),
         # a mean over few samples may be exactly 0
@@ -113,11 +115,17 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
 
     Without samples the NLL is convex in 1/T. With samples it is that of the averaged probabilities, which need not be
     convex; so both are searched on a grid of log T from .01 to 100, and then on finer ones around its best point, in
-    float64. The result is never worse than T = 1, and is T = 1 where nothing else is better.
+    float64. The result is never worse than T = 1, and is T = 1 where nothing else is better. At an end of the grid the
+    labels determine no temperature, as where every label is the most probable class, and a warning says so.
 
     Args:
-        logits: ``[items, classes]``, or samples of them ``[S, items, classes]``.
-        labels: int64 ``[items]``.
+        logits: ``[items, classes]``, or samples of them ``[S, items, classes]``; two classes or more.
+        labels: Integers ``[items]``, from 0 to classes - 1.
+
+    Raises:
+        TypeError: Logits are no floats, or labels no integers.
+        ValueError: Wrong shapes, one class, logits that are not finite, or labels of another number than there are
+            items, or outside the classes.
 
     Example:
         >>> scaling = fit_temperature(torch.tensor([[2.0, 0.0]]).expand(4, 2), torch.tensor([0, 0, 0, 1]))
@@ -129,6 +137,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
     Source: Guo et al. (2017), On Calibration of Modern Neural Networks, section 4.2, for the case without samples.
     """
     samples = _check_logits(logits)
+    labels = _check_labels(labels, samples[0])
 
     def nll(log_temperature: float) -> float:
         temperature = math.exp(log_temperature)
@@ -136,7 +145,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
         scores = [(sample.double() / temperature).log_softmax(-1).gather(-1, labels[:, None]) for sample in samples]
         return math.log(len(scores)) - torch.stack(scores).logsumexp(0).mean().item()
 
-    low = -math.log(100.0)
+    low = least_log = -math.log(100.0)
     values = {x: nll(x) for x in (0.0, low, -low)}  # first: of equal values, up to rounding, they say more
     width = -low / 32
     while width > 1e-7:
@@ -146,6 +155,16 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
         low, width = max(low, min(best - width, low + 62 * width)), width / 32
     least = min(values.values())
     chosen = next(x for x in values if values[x] <= least + 1e-13 * max(1.0, least))
+    if abs(chosen) > 0.999 * abs(least_log):
+        reason = "the labels are (nearly) always the most probable class"
+        if chosen > 0:
+            reason = "uniform probabilities predict the labels as well as the logits do, or better"
+        warnings.warn(
+            f"the temperature stands at the end of its grid, {math.exp(chosen):.4g}: {reason}, so that the "
+            f"{len(labels)} labels determine no temperature; check that labels and logits are of the same items in the "
+            f"same order, or take more items",
+            stacklevel=2,
+        )
     return TemperatureScaling(math.exp(chosen))
 
 
@@ -338,6 +357,7 @@ def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy
 def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
     """The logits, ``[S, items, classes]`` with S = 1 where there are no samples; they must be finite."""
     checked = check_samples("logits", logits, axes="items, classes", min_samples=min_samples)
+    _check_classes("logits", checked)
     if not checked.isfinite().all():
         count = (~checked.isfinite()).sum().item()
         raise ValueError(f"{count} of {checked.numel()} logits are NaN or infinite; rule out a class by one of -1e4")
@@ -357,9 +377,43 @@ def _check_probabilities(probabilities: Tensor) -> Tensor:
     return checked
 
 
+def _check_classes(name: str, checked: Tensor) -> None:
+    """Raise ValueError where there is one class, whose probability is 1 whatever its logit is."""
+    if checked.size(-1) < 2:
+        raise ValueError(
+            f"{name} have one class (the last dimension), expected two or more; for a single logit z of a binary "
+            f"problem pass torch.stack([torch.zeros_like(z), z], -1)"
+        )
+
+
+def _check_labels(labels: object, rows: Tensor) -> Tensor:
+    """Return labels ``[items]`` as int64, on the device of ``rows [items, classes]``; raise where they do not fit."""
+    items, classes = rows.shape
+    _check_classes("probabilities", rows)
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        seen = f"of dtype {labels.dtype}" if isinstance(labels, Tensor) else f"a {type(labels).__name__}"
+        raise TypeError(f"labels are {seen}, expected a tensor of integers, the class of each item; use .long()")
+    if labels.shape != (items,):
+        raise ValueError(
+            f"labels have shape {tuple(labels.shape)}, expected [items] = ({items},), one for each row of the logits "
+            f"or probabilities; label i is that of row i"
+        )
+    outside = (labels < 0) | (labels >= classes)
+    if outside.any():
+        raise ValueError(
+            f"labels: {int(outside.sum())} of {items} lie outside 0 to {classes - 1}, such as "
+            f"{int(labels[outside][0])}, with {classes} classes; leave out items without a label"
+        )
+    return labels.to(rows.device, torch.int64)
+
+
 def _check_accuracy(name: str, accuracy: Tensor, items: int) -> Tensor:
     """The accuracies of items in float64, ``[items]``; they must be boolean, or numbers from 0 to 1."""
+    if not isinstance(accuracy, Tensor):
+        raise TypeError(f"{name} is a {type(accuracy).__name__}, expected a tensor of booleans, or numbers from 0 to 1")
     values = accuracy.detach().double()
+    if not values.numel():
+        raise ValueError(f"{name} has shape {tuple(values.shape)}, expected [items] = ({items},), one item or more")
     if values.shape != (items,) or not ((values >= 0) & (values <= 1)).all():
         seen = f"{name} has shape {tuple(values.shape)} and entries from {values.min():.4g} to {values.max():.4g}"
         raise ValueError(f"{seen}, expected [items] = ({items},) and booleans, or numbers from 0 to 1")

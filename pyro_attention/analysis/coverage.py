@@ -1,4 +1,7 @@
-"""Simulation-based calibration: whether intervals of attention weights hold the weights as often as they say."""
+"""Simulation-based calibration: whether intervals of attention weights hold the weights as often as they say.
+
+Intervals of observations are another question; :func:`pyro_attention.predict` with ``observed=`` gives these.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_attention.attention import name_sites
+from pyro_attention.draws import Minibatch
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, attention_weights
-from pyro_attention.posterior.sampling import sample_posterior, seeded
+from pyro_attention.posterior.passes import evaluation_mode, seeded
+from pyro_attention.posterior.sampling import sample_posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,6 +91,7 @@ def check_coverage(
     .. math:: W, y \sim p(W)\,p(y \mid W), \quad W^{(1)}, \ldots, W^{(S)} \sim q(W \mid y) \quad\Rightarrow\quad
               \#\{s : W^{(s)} < W\} \text{ is uniform on } 0, \ldots, S \text{ if } q \text{ is the posterior}
 
+    Data are drawn and weights inferred with all modules in evaluation mode (no dropout), which is restored afterwards.
     Every entry of the site's plates is an item of its own. The test asks for honest widths, not for narrow ones: the
     prior passes, too. It says nothing about data that the model does not describe; for these compare with weights that
     are known.
@@ -95,7 +101,8 @@ def check_coverage(
         args: Arguments of the model, with observations of the right shape, which are replaced.
         infer: Called with the drawn observations by the names of their sites, and the arguments, gives draws
             ``[S, ...]`` of weights by the names of attention sites, S being ``num_draws``. By default
-            :func:`sample_posterior` of the guide, conditioned on the observations.
+            :func:`sample_posterior` of the guide, conditioned on the observations. Modules that it runs are in
+            evaluation mode, too.
         num_simulations: Runs of the model; of one run all items in plates count.
         num_draws: Posterior draws of an item, one less than a multiple of ``bins``.
         levels: Levels of the intervals.
@@ -104,7 +111,7 @@ def check_coverage(
         kwargs: Keyword arguments of the model.
 
     Returns:
-        What was found at every attention site.
+        Coverage of the weights of every attention site, by its name.
 
     Raises:
         TypeError: There is neither a guide nor ``infer``.
@@ -138,14 +145,15 @@ def check_coverage(
         if not 0 < level < 1:
             raise ValueError(f"level is {level}, expected a probability in (0, 1)")
     found: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    with seeded(seed), torch.no_grad():
+    with seeded(seed), torch.no_grad(), evaluation_mode():
         for _ in range(num_simulations):
-            truth, observations = _simulate(guide.model if has_guide else model, args, kwargs)
-            if infer is None:
-                conditioned: Any = poutine.condition(model, data=observations)
-                draws: Mapping[str, Tensor] = sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
-            else:
-                draws = infer(observations, *args, **kwargs)
+            with Minibatch():
+                truth, observations = _simulate(guide.model if has_guide else model, args, kwargs)
+                if infer is None:
+                    conditioned: Any = poutine.condition(model, data=observations)
+                    draws: Mapping[str, Tensor] = sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
+                else:
+                    draws = infer(observations, *args, **kwargs)
             for name, (weights, kept) in truth.items():
                 ranks = _ranks(name, weights, draws, num_draws).view_as(kept)
                 found.setdefault(name, []).append((ranks, kept))

@@ -10,10 +10,10 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import register_kl
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float, check_scores
+from pyro_attention._compat import ordinary_torch_function, tree_leaves, wrapper_tensor
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
@@ -149,9 +149,7 @@ class BlockedValue(Tensor):
     def __new__(cls, posterior: BlockedPosterior, seed: int | None) -> BlockedValue:
         queries = posterior.pairs.queries
         dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
-        value: BlockedValue = Tensor._make_wrapper_subclass(
-            cls, posterior.full_shape, dtype=dtype, device=queries.device
-        )
+        value: BlockedValue = wrapper_tensor(cls, posterior.full_shape, dtype=dtype, device=queries.device)
         value.posterior, value.seed = posterior, seed
         return value
 
@@ -185,7 +183,7 @@ class BlockedValue(Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"BlockedValue(shape={tuple(self.shape)}, seed={self.seed})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = ordinary_torch_function  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

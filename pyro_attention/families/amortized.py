@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pyro.distributions import TorchDistribution
-from pyro.poutine import runtime
 from torch import nn
 
 from pyro_attention._checks import check_kind
+from pyro_attention._compat import active_handlers
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import Family
 from pyro_attention.families.distribution import AttentionDistribution
@@ -59,9 +59,7 @@ class Amortized(Family):
         scores, layer_scores = self.network(*call.args, **(call.kwargs or {})), call.scores
         # what was drawn ahead gives the layer's scores the dimensions of plates around the guide, such as particles
         outer = (
-            layer_scores.dim() - scores.dim()
-            if any(getattr(h, "_outer_plates", ()) for h in runtime._PYRO_STACK)
-            else 0
+            layer_scores.dim() - scores.dim() if any(getattr(h, "_outer_plates", ()) for h in active_handlers()) else 0
         )
         if scores.shape != layer_scores.shape[max(outer, 0) :]:
             seen = f"the inference network returned scores of shape {tuple(scores.shape)}"

@@ -12,6 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, broadcasts_to, check_positive, in_transform
+from pyro_attention._compat import validates_distributions
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.distribution import AttentionDistribution, LogWeights
 from pyro_attention.layout import Layout
@@ -128,7 +129,7 @@ class OneParameterFamily(Family):
         if self.network is not None:
             width = as_float(self.network(call))
             who = f"site '{call.site}': {self._name} of {type(self.network).__name__}"
-            if torch.distributions.Distribution._validate_args and not in_transform(width):
+            if validates_distributions() and not in_transform(width):
                 check_positive(who, width)
             if not broadcasts_to(width.shape, call.scores.shape):
                 shapes = (

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import ExpandedDistribution, MaskedDistribution, TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import Independent, constraints, register_kl
 
 from pyro_attention._checks import as_float
 from pyro_attention.attention_call import AttentionCall
@@ -76,6 +76,9 @@ class AttentionDistribution:
         """The same prior of a site whose value is weights or their logarithms, where this one's is an index."""
         return self
 
+    def check_posterior(self, posterior: Any, value: Tensor, *, site: str) -> None:
+        """Raise TypeError where a distribution of another library cannot be one of this site's values."""
+
     @property
     def full_shape(self) -> torch.Size:
         """Shape of the weights."""
@@ -115,6 +118,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     has_rsample = True
+    holds_logarithms: ClassVar[bool] = True  # of the weights, as the value of the site
 
     def __init__(
         self,
@@ -146,6 +150,25 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         value = self.draw(torch.Size(sample_shape) + self.full_shape)
         return value if self.layout.mask is None else value * self.layout.mask
+
+    def check_posterior(self, posterior: Any, value: Tensor, *, site: str) -> None:
+        if not self.holds_logarithms or isinstance(posterior, AttentionDistribution):
+            return
+        base = posterior
+        while isinstance(base, Independent | MaskedDistribution | ExpandedDistribution):
+            base = base.base_dist
+        try:
+            takes_negative = bool(base.support.check(value.detach().abs().neg() - 1).all())
+        except NotImplementedError:  # a distribution that does not say what its values are
+            return
+        if not takes_negative:
+            name = type(base).__name__
+            raise TypeError(
+                f"site '{site}' holds log S, the logarithms of weights, but the guide draws it from {name}, whose "
+                f"values are never negative, so they would be misread; draw it from AttentionGuide(model, family), "
+                f"from a distribution of pyro_attention.families, such as WeibullWeights(log_scale, concentration), or "
+                f"from the logarithm, dist.TransformedDistribution({name}(...), [ExpTransform().inv])"
+            )
 
     def weights(self, value: Tensor, normalizer: Normalizer) -> Tensor:
         weights: Tensor = normalizer(value, self.layout)

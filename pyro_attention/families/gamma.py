@@ -197,6 +197,8 @@ class ContextualGammaPrior(ConstantPrior):
         rate: Rate ``b > 0``; the larger, the stronger the prior.
         hidden_dim: Width of the hidden layer.
         all_nodes: See :class:`KeyNetwork`.
+        as_printed: Take :math:`a_j = \Psi_j` and rate b, as the paper prints it: then the prior mean is Psi / b. Its
+            released code has :math:`b\,\Psi_j`.
 
     Example:
         >>> ContextualGammaPrior(8, heads=2)
@@ -211,15 +213,27 @@ class ContextualGammaPrior(ConstantPrior):
     log_rate: Tensor
 
     def __init__(
-        self, key_dim: int, heads: int = 1, *, rate: float = 1.0, hidden_dim: int = 10, all_nodes: bool = False
+        self,
+        key_dim: int,
+        heads: int = 1,
+        *,
+        rate: float = 1.0,
+        hidden_dim: int = 10,
+        all_nodes: bool = False,
+        as_printed: bool = False,
     ) -> None:
         super().__init__()
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim, all_nodes=all_nodes)
+        self.as_printed = as_printed
         self.add_positive("rate", rate)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}{', as_printed=True' if self.as_printed else ''}"
 
     def forward(self, call: AttentionCall) -> GammaWeights:
         log_psi: Tensor = self.network(call.keys, call.layout)
-        return GammaWeights(log_psi + self.log_rate, self.log_rate, layout=call.layout, shape=call.scores.shape)
+        log_concentration = log_psi if self.as_printed else log_psi + self.log_rate
+        return GammaWeights(log_concentration, self.log_rate, layout=call.layout, shape=call.scores.shape)
 
 
 @FAMILIES.register("gamma")

@@ -36,6 +36,7 @@ class GaussianWeights(NormalValue):
     """
 
     kind: ClassVar[str] = "gaussian weights"
+    holds_logarithms: ClassVar[bool] = False
 
     def weights(self, value: Tensor, normalizer: Normalizer | None = None) -> Tensor:  # noqa: ARG002
         return value if self.layout.mask is None else value.masked_fill(~self.layout.mask, 0)

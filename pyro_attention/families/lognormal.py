@@ -113,6 +113,7 @@ class ContextualLogNormalPrior(ConstantPrior):
         scale: Standard deviation of ``log S``, positive; the smaller, the stronger the prior.
         hidden_dim: Width of the hidden layer.
         all_nodes: See :class:`KeyNetwork`.
+        as_printed: Take :math:`m_j = \Psi_j`, as the paper prints it; its released code has :math:`\log\Psi_j`.
 
     Example:
         >>> from pyro_attention import Dense
@@ -126,15 +127,27 @@ class ContextualLogNormalPrior(ConstantPrior):
     log_scale: Tensor
 
     def __init__(
-        self, key_dim: int, heads: int = 1, *, scale: float = 1.0, hidden_dim: int = 10, all_nodes: bool = False
+        self,
+        key_dim: int,
+        heads: int = 1,
+        *,
+        scale: float = 1.0,
+        hidden_dim: int = 10,
+        all_nodes: bool = False,
+        as_printed: bool = False,
     ) -> None:
         super().__init__()
         self.network = KeyNetwork(key_dim, heads, hidden_dim=hidden_dim, all_nodes=all_nodes)
+        self.as_printed = as_printed
         self.add_positive("scale", scale)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}{', as_printed=True' if self.as_printed else ''}"
 
     def forward(self, call: AttentionCall) -> LogNormalWeights:
         log_psi: Tensor = self.network(call.keys, call.layout)
-        return LogNormalWeights(log_psi, self.log_scale.exp(), layout=call.layout, shape=call.scores.shape)
+        loc = log_psi.exp() if self.as_printed else log_psi
+        return LogNormalWeights(loc, self.log_scale.exp(), layout=call.layout, shape=call.scores.shape)
 
 
 @FAMILIES.register("lognormal")

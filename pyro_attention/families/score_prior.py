@@ -54,7 +54,11 @@ class FromPrior(Family):
 
     Under :class:`EvidenceELBO` that estimates the log evidence, and the width of a :class:`ScorePrior` is learned.
     Under :class:`AttentionELBO` it gives Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid W)]`, which is largest where
-    the width is zero: a learned one collapses.
+    the width is zero: a learned one collapses, of which objectives and :func:`check_model` warn.
+
+    Raises:
+        ValueError: At a call: a prior that does not read the scores, such as the default of
+            :class:`MultiheadAttention`, from which queries would have no part in the attention.
 
     Example:
         >>> FromPrior().has_prior_term
@@ -64,5 +68,12 @@ class FromPrior(Family):
     kind = None
     has_prior_term = False
 
-    def posterior(self, call: AttentionCall, prior: Any) -> TorchDistribution:  # noqa: ARG002
+    def posterior(self, call: AttentionCall, prior: Any) -> TorchDistribution:
+        if not call.reads_scores:
+            raise ValueError(
+                f"site '{call.site}': FromPrior draws the weights from a prior ({type(prior).__name__}) that does not "
+                f"read the scores, so the queries would not train; give the layer a prior around its scores, "
+                f"prior=ScorePrior(LogNormal(scale=0.5, learnable=True)), or the guide a family that reads them, such "
+                f"as Weibull()"
+            )
         return prior  # type: ignore[no-any-return]

@@ -7,10 +7,10 @@ from fnmatch import fnmatchcase
 from inspect import signature
 from typing import TypeAlias, TypeVar
 
-from pyro.poutine import runtime
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 
+from pyro_attention._compat import active_handlers
 from pyro_attention.attention import LatentAttention
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import PRIORS, Prior
@@ -81,7 +81,7 @@ def exchange(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module
 
 def fresh_name(name: str) -> str:
     """A site name that no trace of this run has yet: ``name``, ``name.1``, ``name.2``, ..."""
-    traces = [handler.trace for handler in runtime._PYRO_STACK if isinstance(handler, TraceMessenger)]
+    traces = [handler.trace for handler in active_handlers() if isinstance(handler, TraceMessenger)]
     candidate, count = name, 0
     while any(candidate in trace for trace in traces):
         count += 1

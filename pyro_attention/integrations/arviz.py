@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from pyro_attention.edge_list import EdgeList
-from pyro_attention.guide import AttentionGuide, is_attention_site, run_guide
+from pyro_attention.guide import AttentionGuide, is_attention_site
 from pyro_attention.layout import Dense
-from pyro_attention.posterior.sampling import seeded
+from pyro_attention.posterior.passes import Run, seeded
 
 __all__ = ["attention_dims", "to_arviz"]
+
+_OF_ARVIZ = ("chain", "draw")  # dimensions that ArviZ puts ahead of those of a site
 
 
 def to_arviz(
@@ -39,8 +41,9 @@ def to_arviz(
 
     Raises:
         ImportError: ArviZ is not installed.
-        ValueError: No sites, a site without samples, sites with different numbers of them, dims that do not fit, or one
-            name for dimensions of different sizes.
+        ValueError: No sites, a site without samples, sites with different numbers of them, dims that do not fit, one
+            name for dimensions of different sizes, or a dimension called as ArviZ calls its own (``chain``, ``draw``)
+            or as a site.
 
     Example:
         >>> import torch
@@ -69,7 +72,8 @@ def to_arviz(
 def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str, list[str]]:
     """Names of the dimensions of all attention weights of a model, for :func:`to_arviz`; one pass of the model.
 
-    Dimensions in a plate have its name, which sites share. Heads, queries, keys and edges belong to one site each, as
+    Dimensions in a plate have its name, which sites share, with ``_plate`` behind it where ArviZ has a dimension of
+    that name (``chain``, ``draw``). Heads, queries, keys and edges belong to one site each, as
     sites may have different numbers of them: ``layers.0_head``, ``layers.0_query``, ``layers.0_key``.
 
     Args:
@@ -79,6 +83,9 @@ def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str
 
     Returns:
         By site the names of the dimensions of its weights after S. Sites of a layout of one's own are left out.
+
+    Raises:
+        ValueError: The model has no attention site.
 
     Example:
         >>> import pyro
@@ -92,9 +99,9 @@ def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str
         {'attention': ['sentences', 'attention_head', 'attention_query', 'attention_key']}
     """
     with torch.no_grad(), seeded(0):
-        nodes = run_guide(guide, *args, **kwargs).trace.nodes
-    sites = {name: site for name, site in nodes.items() if is_attention_site(site)}
-    return {name: found for name, site in sites.items() if (found := _site_dims(name, site)) is not None}
+        trace, _ = Run(guide, args, kwargs)()
+    sites = {name: site for name, site in trace.nodes.items() if is_attention_site(site)}
+    return {name: names for name, site in sites.items() if (names := _site_dims(name, site)) is not None}
 
 
 def _site_dims(name: str, site: Any) -> list[str] | None:
@@ -105,7 +112,8 @@ def _site_dims(name: str, site: Any) -> list[str] | None:
         event = ["head", "query", "key"] if prior.layout.event_dim == 3 else ["head", "key"]
     else:
         return None
-    plates = {frame.dim: frame.name for frame in site["cond_indep_stack"]}
+    frames = site["cond_indep_stack"]
+    plates = {frame.dim: f"{frame.name}_plate" if frame.name in _OF_ARVIZ else frame.name for frame in frames}
     batch = len(prior.full_shape) - len(event)
     outer = [plates.get(place - batch, f"{name}_dim_{place}") for place in range(batch)]
     return outer + [f"{name}_{part}" for part in event]
@@ -118,7 +126,19 @@ def _check(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> 
         raise ValueError(f"samples have {counts or 'no sites'}, expected the same number of samples in every site")
     sizes: dict[str, int] = {}
     for site, names in dims.items():
-        for name, size in zip(names, samples[site].shape[1:], strict=True):
+        shape = tuple(samples[site].shape[1:])
+        if len(names) != len(shape) or len(set(names)) < len(names):
+            raise ValueError(
+                f"dims of site '{site}' are {list(names)}, expected one name for each of the {len(shape)} dimensions "
+                f"behind the samples, {shape}, and no name twice; attention_dims makes them"
+            )
+        for name, size in zip(names, shape, strict=True):
+            if name in _OF_ARVIZ or name in samples:
+                meaning = "its own dimension" if name in _OF_ARVIZ else "the site of that name"
+                raise ValueError(
+                    f"dimension '{name}' of site '{site}' is called as {meaning} is in ArviZ, which would mix them up; "
+                    f"give it another name, such as '{name}_plate', as attention_dims does"
+                )
             if sizes.setdefault(name, size) != size:
                 raise ValueError(
                     f"dimension '{name}' has size {size} in site '{site}' and {sizes[name]} before, expected one size "

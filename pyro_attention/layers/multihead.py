@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import in_transform
+from pyro_attention._compat import validates_distributions
 from pyro_attention.attention import AttentionOutput, LatentAttention
+from pyro_attention.families.alignment import AlignmentPrior
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior
 from pyro_attention.layers.scores import ScaledDotProduct
@@ -90,7 +92,8 @@ class MultiheadAttention(_TorchLayer):
         normalize_scores: See :class:`LatentAttention`.
 
     Raises:
-        ValueError: ``num_heads`` does not divide ``embed_dim``, or the normalizer has another number of heads.
+        ValueError: ``num_heads`` does not divide ``embed_dim``, the prior is one of alignments, or the normalizer has
+            another number of heads.
 
     Example:
         >>> import pyro
@@ -131,6 +134,13 @@ class MultiheadAttention(_TorchLayer):
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)  # type: ignore[assignment]
         self.score = ScaledDotProduct()
         prior = ContextualGammaPrior(embed_dim // num_heads) if prior is None else prior
+        if isinstance(prior, AlignmentPrior):
+            raise ValueError(
+                f"prior is {prior}, but {type(self).__name__} holds all queries and heads in one site, and an "
+                f"alignment is one head of one query; use LatentAttention with layout=Dense(event_dim=2) and the "
+                f"queries in a plate, or another prior: of weights, such as FixedGammaPrior(), or of relaxed "
+                f"alignments, DirichletPrior()"
+            )
         self.attention = LatentAttention(
             name or self.default_name, prior, normalizer=normalizer, dropout=dropout, normalize_scores=normalize_scores
         )
@@ -390,7 +400,7 @@ class Mask:
         if not isinstance(mask, Tensor) or not mask.is_floating_point():
             seen = getattr(mask, "dtype", type(mask))
             raise TypeError(f"{name} is of type {seen}, expected a tensor, boolean with True = ignore, or floats")
-        checked = torch.distributions.Distribution._validate_args and not in_transform(mask)
+        checked = validates_distributions() and not in_transform(mask)
         if checked and not (mask < torch.inf).all():
             raise ValueError(
                 f"{name} is NaN or infinite, expected numbers to add to the scores, or -inf to ignore a key"

@@ -34,8 +34,7 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
         options: Options of the objective, such as ``max_plate_nesting``.
 
     Raises:
-        ValueError: One family sums alignments out and another draws keys, or :class:`FromPrior` stands beside
-            alignments, which no objective does at a time.
+        ValueError: One family sums alignments out and another draws keys, which no objective does at a time.
 
     Example:
         >>> from pyro_attention import FromPrior, Marginal, Weibull
@@ -51,15 +50,10 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
             f"the guide sums alignments out ({summed[0]}) and draws them ({drawn[0]}), expected one of both; sum all "
             f"out, or draw all by Categorical(enumerate=False)"
         )
-    from_prior = [family for family in families if isinstance(family, FromPrior)]
-    if from_prior and (summed or drawn):
-        raise ValueError(
-            f"the guide draws weights from their prior ({from_prior[0]}), whose width only EvidenceELBO learns, and "
-            f"has alignments ({(summed or drawn)[0]}), which it does not train; expected one of both: give the weights "
-            f"a family of their own, such as Weibull()"
-        )
     if summed:
         return AlignmentELBO(**options)
     if drawn:
         return ScoreFunctionELBO(**options)
-    return EvidenceELBO(**options) if from_prior else AttentionELBO(**options)
+    if any(isinstance(family, FromPrior) for family in families):
+        return EvidenceELBO(**options)
+    return AttentionELBO(**options)

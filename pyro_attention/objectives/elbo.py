@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import Delta, TransformedDistribution
+from pyro.distributions import TransformedDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.elbo import ELBO, ELBOModule
@@ -17,21 +18,18 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from pyro_attention.check import check_run, check_step, watch_evaluation
+from pyro_attention.draws import AllDraws, Minibatch, Replayed, broadcasts, is_point_mass, runs
 from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
+from pyro_attention.reached_parameters import frozen_parameters, warn_of_thawed
 
-__all__ = ["EVALUATIONS", "RUN_CHECKS", "STEP_CHECKS", "AttentionELBO", "DifferentiableELBO", "is_point_mass"]
-
-# What looks for mistakes while an objective trains; pyro_attention.check fills these in. Around an evaluation, called
-# with the objective, the model, the guide, and what evaluates; of a run, with the objective, the guide and both traces;
-# of a step, with the objective, the loss, and the modules, or the trace of param sites, that it trains.
-EVALUATIONS: list[Callable[[Any, Any, Any, Callable[[], Tensor]], Tensor]] = []
-RUN_CHECKS: list[Callable[[Any, Any, Any, Any], None]] = []
-STEP_CHECKS: list[Callable[[Any, Tensor, Sequence[Any], Any], None]] = []
+__all__ = ["AttentionELBO", "DifferentiableELBO"]
 
 
 class DifferentiableELBO(ELBO):
     """An objective with ``differentiable_loss``, which is all that its training needs."""
 
+    is_evidence: ClassVar[bool] = False  # the log of a mean over draws, under which a width can be learned
     _terms: Mapping[str, Tensor] = {}  # log likelihoods at the observed sites, at the last evaluation
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
@@ -42,10 +40,7 @@ class DifferentiableELBO(ELBO):
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Estimate of the loss in nats, a scalar tensor."""
-        evaluate: Callable[[], Tensor] = partial(self._evaluate, model, guide, args, kwargs)
-        for around in EVALUATIONS:
-            evaluate = partial(around, self, model, guide, evaluate)
-        return evaluate()
+        return watch_evaluation(self, model, guide, partial(self._evaluate, model, guide, args, kwargs))
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Estimate of the loss in nats, without gradient."""
@@ -54,10 +49,11 @@ class DifferentiableELBO(ELBO):
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Value of the loss; its gradient is added to the parameters of the param store."""
+        frozen = frozen_parameters(model, guide)
         with poutine.trace(param_only=True) as tracer:
             loss = self.differentiable_loss(model, guide, *args, **kwargs)
-        for check in STEP_CHECKS:
-            check(self, loss, (), tracer.trace)
+        warn_of_thawed(frozen)
+        check_step(self, loss, (), tracer.trace)
         loss.backward(retain_graph=self.retain_graph)
         return loss.item()
 
@@ -70,10 +66,11 @@ class DifferentiableELBO(ELBO):
 
 class _CheckedModule(ELBOModule):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        frozen = frozen_parameters(self.model, self.guide)
         loss: Tensor = super().forward(*args, **kwargs)
+        warn_of_thawed(frozen)
         if loss.requires_grad:
-            for check in STEP_CHECKS:
-                check(self.elbo, loss, (self,), None)
+            check_step(self.elbo, loss, (self,), None)
         return loss
 
 
@@ -92,7 +89,9 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             such as 0.01 suits any number of heads, layers and keys.
         kl: "closed_form" raises where there is none, but for an autoguide; "sampled" estimates it from the draws.
         num_particles: Samples per estimate.
-        vectorize_particles: Draw them in one pass, by a plate at the left.
+        vectorize_particles: Draw them in one pass, by a plate at the left, where a replay shows that the model
+            broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else one by one. A pass shares dropout ahead
+            of the attention, which single runs draw anew; both are bounds.
         max_plate_nesting: Number of nested plates, needed only with vectorised particles; guessed when omitted.
 
     Attributes:
@@ -150,6 +149,31 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             loss = loss - self._elbo_particle(model_trace, guide_trace) / self.num_particles
         return torch.as_tensor(loss)
 
+    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+        run, count = partial(self._get_trace, model, guide, args, kwargs), self.num_particles
+        if not self.vectorize_particles or count == 1:
+            yield from (run() for _ in range(count))  # each of a minibatch of its own, as in Pyro
+            return
+        together = self._broadcasts(model, guide, args, kwargs, AllDraws)
+        nesting, minibatch = self._nesting, Minibatch()
+        for traces, _ in runs(run, count, together=together, nesting=nesting, minibatch=minibatch, plate=AllDraws):
+            yield traces
+
+    @property
+    def _nesting(self) -> int:
+        """Number of nested plates of the model, to the left of which particles are vectorised."""
+        return int(self.max_plate_nesting) - 1
+
+    def _broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any, plate: type[pyro.plate]) -> bool:
+        """Whether particles may share a pass; Pyro counts their plate as one of the nested ones."""
+        if self.max_plate_nesting == float("inf"):
+            self._guess_max_plate_nesting(model, guide, args, kwargs)
+
+        def run() -> Replayed:
+            return Replayed(AttentionELBO._get_trace(self, model, guide, args, kwargs))
+
+        return broadcasts(guide, poutine.unwrap(model), "objective", run, nesting=self._nesting, plate=plate)
+
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Traces of model and guide; log-probabilities are computed at observed sites only."""
         messenger: Any = poutine.unwrap(guide)
@@ -169,8 +193,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         if self.kl_mean:
             _take_means(model_trace, guide_trace)
         self._terms = {name: model_trace.nodes[name]["log_prob_sum"].detach() for name in model_trace.observation_nodes}
-        for check in RUN_CHECKS:
-            check(self, guide, model_trace, guide_trace)
+        check_run(self, guide, model_trace, guide_trace)
         return model_trace, guide_trace
 
     def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
@@ -239,10 +262,3 @@ def _has_path(site: Any) -> bool:
 
 def _weighted(log_prob: Tensor, site: Any) -> Tensor:
     return scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])  # type: ignore[no-any-return]
-
-
-def is_point_mass(q: Any) -> bool:
-    """Whether a distribution is a Delta, transformed or not."""
-    while hasattr(q, "base_dist") and not isinstance(q, Delta):
-        q = q.base_dist
-    return isinstance(q, Delta)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from pyro.infer.traceenum_elbo import _compute_dice_elbo
 from pyro.poutine.enum_messenger import EnumMessenger
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pyro_attention._checks import as_float
+from pyro_attention._compat import compute_dice_elbo
+from pyro_attention.check import check_run
+from pyro_attention.draws import REMEDY, Minibatch, look_when_due, modes
 from pyro_attention.families.alignment import CategoricalAlignment, EnumeratedAlignment
+from pyro_attention.families.distribution import ContinuousWeights
 from pyro_attention.families.edge_alignment import EdgeAlignment, EdgeSum
 from pyro_attention.families.sparse import SparseAlignment
-from pyro_attention.guide import AttentionGuide, forget_run, is_attention_site
+from pyro_attention.guide import AttentionGuide, check_guide, forget_run, is_attention_site, plates_of
 from pyro_attention.node_likelihood import NodeLikelihood
-from pyro_attention.objectives.elbo import RUN_CHECKS, DifferentiableELBO
+from pyro_attention.objectives.elbo import DifferentiableELBO
+from pyro_attention.objectives.enumeration_replay import replay_enumeration
 
 __all__ = ["AlignmentELBO"]
 
@@ -92,7 +100,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         with self._autocast_of_the_model_alone():
             for traces in self._get_traces(model, guide, args, kwargs):
                 with _ImpossibleAsZero():
-                    elbo = elbo + _compute_dice_elbo(*traces) / self.num_particles
+                    elbo = elbo + compute_dice_elbo(*traces) / self.num_particles
         return -elbo
 
     @contextmanager
@@ -116,6 +124,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             for autocast in self._autocasts:
                 stack.enter_context(autocast)
             traces: tuple[Any, Any] = super()._get_trace(model, guide, args, kwargs)
+        for trace in traces:
+            _sum_in_32_bits(trace)
         return traces
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
@@ -134,21 +144,71 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             raise NotImplementedError("AlignmentELBO does not vectorise particles; pass vectorize_particles=False")
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
+        self._check_broadcasts(model, guide, args, kwargs)
+        minibatch = Minibatch()
         for _ in range(self.num_particles):
             # posteriors stand inside, so what is enumerated is their support
             enumeration = _Enumeration(-1 - int(self.max_plate_nesting), self.roulette)
             try:
-                traces = self._get_trace(model, enumeration(guide), args, kwargs)
+                with minibatch:
+                    traces = self._get_trace(model, enumeration(guide), args, kwargs)
             finally:
                 forget_run(messenger)
             enumeration.check_edges()
-            for check in RUN_CHECKS:
-                check(self, guide, *traces)
+            check_run(self, guide, *traces)
+            _check_sums(*traces, edges=enumeration.edges)
             _check_posteriors(*traces)
+            _check_plates_of_readers(*traces)
             for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in found.items():
                     record[name] = record.get(name, 0) + value / self.num_particles
             yield traces
+
+    def _check_broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+        """Raise ValueError where a model is another one below enumerated alignments than below single ones.
+
+        It is looked at in the first, 10th, 100th, ... call with a model.
+        """
+        messenger, nesting = check_guide(guide), int(self.max_plate_nesting)
+
+        def run(enumeration: _Enumeration, fixed: Messenger | None = None) -> tuple[Any, Any]:
+            around: Any = guide if fixed is None else fixed(guide)
+            if fixed is None or enumeration.edges:  # over edges there are no single alignments
+                around = enumeration(around)
+            try:
+                return self._get_trace(model, around, args, kwargs)
+            finally:
+                forget_run(messenger)
+
+        def look() -> str | None:
+            enumeration = _Enumeration(-1 - nesting, self.roulette)
+            return replay_enumeration(partial(run, enumeration), lambda at: partial(run, enumeration, at), nesting)
+
+        reason, _ = look_when_due(messenger.model, ("enumeration", modes(messenger.model)), look)
+        if reason is not None:
+            raise ValueError(
+                f"the model does not broadcast over alignments that are enumerated at the left of its plates: "
+                f"{reason}; {REMEDY}"
+            )
+
+
+def _sum_in_32_bits(trace: Any) -> None:
+    """Let the log probabilities of half-precision sites be float32, as sums over alignments are products of both."""
+    for site in trace.nodes.values():
+        packed: Any = site.get("packed", {})
+        for name in ("log_prob", "unscaled_log_prob"):
+            if name in packed:
+                packed[name] = _packed_as_float(packed[name])
+        if "score_parts" in packed:
+            packed["score_parts"] = type(packed["score_parts"])(*map(_packed_as_float, packed["score_parts"]))
+
+
+def _packed_as_float(log_prob: Any) -> Any:
+    if not isinstance(log_prob, Tensor) or as_float(log_prob) is log_prob:
+        return log_prob
+    converted: Any = log_prob.float()
+    converted._pyro_dims = log_prob._pyro_dims  # type: ignore[attr-defined]
+    return converted
 
 
 class _ImpossibleAsZero(TorchFunctionMode):
@@ -161,6 +221,19 @@ class _ImpossibleAsZero(TorchFunctionMode):
             term, possible = args
             return term.where(possible, 0)
         return func(*args, **(kwargs or {}))
+
+
+def _check_sums(model_trace: Any, guide_trace: Any, *, edges: Collection[str]) -> None:
+    """Raise ValueError when there is nothing to sum out, but weights whose KL has a closed form elsewhere."""
+    sites = {**model_trace.nodes, **guide_trace.nodes}
+    if edges or any("_enumerate_dim" in site.get("infer", ()) for site in sites.values()):
+        return
+    for name, site in sites.items():
+        if is_attention_site(site) and isinstance(site["fn"], ContinuousWeights) and site["mask"] is not False:
+            raise ValueError(
+                f"site '{name}' has {type(site['fn']).__name__}, and AlignmentELBO finds nothing to sum out, so it "
+                f"would only estimate the KL of that site by its draws; use AttentionELBO, or elbo_for(guide)"
+            )
 
 
 def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
@@ -179,10 +252,42 @@ def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
             if is_attention_site(site) and site["mask"] is False:
                 del model_trace.nodes[name], guide_trace.nodes[name]
                 break
+            if name.endswith("_unobserved"):
+                raise ValueError(
+                    f"site '{name}': obs_mask= makes a latent site of what is not observed below '{summed[symbol]}', "
+                    f"which is summed out; hide it by `with poutine.mask(mask=...):` around the observation instead"
+                )
             raise ValueError(
                 f"site '{name}': its posterior depends on '{summed[symbol]}', which is summed out; give "
                 f"'{summed[symbol]}' a posterior too, or sum both out (the family Marginal)"
             )
+
+
+def _check_plates_of_readers(model_trace: Any, guide_trace: Any) -> None:
+    """Raise ValueError where a site reads an alignment outside of its plates, or is scaled by something else.
+
+    Pyro sums each entry of a plate on its own, and would combine the alignments of a plate that is left in silence.
+    """
+    sites = [*(model_trace.nodes[name] for name in model_trace.stochastic_nodes), *guide_trace.nodes.values()]
+    alignments = {site["infer"]["_enumerate_symbol"]: site for site in sites if "_enumerate_symbol" in site["infer"]}
+    for reader in filter(lambda site: site["type"] == "sample", model_trace.nodes.values()):
+        for symbol in alignments.keys() & set(reader["packed"]["log_prob"]._pyro_dims):
+            alignment = alignments[symbol]
+            summed = f"site '{reader['name']}' reads '{alignment['name']}', which is summed out, but"
+            missing = sorted(plates_of(alignment).keys() - plates_of(reader).keys())
+            if missing:
+                raise ValueError(
+                    f"{summed} lies outside of its plates {missing}, expected it inside; open one plate object around "
+                    f"both (`plate = pyro.plate(...)`, then `with plate:` for each of them)"
+                )
+            scale, wanted = reader["scale"], alignment["scale"]
+            marginal = alignment["name"] not in guide_trace
+            if marginal and isinstance(scale, int | float) and isinstance(wanted, int | float) and scale != wanted:
+                raise ValueError(
+                    f"{summed} its scale is {scale:g}, expected {wanted:g} as of the alignment; a minibatch of the "
+                    f"observations of one alignment has no exact sum: open the subsampled plate, or poutine.scale, "
+                    f"around both, or observe all of them"
+                )
 
 
 class _Enumeration(EnumMessenger):
@@ -197,6 +302,10 @@ class _Enumeration(EnumMessenger):
         self.cuts: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
+        if site_is_subsample(msg):  # a plate that is opened: its indices are neither enumerated nor read by a sum
+            return
+        if msg["is_observed"] and isinstance(msg["value"], Tensor) and msg["value"].is_floating_point():
+            msg["value"] = as_float(msg["value"])  # so that its likelihood is not rounded to half precision
         if isinstance(msg["fn"], EdgeAlignment) and msg["infer"].get("enumerate") and not msg["is_observed"]:
             self._sum_over_edges(msg)
             return

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from pyro.infer.util import is_validation_enabled
-from pyro.poutine.subsample_messenger import SubsampleMessenger
+from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyro_attention._checks import as_float
+from pyro_attention._compat import validates_distributions
+from pyro_attention.draws import Minibatch, SharedDraws, runs
 from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
-from pyro_attention.objectives.elbo import AttentionELBO, is_point_mass
+from pyro_attention.objectives.correction import LEAST_DRAWS, EvidenceBound, GradientFactors, evidence_bound
+from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.gap import GapRecord, GapWatch
+from pyro_attention.posterior.passes import AtMean, seeded
 
-__all__ = ["Draws", "EvidenceELBO", "ItemWeights", "item_weights", "sum_to_items"]
+__all__ = ["EvidenceELBO", "ItemWeights", "item_weights", "log_likelihood_at_mean", "sum_to_items"]
 
 
 class EvidenceELBO(AttentionELBO):
@@ -33,25 +40,37 @@ class EvidenceELBO(AttentionELBO):
     of zero; this is not, so a width that the prior has (:class:`ScorePrior`) is learned from the data. With the guide
     :class:`FromPrior` the ratio of p and q is one; a guide that sees y (:class:`Amortized`) needs fewer draws.
 
+    What few draws lack grows with the width, so widths learned from them are too small. The jackknife over the draws
+    estimates it and adds it, at most 0.3 nats an item (:func:`~pyro_attention.objectives.correction.evidence_bound`).
+    The corrected sum is closer to the log evidence and no lower bound of it. :attr:`gap_record` says what is left, and
+    training warns (:class:`~pyro_attention.objectives.gap.GapWarning`) where that is much for what the items say.
+
     An item is an entry of the plates that all latent sites and all observations have in common: of the data, say, where
     each has several queries in one site, or of the words, where each has its own. Its weight covers all that lies in
     it: of layers in a stack K draws of all layers together, so that deep stacks and large items, such as a whole graph,
     need far more draws. Masked observations count for nothing; the scale of the sites multiplies an item's bound.
 
-    All draws come from one pass, by a plate at the left, and share what is ahead of the attention, dropout included;
-    the model must broadcast over it. Gradients are pathwise. Where one attention site has a posterior of its own, that
-    of its parameters is doubly reparameterised, so that its signal does not vanish as K grows; of several such sites it
-    is the plain one of the bound. ``kl_record`` stays empty.
+    All draws are of one minibatch and come from one pass, by a plate at the left, where a replay shows that the model
+    broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else from single runs, with the same bound at another
+    price. A pass shares what is ahead of the attention, dropout included; single runs draw that dropout anew, which
+    tightens the bound: both are bounds. Gradients are pathwise. Where one attention site has a posterior of its own,
+    that of its parameters is doubly reparameterised, so that its signal does not vanish as K grows; of several such
+    sites it is the plain one of the bound. ``kl_record`` stays empty.
 
     Args:
-        num_particles: Draws K, at least 2.
+        num_particles: Draws K, at least 4, or 2 without the correction.
+        correction: "jackknife", or None for the bound of K draws itself.
         chunk_size: Draws in one pass; all when omitted. Passes are run again in the backward pass, so that memory is
             that of one, for the price of another forward pass, and what is ahead of the attention once a chunk.
         max_plate_nesting: Number of nested plates, without that of the draws; guessed when omitted.
 
+    Attributes:
+        bounds: Estimated log evidence and gap of every item at the last evaluation, an
+            :class:`~pyro_attention.objectives.correction.EvidenceBound` without gradient; None before the first.
+
     Raises:
-        ValueError: At a call: no observation; sites without a common plate, or with another scale; weights of an item
-            that all vanish.
+        ValueError: Too few draws. At a call: no observation; sites without a common plate, or with another scale;
+            weights of an item that all vanish.
 
     Example:
         >>> import pyro
@@ -66,15 +85,29 @@ class EvidenceELBO(AttentionELBO):
         >>> round(elbo.loss(model, guide, torch.zeros(2, 1, 3), torch.ones(1, 3, 1), torch.ones(2)), 3)  # log 2 pi
         1.838
 
-    Source: Burda et al. (2016), Importance Weighted Autoencoders; Tucker et al. (2019), Doubly Reparameterized Gradient
-    Estimators for Monte Carlo Objectives.
+    Source: Burda et al. (2016), Importance Weighted Autoencoders; Nowozin (2018), Debiasing Evidence Approximations;
+    Tucker et al. (2019), Doubly Reparameterized Gradient Estimators for Monte Carlo Objectives.
     """
 
+    is_evidence = True
+
     def __init__(
-        self, num_particles: int = 8, *, chunk_size: int | None = None, max_plate_nesting: float = float("inf")
+        self,
+        num_particles: int = 16,
+        *,
+        correction: Literal["jackknife"] | None = "jackknife",
+        chunk_size: int | None = None,
+        max_plate_nesting: float = float("inf"),
     ) -> None:
+        if correction not in ("jackknife", None):
+            raise ValueError(f"correction is {correction!r}, expected 'jackknife' or None")
         if num_particles < 2:
             raise ValueError(f"num_particles is {num_particles}, expected at least 2; AttentionELBO works with one")
+        if correction is not None and num_particles < LEAST_DRAWS:
+            raise ValueError(
+                f"num_particles is {num_particles} with correction='{correction}', expected at least {LEAST_DRAWS}; "
+                f"fewer draws say too little of what they lack: take more, or correction=None"
+            )
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size}, expected at least 1")
         super().__init__(
@@ -83,46 +116,76 @@ class EvidenceELBO(AttentionELBO):
             vectorize_particles=True,
             max_plate_nesting=max_plate_nesting,
         )
-        self.chunk_size = chunk_size
+        self.correction, self.chunk_size = correction, chunk_size
+        self.bounds: EvidenceBound | None = None
+        self.gap_watch = GapWatch()
+
+    @property
+    def gap_record(self) -> GapRecord | None:
+        """What the draws of the last evaluation leave of the log evidence; None before the first evaluation."""
+        return None if self.bounds is None else GapRecord.of(self.bounds)
 
     def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         check_guide(guide)
-        if self.max_plate_nesting == float("inf"):
-            self._guess_max_plate_nesting(model, guide, args, kwargs)
-        self.kl_record, normalized = {}, list[Tensor]()
+        self.kl_record, normalized = {}, list[GradientFactors]()
         size = self.chunk_size or self.num_particles
+        together = size > 1 and self._broadcasts(model, guide, args, kwargs, SharedDraws)
         saves_memory = size < self.num_particles and torch.is_grad_enabled()
         # checkpoint keeps the random state of the devices that it sees among the arguments
         devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
-        chunks, scale, validates = [], None, is_validation_enabled()
+        chunks, scale, validates, minibatch = [], None, is_validation_enabled(), Minibatch()
         for start in range(0, self.num_particles, size):
             place = slice(start, min(start + size, self.num_particles))
 
             def draw(*_: Tensor, place: slice = place) -> tuple[Tensor, Any]:
+                run = partial(self._get_trace, model, guide, args, kwargs)
                 with pyro.validation_enabled(validates):  # as at first, when it is run again
-                    items = self._draw(model, guide, args, kwargs, place, normalized)
-                return items.log_weights, items.scale
+                    return self._draw(run, place, normalized, together=together, minibatch=minibatch)
 
             run = checkpoint(draw, *devices, use_reentrant=False) if saves_memory else draw()
             chunks.append(run[0])
             scale = run[1]
-        log_weights = torch.cat(chunks)
-        normalized.append(log_weights.detach().softmax(0))  # for the gradients of the draws
-        bounds = log_weights.logsumexp(0) - math.log(self.num_particles)
-        if torch.distributions.Distribution._validate_args and (count := (~bounds.isfinite()).sum().item()):
+        log_weights, corrected = _joined(chunks), self.correction is not None
+        normalized.append(GradientFactors(log_weights, corrected=corrected))  # for the gradients of the draws
+        bounds = evidence_bound(log_weights, corrected=corrected)
+        if validates_distributions() and (count := (~bounds.value.isfinite()).sum().item()):
             raise ValueError(
-                f"the log evidence of {count} of {bounds.numel()} items is NaN or infinite: all of their "
+                f"the log evidence of {count} of {bounds.value.numel()} items is NaN or infinite: all of their "
                 f"{self.num_particles} weights vanish, or an observation is NaN; put a number in place of missing "
                 f"observations and hide them by poutine.mask, or give the likelihood more noise"
             )
-        return -torch.as_tensor(scale_and_mask(bounds, scale=scale)).sum()
+        self.bounds = replace(bounds, value=bounds.value.detach())
+        if torch.is_grad_enabled():
+            at_mean = partial(log_likelihood_at_mean, model, args, kwargs, seed=self.gap_watch.steps)
+            self.gap_watch.step(self.bounds, self.num_particles, at_mean)
+        return -torch.as_tensor(scale_and_mask(bounds.value, scale=scale)).sum()
 
     def _draw(
-        self, model: Any, guide: Any, args: Any, kwargs: Any, place: slice, normalized: list[Tensor]
+        self,
+        run: Callable[[], tuple[Any, Any]],
+        place: slice,
+        normalized: list[GradientFactors],
+        *,
+        together: bool,
+        minibatch: Minibatch,
+    ) -> tuple[Tensor, Any]:
+        """Log weights ``[draws, ...]`` of some of the draws, and the scale of their sites.
+
+        The draws of a posterior of its own are prepared for their gradient.
+        """
+        rows, scale, first = list[Tensor](), None, place.start
+        nesting = int(self.max_plate_nesting) - 1 if together else 0
+        passes = runs(run, place.stop - place.start, together=together, nesting=nesting, minibatch=minibatch)
+        for (model_trace, guide_trace), size in passes:
+            items = self._weigh(model_trace, guide_trace, first if size is None else place, normalized)
+            rows.append(items.log_weights.unsqueeze(0) if size is None else items.log_weights)
+            scale, first = items.scale, first + (size or 1)
+        return _joined(rows), scale
+
+    def _weigh(
+        self, model_trace: Any, guide_trace: Any, place: slice | int, normalized: list[GradientFactors]
     ) -> ItemWeights:
-        """Log weights of some of the draws; the draws of a posterior of its own are prepared for their gradient."""
-        with Draws(DRAWS, place.stop - place.start, dim=-int(self.max_plate_nesting)):
-            model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
+        """Log weights of one pass."""
         self._elbo_particle(model_trace, guide_trace)  # for its checks
         sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
         latent = [
@@ -134,23 +197,26 @@ class EvidenceELBO(AttentionELBO):
             own[0]["fn"] = _detached(q)
             if value.requires_grad:
                 ones = [1] * len(q.event_shape)
-                value.register_hook(lambda grad: grad * (w := normalized[0][place]).reshape(*w.shape, *ones))
+
+                def weigh(grad: Tensor) -> Tensor:
+                    factors = normalized[0][place]
+                    return (grad * factors.reshape(*factors.shape, *ones).to(grad)).sum_to_size(grad.shape)
+
+                value.register_hook(weigh)
         return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
 
 
-class Draws(pyro.plate):
-    """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
-
-    def _process_message(self, msg: Any) -> None:
-        if msg["type"] == "sample" and not msg["is_observed"] and is_point_mass(msg["fn"]):
-            SubsampleMessenger._process_message(self, msg)  # which does not broadcast
-        else:
-            super()._process_message(msg)
+def _joined(rows: list[Tensor]) -> Tensor:
+    """Log weights ``[draws, ...]`` of passes, with dimensions of size one for plates that only some of them show."""
+    if len(rows) == 1:
+        return rows[0]
+    dims = max(row.dim() for row in rows)
+    return torch.cat([row.reshape(len(row), *[1] * (dims - row.dim()), *row.shape[1:]) for row in rows])
 
 
 @dataclass(frozen=True)
 class ItemWeights:
-    """Log weights of the items of one pass.
+    """Log weights of the items of one pass, in 32 bits or more.
 
     Attributes:
         log_weights: ``[draws, ...]``, with the dimensions of all plates, of size one where a plate is within an item;
@@ -191,14 +257,40 @@ def item_weights(latent: Iterable[tuple[Any, Any]], observed: Iterable[Any]) -> 
     return ItemWeights(total, dims, scale)
 
 
+def log_likelihood_at_mean(model: Any, args: Any, kwargs: Any, *, seed: int = 0) -> Tensor:
+    """Return the log likelihood of every item with the prior mean of all attention weights, by one run of the model.
+
+    Args:
+        model: The Pyro model, which need not have a guide.
+        args: Its arguments, with the observations.
+        kwargs: Its keyword arguments.
+        seed: Of what is drawn beside the attention, such as dropout; the global generators go on as if nothing were.
+
+    Returns:
+        In nats, with the dimensions of all plates, of size one where a plate is within an item.
+    """
+    with torch.no_grad(), poutine.block(), seeded(seed), AtMean():  # handlers outside see nothing of it
+        trace = prune_subsample_sites(poutine.trace(model).get_trace(*args, **kwargs))
+    trace.compute_log_prob(lambda _, site: site["is_observed"])
+    sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
+    dims, total = _item_dims(sites), torch.zeros(())
+    for site in sites:
+        if site["is_observed"]:
+            total = total + sum_to_items(site["unscaled_log_prob"], site, dims)
+    return total
+
+
 def _has_ratio(site: Any, prior: Any) -> bool:
     """Whether prior and posterior of a latent site differ."""
     return not (site["mask"] is False or keeps_prior(site) or site["fn"] is prior)
 
 
 def sum_to_items(log_prob: Tensor, site: Any, dims: Collection[int]) -> Tensor:
-    """Log probability of a site summed over its plates, but those of the items and of the draws, as its mask says."""
-    log_prob = scale_and_mask(log_prob, mask=site["mask"])
+    """Log probability of a site summed over its plates, but those of the items and of the draws, as its mask says.
+
+    In 32 bits or more, as sums in half precision lose the small terms.
+    """
+    log_prob = scale_and_mask(as_float(log_prob), mask=site["mask"])
     kept = {*dims, *(frame.dim for frame in site["cond_indep_stack"] if frame.name == DRAWS)}
     others = [dim for dim in range(-log_prob.dim(), 0) if dim not in kept]
     return log_prob.sum(others, keepdim=True) if others else log_prob

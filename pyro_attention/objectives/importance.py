@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import pyro
@@ -10,8 +11,9 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
+from pyro_attention.draws import Minibatch, runs
 from pyro_attention.families.alignment import CategoricalAlignment
-from pyro_attention.guide import DRAWS, check_guide
+from pyro_attention.guide import check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.evidence import item_weights, sum_to_items
 
@@ -37,10 +39,11 @@ class ImportanceELBO(AttentionELBO):
                    fixed: biased, of the log evidence for the model and of -KL(posterior || q) for the guide
     ============== ==================================================================================================
 
-    All draws come from one pass of the model, by a plate at the left, and share the dropout ahead of the alignment. The
-    value is the estimated bound under both objectives, and ``kl_record`` stays empty. For
-    :class:`Categorical(enumerate=False) <Categorical>`, also under :class:`Amortized`; without an inference network q
-    is the prior, which "wake_sleep" then counts twice.
+    All draws are of one minibatch and come from one pass of the model, by a plate at the left, where a replay shows
+    that the model broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else from single runs. A pass shares
+    the dropout ahead of the alignment, and single runs draw it anew: both are bounds. The value is the estimated bound
+    under both objectives, and ``kl_record`` stays empty. For :class:`Categorical(enumerate=False) <Categorical>`, also
+    under :class:`Amortized`; without an inference network q is the prior, which "wake_sleep" then counts twice.
 
     Args:
         num_particles: Draws K of every alignment, at least 2.
@@ -84,17 +87,23 @@ class ImportanceELBO(AttentionELBO):
 
     def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         check_guide(guide)
-        if self.max_plate_nesting == float("inf"):
-            self._guess_max_plate_nesting(model, guide, args, kwargs)
-        with pyro.plate(DRAWS, self.num_particles, dim=-int(self.max_plate_nesting)):
-            model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
-        name = _drawn_alignment(model_trace, guide_trace)
-        site = guide_trace.nodes[name]
-        observed = [model_trace.nodes[other] for other in model_trace.observation_nodes]
-        items = item_weights([(site, model_trace.nodes[name]["fn"])], observed)
-        log_q = sum_to_items(site["fn"].log_prob(site["value"]), site, items.dims)
-        bounds = (_vimco if self.objective == "iwae" else _wake_sleep)(items.log_weights, log_q)
-        return -torch.as_tensor(scale_and_mask(bounds, scale=items.scale)).sum()
+        together = self._broadcasts(model, guide, args, kwargs, pyro.plate)
+        run, scale = partial(self._get_trace, model, guide, args, kwargs), None
+        log_weights, log_q = list[Tensor](), list[Tensor]()
+        passes = runs(
+            run, self.num_particles, together=together, nesting=self._nesting, minibatch=Minibatch(), plate=pyro.plate
+        )
+        for (model_trace, guide_trace), size in passes:
+            name = _drawn_alignment(model_trace, guide_trace)
+            site = guide_trace.nodes[name]
+            observed = [model_trace.nodes[other] for other in model_trace.observation_nodes]
+            items = item_weights([(site, model_trace.nodes[name]["fn"])], observed)
+            of_draw = sum_to_items(site["fn"].log_prob(site["value"]), site, items.dims)
+            log_weights.append(items.log_weights if size else items.log_weights.unsqueeze(0))
+            log_q.append(of_draw if size else of_draw.unsqueeze(0))
+            scale = items.scale
+        estimate = _vimco if self.objective == "iwae" else _wake_sleep
+        return -torch.as_tensor(scale_and_mask(estimate(torch.cat(log_weights), torch.cat(log_q)), scale=scale)).sum()
 
 
 def _vimco(log_weights: Tensor, log_q: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from pyro_attention._compat import in_functorch
+
 __all__ = ["Dropout", "log_exponential", "uniform"]
 
 # A float32 uniform has 24 random bits; zero stands for everything below half a step.
@@ -26,7 +28,7 @@ def uniform(
     """
     count = math.prod(shape)
     plain = count < 2**14 or dtype != torch.float32 or torch.empty(0, device=device).device.type != "cpu"
-    if plain or torch._C._functorch.maybe_current_level() is not None:  # torch.func.vmap does not map over random_
+    if plain or in_functorch():  # torch.func.vmap does not map over random_
         return torch.rand(shape, dtype=dtype, device=device).clamp_min_(_SMALLEST_UNIFORM)
     words = torch.empty((count + 1) // 2, dtype=torch.int64, device=device).random_().view(torch.int32)
     # the low 23 bits as those of a float32 in [1, 2)

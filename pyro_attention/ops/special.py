@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import in_transform
+from pyro_attention._compat import standard_gamma
 from pyro_attention.ops.noise import uniform
 
 __all__ = ["digamma1p", "digamma_exp", "lgamma1p", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
@@ -115,7 +116,7 @@ def log_standard_gamma(concentration: Tensor, log_concentration: Tensor) -> Tens
     Source: Marsaglia and Tsang (2000), section 8 (the boost for shapes below one).
     """
     concentration, log_concentration = torch.broadcast_tensors(concentration, log_concentration)
-    boosted = torch._standard_gamma(concentration + 1).log()
+    boosted = standard_gamma(concentration + 1).log()
     draws = uniform(concentration.shape, dtype=concentration.dtype, device=concentration.device)
     # 1 / a, kept so small that the product is finite
     largest = math.log(torch.finfo(boosted.dtype).max) - 8

@@ -8,9 +8,12 @@ from contextlib import closing
 from typing import Any
 
 import torch
+from pyro import poutine
+from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_attention.draws import Minibatch
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.alignment import CategoricalAlignment, Marginal
 from pyro_attention.families.distribution import LogWeights
@@ -19,7 +22,8 @@ from pyro_attention.guide import AttentionGuide, is_attention_site, plates_of
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.evidence import sum_to_items
-from pyro_attention.posterior.sampling import Run, passes, sample_posterior
+from pyro_attention.posterior.passes import Run, passes
+from pyro_attention.posterior.sampling import sample_posterior
 
 __all__ = ["exact_alignments", "posterior_attention"]
 
@@ -48,8 +52,9 @@ def exact_alignments(
         node by that of its likelihood, has seen nothing, and keeps its prior.
 
     Raises:
+        TypeError: A guide in the place of the model.
         ValueError: An attention site has another prior, there is none, or, while Pyro validates, the evidence is not
-            finite.
+            finite; observations with ``obs_mask``.
 
     Example:
         >>> import pyro, torch
@@ -66,11 +71,23 @@ def exact_alignments(
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
     """
+    if isinstance(poutine.unwrap(model), GuideMessenger):
+        raise TypeError("exact_alignments takes the model, not a guide: give it guide.model")
     elbo = AlignmentELBO(max_plate_nesting=max_plate_nesting)
     guide, tilted = AttentionGuide(model, Marginal()), _Tilted(elbo)
-    with torch.enable_grad():
-        evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
-    slopes = torch.autograd.grad(evidence, list(tilted.tilts.values()))
+    with torch.inference_mode(False), torch.enable_grad():
+        args, kwargs = _outside_inference(args), _outside_inference(kwargs)
+        try:
+            evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
+            slopes = torch.autograd.grad(evidence, list(tilted.tilts.values()))
+        except RuntimeError as error:
+            if "nference tensor" not in str(error):
+                raise
+            raise ValueError(
+                "exact_alignments takes gradients, which tensors that were made under torch.inference_mode() have not; "
+                "those among the arguments are copied, so make the others (of the model, say, or within a layout) "
+                "outside of it, or use torch.no_grad() (inference_mode=False of Lightning's Trainer)"
+            ) from error
     found = {}
     for name, weights in zip(tilted.tilts, slopes, strict=True):
         graph = tilted.graphs.get(name)
@@ -78,6 +95,17 @@ def exact_alignments(
         # the evidence of a minibatch counts each of its items several times, and a query may be without keys
         found[name] = weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
     return found
+
+
+def _outside_inference(value: Any) -> Any:
+    """Copy of the tensors among arguments that were made in inference mode."""
+    if isinstance(value, Tensor):
+        return value.clone() if value.is_inference() else value
+    if isinstance(value, dict):
+        return {key: _outside_inference(entry) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_outside_inference, value))
+    return value
 
 
 def posterior_attention(
@@ -128,16 +156,17 @@ def posterior_attention(
 
     Source: Shankar and Sarawagi (2019), Posterior Attention Models for Sequence to Sequence Learning, section 3.
     """
-    draws = sample_posterior(guide, *args, num_samples=num_samples, chunk_size=chunk_size, **kwargs)
-    name = site if site is not None or len(draws) != 1 else next(iter(draws))
-    if name not in draws:
-        seen = ", ".join(map(repr, draws))
-        raise ValueError(f"site is {site!r}, expected one of {seen}")
-    weights, rows = draws[name].mean(0), []
-    for key in range(weights.size(-1)):
-        run = Run(guide, args, kwargs)
-        with _AtKey(name, key), closing(passes(run, 1, "none", 1, None)) as runs:
-            rows.append(_log_likelihood(next(runs).trace, name))
+    with Minibatch():
+        draws = sample_posterior(guide, *args, num_samples=num_samples, chunk_size=chunk_size, **kwargs)
+        name = site if site is not None or len(draws) != 1 else next(iter(draws))
+        if name not in draws:
+            seen = ", ".join(map(repr, draws))
+            raise ValueError(f"site is {site!r}, expected one of {seen}")
+        weights, rows = draws[name].mean(0), []
+        for key in range(weights.size(-1)):
+            run = Run(guide, args, kwargs)
+            with _AtKey(name, key), closing(passes(run, 1, "none", 1, None)) as runs:
+                rows.append(_log_likelihood(next(runs).trace, name))
     log_f = torch.stack(rows, -1).unsqueeze(-2)
     products = weights * (log_f - log_f.amax(-1, keepdim=True)).exp()
     return {name: products / products.sum(-1, keepdim=True).clamp_min(torch.finfo(products.dtype).tiny)}

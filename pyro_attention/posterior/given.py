@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
-from pyro_attention.posterior.sampling import CONDITIONS, Noise, Run, depth, passes
+from pyro_attention.posterior.passes import Noise, Pass, Run, depth, passes
 
 __all__ = ["UnreliableWeights", "WeightedPosterior", "weighted_posterior"]
 
@@ -48,7 +48,8 @@ def weighted_posterior(
 
     Raises:
         TypeError: As there.
-        ValueError: As there, or as at a call of :class:`EvidenceELBO`; another ``noise``; weights that all vanish.
+        ValueError: As there, or as at a call of :class:`EvidenceELBO`; another ``noise``; importance weights that all
+            vanish.
 
     Example:
         >>> import pyro
@@ -65,16 +66,26 @@ def weighted_posterior(
 
     Source: Vehtari et al. (2024), Pareto Smoothed Importance Sampling, for the diagnostic.
     """
+    return _weigh(Run(guide, args, kwargs), num_samples, noise, chunk_size, seed, Pass.weights)
+
+
+Read = Callable[[Pass], Iterator[tuple[str, Tensor]]]  # what is taken from a pass, by site, with a sample dimension
+
+
+def _weigh(
+    run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None, read: Read
+) -> WeightedPosterior:
     if noise not in ("attention", "both"):
         raise ValueError(f"noise is '{noise}', but draws without noise have no weights; use 'attention' or 'both'")
-    run = Run(guide, args, kwargs)
     with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
-        return WeightedPosterior.of(draws)
+        return WeightedPosterior.of(draws, read)
 
 
-@CONDITIONS.register("observations")
-def _given_observations(guide: AttentionGuide, *args: Any, **options: Any) -> dict[str, Tensor]:
-    weighted = weighted_posterior(guide, *args, **options)
+def draws_given_observations(
+    run: Run, num_samples: int, noise: Noise, chunk_size: int, read: Read
+) -> dict[str, Tensor]:
+    """Return what is read from draws of the posterior given the observations, drawn again by their weights."""
+    weighted = _weigh(run, num_samples, noise, chunk_size, None, read)
     weighted.warn()
     return weighted.resample()
 
@@ -102,12 +113,15 @@ class WeightedPosterior:
     plates: dict[str, int]
 
     @classmethod
-    def of(cls, passes: Iterable[Any]) -> Self:
-        """Of the passes of a whole model; ValueError where the weights of an item all vanish."""
+    def of(cls, passes: Iterable[Any], read: Read = Pass.weights) -> Self:
+        """Of the passes of a whole model; ValueError where the weights of an item all vanish.
+
+        ``read`` gives what ``samples`` hold.
+        """
         samples: dict[str, list[Tensor]] = {}
         log_weights: list[Tensor] = []
         for drawn in passes:
-            for name, value in drawn.weights():
+            for name, value in read(drawn):
                 samples.setdefault(name, []).append(value)
             items = _items(drawn.trace)
             rows = items.log_weights.unsqueeze(0) if drawn.nesting is None else items.log_weights
@@ -164,7 +178,7 @@ class WeightedPosterior:
                 f"effective sample size {least:.1f} of {len(self.log_weights)}, largest Pareto k {worst}); take "
                 f"more draws, or a guide that sees the observations (Amortized); weighted_posterior tells which items",
                 UnreliableWeights,
-                stacklevel=4,
+                stacklevel=3,
             )
 
     def resample(self) -> dict[str, Tensor]:
@@ -196,7 +210,8 @@ def _items(trace: Any) -> ItemWeights:
 
 def _pareto_k(log_weights: Tensor) -> Tensor:
     """Shape of a generalised Pareto distribution over the largest weights of every item."""
-    columns, size = log_weights.flatten(1), math.ceil(min(0.2 * len(log_weights), 3 * math.sqrt(len(log_weights))))
+    columns = log_weights.reshape(len(log_weights), -1)  # one column where the model has no plates
+    size = math.ceil(min(0.2 * len(log_weights), 3 * math.sqrt(len(log_weights))))
     found = [math.nan if size < 5 else _shape(column, size) for column in columns.double().unbind(1)]
     return log_weights.new_tensor(found).reshape(log_weights.shape[1:])
 

@@ -1,29 +1,19 @@
-"""Posterior samples of attention weights: passes of a model under its guide, each of one or many samples."""
+"""Posterior samples of attention weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass
-from threading import RLock
-from typing import Any, Literal, get_args
+from contextlib import closing
+from functools import partial
+from typing import Any, Literal
 
-import pyro
 import torch
-from pyro.poutine.messenger import Messenger
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch import Tensor
 
-from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, attention_weights, check_guide, is_attention_site, plates_of, run_guide
-from pyro_attention.registry import Registry
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.posterior.given import draws_given_observations
+from pyro_attention.posterior.passes import Noise, Pass, Run, passes, seeded
 
-__all__ = ["CONDITIONS", "SAMPLERS", "AtMean", "Noise", "Pass", "Run", "depth", "passes", "sample_posterior", "seeded"]
-
-# Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
-_TURN = RLock()
-
-Noise = Literal["attention", "dropout", "both", "none"]
+__all__ = ["sample_posterior"]
 
 
 def sample_posterior(
@@ -39,13 +29,17 @@ def sample_posterior(
 ) -> dict[str, Tensor]:
     r"""Draw attention weights from the posterior, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
 
+    Quantiles of the draws are intervals of single weights. Weights are not what Pyro takes for the value of a site,
+    which is :math:`\log S`: for ``Predictive``, ``poutine.condition`` and ``replay`` there is :func:`sample_sites`.
+
     Args:
         guide: The guide, with or without handlers around it; its model is run.
         args: Arguments of the model.
         num_samples: Number of samples S.
         noise: What is random: "attention", "dropout", "both", or "none"; whatever the training mode of the modules.
-        log_weights: Return the site's value ``log S`` instead of the normalised weights.
-        chunk_size: Samples drawn in one pass at most (see :mod:`pyro_attention.posterior.chunks`).
+        log_weights: Return the site's value ``log S`` instead of the normalized weights.
+        chunk_size: Samples drawn in one pass at most, where the model broadcasts over them
+            (see :mod:`pyro_attention.posterior.passes`).
         seed: Seed of this call alone.
         given: "observations" gives draws of :math:`p(W \mid x, y)`, whatever the guide has seen: those of
             :func:`weighted_posterior`, drawn again by their weights, each item by itself; it warns where few draws
@@ -58,7 +52,7 @@ def sample_posterior(
 
     Raises:
         TypeError: The guide is no AttentionGuide.
-        ValueError: ``num_samples`` or ``chunk_size`` is no positive integer, or chunks do not go with the model.
+        ValueError: ``num_samples`` or ``chunk_size`` is no positive integer, or the model has no attention site.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -69,11 +63,11 @@ def sample_posterior(
         torch.Size([5, 1, 2, 3])
     """
     if given is not None:
-        if log_weights:
-            raise ValueError(f"log_weights is set with given='{given}', expected one of them; leave it out")
-        options = {"num_samples": num_samples, "noise": noise, "chunk_size": chunk_size}
+        if given != "observations":
+            raise ValueError(f"given is {given!r}, expected 'observations'")
+        read = partial(Pass.weights, log_weights=log_weights)
         with seeded(seed):
-            return CONDITIONS[given](guide, *args, **options, **kwargs)
+            return draws_given_observations(Run(guide, args, kwargs), num_samples, noise, chunk_size, read)
     samples: dict[str, list[Tensor]] = {}
     with closing(passes(Run(guide, args, kwargs, whole=False), num_samples, noise, chunk_size, seed)) as draws:
         for drawn in draws:
@@ -81,107 +75,3 @@ def sample_posterior(
                 samples.setdefault(name, []).append(value)
             del drawn, value  # the next pass needs the memory
     return {name: torch.cat(samples.pop(name)) for name in list(samples)}  # one at a time, for the memory
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One run of the model: one sample, or ``size`` of them in an extra plate at the left of ``nesting`` dimensions."""
-
-    trace: Any
-    output: Any
-    nesting: int | None = None
-    size: int = 1
-
-    def weights(self, *, log_weights: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Weights, or values, of every attention site, with one leading sample dimension."""
-        for name, site in self.trace.nodes.items():
-            if is_attention_site(site):
-                value = site["value"].to_dense() if log_weights else attention_weights(site)
-                if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # of a point mass one for all
-                    yield name, value.expand(self.size, *value.shape)
-                else:  # without the unit dimensions of plates that the site is not in
-                    yield name, value.flatten(0, self.nesting - depth(site))
-
-
-def depth(site: Any) -> int:
-    """Number of plate dimensions of a site, without that of the samples."""
-    return max((-frame.dim for frame in plates_of(site).values()), default=0)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Runs a model under its guide, with its arguments and a handler to stand around; gives trace and output."""
-
-    guide: Any
-    args: Any
-    kwargs: Any
-    whole: bool = True  # or the attention alone is wanted
-
-    def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
-        with around:
-            found = run_guide(self.guide, *self.args, **self.kwargs)
-        return found.trace, found.output
-
-
-# Draws given more than the guide has seen, by what is given.
-CONDITIONS: Registry[Callable[..., dict[str, Tensor]]] = Registry("condition")
-
-# Ways to draw several samples in one pass.
-SAMPLERS: Registry[Callable[[Run, int, int], Iterator[Pass]]] = Registry("sampler")
-
-
-def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None) -> Generator[Pass, None, None]:
-    """Run the model until all samples are drawn, validated at the first; arguments as of :func:`sample_posterior`."""
-    check_guide(run.guide)
-    if noise not in get_args(Noise):
-        raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
-    for name, count in (("num_samples", num_samples), ("chunk_size", chunk_size)):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
-    if noise in ("dropout", "both") and chunk_size > 1:
-        seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
-        raise ValueError(f"{seen}; use chunk_size=1")
-    attention = AtMean() if noise in ("dropout", "none") else nullcontext()
-    with _TURN, torch.no_grad(), seeded(seed), _dropout_mode(noise in ("dropout", "both")), attention:
-        single = (Pass(*(run(pyro.validation_enabled(False)) if i else run())) for i in range(num_samples))
-        yield from single if chunk_size == 1 else SAMPLERS["chunks"](run, num_samples, chunk_size)
-
-
-class AtMean(Messenger):
-    """Makes every attention site a point mass at its posterior mean; stands outside the guide."""
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
-            value = msg["fn"].mean_value
-            msg["fn"] = pyro.distributions.Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))
-
-
-@contextmanager
-def _dropout_mode(active: bool) -> Iterator[None]:
-    """Evaluation mode for every module that runs, also in the closure of a plain function, except sampled dropout."""
-    before: dict[nn.Module, bool] = {}
-
-    def set_mode(module: nn.Module, _: Any) -> None:
-        for part in [module] if module in before else module.modules():
-            before.setdefault(part, part.training)
-            is_dropout = isinstance(part, nn.modules.dropout._DropoutNd)
-            part.training = active and (is_dropout or isinstance(getattr(part, "dropout", None), float))
-
-    handle = register_module_forward_pre_hook(set_mode)
-    try:
-        yield
-    finally:
-        handle.remove()
-        for module, training in before.items():
-            module.training = training
-
-
-@contextmanager
-def seeded(seed: int | None) -> Iterator[None]:
-    """Seed torch's generators inside the context and restore them after it; nothing when the seed is None."""
-    # every other device's generator too would draw a warning where there are many
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices, enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
-        yield

@@ -9,10 +9,13 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from pyro.poutine import runtime
 from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind, check_positive
-from pyro_attention.posterior.sampling import seeded
+from pyro_attention.guide import DRAWS
+from pyro_attention.posterior.passes import seeded
+from pyro_attention.posterior.summed import check_sum
 
 __all__ = ["ScorePosterior"]
 
@@ -22,6 +25,12 @@ _MOST = {"hessian": 2_000**2, "fisher": 10_000**2}  # entries of the matrix that
 class ScorePosterior:
     r"""Gaussian posterior of parameters around their trained values: what data have left open about the scores.
 
+    Its width is right only if three things hold, and what can be noticed of them is refused: the loss of a batch is the
+    *sum* over its items (with a mean over n items the posterior is up to :math:`\sqrt n` times too wide); under
+    ``curvature="fisher"`` a batch is *one item*; and draws are made *one in a pass* (``chunk_size=1``), as the draws of
+    one pass share their parameters. The first two are noticed by halves of a batch. So see to them yourself where the
+    noise of a loss that draws is large, or where items are not the first dimension of the tensors of a batch.
+
     .. math:: \theta \sim \mathrm{Normal}\bigl(\hat\theta,\; (H + \sigma^{-2} I)^{-1}\bigr), \qquad
               H = \nabla^2 \sum_i \ell_i(\hat\theta)
 
@@ -29,7 +38,7 @@ class ScorePosterior:
     come in. ``posterior(guide)`` is the guide with another draw of the parameters in every run, and goes wherever a
     guide does, such as :func:`sample_posterior` and :func:`predict`, which then draw from both. ``posterior(model)`` is
     a model of torch.nn or Hugging Face with another draw in every call; ``with posterior:`` has one draw until its
-    end. Samples of one chunk share their parameters: leave ``chunk_size`` out.
+    end.
 
     ============= ============================================================== ===========================
     ``curvature`` H                                                              numbers held
@@ -55,8 +64,10 @@ class ScorePosterior:
 
     Raises:
         TypeError: The module is no module, or the loss is no scalar tensor.
-        ValueError: A pattern that matches nothing, too many numbers, no batches, or a loss that is not finite or does
-            not depend on one of the parameters.
+        ValueError: A pattern that matches nothing, too many numbers, no batches, a loss that is not finite or does not
+            depend on one of the parameters, a mean loss, or one that is scaled to all of the data in each of several
+            batches, or several items in a batch under "fisher". At a run of what ``posterior(guide)`` gives: several
+            draws in one pass.
 
     Example:
         >>> net, x, y = nn.Linear(2, 1), torch.randn(50, 2), torch.randn(50)
@@ -92,7 +103,9 @@ class ScorePosterior:
         self.mean = _flat([value.detach() for value in self._chosen.values()])
         size, found = len(self.mean), list[Tensor]()
         with seeded(0), torch.enable_grad():
-            for batch in batches:
+            for count, batch in enumerate(batches):
+                if count < 2:  # only of several batches is it wrong to scale each of them to all of the data
+                    check_sum(loss, batch, one_item=curvature == "fisher", only=count == 0)
                 _check_size(size * (size if curvature == "hessian" else 1 + len(found)), size, curvature)
                 slope = _slope(loss, batch, self._chosen, twice=curvature == "hessian")
                 if curvature == "fisher":
@@ -146,6 +159,11 @@ class ScorePosterior:
 
 def _with_a_draw(posterior: ScorePosterior, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What ``poutine.unwrap`` takes for a handler around its second argument."""
+    if any(frame.name == DRAWS for frame in runtime.get_plates()):
+        raise ValueError(
+            "several draws are made in one pass, and would share one draw of the parameters of a ScorePosterior; leave "
+            "chunk_size out (it is 1 then), or, in an objective with several particles, use the guide itself"
+        )
     with posterior:
         return run(*args, **kwargs)
 
@@ -183,6 +201,11 @@ def _slope(loss: Callable[..., Tensor], batch: Sequence[Any], chosen: Mapping[st
         raise TypeError(f"the loss gave {seen}, expected one number, the sum over the items of a batch")
     if not value.isfinite():
         raise ValueError(f"the loss is {value.item()} at the trained parameters; look for NaN in the data")
+    if not value.requires_grad:
+        raise ValueError(
+            "the loss depends on no parameter that requires a gradient, so on none of the chosen ones; compute it from "
+            "the module, without .detach(), .item(), no_grad() or a copy of the parameters"
+        )
     slopes = torch.autograd.grad(value, list(chosen.values()), create_graph=twice, allow_unused=True)
     for name, slope in zip(chosen, slopes, strict=True):
         if slope is None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention.analysis.inputs import equal_tailed
+from pyro_attention.atomic_write import write_atomic
 from pyro_attention.viewer.views import AlignmentView, Panel, RegionView, View
 
 __all__ = ["LEAST", "MOST_SAMPLES", "document", "fragment", "index_entry", "payload", "write_viewer"]
@@ -52,6 +53,7 @@ def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: s
     Raises:
         TypeError: Something else than views.
         ValueError: No views.
+        OSError: The file cannot be written; one that was there is as it was.
 
     Example:
         >>> import tempfile
@@ -64,9 +66,8 @@ def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: s
         True
     """
     intro = f'<p class="lead">{html.escape(text)}</p>' if text else ""
-    whole = Path(path).with_name(f".{Path(path).name}")  # a page is there whole or not at all
-    whole.write_bytes(document(title, intro + fragment(views)))
-    whole.replace(path)
+    page = document(title, intro + fragment(views))
+    write_atomic(path, lambda file: file.write(page))
 
 
 def document(title: str, body: str) -> bytes:

@@ -1,5 +1,7 @@
 """Vectors of an encoder as evidence of links: their density, the words they belong to, and what they decide."""
 
+import json
+
 import pytest
 import torch
 from torch.distributions import Normal
@@ -80,6 +82,44 @@ def test_an_encoder_links_words_that_the_text_does_not_tell(folder):
     assert [pair.source for pair in parts] == source
     with pytest.raises(ValueError, match="expected one of them"):
         aligner(source, target, encoder=folder, similarity=[torch.zeros(3, 3)])
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def test_weights_that_do_not_fit_are_refused(copied):
+    """All under other names, one missing, one of another shape: transformers would draw them, and align by chance."""
+    from safetensors.torch import load_file, save_file
+
+    path = copied / "model.safetensors"
+    weights = load_file(path)
+    name = "encoder.layer.1.attention.self.query.weight"
+    variants = {
+        "renamed": {f"other.{key}": tensor for key, tensor in weights.items()},
+        "missing": {key: tensor for key, tensor in weights.items() if key != name},
+        "of another shape": weights | {name: torch.zeros(5, 5)},
+    }
+    for variant, tensors in variants.items():
+        save_file(tensors, path, {"format": "pt"})
+        with pytest.raises(ValueError, match=f"encoder in {copied} cannot be loaded") as error:
+            _Encoder(copied)
+        assert ("are missing, such as" in str(error.value)) == (variant != "of another shape"), variant
+    save_file({key: tensor for key, tensor in weights.items() if "pooler" not in key}, path, {"format": "pt"})
+    _Encoder(copied)  # models that were pretrained without a pooler have none
+    path.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=f"encoder in {copied} cannot be loaded"):
+        _Encoder(copied)
+
+
+def test_attention_by_code_from_elsewhere_is_refused(copied):
+    path = copied / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"_attn_implementation": "someone/kernels"}))
+    with pytest.raises(ValueError, match="asks for the attention 'someone/kernels'"):
+        _Encoder(copied)
 
 
 @pytest.mark.parametrize(("file", "message"), [("tokenizer.json", "no tokenizer"), ("config.json", "no config.json")])

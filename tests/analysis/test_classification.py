@@ -4,17 +4,20 @@ import itertools
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
-from sklearn.metrics import brier_score_loss, log_loss
+from sklearn.metrics import log_loss
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
 from pyro_attention.analysis import (
+    TemperatureScaling,
     classification_scores,
     decompose_uncertainty,
     fit_temperature,
@@ -65,7 +68,7 @@ def test_agrees_with_other_libraries(classes):
     array, names = probabilities.double().numpy(), range(classes)
     array = array / array.sum(-1, keepdims=True)
     assert scores.nll == pytest.approx(log_loss(labels, array, labels=names), rel=1e-5)
-    brier = brier_score_loss(labels, array, labels=names, scale_by_half=False)
+    brier = np.square(array - np.eye(classes)[labels]).sum(-1).mean()  # scikit-learn's knows two classes before 1.7
     assert scores.brier == pytest.approx(brier, rel=1e-5)
 
 
@@ -138,9 +141,75 @@ SEPARATED = torch.tensor([[[0.5, -1.0, 0.0], [2.0, 1.5, 0.3]]])
     [(SEPARATED, 0.01), (1000 * SEPARATED, 1.0), (torch.tensor([[[0.0, 5.0]]]), 100.0)],
     ids=["separated", "nothing left to gain", "wrong"],
 )
-def test_ends_at_a_bound_or_changes_nothing(logits, temperature):
-    scaling = fit_temperature(logits.expand(3, -1, -1), torch.zeros(logits.size(1), dtype=torch.int64))
+def test_ends_at_a_bound_and_says_so_or_changes_nothing(logits, temperature):
+    labels = torch.zeros(logits.size(1), dtype=torch.int64)
+    expected = nullcontext() if temperature == 1 else pytest.warns(UserWarning, match="stands at the end of its grid")
+    with expected:
+        scaling = fit_temperature(logits.expand(3, -1, -1), labels)
     assert scaling.temperature == pytest.approx(temperature)
+
+
+def test_labels_of_any_integer_type():
+    problem = sampled(items=50, classes=3)
+    for dtype in (torch.int32, torch.uint8, torch.int16):
+        assert fit_temperature(problem.logits, problem.labels.to(dtype)) == fit_temperature(
+            problem.logits, problem.labels
+        )
+        scores = [
+            classification_scores(problem.probabilities, labels)
+            for labels in (problem.labels.to(dtype), problem.labels)
+        ]
+        assert scores[0] == scores[1]
+
+
+LOGITS, SINGLE = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.5, 0.1], [0.3, 0.2, 0.1]]), torch.ones(3, 1)
+
+
+@pytest.mark.parametrize("samples", [None, 2])
+@pytest.mark.parametrize("score", ["temperature", "scores"])
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        (torch.tensor([0]), ValueError, r"labels have shape \(1,\), expected \[items\] = \(3,\)"),
+        (torch.tensor([0, 1]), ValueError, "label i is that of row i"),
+        (torch.tensor([0, 1, 2, 0]), ValueError, r"labels have shape \(4,\)"),
+        (torch.tensor([[0], [1], [2]]), ValueError, r"labels have shape \(3, 1\)"),
+        (torch.tensor(1), ValueError, r"labels have shape \(\)"),
+        (torch.tensor([], dtype=torch.int64), ValueError, r"labels have shape \(0,\)"),
+        (torch.tensor([0, 1, 3]), ValueError, "labels: 1 of 3 lie outside 0 to 2, such as 3, with 3 classes"),
+        (torch.tensor([-100, 1, -100]), ValueError, "labels: 2 of 3 lie outside 0 to 2, such as -100"),
+        (torch.tensor([0.0, 1.0, 2.0]), TypeError, "labels are of dtype torch.float32, expected a tensor of integers"),
+        ([0, 1, 2], TypeError, "labels are a list, expected a tensor of integers"),
+        (None, TypeError, "labels are a NoneType"),
+    ],
+    ids=str,
+)
+def test_labels_that_do_not_fit(labels, error, message, samples, score):
+    logits = LOGITS if samples is None else LOGITS.expand(samples, -1, -1)
+    with pytest.raises(error, match=message):
+        fit_temperature(logits, labels) if score == "temperature" else classification_scores(logits.softmax(-1), labels)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: fit_temperature(SINGLE, LABELS),
+        lambda: classification_scores(SINGLE, torch.zeros(3, dtype=torch.int64)),
+        lambda: pavpu(SINGLE.expand(4, 3, 1), LABELS.bool()),
+        lambda: TemperatureScaling(2.0)(SINGLE),
+    ],
+)
+def test_one_class_says_nothing(call):
+    with pytest.raises(ValueError, match=r"have one class \(the last dimension\), expected two or more; .*torch.stack"):
+        call()
+
+
+@pytest.mark.parametrize("accuracy", [torch.tensor([]), torch.zeros(0, dtype=torch.bool)])
+def test_accuracies_of_no_items(accuracy):
+    with pytest.raises(ValueError, match=r"correct has shape \(0,\).*one item or more"):
+        selective_accuracy(torch.tensor([]), accuracy)
+    with pytest.raises(TypeError, match="accuracy is a list"):
+        pavpu(HALVES, [True, False, True])
 
 
 def two_classes(*differences):

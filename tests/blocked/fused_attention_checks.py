@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.benchmarks import gpu
+from experiments.benchmarks import gpu_kernels
 from pyro_attention.blocked.ops import blocked_attention as blocked_module
 from pyro_attention.blocked.ops import fused_attention as fused_module
 from pyro_attention.blocked.ops import fused_kernels as kernels
@@ -90,14 +90,38 @@ def test_equals_blocked(case):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * largest)
 
 
-@pytest.mark.parametrize("name", ["LogNormal, causal, padding", "Weibull, causal, bfloat16"])
+@pytest.mark.parametrize(
+    "name", ["LogNormal, causal, padding", "Weibull, causal, bfloat16", "Weibull, odd lengths", "Weibull, float16"]
+)
 def test_check_of_a_gpu(name, monkeypatch):
     """What the command of a GPU checks there: kernels against all pairs at once."""
     monkeypatch.setattr(blocked_module, "unfused", lambda *tensors: None)
-    assert gpu.check(name, gpu.CHECKS[name], 19)["right"] == "yes"
+    case = gpu_kernels.CHECKS[name] | ({"length": 5, "keys": 19} if "odd" in name else {})
+    row = gpu_kernels.check(name, case, 19)
+    assert (row["right"], row["equal"]) == ("yes", "yes")
     other_noise = lambda *tensors, seed, **options: blocked_attention(*tensors, seed=seed + 1, **options)  # noqa: E731
-    monkeypatch.setattr(gpu, "blocked_attention", other_noise)
-    assert gpu.check(name, gpu.CHECKS[name], 19)["right"] == "no"
+    monkeypatch.setattr(gpu_kernels, "blocked_attention", other_noise)
+    assert gpu_kernels.check(name, case, 19)["right"] == "no"
+
+
+@pytest.mark.parametrize("kernel", gpu_kernels.KERNELS)
+def test_sweep_of_a_gpu(kernel, monkeypatch):
+    """Its arguments are those that the kernel is called with in attention, which would not be right with others."""
+    calls = {}
+    launch = fused_module.launch
+    for module in (fused_module, gpu_kernels):
+        monkeypatch.setattr(
+            module,
+            "launch",
+            lambda f, *args, module=module, **kw: (calls.__setitem__((module, f), args), launch(f, *args, **kw)),
+        )
+    assert gpu_kernels.sweep_row(kernel, 16, Tiles(16, 16, 4, 1), length=19, device="cpu")["ms"].mean > 0
+    monkeypatch.setattr(blocked_module, "unfused", lambda *tensors: None)
+    gpu_kernels.check("", {"noise": "log_exponential", "dtype": torch.bfloat16}, 19)
+    function = getattr(kernels, kernel)
+    swept, used = calls[gpu_kernels, function], calls[fused_module, function]
+    describe = lambda x: (x.dtype, x.dim()) if isinstance(x, torch.Tensor) else type(x)  # noqa: E731
+    assert [*map(describe, swept)] == [*map(describe, used)]
 
 
 def test_scores_that_overflow_are_not_finite_in_their_rows(monkeypatch):

@@ -14,7 +14,7 @@ from experiments.files import UserError
 from experiments.harness.folder import write_environment
 from experiments.harness.options import StudyOptions, TrainingOptions
 from experiments.report.report import read_results, write_results
-from experiments.report.statistics import Column
+from experiments.report.statistics import Column, paired_difference
 from experiments.study import Block, Study, run_search, run_study
 
 SCORE = Column("score", "{kind}_score", 1, better="higher")
@@ -99,6 +99,25 @@ def test_rows_are_compared_seed_by_seed(tmp_path: Path, trained: list[Config]) -
     # reading and writing change nothing
     path = next((tmp_path / "results").glob("*.json"))
     assert write_results(tmp_path / "again", report, source).read_text() == path.read_text()
+
+
+def test_published_values_of_the_seeds_give_the_paired_intervals_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = {0.0: (0.0, 1.0, -1.0), 3.0: (0.25, 0.5, -0.5)}
+
+    def run(task: Any, config: Config) -> dict[str, float]:
+        config.out.mkdir(parents=True)  # type: ignore[union-attr]
+        write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
+        return {"mean_score": config.gain + noise[config.gain][config.seed]}
+
+    monkeypatch.setattr(experiments.study, "run", run)
+    run_study({"made": study(rows={"soft": {"gain": 0.0}, "good": {"gain": 3.0}})}, options(tmp_path))
+    soft, good = published(tmp_path)[0].parts[0].rows
+    assert soft["score"].values == (0.0, 1.0, -1.0)
+    again, shown = paired_difference(good["score"].values, soft["score"].values), good["score: difference"]
+    assert (again.mean, again.low, again.high) == (shown.mean, shown.low, shown.high)
+    assert again.high > again.low
 
 
 def test_the_correction_is_bonferronis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,11 +78,14 @@ def hard(model, problem, k=None):
     return (log_prior(model, problem, k).exp() * log_factors(model, problem)[1]).sum(-1)[problem[-1]].sum()
 
 
+REPLAY = 3  # runs of the first call with a model: enumerated, and two single alignments
+
+
 def loss_of(model, family, problem):
-    """Loss, in one pass of the model."""
+    """Loss, in one pass of the model, and a replay at the first call."""
     elbo, before = AlignmentELBO(max_plate_nesting=2), model.calls
     loss = elbo.differentiable_loss(model, AttentionGuide(model, family), *problem)
-    assert model.calls == before + 1
+    assert model.calls - before in (1, 1 + REPLAY)
     return loss, elbo
 
 

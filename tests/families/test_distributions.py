@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from scipy import stats
+from scipy.special import digamma, gammaln
 from torch.distributions import Dirichlet, Normal, kl_divergence
 
 from pyro_attention import Dense, EdgeList, FixedGammaPrior, LatentAttention
@@ -62,7 +63,8 @@ def textbook(name, location=LOCATIONS, spread=SPREADS):
 
 def test_entropy_of_narrow_gamma_weights_in_single_precision():
     log_concentration = torch.tensor([2.0, 1e2, 1e5]).log()
-    expected = sum(stats.loggamma(each).entropy() for each in log_concentration.double().exp().tolist())
+    a = log_concentration.double().exp().numpy()
+    expected = (gammaln(a) + a - a * digamma(a)).sum()  # SciPy's loggamma loses it before 1.12
     found = GammaWeights(log_concentration, torch.tensor(0.0), shape=torch.Size([1, 1000, 3])).entropy()
     assert found.item() == pytest.approx(1000 * expected, rel=1e-5)
 

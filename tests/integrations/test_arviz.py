@@ -51,9 +51,19 @@ def test_without_arviz(monkeypatch):
     [
         ({"a": torch.rand(3), "b": torch.rand(4)}, {}, r"samples have \{'a': 3, 'b': 4\}"),
         ({"a": torch.rand(3, 2), "b": torch.rand(3, 4)}, {"a": ["x"], "b": ["x"]}, "dimension 'x' has size 4 in site"),
+        ({"a": torch.rand(3, 2)}, {"a": ["draw"]}, "dimension 'draw' of site 'a' is called as its own dimension is"),
+        ({"a": torch.rand(3, 2, 2)}, {"a": ["x", "chain"]}, "dimension 'chain' .* such as 'chain_plate', as attention"),
+        (
+            {"a": torch.rand(3, 2), "b": torch.rand(3, 4)},
+            {"b": ["a"]},
+            "dimension 'a' of site 'b' is called as the site",
+        ),
+        ({"a": torch.rand(3, 2, 2)}, {"a": ["x", "x"]}, r"dims of site 'a' are \['x', 'x'\].* no name twice"),
+        ({"a": torch.rand(3, 2)}, {"a": ["x", "y"]}, r"expected one name for each of the 1 dimensions .*\(2,\)"),
+        ({"a": torch.rand(3, 2)}, {"a": []}, "expected one name for each of the 1 dimensions"),
     ],
 )
-def test_what_arviz_would_fill_up_with_nan(samples, dims, message):
+def test_dims_that_arviz_would_mix_up_or_fill_with_nan(samples, dims, message):
     with pytest.raises(ValueError, match=message):
         to_arviz(samples, dims=dims)
 
@@ -100,6 +110,22 @@ def drawn(request):
     dims = attention_dims(guide, *arguments, **options)
     assert torch.get_rng_state().equal(state)
     return samples, dims
+
+
+@pytest.mark.usefixtures("arviz")
+@pytest.mark.parametrize("name", ["draw", "chain", "sentences"])
+def test_plates_that_are_called_as_dimensions_of_arviz_are(name):
+    attention = LatentAttention("attention", FixedGammaPrior())
+
+    def model():
+        with pyro.plate(name, 4):
+            attention(torch.zeros(4, 1, 2, 3), torch.ones(1, 3, 1))
+
+    guide = AttentionGuide(model, Weibull())
+    samples, dims = sample_posterior(guide, num_samples=5), attention_dims(guide)
+    plate = name if name == "sentences" else f"{name}_plate"
+    assert dims == {"attention": [plate, "attention_head", "attention_query", "attention_key"]}
+    assert to_arviz(samples, dims=dims)[1]["dims"] == dims
 
 
 def test_every_dimension_has_a_name_of_the_site_or_of_a_plate(drawn):

@@ -9,9 +9,10 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull, predict
+from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, FromPrior, Soft, Weibull, check_model, predict
+from pyro_attention.draws import BroadcastWarning
 from pyro_attention.integrations.huggingface import ELBOModel, bayesian
-from pyro_attention.posterior.sampling import AtMean
+from pyro_attention.posterior.passes import AtMean
 from tests.integrations.tiny_transformers import SUPPORTED
 
 FAMILIES = {family.name: family for family in SUPPORTED}
@@ -75,6 +76,29 @@ def test_loss_equals_a_loop_written_by_hand():
     assert_equal_gradients(gradients(model), by_hand)
     assert output["logits"].shape == (4, 3)
     assert not output["logits"].requires_grad
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_evidence_by_single_runs(chunk_size):
+    """Models of transformers have no dimension for draws."""
+    model, batch = classifier(), examples()
+    guide, rows, leaves = AttentionGuide(model, FromPrior()), [], list(model.parameters())
+    torch.manual_seed(0)
+    for _ in range(3):
+        logits = guide.run(**{name: tensor for name, tensor in batch.items() if name != "labels"}).output
+        rows.append(torch.distributions.Categorical(logits=logits).log_prob(batch["labels"]))
+    expected = -(torch.stack(rows).logsumexp(0) - torch.tensor(3.0).log()).sum()
+    torch.manual_seed(0)
+    elbo = EvidenceELBO(3, chunk_size=chunk_size, max_plate_nesting=1)
+    with pytest.warns(BroadcastWarning, match="draws go one by one"):
+        loss = elbo.differentiable_loss(model, guide, **batch)
+    torch.testing.assert_close(loss, expected)
+    found, wanted = (torch.autograd.grad(each, leaves, allow_unused=True) for each in (loss, expected))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    report = check_model(model, guide, elbo=elbo, **batch)
+    assert report.ok
+    assert "one by one" in report.notes[0]
 
 
 @pytest.mark.parametrize("loop", ["plain", "trainer"])

@@ -116,6 +116,8 @@ STUDIES = (
     (f"{GRAPH} table uniformity", CORA),
     ("python -m experiments.coverage table coverage-noise",
      "--items 3000 --max-epochs 1 --num-samples 200 --draws 4 --rows '[\"soft, one noise\", \"evidence\"]'"),
+    ("python -m experiments.coverage table coverage-models",
+     "--items 300 --max-epochs 1 --num-samples 200 --levels '[\"poisson\"]'"),
     ("python -m experiments.coverage table coverage-ignorance",
      "--repeats 100 --num-samples 200 --levels '[\"30\"]'"),
     ("python -m experiments.neural_process table neural-process",
@@ -141,7 +143,7 @@ STUDIES = (
 
 CHAINS: dict[str, list[Step]] = {
     "coverage": [
-        Step("python -m experiments.coverage train --noise one --draws 32",
+        Step("python -m experiments.coverage train --toy correlated --draws 64",
              "--items 300 --max-epochs 1 --num-samples 200 --draws 4"),
     ],
     "make demo": [

@@ -10,6 +10,7 @@ from pyro import poutine
 
 from pyro_attention import (
     AlignmentPrior,
+    AttentionCall,
     Dense,
     FixedGammaPrior,
     LatentAttention,
@@ -60,7 +61,7 @@ def test_bayes_rule(name, masked):
         mask[..., 0] = True
         mask[2] = False  # its queries are without keys
     model, output = aligner(PRIORS[name], mask)
-    prior = PRIORS[name](scores, None, Dense(mask, event_dim=2)).probs
+    prior = PRIORS[name](AttentionCall(scores=scores, layout=Dense(mask, event_dim=2))).probs
     likelihood = (values @ output.T).softmax(-1)[:, :, 0].expand(3, 2, KEYS, 7)
     joint = prior * likelihood.gather(-1, y[..., None, None].expand(3, 2, KEYS, 1)).squeeze(-1)
     found = exact_alignments(model, scores, values, y=y)["alignment"]

@@ -174,7 +174,7 @@ def test_warns_of_weights_that_few_draws_carry():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"given": "y"}, "unknown condition 'y'; registered: observations"),
+        ({"given": "y"}, "given is 'y', expected 'observations'"),
         ({"given": "observations", "noise": "none"}, "noise is 'none', but draws without noise have no weights"),
         ({"given": "observations", "y": None}, "the model observes nothing"),
         ({"given": "observations", "y": torch.full((3,), 1e30)}, "the weights of 3 items vanish in all 30 draws"),

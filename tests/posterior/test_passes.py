@@ -6,12 +6,13 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import nn
 
 from pyro_attention import AttentionGuide, ContextualGammaPrior, Soft, Weibull, predict, sample_posterior
-from pyro_attention.posterior import chunks
+from pyro_attention.posterior import passes
 from tests.helpers import assert_mean
 from tests.models.test_nmt import SIZES, batch, make
 from tests.toy_models import SelfAttention, Sequences
 
-CHECKED = 1, 2  # samples of the first pass, and of the one that shows whether chunks are right
+REPLAY = 1, 1, 2  # two single runs, and a pass of both, which show whether chunks are right
+CHECKED = 1, *REPLAY  # beside the first pass
 
 
 @pytest.mark.parametrize("draw", [predict, sample_posterior])
@@ -37,7 +38,9 @@ def test_sizes_of_passes(draw, chunk_size, expected):
 def test_soft_attention_ahead_is_computed_once_for_all_samples():
     """It has a value for each sample all the same, and passes for the attention alone end with its last site."""
     model, ran = SelfAttention(), {"layers.0": [], "out": []}
-    model.layers[0].attention.prior.register_forward_hook(lambda _, inputs, __: ran["layers.0"].append(inputs[0].dim()))
+    model.layers[0].attention.prior.register_forward_hook(
+        lambda _, inputs, __: ran["layers.0"].append(len(inputs[0].shape))
+    )
     model.out.register_forward_pre_hook(lambda *_: ran["out"].append(1))
     guide = AttentionGuide(model, {"layers.0": Soft(), "*": Weibull(2.0)})
     drawn = sample_posterior(guide, Sequences.random().x, num_samples=9, chunk_size=8)
@@ -53,8 +56,8 @@ def test_soft_attention_ahead_is_computed_once_for_all_samples():
 def test_passes_of_a_stack_are_as_large_as_the_cache(monkeypatch):
     model, sizes = SelfAttention(), []
     model.out.register_forward_hook(lambda _, __, output: sizes.append(output.shape[0]))
-    monkeypatch.setattr(chunks, "_LARGEST", 3 * 6 * 2 * 5 * 5)  # three draws of the weights of a layer
-    for noise, expected in (("attention", [6, 2, 3, 3, 2]), (["*.1"], [6, 2, 8])):
+    monkeypatch.setattr(passes, "_LARGEST", 3 * 6 * 2 * 5 * 5)  # three draws of the weights of a layer
+    for noise, expected in (("attention", [6, 6, 6, 2, 3, 3, 2]), (["*.1"], [6, 6, 6, 3, 8])):
         sizes.clear()
         predict(AttentionGuide(model, Weibull(2.0)), Sequences.random().x, num_samples=9, chunk_size=8, noise=noise)
         assert sizes == expected

@@ -16,6 +16,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.draws import BroadcastWarning
 from tests.helpers import assert_mean
 from tests.toy_models import SelfAttention, Sequences
 
@@ -183,6 +184,126 @@ def test_a_loss_that_is_no_number():
     net = nn.Linear(2, 1)
     with pytest.raises(TypeError, match=r"the loss gave shape \(5, 1\), expected one number"):
         ScorePosterior(net, "*", net, [(torch.ones(5, 2),)])
+
+
+# losses that are no sum over items, batches of several items, draws that share their parameters
+
+
+def means(name):
+    """Losses of a linear regression, and how they take a batch: a mean, wherever it is taken."""
+    net = nn.Linear(3, 1, bias=False).double()
+    x, y = regression(41)
+    losses = {
+        "mean": (lambda x, y: (net(x).squeeze(-1) - y).square().mean(), [(x, y)]),
+        "mean in batches": (
+            lambda x, y: (net(x).squeeze(-1) - y).square().mean(), [(x[:20], y[:20]), (x[20:], y[20:])],
+        ),
+        "a default of torch": (lambda x, y: nn.functional.mse_loss(net(x).squeeze(-1), y), [(x, y)]),
+        "classes": (
+            lambda x, y: nn.functional.cross_entropy(torch.cat([net(x), -net(x)], 1), (y > 0).long()), [(x, y)],
+        ),
+        "a dict": (lambda data: (net(data["x"]).squeeze(-1) - data["y"]).square().mean(), [({"x": x, "y": y},)]),
+        "with a constant": (lambda x, y, scale: scale * (net(x).squeeze(-1) - y).square().mean(), [(x, y, 3.0)]),
+        "with noise": (lambda x, y: (net(x).squeeze(-1) - y + 0.05 * torch.randn(len(y))).square().mean(), [(x, y)]),
+    }  # fmt: skip
+    return net, *losses[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["mean", "mean in batches", "a default of torch", "classes", "a dict", "with a constant", "with noise"]
+)
+@pytest.mark.parametrize("curvature", ["hessian", "fisher"])
+def test_a_mean_is_refused(name, curvature):
+    net, loss, batches = means(name)
+    with pytest.raises(ValueError, match=r"of \d+ items is the mean of the losses of its halves .* it is a mean over"):
+        ScorePosterior(net, "weight", loss, batches, curvature=curvature)
+
+
+def test_a_loss_that_plates_scale_to_all_data():
+    """It is right for all data in one batch, whose halves would be scaled too; of several batches each has all."""
+    data, model = Sequences.random(batch=6), SelfAttention(size=6)
+    model.eval()
+    loss = AttentionELBO(kl_weight=0.0)(model, AttentionGuide(model, Soft()))
+    name, options = "layers.0.q_proj.weight", {"curvature": "fisher", "prior_scale": 0.3}
+    ScorePosterior(model, name, loss, [(data.x, data.y)], **options)
+    halves = [(data.x[part], data.y[part]) for part in (slice(3), slice(3, 6))]
+    with pytest.raises(ValueError, match=r"plates scale it to all of the data \(size=\)"):
+        ScorePosterior(model, name, loss, halves, **options)
+
+
+@pytest.mark.parametrize("items", [2, 20])
+def test_several_items_in_a_batch_of_fisher_are_refused(items):
+    x, y = regression(40)
+    net, loss, _ = linear(x, y)
+    batches = list(zip(x.split(items), y.split(items), strict=True))
+    with pytest.raises(ValueError, match=rf"a batch has {items} items .* expected one item a batch .*x.split\(1\)"):
+        ScorePosterior(net, "weight", loss, batches, curvature="fisher")
+
+
+@pytest.mark.filterwarnings("ignore:the Hessian is not positive definite")
+@pytest.mark.parametrize("noise", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("items", [2, 3, 40, 200])
+def test_sums_are_taken(items, noise):
+    """Also with noise, with a constant that is no item's, and where the loss itself is nearly zero."""
+    for seed in range(8):
+        torch.manual_seed(seed)
+        x, y = regression(items)
+        net, _, _ = linear(x, y)
+        base = (net(x).squeeze(-1) - y).square().sum().item()
+        for constant in (0.0, 100.0 * items, -base):  # the last makes the loss zero
+
+            def loss(x, y, net=net, constant=constant):
+                noisy = net(x).squeeze(-1) - y + noise * torch.randn(len(y))
+                return noisy.square().sum() + constant * len(y) / items ** (constant > 0)
+
+            ScorePosterior(net, "weight", loss, [(x, y)])
+
+
+def test_what_has_no_halves_is_taken():
+    """A graph whose edges belong to all of its nodes, one item, and a sequence that is one item under Fisher."""
+    x, edges = torch.randn(6, 3), torch.tensor([[0, 5, 3], [5, 2, 1]])
+    net = nn.Linear(3, 1, bias=False)
+    ScorePosterior(net, "weight", lambda x, edges: (net(x)[edges[0]] - net(x)[edges[1]]).square().sum(), [(x, edges)])
+    layer, rows = nn.MultiheadAttention(4, 2, batch_first=True), torch.randn(2, 5, 4)
+    ScorePosterior(
+        layer,
+        "in_proj_weight",
+        lambda x: layer(x, x, x)[0].square().sum(),
+        [(row,) for row in rows],
+        curvature="fisher",
+    )
+
+
+def test_the_draws_of_a_random_loss_are_the_same_as_without_the_check(monkeypatch):
+    x, y = regression()
+    net, _, _ = linear(x, y)
+    build = lambda: ScorePosterior(  # noqa: E731
+        net, "weight", lambda x, y: ((net(x).squeeze(-1) - y) * torch.randn(len(y))).square().sum(), [(x, y), (x, y)]
+    )
+    checked = build().covariance
+    monkeypatch.setattr("pyro_attention.posterior.score_posterior.check_sum", lambda *_, **__: None)
+    assert torch.equal(checked, build().covariance)
+
+
+@pytest.mark.parametrize("draw", [sample_posterior, predict])
+def test_each_draw_has_parameters_of_its_own(queries, draw):
+    posterior, _, args, model = queries
+    random = AttentionGuide(model, Weibull(10.0))
+    for guide in (posterior(random), poutine.condition(posterior(random), data={})):
+        for num_samples in (2, 9):
+            options = {"num_samples": num_samples, "seed": 0}
+            with warnings.catch_warnings():  # said once of a guide
+                warnings.simplefilter("ignore", BroadcastWarning)
+                chunks = draw(guide, *args, chunk_size=3, **options)
+            single = draw(guide, *args, **options)
+            if draw is predict:
+                torch.testing.assert_close(chunks.mean, single.mean)
+            else:  # the outputs are drawn in single runs alone, so that the random numbers are others
+                assert all((rows[1:] != rows[:-1]).flatten(1).any(1).all() for rows in chunks.values())
+    with pytest.warns(BroadcastWarning, match="would share one draw of the parameters of a ScorePosterior"):
+        draw(posterior(AttentionGuide(model, Weibull(10.0))), *args, num_samples=4, chunk_size=3)
+    with posterior:  # one draw of the parameters for all is what this says
+        draw(random, *args, num_samples=4, chunk_size=3)
 
 
 def coverage(items, seed):

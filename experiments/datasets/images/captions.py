@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps
 
 from experiments.datasets.places import NEW_COPY, data_folder, first_file, missing, plain_name
@@ -35,24 +36,37 @@ class ImageFile:
         return Path(self.member or self.path).name
 
     def open(self) -> Image.Image:
-        """Return the picture in RGB, whatever its colours are (grey, CMYK, a palette)."""
+        """Return the picture as `decode_photograph` does."""
         name = str(self.path) if self.member is None else f"{self.path}, member {self.member}"
         with reading(name, _PHOTOGRAPH):
             with self.path.open("rb") as file:
                 file.seek(self.offset)
                 content = file.read(self.size)
-            return _decode(content)
+            return decode_photograph(content)
 
 
 def open_photograph(path: Path) -> Image.Image:
-    """Return one photograph in RGB, turned upright where the camera noted how it was held."""
+    """Return one photograph as `decode_photograph` does."""
     with reading(path, _PHOTOGRAPH, "name another file"):
-        return ImageOps.exif_transpose(_decode(path.read_bytes()))
+        return decode_photograph(path.read_bytes())
 
 
-def _decode(content: bytes) -> Image.Image:
+def decode_photograph(content: bytes) -> Image.Image:
+    """Decode the bytes of a file into a picture in RGB, as people see it.
+
+    The picture is upright where the camera noted how it was held (EXIF). Gray levels of 16 bits become the nearest of 8
+    bits, and what is transparent lies on white, as on a page. Of moving pictures it is the first one.
+    """
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-        return image.convert("RGB")
+        upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):  # Pillow's own conversion cuts all levels off at 255
+        levels = np.asarray(upright)
+        transparent = levels == upright.info.get("transparency", -1)
+        return Image.fromarray(np.where(transparent, 255, (levels / 257).round()).astype(np.uint8)).convert("RGB")
+    if "A" in upright.getbands() or "a" in upright.getbands() or "transparency" in upright.info:
+        picture = upright.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+    return upright.convert("RGB")
 
 
 def find_images(folders: Sequence[Path], archive: Path, expected: str) -> dict[str, ImageFile]:

@@ -60,6 +60,7 @@ def resized_images(data: CaptionedImages, size: int, folder: Path, *, progress: 
     """
     files = ((image, image.path.stat()) for image in data.images)
     key = [[image.name, image.offset, image.size, found.st_size, found.st_mtime_ns] for image, found in files]
+    key.append(["upright"])  # pixels that an earlier reader kept may lie on their side
 
     def pixels() -> np.ndarray:
         squares = np.empty((len(data), 3, size, size), np.uint8)
@@ -271,7 +272,7 @@ def _train(
     with torch.no_grad():  # begin with the words' frequencies
         encoder.words.bias.copy_(torch.logit(targets.float().mean(0), eps=1e-3))
     optimizer = torch.optim.AdamW(encoder.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
-    steps = epochs * -(-len(pixels) // batch_size)
+    steps = max(2, epochs * -(-len(pixels) // batch_size))  # a single one would have the lowest rate
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps)
     for _ in (progress := tqdm(range(epochs), bar, disable=bar is None)):
         total = 0.0

@@ -42,7 +42,9 @@ class GlueFiles:
     first: int  # cell of the sentence
     label: int  # cell of the label
     second: int | None = None  # cell of the second sentence, where there are pairs
-    header: bool = False  # whether the first line is no example
+    header: str = (
+        ""  # what a first line that names the columns calls that of the label; a file may be without that line
+    )
     labels: tuple[str, ...] = ()  # text of each class, in their order, as the file has it; none for grades from 0 to 5
     classes: tuple[str, ...] = ()  # names of the classes, none for grades
 
@@ -58,12 +60,12 @@ _ENTAILMENT = ("entailment", "not_entailment")
 GLUE: dict[GlueName, GlueFiles] = {
     "rte": GlueFiles(
         title="RTE", files={"train": "train.tsv", "test": "dev.tsv"}, source=_ZIP.format("RTE"),
-        first=1, second=2, label=3, header=True, labels=_ENTAILMENT, classes=_ENTAILMENT,
+        first=1, second=2, label=3, header="label", labels=_ENTAILMENT, classes=_ENTAILMENT,
     ),
     "mrpc": GlueFiles(
         title="MRPC", files={"train": "msr_paraphrase_train.txt", "test": "msr_paraphrase_test.txt"},
         source="the Microsoft Research Paraphrase Corpus (it is not fetched)",
-        first=3, second=4, label=0, header=True, labels=("0", "1"), classes=("not_equivalent", "equivalent"),
+        first=3, second=4, label=0, header="Quality", labels=("0", "1"), classes=("not_equivalent", "equivalent"),
     ),
     "cola": GlueFiles(
         title="CoLA", files={"train": "train.tsv", "test": "dev.tsv"}, source=_ZIP.format("CoLA"),
@@ -73,7 +75,7 @@ GLUE: dict[GlueName, GlueFiles] = {
         title="SST-2", files={"train": "train.tsv", "val": "dev.tsv", "test": "test-labeled.tsv"},
         source=f"{_ZIP.format('SST-2')}; test-labeled.tsv holds the 1821 test sentences of the Stanford Sentiment "
         "Treebank in the form of dev.tsv",
-        first=0, label=1, header=True, labels=("0", "1"), classes=("negative", "positive"),
+        first=0, label=1, header="label", labels=("0", "1"), classes=("negative", "positive"),
     ),
     "stsb": GlueFiles(
         title="STS-B", files={"train": "sts-train.csv", "val": "sts-dev.csv", "test": "sts-test.csv"},
@@ -139,15 +141,18 @@ def read_part(task: GlueFiles, path: Path) -> LabeledPairs:
     )
     rows = list[tuple[str, str, float]]()
     for file in paths:
-        skipped = int(task.header and file == paths[0])
-        for number, line in enumerate(read_lines(file)[skipped:], 1 + skipped):
+        for number, line in enumerate(read_lines(file), 1):
             with reading(f"{file}: line {number}", expected, NEW_COPY):
                 cells = [" ".join(cell.split()) for cell in line.decode().split("\t")]
+                if number == 1 and task.header and cells[task.label] == task.header:
+                    continue
                 label = task.labels.index(cells[task.label]) if task.labels else float(cells[task.label])
                 first, second = cells[task.first], cells[task.second or task.first]
                 if not first or not second or not 0 <= label <= 5:
                     raise ValueError(cells)
                 rows.append((first, second, label))
+    if not rows:
+        raise ValueError(f"{paths[0]} has no example, expected lines of {expected}; {NEW_COPY}")
     firsts, seconds, labels = map(list, zip(*rows, strict=True))
     kind = torch.float32 if task.regression else torch.int64
     return LabeledPairs(firsts, None if task.second is None else seconds, torch.tensor(labels, dtype=kind))

@@ -19,6 +19,7 @@ from experiments.datasets.text.parallel_text import ParallelText, Rules, clean_p
 from experiments.datasets.text.word_rules import divide, plain
 from pyro_attention.analysis import Alignment, read_pharaoh, read_sentences
 from pyro_attention.registry import Registry
+from pyro_attention.text_lines import split_lines
 
 # From the folder of the data sets, split, source and target language, and what becomes of a line, to the pairs.
 Reader = Callable[[Path, str, tuple[str, str], Rules], ParallelText]
@@ -76,7 +77,7 @@ def toy_translation(*, train: int = 4000, val: int = 500, test: int = 500) -> di
         0-0 1-1 2-3 2-4 3-8 4-5 5-6 5-7 6-2 7-3 7-4 8-9
     """
     content = gzip.decompress(Path(__file__).with_name("toy_translation.tsv.gz").read_bytes()).decode()
-    lines, texts = iter(content.splitlines()), dict[str, ParallelText]()
+    lines, texts = iter(split_lines(content)), dict[str, ParallelText]()
     for split, size in _SIZES.items():
         rows = [next(lines).split("\t") for _ in range(size)]
         source, target = ([row[side] for row in rows] for side in (0, 1))

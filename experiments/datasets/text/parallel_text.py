@@ -1,5 +1,6 @@
 """Sentences and their translations, and reading them from two plain text files."""
 
+import codecs
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from experiments.datasets.text.word_rules import WordRule, divide_words
 from experiments.files import read_packed, reading
 from pyro_attention.analysis import Alignment, GoldAlignment
+from pyro_attention.text_lines import split_lines
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +56,14 @@ class ParallelText:
         return [GoldAlignment(sure.links, possible.links) for sure, possible in both]
 
 
+LETTERS = 50  # of a word, at most, on average over a sentence; a line of more is no sentence of words
+
+
 class Rules(NamedTuple):
     """What becomes of a line."""
 
     lowercase: bool = False  # make all letters small
-    max_words: int | None = None  # most words that a sentence may have on either side
+    max_words: int | None = None  # most words that a sentence may have on either side, of LETTERS letters on average
     skip: bool = False  # leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them
     words: WordRule = "none"  # how sentences are divided into words, see `divide_words`
 
@@ -86,8 +91,7 @@ def read_parallel(
 def read_lines(path: Path) -> list[bytes]:
     """Return the lines of a file, which may be packed (.gz), without their ends and without a byte order mark."""
     with reading(path, "a plain text file (UTF-8) of one sentence a line"):
-        lines = read_packed(path).removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return lines if lines[-1] else lines[:-1]
+        return split_lines(read_packed(path).removeprefix(codecs.BOM_UTF8))
 
 
 def clean_pairs(
@@ -140,10 +144,13 @@ def checked_lines(
 def _check(line: bytes, where: str, rules: Rules) -> tuple[str, Fault | None]:
     """The sentence of a line, and what is wrong with it."""
     try:
-        text = divide_words(line.decode(), rules.words)
+        text = line.decode()
     except UnicodeDecodeError as error:
         seen = f"is not UTF-8, its byte {error.start + 1} is 0x{line[error.start]:02x}"
         return "", Fault("undecodable", f"{where} {seen}; expected UTF-8 (iconv converts other encodings)")
+    if rules.max_words is not None and len(text) > (most := LETTERS * rules.max_words):
+        return "", Fault("long", f"{where} has {len(text)} letters; expected {most} at most ({LETTERS} * max_words)")
+    text = divide_words(text, rules.words)
     count = len(text.split())
     if not count:
         return text, Fault("empty", f"{where} is empty; expected a sentence")

@@ -1,6 +1,7 @@
 """SQuAD: questions on paragraphs of articles, answered by a span of the paragraph."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,8 +86,15 @@ def read_squad(path: Path, *, answers: bool = True) -> list[Question]:
             for paragraph in article["paragraphs"]
             for entry in paragraph["qas"]
         ]
-        if not questions or len({question.id for question in questions}) < len(questions):
-            raise ValueError("it has no questions, or two of the same id")
+        if not questions:
+            raise ValueError("it has no questions")
+    twice = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
+    if twice:
+        texts = " and ".join(repr(question.text) for question in questions if question.id == twice[0])
+        raise ValueError(
+            f"{path}: the id {twice[0]!r} belongs to several questions, {texts}; expected another id for every "
+            f"question, as predictions are written by id"
+        )
     return questions
 
 

@@ -10,13 +10,13 @@ from typing import Literal
 
 from pyro_attention.analysis.alignments.weights import Alignment, Link
 from pyro_attention.analysis.inputs import check_choice
+from pyro_attention.text_lines import read_lines
 
 __all__ = [
     "AlignmentScores",
     "GoldAlignment",
     "SymmetrizeMethod",
     "alignment_error_rate",
-    "read_lines",
     "read_naacl",
     "read_pharaoh",
     "read_sentences",
@@ -304,17 +304,6 @@ def read_sentences(path: str | Path) -> dict[str, list[str]]:
         {'7': ['Das', 'stimmt', 'nicht', '!']}
     """
     return {name: text.split() for _, name, text in _named_lines(Path(path))}
-
-
-def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Place, for errors, and text of every line; ValueError unless the file is in UTF-8."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # a byte order mark is no part of the first word
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {error}; expected UTF-8, convert the file (iconv does)") from error
-    lines = text.split("\n")  # str.splitlines would also break at characters such as U+2028
-    for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
-        yield f"{path}, line {number}", line
 
 
 def _named_lines(path: Path) -> Iterator[tuple[str, str, str]]:

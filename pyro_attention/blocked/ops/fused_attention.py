@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
 
-__all__ = ["Tiles", "fused_attention", "product_dtype", "tiles", "unfused"]
+__all__ = ["Tiles", "fused_attention", "kernel_options", "launch", "product_dtype", "tiles", "unfused"]
 
 _WIDEST = 512  # bytes of a vector
 _ENTRIES = 2**31  # of a slice: positions in it are 32-bit numbers
@@ -124,19 +124,24 @@ def fused_attention(
     return _fused(*contiguous, noise, causal)
 
 
-def _options(q: Tensor, v: Tensor, noise: NoiseKind | None, causal: bool) -> list[dict[str, Any]]:
-    """What each of the three kernels is compiled for."""
+def kernel_options(q: Tensor, v: Tensor, noise: NoiseKind | None, causal: bool, tile: Tiles) -> dict[str, Any]:
+    """Return what a kernel is compiled for: constants, its tile, and how it is run.
+
+    Args:
+        q: ``[S, M, D]``.
+        v: ``[S, N, Dv]``.
+        noise: Kind of the noise; None for none.
+        causal: Query i sees the keys 0 .. i alone.
+        tile: Tile of the kernel.
+    """
     widths = q.size(-1), v.size(-1)
     padded, value_padded = (max(16, 1 << (width - 1).bit_length()) for width in widths)
-    common = {
+    return {
         "WIDTH": widths[0], "VALUE_WIDTH": widths[1], "PADDED": padded, "VALUE_PADDED": value_padded,
         "NOISE": noise, "FAST": q.is_cuda and torch.version.hip is None, "CAUSAL": causal,
         "PRECISION": _precision(), "enable_fp_fusion": True,
+        "ROWS": tile.rows, "COLS": tile.columns, "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
-    return [
-        common | {"ROWS": t.rows, "COLS": t.columns, "num_warps": t.warps, "num_stages": t.stages}
-        for t in tiles(max(widths), q.dtype)
-    ]
 
 
 def _precision() -> str:
@@ -146,8 +151,8 @@ def _precision() -> str:
     return "ieee" if torch.version.hip else "tf32x3"
 
 
-def _launch(kernel: Any, positions: Tensor, block: int, *arguments: Any, **options: Any) -> None:
-    """One program for each block of each slice, on the device of the tensors."""
+def launch(kernel: Any, positions: Tensor, block: int, *arguments: Any, **options: Any) -> None:
+    """Run one program of a kernel for each block of each slice ``[S, positions, width]``, on the tensors' device."""
     programs = positions.size(0) * -(-positions.size(1) // block)
     with torch.cuda.device_of(positions):
         kernel[(programs,)](*arguments, **options)
@@ -172,9 +177,10 @@ class _Fused(torch.autograd.Function):
         context = v.new_empty(*q.shape[:-1], v.size(-1))
         noisy, plain = q.new_empty(2, *q.shape[:-1], dtype=torch.float32)
         inputs = q, k, v, noise_scale, mask, *((None, None, None) if noise is None else noise.keys)
-        options, *ctx.options = _options(q, v, None if noise is None else noise.kind, causal)
+        kind, chosen = None if noise is None else noise.kind, tiles(max(q.size(-1), v.size(-1)), q.dtype)
+        options, *ctx.options = [kernel_options(q, v, kind, causal, tile) for tile in chosen]
         lengths = q.size(1), k.size(1)
-        _launch(fused_kernels.forward, q, options["ROWS"], *inputs, context, noisy, plain, *lengths, **options)
+        launch(fused_kernels.forward, q, options["ROWS"], *inputs, context, noisy, plain, *lengths, **options)
         ctx.save_for_backward(*inputs, context, noisy, plain)
         ctx.set_materialize_grads(False)
         return context, plain
@@ -195,8 +201,8 @@ class _Fused(torch.autograd.Function):
         wanted = by_row if by_queries["NOISE"] is not None else None
         shared = *inputs, noisy, plain, grad_context, inner, grad_plain
         lengths = q.size(1), k.size(1)
-        _launch(fused_kernels.backward_queries, q, by_queries["ROWS"], *shared, grad_q, wanted, *lengths, **by_queries)
-        _launch(fused_kernels.backward_keys, k, by_keys["COLS"], *shared, grad_k, grad_v, *lengths, **by_keys)
+        launch(fused_kernels.backward_queries, q, by_queries["ROWS"], *shared, grad_q, wanted, *lengths, **by_queries)
+        launch(fused_kernels.backward_keys, k, by_keys["COLS"], *shared, grad_k, grad_v, *lengths, **by_keys)
         return grad_q, grad_k, grad_v, None if by_row is None else by_row.sum(-1), None, None, None
 
 

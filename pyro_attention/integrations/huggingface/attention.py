@@ -12,11 +12,11 @@ from typing import Any
 
 import pyro
 import torch
-from pyro.poutine import runtime
 from pyro.poutine.indep_messenger import IndepMessenger
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
+from pyro_attention._compat import active_handlers
 from pyro_attention.attention import AttentionOutput, pyro_runs_the_model
 from pyro_attention.families.base import Prior
 from pyro_attention.integrations._sites import RepeatedAttention, fresh_name
@@ -121,7 +121,7 @@ def _masked(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Dense]:
 
 def batch_plate(name: str, size: int) -> AbstractContextManager[Any]:
     """The plate over a batch: the user's own, that of the run at hand, or one of the site, as for image windows."""
-    plates = [handler for handler in runtime._PYRO_STACK if isinstance(handler, IndepMessenger)]
+    plates = [handler for handler in active_handlers() if isinstance(handler, IndepMessenger)]
     if any(plate.dim == -1 for plate in plates):
         return nullcontext()
     plate = BATCH.get()
@@ -139,7 +139,8 @@ def _sample(
         if output.context.dim() != value.dim():
             raise ValueError(
                 f"site '{latent.name}': one pass draws weights of shape {tuple(output.context.shape[:-1])}, but the "
-                f"models of transformers have no dimension for samples; use chunk_size=1, vectorize_particles=False"
+                f"models of transformers have no dimension for draws; the objectives and posterior functions of this "
+                f"library draw one by one here, elsewhere take single runs in a loop, without a plate around the model"
             )
         return output
 

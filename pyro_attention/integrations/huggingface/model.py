@@ -14,6 +14,7 @@ from pyro import poutine
 from pyro.distributions import Bernoulli, Categorical, Normal
 from torch import Tensor, nn
 
+from pyro_attention._compat import validates_distributions
 from pyro_attention.attention import pyro_runs_the_model
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.integrations.huggingface.attention import BATCH, batch_plate
@@ -231,7 +232,7 @@ def _check_classes(target: Tensor, classes: int) -> None:
             f"labels are {target.dtype}, expected integers 0 .. {classes - 1}; set config.problem_type to 'regression' "
             f"or 'multi_label_classification' for numbers"
         )
-    validates = torch.distributions.Distribution._validate_args
+    validates = validates_distributions()
     if validates and target.numel() and (target.min() < 0 or target.max() >= classes):
         raise ValueError(
             f"labels lie in {target.min().item()} .. {target.max().item()}, expected classes 0 .. {classes - 1}; load "

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.benchmarks import gpu, measuring, networks, suite
+from experiments.benchmarks import measuring, networks, suite
 from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.layers import Graph, Positions, Tokens
 from experiments.benchmarks.measuring import Benchmark, peak_memory
@@ -145,16 +145,6 @@ def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
             published = read_results(path)[0].parts[0].rows
             assert {row["size"] for row in published} <= benchmark.sizes.keys()
             assert {row["contestant"] for row in published} == {*benchmark.contestants}
-
-
-def test_command_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From end to end on a CPU, at tiny sizes."""
-    monkeypatch.setattr(gpu, "BENCHMARKS", tuple(replace(one, rounds=1) for one in gpu.BENCHMARKS))
-    gpu.run(gpu.GPUConfig(device="cpu", out=tmp_path))
-    kernels, *timed, waits = read_results(tmp_path / "speed-gpu.json")[0].parts
-    assert {str(row["right"]) for row in kernels.rows} == {"yes"}
-    assert [len(part.rows) for part in timed] == [2, 3, 4]  # without flex_attention
-    assert len(waits.rows) == 7
 
 
 def rows(**ratios: float) -> list[dict[str, object]]:

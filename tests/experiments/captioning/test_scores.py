@@ -102,6 +102,19 @@ def test_cider(captions, references, expected):
     assert score_captions(captions, references)["cider_d"] == pytest.approx(100 * sum(expected) / len(expected))
 
 
+@pytest.mark.parametrize(
+    ("captions", "references", "message"),
+    [
+        ([], [], "0 captions and references of 0 images; expected one caption an image, and one image at least"),
+        (["a dog"], [["a dog"], ["a cat"]], "1 captions and references of 2 images"),
+        (["a dog", "a cat"], [["a dog"], []], "image 1 has no references"),
+    ],
+)
+def test_captions_that_cannot_be_scored(captions, references, message):
+    with pytest.raises(ValueError, match=message):
+        score_captions(captions, references)
+
+
 def test_meteor(monkeypatch):
     """Two of three words match, in one piece; then both by their stems; the better reference counts."""
     pairs = ["a dog runs", "dogs running"], [["a dog ran", "x"], ["dog runs"]]

@@ -17,7 +17,7 @@ from experiments.finetune import studies
 from experiments.finetune.config import COMMANDS, PredictConfig
 from experiments.finetune.glue import METRICS, glue_scores, noisy_labels
 from experiments.finetune.model import kinds, share_of
-from experiments.finetune.predict import predict_file
+from experiments.finetune.predict import predict_file, read_columns
 from experiments.finetune.questions import (
     BestSpans,
     Window,
@@ -162,6 +162,25 @@ def test_answers_are_those_of_the_evaluation(finished, tmp_path, capsys):
     (entry,) = map(json.loads, predict_file(PredictConfig(run=config.out, file=text)).read_text().splitlines())
     assert entry["answer"] in CONTEXT
     assert 0 <= entry["mutual_information"] < entry["entropy"] < 2 * math.log(20)
+
+
+@pytest.mark.parametrize("sign", ["\r", "\v", "\f", "\x85", "\u2028", "\u2029"], ids=ascii)
+def test_only_newlines_end_a_line(tmp_path, sign):
+    file = tmp_path / "mine.txt"
+    file.write_bytes(f"\ufeffword1{sign}word2\tword3\r\nword4\tword5\n".encode())
+    assert read_columns(file, "sentence", "sentence") == [["word1 word2", "word3"], ["word4", "word5"]]
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "link", "hard"])
+def test_the_file_itself_is_never_the_result(finished, tmp_path, name):
+    """Not even where the user asks to replace it."""
+    file = tmp_path / "mine.txt"
+    file.write_text("word1 word2\tword3\n")
+    (tmp_path / "link").symlink_to(file)
+    (tmp_path / "hard").hardlink_to(file)
+    with pytest.raises(UserError, match="the result would replace"):
+        predict_file(PredictConfig(run=finished("rte")[1].out, file=file, out=tmp_path / name, overwrite=True))
+    assert file.read_text() == "word1 word2\tword3\n"
 
 
 def test_bad_files_and_runs(finished, tmp_path):

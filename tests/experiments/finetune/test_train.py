@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 
@@ -201,3 +202,22 @@ def test_pickled_weights_are_not_read(tiny_config, tmp_path):
     folder = write_bert(tmp_path / "bert", safe=False)
     with pytest.raises(UserError, match="pickled weights are not read: save them again"):
         run(GlueTask(), tiny_config("rte", tmp_path / "run", model=str(folder)))
+
+
+@pytest.mark.parametrize("task", ["rte", "squad"])
+def test_a_tokenizer_that_cannot_pad_is_refused(task, tiny_config, tmp_path):
+    trainer, config = QaTask() if task == "squad" else GlueTask(), tiny_config(task, tmp_path / "out")
+    folder = tmp_path / "model"
+    shutil.copytree(config.model, folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(
+        json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "pad_token"})
+    )
+    config = replace(config, model=str(folder))
+    with pytest.raises(UserError, match=f"the tokenizer of {folder} has no padding token.*save_pretrained"):
+        run(trainer, config)
+    # the remedy
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = tokenizer.unk_token
+    tokenizer.save_pretrained(folder)
+    assert run(trainer, config)["updates"] > 0

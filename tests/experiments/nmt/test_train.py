@@ -240,6 +240,21 @@ def test_own_text_is_divided_into_words_and_scored_as_it_is_written(tmp_path, op
         assert same == config.lowercase
 
 
+@pytest.mark.parametrize("line", ["wort " * 200_000, "w" * 1_000_000], ids=["words", "letters"])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_file_without_line_ends_is_no_sentence(tmp_path, line, split):
+    """It would hang in the network: training pairs are left out for their length, others are refused by their line."""
+    for language in ("de", "en"):
+        for name in ("train", split):
+            (tmp_path / f"{name}.{language}").write_text(f"ein Satz .\n{line}\n")
+    config = TranslationConfig(dataset="own", text=tmp_path)
+    assert load_text(config, "train").skipped == {"long": 1}
+    message = rf"{split}\.de: line 2 has \d+ (words|letters); expected (1000|50000) at most"
+    with pytest.raises(ValueError, match=message):
+        load_text(config, split)
+    assert len(load_text(replace(config, skip_bad=True), split)) == 1
+
+
 # what uncertainty is worth
 
 

@@ -153,7 +153,7 @@ def test_one_report_in_three_places(tmp_path, capsys):
 def test_numbers_are_the_same_after_they_were_published(tmp_path):
     cells = {
         "mean": Estimate(1.5, 0.25, 4, 3, with_error=True), "alone": Estimate(2.0),
-        "interval": Estimate(1, low=0, high=2),
+        "interval": Estimate(1, low=0, high=2), "seeds": Estimate(1.5, values=(1.0, math.nan, 2.0)),
         "difference": Difference(-1.0, -2.0, 0.5, 0.2, 4, 1, "accuracy", "soft", "cora", "higher", "items", bold=True),
         "one seed": Difference(-1.0, math.nan, math.nan, metric="accuracy"), "text": "x", "nothing": "-",
         "not finite": Estimate(math.nan, digits=1),

@@ -51,6 +51,7 @@ def test_answers_and_their_classes():
     [
         ({"guide": "soft", "normalizer": "hybrid", "feature_noise": 0.5}, 2),
         ({"model": "bottom_up", "guide": "categorical_sample"}, 1),
+        ({"guide": "lognormal", "prior": "contextual_as_printed"}, 4),
         ({"model": "multi_view", "guide": "weibull", "normalizer": "hybrid", "objective": "evidence", "draws": 2}, 4),
     ],
     ids=str,

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -57,6 +58,37 @@ def test_bad_lines_of_glue(tmp_path, name, file, line, expected):
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(ValueError, match=f"{re.escape(str(path))}: line 3 .*{expected}.*--data-root"):
         load_glue(name, data_root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("sst2", "SST-2/train.tsv"), ("rte", "RTE/train_part1.tsv"), ("mrpc", "MRPC/msr_paraphrase_test.txt")],
+)
+def test_a_file_without_its_header_loses_no_line(tmp_path, name, file):
+    expected = load_glue(name, data_root=write_glue(tmp_path))
+    path = tmp_path / "glue" / file
+    path.write_bytes(path.read_bytes().partition(b"\n")[2])
+    parts = load_glue(name, data_root=tmp_path)
+    for split, texts in parts.items():
+        assert (texts.first, texts.second) == (expected[split].first, expected[split].second)
+        assert torch.equal(texts.labels, expected[split].labels)
+
+
+@pytest.mark.parametrize("line", ["a sentence\tlabels", "a sentence", "sentence\t"])
+def test_a_first_line_that_is_neither_header_nor_example_is_named(tmp_path, line):
+    path = write_glue(tmp_path) / "glue" / "SST-2" / "dev.tsv"
+    path.write_text(f"{line}\nanother sentence\t1\n")
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))}: line 1 .*column 2 the label: 0 or 1"):
+        load_glue("sst2", data_root=tmp_path)
+
+
+@pytest.mark.parametrize("content", ["sentence\tlabel\n", ""])
+def test_a_file_without_examples_is_named(tmp_path, content):
+    path = write_glue(tmp_path) / "glue" / "SST-2" / "dev.tsv"
+    path.write_text(content)
+    for load in (partial(load_glue, "sst2"), load_sst2):
+        with pytest.raises(ValueError, match=f"{re.escape(str(path))} has no example, expected lines of columns"):
+            load(data_root=tmp_path)
 
 
 def test_reviews(tmp_path):
@@ -116,7 +148,11 @@ def test_parts_of_squad_have_whole_articles(tmp_path):
     [
         ([entry(answers=[{"text": "Ada", "answer_start": 4}])], "question q .*at character 4, but 'da '"),
         ([entry(answers=[])], "question q .*0 answers, and is_impossible is None"),
-        ([entry(), entry()], "two of the same id"),
+        (
+            [entry(), entry(id="r"), entry(question="whom?")],
+            "id 'q' belongs to several questions, 'who\\?' and 'whom\\?'",
+        ),
+        ([], "it has no questions"),
     ],
 )
 def test_bad_files_of_squad(tmp_path, found, message):

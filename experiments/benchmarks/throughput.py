@@ -1,0 +1,178 @@
+"""Steps on a GPU side by side: time by events over several steps in a row, memory, waits, and equal gradients."""
+
+from __future__ import annotations
+
+import gc
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from experiments.benchmarks.measuring import Step
+from experiments.benchmarks.stages import Result
+from experiments.report.statistics import Estimate, Row
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A step, and where there are any, the tensors whose gradients two steps from the same seed must share."""
+
+    step: Step
+    leaves: Sequence[Tensor] = ()
+
+
+def race(
+    makers: Mapping[str, Callable[[], Contestant | None]], *, size: str, seconds: float, rounds: int = 7
+) -> Result:
+    """Measure contestants in turn at one size: a row each, ratios to the first that could be measured.
+
+    Several steps follow each other without a wait in between, as in training, so that a GPU that has enough to do is
+    not charged with the time of Python; the column "CPU ms" has that. A contestant that fails has a row that says so.
+
+    Args:
+        makers: A function for each contestant, which makes it; it gives None where it does not take part.
+        size: First column of the rows.
+        seconds: After so many no round begins, the first three apart.
+        rounds: Most rounds.
+    """
+    ready, cells, problems = dict[str, Contestant](), dict[str, Row](), list[str]()
+    for name, make in makers.items():
+        try:
+            begun = time.perf_counter()
+            if (contestant := make()) is not None:
+                cells[name] = _single(contestant) | {"first step s": Estimate(time.perf_counter() - begun, digits=1)}
+                ready[name] = contestant
+        except Exception:
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()  # raises where the GPU cannot be used any more
+            problems.append(f"{size}, {name}:\n{traceback.format_exc()}")
+    counts = {name: _steps_in_a_row(contestant.step) for name, contestant in ready.items()}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ready}
+    begun = time.perf_counter()
+    for turn in range(rounds):
+        if turn >= 3 and time.perf_counter() - begun > seconds:
+            break
+        for name, contestant in ready.items():
+            times[name].append(clock(contestant.step, counts[name]))
+    rows = list[Row]()
+    first = next(iter(ready), None)
+    for name in makers:
+        row: Row = {"size": size, "contestant": name}
+        if name in ready and first is not None:
+            ratios = [a / b for (a, _), (b, _) in zip(times[name], times[first], strict=True)]
+            row |= {
+                "ratio": Estimate(_median(ratios), digits=3),
+                "spread": f"{min(ratios):.2f} - {max(ratios):.2f}",
+                "ms": Estimate(_median([a for a, _ in times[name]]), digits=3),
+                "CPU ms": Estimate(_median([b for _, b in times[name]]), digits=3),
+            } | cells[name]
+        elif any(text.startswith(f"{size}, {name}:") for text in problems):
+            row |= dict.fromkeys(("ratio", "spread", "ms", "CPU ms", "MB", "equal gradients", "first step s"), "failed")
+        else:
+            continue
+        rows.append(row)
+    return Result(rows, problems)
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(torch.tensor(values, dtype=torch.float64, device="cpu").quantile(0.5))
+
+
+def _single(contestant: Contestant) -> Row:
+    """Peak memory of a step, and whether two steps from one seed leave the same gradients."""
+    step, on_gpu = contestant.step, torch.cuda.is_initialized()
+    gradients = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        for leaf in contestant.leaves:
+            leaf.grad = None
+        step()
+        gradients.append([leaf.grad.clone() for leaf in contestant.leaves if leaf.grad is not None])
+    equal = "-"
+    if contestant.leaves:
+        same = len(gradients[0]) == len(contestant.leaves)
+        equal = "yes" if same and all(map(torch.equal, *gradients)) else "no"
+    del gradients
+    if not on_gpu:
+        return {"MB": "-", "equal gradients": equal}
+    for leaf in contestant.leaves:
+        leaf.grad = None
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return {"MB": Estimate((torch.cuda.max_memory_allocated() - before) / 1e6, digits=0), "equal gradients": equal}
+
+
+def _steps_in_a_row(step: Step) -> int:
+    """So many that they take 40 ms or more, up to 20."""
+    milliseconds, _ = clock(step, 2)
+    return min(20, max(2, round(40 / max(milliseconds, 1e-3)))) if torch.cuda.is_initialized() else 1
+
+
+def clock(step: Step, count: int) -> tuple[float, float]:
+    """Milliseconds of a step, of so many in a row: by events on the GPU, and of the CPU until the last was sent."""
+    if not torch.cuda.is_initialized():
+        begun = time.perf_counter()
+        for _ in range(count):
+            step()
+        elapsed = 1e3 * (time.perf_counter() - begun) / count
+        return elapsed, elapsed
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    begin.record()
+    for _ in range(count):
+        step()
+    end.record()
+    sent = 1e3 * (time.perf_counter() - begun) / count
+    end.synchronize()
+    return begin.elapsed_time(end) / count, sent
+
+
+# Waits
+
+
+def waits(step: Step) -> tuple[int, int, str]:
+    """Waits of one step for its GPU: by the profiler, by torch's own warnings, and where in the project they are.
+
+    The profiler's count is that of cudaStreamSynchronize, which every copy to the CPU or from pageable memory ends in.
+    """
+    step()
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_initialized()
+    with profile(activities=activities) as record:
+        step()
+    count = sum(event.count for event in record.key_averages() if event.key.endswith("StreamSynchronize"))
+    if not torch.cuda.is_initialized():
+        return count, 0, ""
+    places = Counter[str]()
+
+    def note(message: Any, *_: Any, **__: Any) -> None:
+        if "synchron" in str(message):
+            frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(str(ROOT))]
+            frames = [frame for frame in frames if "benchmarks" not in frame.filename] or frames
+            inner = frames[-1] if frames else None  # the backward pass has threads of its own
+            where = f"{Path(inner.filename).relative_to(ROOT)}:{inner.lineno} {inner.line}" if inner else "backward"
+            places[where] += 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return count, sum(places.values()), "; ".join(f"{n} x {place}" for place, n in places.most_common())

@@ -1,0 +1,78 @@
+"""The private parts of PyTorch and Pyro that the library needs, in one place, each with why and where it was tested.
+
+Nothing public tells the same. A release that changes one of them breaks this module and its tests
+(``tests/test_compat.py``), and no other. Tested with torch 2.7 to 2.15 and Pyro 1.9.1 and 1.9.2.
+
+Besides these, objectives override methods of Pyro's ELBOs whose names begin with an underscore (``_get_trace``,
+``_get_traces``, ``_guess_max_plate_nesting``), which Pyro documents for authors of ELBOs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pyro.infer.trace_mean_field_elbo import _check_mean_field_requirement as check_mean_field_requirement
+from pyro.infer.traceenum_elbo import _compute_dice_elbo as compute_dice_elbo
+from pyro.poutine import runtime
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from pyro.poutine.messenger import Messenger
+
+__all__ = [
+    "DROPOUT",
+    "active_handlers",
+    "check_mean_field_requirement",
+    "compute_dice_elbo",
+    "in_functorch",
+    "is_in_backward_pass",
+    "is_mapped",
+    "ordinary_torch_function",
+    "standard_gamma",
+    "tree_leaves",
+    "validates_distributions",
+    "wrapper_tensor",
+]
+
+DROPOUT = nn.modules.dropout._DropoutNd
+"""The base of all dropout modules of torch, which has no public name."""
+
+ordinary_torch_function = torch._C._disabled_torch_function_impl
+"""What a tensor subclass assigns to ``__torch_function__`` to keep its type out of the results of operations."""
+
+
+def active_handlers() -> list[Messenger]:
+    """Return Pyro's effect handlers that are active, the outermost first."""
+    return runtime._PYRO_STACK
+
+
+def validates_distributions() -> bool:
+    """Return whether torch validates the arguments of distributions (``Distribution.set_default_validate_args``)."""
+    return bool(torch.distributions.Distribution._validate_args)
+
+
+def is_in_backward_pass() -> bool:
+    """Return whether this code runs inside a backward pass, as it does where a checkpoint computes anew."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def is_mapped(tensor: Tensor) -> bool:
+    """Return whether a tensor belongs to a transform of ``torch.func``, inside which it has no numbers."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def in_functorch() -> bool:
+    """Return whether a transform of ``torch.func`` is active; ``vmap`` does not map over in-place random functions."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def standard_gamma(concentration: Tensor) -> Tensor:
+    """Draw from Gamma(concentration, 1), with a pathwise gradient and without the clamp of ``torch.distributions``."""
+    return torch._standard_gamma(concentration)
+
+
+def wrapper_tensor(cls: type[Any], shape: torch.Size, *, dtype: torch.dtype, device: torch.device) -> Any:
+    """Make a tensor of a subclass that has a shape, a dtype and a device, and no storage."""
+    return Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)

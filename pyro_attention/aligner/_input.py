@@ -1,0 +1,54 @@
+"""Checks of the sentence pairs and of the known links that an aligner is given, before any work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyro_attention.aligner._corpus import Sentences
+
+__all__ = ["Anchors", "check_anchors", "check_lengths", "check_sides"]
+
+_MOST_LINKS = 10_000_000  # possible ones of a pair, each of which takes some hundred bytes
+Anchors = Sequence[Sequence[tuple[int, int]]]
+
+
+def check_sides(source: Sentences, target: Sentences) -> None:
+    """Raise TypeError where sentences are texts instead of words, ValueError where there are more of one side."""
+    for name, side in (("source", source), ("target", target)):
+        if wrong := side if isinstance(side, str) else next((line for line in side if isinstance(line, str)), None):
+            raise TypeError(f"{name} has the text {wrong[:40]!r}, expected its words: line.split()")
+    if len(source) != len(target):
+        raise ValueError(
+            f"source has {len(source)} sentences and target {len(target)}; expected as many, the translation of every "
+            f"sentence at the same place"
+        )
+
+
+def check_lengths(source: Sentences, target: Sentences, *, name: str = "pair", first: int = 0) -> None:
+    """Raise ValueError where the possible links of a pair would not fit into memory.
+
+    Args:
+        source: Words of every sentence.
+        target: Those of the translations.
+        name: What a pair is called.
+        first: Number of the first pair.
+    """
+    for number, (s, t) in enumerate(zip(source, target, strict=True), first):
+        if len(s) * len(t) > _MOST_LINKS:
+            raise ValueError(
+                f"{name} {number} has {len(s)} source and {len(t)} target words, and so {len(s) * len(t)} possible "
+                f"links; expected {_MOST_LINKS} at most: divide it into sentences, or leave it out"
+            )
+
+
+def check_anchors(
+    source: Sentences, target: Sentences, anchors: Anchors, *, name: str = "anchors of pair", first: int = 0
+) -> None:
+    """Raise ValueError where a known link lies outside of its sentences; see :func:`check_lengths`."""
+    for number, (s, t, links) in enumerate(zip(source, target, anchors, strict=True), first):
+        for i, j in links:
+            if not (0 <= i < len(s) and 0 <= j < len(t)):
+                raise ValueError(
+                    f"{name} {number}: link {i}-{j} lies outside of {len(s)} source and {len(t)} target "
+                    f"words; expected words counted from 0"
+                )

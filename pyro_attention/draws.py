@@ -1,0 +1,543 @@
+"""Several draws of one model: in one pass, by a plate at the left, where a replay allows it, else one by one.
+
+A plate of draws is right only for a model that counts its dimensions from the right: ``x[0]``, ``mean(1)`` and
+``reshape(len(x), -1)`` take the draws for something else, often without an error. So nobody takes a model's word for
+it: :func:`broadcasts` compares two different draws of one pass with the same draws in single runs, and :func:`runs`
+draws one by one where they differ.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from inspect import getclosurevars
+from types import FunctionType, MethodType
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import Delta
+from pyro.distributions.util import scale_and_mask
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.subsample_messenger import SubsampleMessenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pyro_attention._compat import DROPOUT
+from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.families.distribution import LogWeights
+from pyro_attention.guide import DRAWS
+
+__all__ = [
+    "REMEDY",
+    "AllDraws",
+    "BroadcastWarning",
+    "LatentValues",
+    "Minibatch",
+    "Replayed",
+    "SharedDraws",
+    "WithoutNoise",
+    "broadcast_notes",
+    "broadcasts",
+    "first_line",
+    "forget_replays",
+    "is_close",
+    "is_due",
+    "is_point_mass",
+    "look_when_due",
+    "modes",
+    "replay",
+    "runs",
+    "untouched",
+]
+
+Result = TypeVar("Result")
+REMEDY = (
+    "count dimensions from the right ([..., 0, :] for [0], mean(-2) for mean(1), flatten(-2) for flatten(1)) and keep "
+    "the attention inside the plates of its observations"
+)
+
+
+class BroadcastWarning(UserWarning):
+    """A model does not broadcast over draws at the left, so that its draws are made one by one."""
+
+
+# Several draws
+
+
+class SharedDraws(pyro.plate):
+    """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
+
+    def _process_message(self, msg: Any) -> None:
+        if msg["type"] == "sample" and not msg["is_observed"] and is_point_mass(msg["fn"]):
+            SubsampleMessenger._process_message(self, msg)  # which does not broadcast
+        else:
+            super()._process_message(msg)
+
+
+class AllDraws(pyro.plate):
+    """The plate of the draws of a plain guide, also where its model is replayed, which Pyro's plate leaves alone."""
+
+    def _process_message(self, msg: Any) -> None:
+        done, msg["done"] = msg["done"], False
+        super()._process_message(msg)
+        msg["done"] = done
+
+
+class Minibatch(Messenger):
+    """Keeps the indices that a sub-sampled plate draws in the first run for all later ones.
+
+    Example:
+        >>> def model():
+        ...     with pyro.plate("data", 100, subsample_size=3) as indices:
+        ...         return indices.tolist()
+        >>> same = Minibatch()
+        >>> with same:
+        ...     first = model()
+        >>> with same:
+        ...     model() == first
+        True
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.indices: dict[str, Any] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["value"] is None and msg["name"] in self.indices:
+            msg["value"] = self.indices[msg["name"]]
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if site_is_subsample(msg) and msg["value"] is not None and len(msg["value"]) < msg["fn"].size:
+            self.indices.setdefault(msg["name"], msg["value"])
+
+
+def runs(
+    run: Callable[[], Result],
+    count: int,
+    *,
+    together: bool,
+    nesting: int,
+    minibatch: Minibatch,
+    plate: type[pyro.plate] = SharedDraws,
+) -> Iterator[tuple[Result, int | None]]:
+    """Run a model for several draws, all of one minibatch.
+
+    Args:
+        run: One run of the model and its guide.
+        count: Number of draws.
+        together: Make them in one pass, as :func:`broadcasts` allows; a single draw has no plate.
+        nesting: Number of nested plates of the model, to the left of which the draws are.
+        minibatch: That of the call.
+        plate: Class of the plate of the draws.
+
+    Yields:
+        What each run returned, and the number of its draws, None where it is a single one without a plate.
+    """
+    if together and count > 1:
+        try:
+            with minibatch, plate(DRAWS, count, dim=-1 - nesting):
+                result = run()
+        except Exception as error:
+            error.add_note(f"This pass has {count} draws at the left of the plates. If single draws work, {REMEDY}.")
+            raise
+        yield result, count
+        return
+    for _ in range(count):
+        with minibatch:
+            result = run()
+        yield result, None
+
+
+# Whether a model broadcasts
+
+
+@dataclass
+class _Record:
+    """Calls of one kind, and why their draws go one by one; None where they need not."""
+
+    calls: int = 0
+    reason: str | None = None
+
+
+_RECORDS: WeakKeyDictionary[Any, dict[Hashable, _Record]] = WeakKeyDictionary()  # of guides, by the kind of call
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a run shows to a replay.
+
+    Attributes:
+        traces: Traces of model and guide, with every observed and latent site.
+        output: What the model returned; None where nobody reads it.
+    """
+
+    traces: Sequence[Any]
+    output: Any = None
+
+
+def broadcasts(
+    guide: Any,
+    model: Any,
+    kind: Hashable,
+    run: Callable[[], Replayed],
+    *,
+    nesting: int,
+    plate: type[pyro.plate] = SharedDraws,
+) -> bool:
+    """Return whether draws of a model may share a pass; warn, once, where they may not.
+
+    It is looked at in the first, 10th, 100th, ... call of a kind, by one more pass (:func:`replay`). Draws that have
+    differed once go one by one from then on.
+
+    Args:
+        guide: The guide.
+        model: Its model.
+        kind: Kind of the call: a model may broadcast in some and not in others, as with statistics of a batch.
+        run: One run of both.
+        nesting: Number of nested plates of the model.
+        plate: Class of the plate of the draws.
+    """
+    reason, is_new = look_when_due(guide, (kind, plate, modes(model)), partial(replay, run, nesting, plate))
+    if reason is not None and is_new:
+        warnings.warn(_note(reason), BroadcastWarning, stacklevel=2)
+    return reason is None
+
+
+def look_when_due(owner: Any, kind: Hashable, look: Callable[[], str | None]) -> tuple[str | None, bool]:
+    """Return why calls of a kind may not share a pass, None where they may, and whether it was just seen.
+
+    Args:
+        owner: Guide or model that the calls are of.
+        kind: Kind of the calls.
+        look: Gives the reason; called in the first, 10th, 100th, ... call, until there is one.
+    """
+    record = _RECORDS.setdefault(_owner(owner), {}).setdefault(kind, _Record())
+    record.calls += 1
+    if record.reason is not None or not is_due(record.calls):
+        return record.reason, False
+    record.reason = look()
+    return record.reason, True
+
+
+def is_due(calls: int) -> bool:
+    """Whether a call is one of those that are replayed: the first, the 10th, the 100th and so on."""
+    return str(calls).rstrip("0") == "1"
+
+
+def broadcast_notes(guide: Any) -> list[str]:
+    """Return what was said of the draws of a guide that go one by one."""
+    records = _RECORDS.get(_owner(guide), {}).values()
+    return list(dict.fromkeys(_note(record.reason) for record in records if record.reason is not None))
+
+
+def _note(reason: str) -> str:
+    return (
+        f"the model does not broadcast over draws at the left of its plates: {reason}; draws go one by one, with the "
+        f"numbers of single runs; for draws in one pass, {REMEDY}"
+    )
+
+
+def forget_replays(owner: Any) -> None:
+    """Let the next calls with a guide or a model be replayed as if they were the first ones."""
+    _RECORDS.pop(_owner(owner), None)
+
+
+def _owner(function: Any) -> Any:
+    """The object behind a guide or model, which lives as long as it: a bound method is another object every time."""
+    inner = poutine.unwrap(function)
+    function = inner if callable(inner) else function  # a partial function that is no handler
+    return function.__self__ if isinstance(function, MethodType) else function
+
+
+def modes(model: Any) -> int:
+    """Number of modules of a model in training mode, where they may read the statistics of their batch."""
+    return sum(module.training for root in _modules(_owner(model)) for module in root.modules())
+
+
+def _modules(model: Any) -> Iterator[nn.Module]:
+    """A model that is a module, or those that a function knows by its arguments, its closure or its globals."""
+    if isinstance(model, nn.Module):
+        yield model
+    elif isinstance(model, partial):
+        for part in (model.func, *model.args, *model.keywords.values()):
+            yield from _modules(_owner(part))
+    elif isinstance(model, FunctionType):
+        names = model.__code__.co_names
+        variables = [*getclosurevars(model).nonlocals.values(), *map(model.__globals__.get, names)]
+        yield from (variable for variable in variables if isinstance(variable, nn.Module))
+
+
+def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = SharedDraws) -> str | None:
+    """Compare two different draws in one pass with the same draws in single runs.
+
+    Compared are the log probabilities of all observed and latent sites, the values of point masses, and the output, up
+    to 0.001 nats and one part in a thousand (0.03 in half precision). Dropout and other noise of the model, which a
+    pass shares, are switched off, and the buffers of modules, such as running statistics, and the state of the random
+    generators are as before.
+
+    Args:
+        run: One run of the guide, or of guide and model.
+        nesting: Number of nested plates of the model.
+        plate: Class of the plate of the draws.
+
+    Returns:
+        What differs, to go on in a sentence; None where nothing does.
+    """
+    noise, minibatch = WithoutNoise(), Minibatch()
+
+    def look(values: dict[str, Tensor] | None, around: AbstractContextManager[Any]) -> tuple[Replayed, LatentValues]:
+        at = LatentValues(noise, values)
+        with noise, minibatch, at, around:
+            return run(), at
+
+    with untouched(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run that counts says it
+        singles = [look(None, nullcontext()) for _ in range(2)]
+        for name, value in singles[0][1].drawn.items():
+            if type(value) is not Tensor:
+                return f"site '{name}' holds no numbers that could be compared (MultiheadAttention does)"
+        try:
+            first, second = (_quantities(replayed) for replayed, _ in singles)
+            count = _unused_size([*first.values(), *second.values()])
+            values = {
+                name: _in_turn(value, singles[1][1].drawn[name], nesting - singles[0][1].dims[name], count)
+                for name, value in singles[0][1].drawn.items()
+                if name in singles[1][1].drawn
+            }
+            with pyro.validation_enabled(False):
+                together = _quantities(look(values, plate(DRAWS, count, dim=-1 - nesting))[0])
+        except Exception as error:
+            return f"a pass of several draws raised {type(error).__name__} ({first_line(error)})"
+        return _difference(first, second, together, nesting, count)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    return next(iter(str(error).strip().splitlines()), "no message")
+
+
+def _unused_size(quantities: Sequence[_Quantity]) -> int:
+    """The least number of draws that no dimension has by chance."""
+    sizes = {size for quantity in quantities for size in quantity.value.shape}
+    return next(count for count in range(2, len(sizes) + 3) if count not in sizes)
+
+
+def _in_turn(first: Tensor, second: Tensor, missing: int, count: int) -> Tensor:
+    """Two draws in turn, ``[count, ...]``, with dimensions of size one for plates that they are not in."""
+    stacked = torch.stack([second if index % 2 else first for index in range(count)])
+    return stacked.reshape(count, *[1] * missing, *first.shape)
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """Something that is compared.
+
+    Attributes:
+        what: Its name, for a message.
+        value: Its values, ``[*plates, *event]``.
+        event_dim: Number of dimensions at the right that are no plates.
+        repeated: Whether a pass of several draws has it for each of them, even where it is the same.
+    """
+
+    what: str
+    value: Tensor
+    event_dim: int = 0
+    repeated: bool = True
+
+
+def _quantities(replayed: Replayed) -> dict[Hashable, _Quantity]:
+    """What is compared of a run, by site."""
+    compared: dict[Hashable, _Quantity] = {}
+    fixed = {
+        name
+        for trace in replayed.traces
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site["is_observed"] and is_point_mass(site["fn"])
+    }
+    for index, trace in enumerate(replayed.traces):
+        for name, site in trace.nodes.items():
+            if site["type"] != "sample" or site_is_subsample(site) or "_deterministic" in site["infer"]:
+                continue
+            fn, value = site["fn"], site["value"]
+            if name in fixed and not is_point_mass(fn):  # the prior of a point mass, in the trace of the model
+                continue
+            if name in fixed:
+                event_dim = value.dim() - len(fn.batch_shape)
+                compared[index, name] = _Quantity(f"the value of site '{name}'", value, event_dim, repeated=False)
+                continue
+            for kind, density in (("", fn), ("prior ", site["infer"].get("prior"))):
+                if density is not None and not is_point_mass(density):
+                    log_prob = torch.as_tensor(scale_and_mask(density.log_prob(value), mask=site["mask"]))
+                    compared[index, name, kind] = _Quantity(f"the {kind}log probability of site '{name}'", log_prob)
+    if isinstance(replayed.output, Tensor):
+        compared["output"] = _Quantity("the output", replayed.output, replayed.output.dim())
+    return compared
+
+
+def _difference(
+    first: dict[Hashable, _Quantity],
+    second: dict[Hashable, _Quantity],
+    together: dict[Hashable, _Quantity],
+    nesting: int,
+    count: int,
+) -> str | None:
+    """What is another in a pass of several draws than in single runs; None where nothing is."""
+    if not first.keys() == second.keys() == together.keys():
+        return "its sites are others with another draw, or in a pass of several draws"
+    for key, a in first.items():
+        b, pair = second[key].value, together[key].value
+        single = tuple(a.value.shape)
+        plates = 0 if key == "output" else nesting
+        if a.value.shape != b.shape or a.value.dim() - a.event_dim > plates:
+            return f"{a.what} has shape {single} in a single run, with dimensions left of its {nesting} plates"
+        is_shared = not a.repeated and pair.dim() - a.event_dim <= plates
+        missing = plates - (a.value.dim() - a.event_dim)
+        expected = _in_turn(a.value, b, missing, count)
+        if is_shared:
+            pair = pair.expand_as(expected) if _expands(pair.shape, expected.shape) else pair
+        if pair.shape != expected.shape:
+            seen = f"has shape {tuple(pair.shape)} for {count} draws in one pass, expected {tuple(expected.shape)}"
+            return f"{a.what} {seen} as of single runs {single}"
+        if not is_close(pair, expected):
+            place = (pair - expected).abs().nan_to_num(torch.inf).argmax()
+            values = pair.flatten()[place].item(), expected.flatten()[place].item()
+            seen = f"is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
+            return f"{a.what}, of shape {single}, {seen}"
+    return None
+
+
+def _expands(shape: torch.Size, target: torch.Size) -> bool:
+    offset = len(target) - len(shape)
+    return offset >= 0 and all(size in (1, wanted) for size, wanted in zip(shape, target[offset:], strict=True))
+
+
+def is_close(value: Tensor, expected: Tensor) -> bool:
+    """Return whether numbers are the same up to the tolerance of a replay."""
+    if value.is_meta:  # which has a shape alone
+        return True
+    if not value.is_floating_point():
+        return torch.equal(value, expected)
+    tolerance = 0.03 if min(torch.finfo(value.dtype).bits, torch.finfo(expected.dtype).bits) < 32 else 1e-3
+    return torch.allclose(value.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+class LatentValues(Messenger):
+    """Draws latent sites, with noise of their own, or sets them; stands around the guide.
+
+    Two draws are to differ however narrow a posterior is: positive weights have additional noise, and keys are drawn
+    uniformly among the possible ones.
+    """
+
+    def __init__(self, noise: WithoutNoise, values: dict[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.noise, self.values = noise, values
+        self.drawn: dict[str, Tensor] = {}
+        self.dims: dict[str, int] = {}  # of the plates of each site
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["is_observed"] or msg["value"] is not None or site_is_subsample(msg):
+            return
+        fn: Any = msg["fn"]
+        if self.values is not None:
+            msg["value"] = self.values.get(msg["name"])
+            return
+        with self.noise.paused():
+            value: Any = fn(*msg["args"], **msg["kwargs"])
+            if isinstance(fn, LogWeights) and type(value) is Tensor:  # a blocked value has no storage
+                value = value + torch.randn_like(value)
+            elif isinstance(fn, CategoricalAlignment):
+                possible = fn.logits.isfinite().float()
+                possible = possible + (possible.sum(-1, keepdim=True) == 0)  # a query without keys
+                value = torch.distributions.Categorical(possible).sample()
+        msg["value"] = value
+        if not is_point_mass(fn):
+            self.drawn[msg["name"]], self.dims[msg["name"]] = value, len(fn.batch_shape)
+
+
+def is_point_mass(q: Any) -> bool:
+    """Whether a distribution is a Delta, transformed or not."""
+    while hasattr(q, "base_dist") and not isinstance(q, Delta):
+        q = q.base_dist
+    return isinstance(q, Delta)
+
+
+# What a replay leaves alone
+
+
+class WithoutNoise(TorchDispatchMode):
+    """Lets dropout keep everything, and puts a constant in place of other noise, whatever the shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Draw as usual."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._is_paused or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
+            return func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        if name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        for index, argument in enumerate(func._schema.arguments):  # of attention and recurrent networks of a device
+            if argument.name in ("dropout", "dropout_p") and index < len(args):
+                args = *args[:index], 0.0, *args[index + 1 :]
+            elif argument.name in ("dropout", "dropout_p") and argument.name in kwargs:
+                kwargs = {**kwargs, argument.name: 0.0}
+        result = func(*args, **kwargs)
+        if name == "bernoulli_":
+            return result.copy_(args[1]) if isinstance(args[1], Tensor) else result.fill_(args[1])
+        if name == "bernoulli":
+            return args[0].clone() if len(args) == 1 else torch.full_like(args[0], args[1])
+        if name in _NOISE:
+            return result.fill_(0.5) if result.is_floating_point() else result
+        return result
+
+
+_NOISE = {"rand", "rand_like", "randn", "randn_like", "normal", "normal_", "uniform", "uniform_", "exponential_"}
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """Keep random generators and buffers of modules, such as running statistics, as they are; dropout modules rest."""
+    buffers: dict[int, tuple[Tensor, Tensor]] = {}
+    resting: list[nn.Module] = []
+
+    def keep(module: nn.Module, _: Any) -> None:
+        for buffer in module.buffers(recurse=False):
+            if id(buffer) not in buffers and not buffer.is_inference() and not buffer.is_meta:
+                buffers[id(buffer)] = buffer, buffer.detach().clone()
+        if isinstance(module, DROPOUT) and module.training:
+            module.training = False
+            resting.append(module)
+
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices))
+        handle = register_module_forward_pre_hook(keep)
+        try:
+            yield
+        finally:
+            handle.remove()
+            for module in resting:
+                module.training = True
+            with torch.no_grad():
+                for buffer, before in buffers.values():
+                    if not torch.equal(buffer, before):  # running statistics change without a new version
+                        buffer.copy_(before)

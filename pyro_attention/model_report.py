@@ -1,0 +1,177 @@
+"""check_model: what a training step would do with a model, as a table and a list of problems."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_attention.check import (
+    PriorWarning,
+    _heavy_kl,
+    _masked_fraction,
+    _problems,
+    _Recorder,
+    _sites_at_prior,
+    _untrained_parameters,
+)
+from pyro_attention.draws import BroadcastWarning, broadcast_notes, forget_replays
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.learned_widths import WidthWarning, collapsing_widths
+from pyro_attention.objectives.choice import elbo_for
+from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.enumeration import AlignmentELBO
+from pyro_attention.objectives.evidence import EvidenceELBO, log_likelihood_at_mean
+from pyro_attention.objectives.gap import gap_problem
+from pyro_attention.reached_parameters import frozen_parameters, thawed_parameters, unreached_parameters
+
+__all__ = ["ModelReport", "SiteReport", "check_model"]
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """What was seen at one attention site.
+
+    Attributes:
+        name: Site name.
+        family: Name of the posterior distribution, such as WeibullWeights.
+        prior: Name of the prior distribution.
+        batch_shape: Plate dimensions.
+        event_shape: (heads, queries, keys) or (edges, heads).
+        masked: Fraction of masked entries.
+        kl: KL of the site in nats, None where the site has no prior term.
+    """
+
+    name: str
+    family: str
+    prior: str
+    batch_shape: tuple[int, ...]
+    event_shape: tuple[int, ...]
+    masked: float
+    kl: float | None
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """Result of :func:`check_model`; prints as a table.
+
+    Attributes:
+        sites: One report per attention site, in the order of the model.
+        loss: Negative ELBO in nats, None when it could not be computed.
+        problems: What is wrong, each with its remedy; empty when all is well.
+        notes: What is right but could be faster: an objective of several draws that makes them one by one.
+    """
+
+    sites: tuple[SiteReport, ...]
+    loss: float | None
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        rows = [("site", "family", "prior", "batch", "event", "masked", "KL")]
+        for site in self.sites:
+            kl = "-" if site.kl is None else f"{site.kl:.4g}"
+            shapes = str(site.batch_shape), str(site.event_shape)
+            rows.append((site.name, site.family, site.prior, *shapes, f"{site.masked:.1%}", kl))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        lines.append(f"loss {self.loss:.6g}" if self.loss is not None else "loss could not be computed")
+        lines += [f"problem: {problem}" for problem in self.problems] or ["no problems found"]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def check_model(
+    model: Callable[..., Any],
+    guide: AttentionGuide,
+    *args: Any,
+    elbo: AttentionELBO | AlignmentELBO | None = None,
+    **kwargs: Any,
+) -> ModelReport:
+    """Run one training step without updating parameters, and report every attention site and every problem found.
+
+    An objective of several draws in a pass, or of enumerated alignments, is compared with single runs here
+    (:mod:`pyro_attention.draws`). Among the problems are a KL that outweighs the data, with a weight that would not, a
+    guide of another model, and parameters that no optimiser would see.
+
+    Args:
+        model: The Pyro model.
+        guide: Its guide.
+        args: Arguments of a training step, observations included.
+        elbo: Objective; by default that of :func:`elbo_for`.
+        kwargs: Keyword arguments of a training step.
+
+    Returns:
+        The report; ``print(report)`` shows a table.
+
+    Example:
+        >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> def model(scores, values):
+        ...     return attention(scores, values).context
+        >>> scores = torch.zeros(1, 2, 3, requires_grad=True)
+        >>> report = check_model(model, AttentionGuide(model, Weibull()), scores, torch.ones(1, 3, 4))
+        >>> report.sites[0].event_shape, report.problems
+        ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
+    """
+    elbo = elbo_for(guide) if elbo is None else elbo
+    recorder = _Recorder()
+    problems = []
+    loss: Tensor | None = None
+    frozen = frozen_parameters(model, guide)
+    for owner in (guide, model):
+        forget_replays(owner)
+    try:
+        with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
+            for category in (PriorWarning, WidthWarning, BroadcastWarning):  # they are among the problems and notes
+                warnings.simplefilter("ignore", category)
+            loss = torch.as_tensor(elbo.differentiable_loss(model, guide, *args, **kwargs))
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        problems.append(f"{type(error).__name__}: {error}")
+    else:
+        problems += _problems(loss, recorder)
+        problems += filter(None, [_untrained_parameters(loss, model, guide, trace=tracer.trace)])
+        if isinstance(elbo, AttentionELBO) and recorder.observed:
+            problems += filter(None, [_heavy_kl(elbo, loss.item())])
+        if isinstance(elbo, EvidenceELBO) and loss.isfinite():
+            problems += filter(None, [_wide_gap(elbo, model, args, kwargs)])
+        problems += filter(None, [_sites_at_prior(guide, recorder.latent.values())])
+        problems += filter(None, [collapsing_widths(elbo, recorder.latent.values())])
+        problems += filter(None, [thawed_parameters(frozen)])
+        problems += filter(None, [unreached_parameters(loss, model, recorder.sites)])
+    for weight in frozen.values():
+        weight.requires_grad_(False)
+    sites = _site_reports(recorder, getattr(elbo, "kl_record", {}))
+    return ModelReport(sites, None if loss is None else loss.item(), tuple(problems), tuple(broadcast_notes(guide)))
+
+
+def _wide_gap(elbo: EvidenceELBO, model: Any, args: Any, kwargs: Any) -> str | None:
+    """Describe a gap of the last evaluation that says that its draws are too few to learn a width; None without one."""
+    assert elbo.bounds is not None
+    signal = elbo.bounds.value.mean() - log_likelihood_at_mean(model, args, kwargs).mean()
+    return gap_problem(elbo.bounds.remainder.mean().item(), signal.item(), elbo.num_particles)
+
+
+def _site_reports(recorder: _Recorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
+    return tuple(
+        SiteReport(
+            name=name,
+            family=type(posterior).__name__,
+            prior=type(prior).__name__,
+            batch_shape=tuple(prior.batch_shape),
+            event_shape=tuple(prior.event_shape),
+            masked=_masked_fraction(prior),
+            kl=kl[name].item() if name in kl else None,
+        )
+        for name, (prior, posterior) in recorder.sites.items()
+    )

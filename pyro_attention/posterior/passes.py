@@ -1,0 +1,253 @@
+"""Passes of a model under its guide, each of one or many samples.
+
+Many samples of one pass are in a plate at the left of those of the model, where a replay shows that it broadcasts over
+that (:func:`pyro_attention.draws.broadcasts`); what is ahead of the first attention site is then computed once for all
+of them. Samples of a model that does not broadcast are drawn one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any, Literal, get_args
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from pyro_attention._compat import DROPOUT
+from pyro_attention.draws import Minibatch, Replayed, SharedDraws, broadcasts, is_point_mass
+from pyro_attention.families.distribution import AttentionDistribution
+from pyro_attention.guide import DRAWS, attention_weights, check_guide, is_attention_site, plates_of, run_guide
+
+__all__ = ["AtMean", "Noise", "Pass", "Run", "depth", "evaluation_mode", "outputs", "passes", "seeded"]
+
+# Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
+_TURN = RLock()
+_LARGEST = 2**18  # weights of a site in a pass; with more, the tensors of a stack leave the cache of a processor
+
+Noise = Literal["attention", "dropout", "both", "none"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of the model: one sample, or ``size`` of them in an extra plate at the left of ``nesting`` dimensions."""
+
+    trace: Any
+    output: Any
+    nesting: int | None = None
+    size: int = 1
+
+    def weights(self, *, log_weights: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """Weights, or values, of every attention site, with one leading sample dimension."""
+        for name, site in self.trace.nodes.items():
+            if is_attention_site(site):
+                value = site["value"].to_dense() if log_weights else attention_weights(site)
+                yield name, self.rows(site, value)
+
+    def rows(self, site: Any, value: Tensor) -> Tensor:
+        """Return what a site has in this pass, such as its value, with one leading sample dimension."""
+        if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # of a point mass one for all
+            return value.expand(self.size, *value.shape)
+        return value.flatten(0, self.nesting - depth(site))  # without the unit dimensions of plates that it is not in
+
+
+def depth(site: Any) -> int:
+    """Number of plate dimensions of a site, without that of the samples."""
+    return max((-frame.dim for frame in plates_of(site).values()), default=0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Runs a model under its guide, with its arguments and a handler to stand around; gives trace and output."""
+
+    guide: Any
+    args: Any
+    kwargs: Any
+    whole: bool = True  # or the attention alone is wanted
+
+    def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
+        with around:
+            result = run_guide(self.guide, *self.args, **self.kwargs)
+        if not any(map(is_attention_site, result.trace.nodes.values())):
+            names = ", ".join(map(repr, result.trace.stochastic_nodes)) or "none"
+            raise ValueError(
+                f"the model has no attention site (its latent sites: {names}), so there are no attention weights to "
+                f"draw; build it with LatentAttention or a layer that has one, convert a network by "
+                f"integrations.torch_nn.bayesian or integrations.huggingface.bayesian, or, for other latent sites, use "
+                f"pyro.infer.Predictive"
+            )
+        return result.trace, result.output
+
+
+def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None) -> Generator[Pass, None, None]:
+    """Run the model until all samples are drawn, validated at the first, all of one minibatch.
+
+    Arguments are those of :func:`sample_posterior`.
+    """
+    check_guide(run.guide)
+    if noise not in get_args(Noise):
+        raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
+    for name, count in (("num_samples", num_samples), ("chunk_size", chunk_size)):
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
+    if noise in ("dropout", "both") and chunk_size > 1:
+        seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
+        raise ValueError(f"{seen}; use chunk_size=1")
+    attention = AtMean() if noise in ("dropout", "none") else nullcontext()
+    with (
+        _TURN,
+        torch.no_grad(),
+        seeded(seed),
+        evaluation_mode(dropout=noise in ("dropout", "both")),
+        attention,
+        Minibatch(),
+    ):
+        yield from _draw(run, num_samples, chunk_size)
+
+
+def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
+    """Passes of at most as many samples as asked for, the first of one; of one each where a model does not broadcast.
+
+    Where the attention alone is wanted, passes after the first end when its sites have their values. On a CPU, samples
+    of several sites are so few in a pass that they take no longer than one by one.
+    """
+    first = Pass(*run())
+    left = num_samples - 1
+    if chunk_size > 1 and left:
+        sites = {name: is_point_mass(site["fn"]) for name, site in first.trace.nodes.items() if is_attention_site(site)}
+        # what nothing is drawn for is repeated, as its samples would not show
+        plate = pyro.plate if all(sites.values()) else SharedDraws
+        nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
+        drawn = [first.trace.nodes[name]["value"] for name, is_fixed in sites.items() if not is_fixed]
+        if len(drawn) > 1 and drawn[0].device.type == "cpu":
+            chunk_size = min(chunk_size, max(1, _LARGEST // max(value.numel() for value in drawn)))
+        run = run if run.whole or not sites else _Early(run.guide, run.args, run.kwargs, sites=tuple(sites))
+        chunk_size = chunk_size if _may_share_a_pass(run, first, sites, nesting, plate) else 1
+        del drawn
+    yield first
+    del first  # the next pass needs the memory
+    while left:
+        count = min(chunk_size, left)
+        with pyro.validation_enabled(False):
+            result = run(plate(DRAWS, count, dim=-1 - nesting)) if chunk_size > 1 else run()
+        yield Pass(*result, nesting, count) if chunk_size > 1 else Pass(*result)
+        left -= count
+        del result
+
+
+def _may_share_a_pass(run: Run, first: Pass, sites: dict[str, bool], nesting: int, plate: type[pyro.plate]) -> bool:
+    """Whether samples may share a pass, given the attention sites of the first one and which of them are fixed."""
+    if isinstance(run, _Early):
+        names = first.trace.stochastic_nodes
+        ahead = (first.trace.nodes[name] for name in names[: names.index(run.sites[-1])])
+        if all(site_is_subsample(site) or is_point_mass(site["fn"]) for site in ahead):
+            return True  # nothing that its last site reads is drawn
+
+    def look() -> Replayed:
+        trace, output = run()
+        return Replayed([trace], output)
+
+    model, kind = check_guide(run.guide).model, (type(run), *sites.items())
+    return broadcasts(run.guide, model, kind, look, nesting=nesting, plate=plate)
+
+
+@dataclass(frozen=True)
+class _Early(Run):
+    """Runs that end when all of some sites have their values, without an output."""
+
+    sites: tuple[str, ...] = ()
+
+    def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
+        tracer = poutine.trace()  # a run that is stopped returns no trace of its own
+        with _Stop(self.sites), around:
+            super().__call__(tracer)
+        return tracer.trace, None
+
+
+class _Enough(BaseException):
+    """Ends a pass; no Exception, which a model might catch."""
+
+
+class _Stop(Messenger):
+    """Ends what runs inside as soon as all of some sites have their values."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self.missing = set(names)
+
+    def __exit__(self, kind: Any, *error: Any) -> bool:  # type: ignore[override]
+        super().__exit__(kind, *error)
+        return kind is _Enough
+
+    def _pyro_sample(self, msg: Any) -> None:
+        self.missing.discard(msg["name"])
+        if not self.missing:
+            # Pyro calls it after all handlers, so the guide's trace has this site, too
+            msg["continuation"] = self._stop
+
+    @staticmethod
+    def _stop(_: Any) -> None:
+        raise _Enough
+
+
+def outputs(drawn: Pass) -> Tensor:
+    """The model's return value in a pass, which must be a tensor, with a leading sample dimension."""
+    if not isinstance(drawn.output, Tensor):
+        raise TypeError(
+            f"the model returned {type(drawn.output).__name__}, expected a tensor such as logits; return it from the "
+            f"model, or make the guide of a function that picks it: AttentionGuide(lambda x: model(x)[0], ...)"
+        )
+    output = drawn.output.unsqueeze(0) if drawn.nesting is None else drawn.output
+    if output.shape[:1] != (drawn.size,):
+        raise ValueError(
+            f"the model returned shape {tuple(output.shape)} for {drawn.size} samples in one pass, expected a leading "
+            f"dimension of {drawn.size}; use chunk_size=1 unless the model broadcasts over it"
+        )
+    return output
+
+
+class AtMean(Messenger):
+    """Makes every attention site a point mass at its posterior mean; stands outside the guide."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
+            value = msg["fn"].mean_value
+            msg["fn"] = pyro.distributions.Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))
+
+
+@contextmanager
+def evaluation_mode(*, dropout: bool = False) -> Iterator[None]:
+    """Run modules in evaluation mode, also those in the closure of a plain function; ``dropout`` leaves dropout on."""
+    before: dict[nn.Module, bool] = {}
+
+    def set_mode(module: nn.Module, _: Any) -> None:
+        for part in [module] if module in before else module.modules():
+            before.setdefault(part, part.training)
+            is_dropout = isinstance(part, DROPOUT)
+            part.training = dropout and (is_dropout or isinstance(getattr(part, "dropout", None), float))
+
+    handle = register_module_forward_pre_hook(set_mode)
+    try:
+        yield
+    finally:
+        handle.remove()
+        for module, training in before.items():
+            module.training = training
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Seed torch's generators inside the context and restore them after it; nothing when the seed is None."""
+    # every other device's generator too would draw a warning where there are many
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices, enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield

@@ -1,0 +1,146 @@
+"""Whether the loss of a batch is the sum over its items, as far as a few evaluations tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.poutine.scale_messenger import ScaleMessenger
+from torch import Tensor
+
+from pyro_attention.posterior.passes import seeded
+
+__all__ = ["check_sum"]
+
+
+def check_sum(loss: Callable[..., Tensor], batch: Sequence[Any], *, one_item: bool, only: bool) -> None:
+    r"""Raise ValueError where halves of a batch show that its loss is no sum, or where it should be one item.
+
+    The loss of n items is L, that of its halves :math:`L_1, L_2`. A sum has :math:`L = L_1 + L_2`, a mean
+    :math:`L = (n_1 L_1 + n_2 L_2) / n`, and so has a loss that plates scale to all of the data. Nothing is said where
+    the batch has no halves, where the loss fits neither, or where its own noise hides the difference.
+
+    Args:
+        loss: The loss of a batch.
+        batch: Its arguments.
+        one_item: Whether the batch should be one item, whose halves add up to it by no more than chance.
+        only: Whether this may be the only batch, which plates may scale to all of the data: itself.
+
+    Example:
+        >>> check_sum(lambda x: x.square().mean(), [torch.arange(4.0)], one_item=False, only=True)
+        Traceback (most recent call last):
+        ValueError: the loss of a batch of 4 items is the mean of the losses of its halves (3.5 for 0.5 and 6.5), ...
+    """
+    halves = _halves(loss, batch)
+    if halves is None:
+        return
+    whole, first, second = halves.means
+    if halves.is_mean and not (halves.scaled and only):
+        how = "plates scale it to all of the data (size=)" if halves.scaled else "it is a mean over items"
+        remedy = "let the plate have the size of the batch" if halves.scaled else "use reduction='sum', or times n"
+        raise ValueError(
+            f"the loss of a batch of {halves.items} items is the mean of the losses of its halves ({whole:.6g} "
+            f"for {first:.6g} and {second:.6g}), so {how}, expected their sum, or widths would be wrong "
+            f"by about the square root of a number of items; {remedy}"
+        )
+    if one_item and halves.is_sum:
+        raise ValueError(
+            f"a batch has {halves.items} items (its loss {whole:.6g} is the sum of those of its halves, "
+            f"{first:.6g} and {second:.6g}), expected one item a batch for curvature='fisher', whose "
+            f"squared gradients are those of single items; pass batches of one item, such as "
+            f"zip(x.split(1), y.split(1)), or take curvature='hessian'"
+        )
+
+
+@dataclass(frozen=True)
+class _Halves:
+    """Losses of a batch, and of its halves, at several seeds.
+
+    Attributes:
+        items: Number of items.
+        losses: Of the batch, its first half and the rest, float64 ``[3, seeds]``; one seed where nothing is drawn.
+        scaled: Whether a Pyro site was scaled.
+    """
+
+    items: int
+    losses: Tensor
+    scaled: bool
+
+    @property
+    def means(self) -> tuple[float, float, float]:
+        """Mean losses of the batch, its first half and the rest."""
+        whole, first, second = self.losses.mean(1).tolist()
+        return whole, first, second
+
+    def distance(self, first_share: float, second_share: float) -> tuple[float, float]:
+        """Return how far the loss is from this sum of those of its halves, and the standard error of that."""
+        distances = self.losses[0] - first_share * self.losses[1] - second_share * self.losses[2]
+        count = distances.numel()
+        return abs(distances.mean().item()), distances.std().item() / math.sqrt(count) if count > 1 else 0.0
+
+    @property
+    def is_mean(self) -> bool:
+        (_, first, second), share = self.means, self.items // 2 / self.items
+        (from_sum, error), (from_mean, mean_error) = self.distance(1, 1), self.distance(share, 1 - share)
+        # a sum with a constant that outweighs it is close to the mean as well, but not beside what the halves differ by
+        close = from_mean <= 0.05 * abs(first - second) + 3 * mean_error
+        return close and from_mean < 0.05 * from_sum and from_sum > 20 * error
+
+    @property
+    def is_sum(self) -> bool:
+        (_, first, second), (from_sum, error) = self.means, self.distance(1, 1)
+        size = abs(first) + abs(second)
+        return 3 * error < 0.01 * size and from_sum <= 1e-5 * size + 3 * error
+
+
+def _halves(loss: Callable[..., Tensor], batch: Sequence[Any]) -> _Halves | None:
+    items = _count(batch)
+    if items is None or items < 2:
+        return None
+    halves = _take(batch, items, slice(None, items // 2)), _take(batch, items, slice(items // 2, None))
+    scales = _Scales()
+    try:
+        with torch.no_grad(), scales:
+            seeds = range(1 if _value(loss, batch, 0) == _value(loss, batch, 1) else 8)
+            losses = [[_value(loss, part, 3 * seed + i) for seed in seeds] for i, part in enumerate((batch, *halves))]
+    except Exception:  # a loss need not take half a batch, such as half a graph; errors of the whole are raised later
+        return None
+    values = torch.tensor(losses, dtype=torch.float64)
+    return _Halves(items, values, scales.seen) if values.isfinite().all() else None
+
+
+def _value(loss: Callable[..., Tensor], batch: Sequence[Any], seed: int) -> float:
+    with seeded(seed):
+        return loss(*batch).double().item()
+
+
+def _count(value: Any) -> int | None:
+    """Return the size of the first dimension of the first tensor that has one, also in mappings and sequences."""
+    if isinstance(value, Tensor):
+        return len(value) if value.dim() else None
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((count for count in map(_count, parts) if count is not None), None)
+
+
+def _take(value: Any, items: int, part: slice) -> Any:
+    """Return the rows of this part in all tensors with a row for each item, and the rest as it is."""
+    if isinstance(value, Tensor):
+        return value[part] if value.dim() and len(value) == items else value
+    if isinstance(value, Mapping):
+        return {name: _take(each, items, part) for name, each in value.items()}
+    return [_take(each, items, part) for each in value] if isinstance(value, list | tuple) else value
+
+
+class _Scales(ScaleMessenger):
+    """Notes whether sites are scaled; no handler that draws or records, as far as attention layers know."""
+
+    def __init__(self) -> None:
+        super().__init__(scale=1.0)
+        self.seen = False
+
+    def _process_message(self, msg: Any) -> None:
+        super()._process_message(msg)
+        self.seen = self.seen or bool((torch.as_tensor(msg["scale"]) != 1).any())

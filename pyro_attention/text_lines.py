@@ -1,0 +1,62 @@
+r"""Lines of text files: ``\n`` and ``\r\n`` end a line, and nothing else does.
+
+:meth:`str.splitlines` also ends lines at form feeds, vertical tabs, U+0085 and U+2028, and the universal newlines of
+:meth:`pathlib.Path.read_text` at a lone carriage return. Text from PDF files, web pages and old programs holds all of
+these inside of sentences, and a sentence that is cut in two shifts every line after it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, AnyStr
+
+__all__ = ["read_lines", "split_lines"]
+
+
+def split_lines(text: AnyStr) -> list[AnyStr]:
+    r"""Return the lines of a text, as characters or as bytes, without their ends.
+
+    Example:
+        >>> split_lines("one\r\ntwo\rthree\u2028four\n\nfive")
+        ['one', 'two\rthree\u2028four', '', 'five']
+    """
+    ends: tuple[Any, Any] = ("\n", "\r") if isinstance(text, str) else (b"\n", b"\r")
+    lines: list[AnyStr] = text.split(ends[0])
+    last = lines.pop()
+    lines = [line.removesuffix(ends[1]) for line in lines]
+    if last:
+        lines.append(last)
+    return lines
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """Yield place (for error messages) and text of every line of a file in UTF-8, which may be packed by gzip.
+
+    A byte order mark is no part of the first word.
+
+    Raises:
+        ValueError: A line is not UTF-8, or a file whose name ends with ``.gz`` is not packed by gzip.
+        OSError: The file cannot be read.
+    """
+    content = _unpacked(Path(path)).removeprefix(codecs.BOM_UTF8)
+    for number, line in enumerate(split_lines(content), start=1):
+        place = f"{path}, line {number}"
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            seen = f"byte {error.start + 1} is 0x{line[error.start]:02x}"
+            raise ValueError(f"{place}: {seen}; expected UTF-8, convert the file (iconv does)") from error
+        yield place, text
+
+
+def _unpacked(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError) as error:
+        raise ValueError(f"{path} cannot be unpacked ({error}), expected a file packed by gzip") from error

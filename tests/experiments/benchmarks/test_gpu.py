@@ -1,0 +1,212 @@
+"""The command of a GPU, on a CPU: stages whose items fail, hang or die, engines, losses, and the whole."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+from experiments.benchmarks import gpu, gpu_attention, gpu_steps, throughput
+from experiments.benchmarks.gpu_kernels import CANDIDATES
+from experiments.benchmarks.stages import Item, Result, Stage, run_stage
+from experiments.benchmarks.throughput import Contestant, race
+from experiments.files import UserError
+from experiments.report.report import read_results
+from experiments.report.statistics import Estimate
+from pyro_attention.blocked.ops.counter_noise import CounterNoise
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:flex_attention called without torch.compile:UserWarning", "ignore:the KL outweighs the data"
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> None:
+    torch.compiler.reset()
+
+
+def outcomes(stage: Stage, seconds: float = 60) -> dict[str, str]:
+    """What is reported of each item: its rows, or the last line of its problem."""
+    reports = dict[str, str]()
+
+    def report(item: Item, result: Result) -> None:
+        assert item.name not in reports
+        reports[item.name] = str(result.rows) if result.rows else result.problems[-1].strip().splitlines()[-1]
+
+    run_stage(stage, report, deadline=time.monotonic() + seconds)
+    return reports
+
+
+def fails() -> Result:
+    raise ValueError("no such kernel")
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_no_item_ends_the_others(processes: int) -> None:
+    items = [
+        Item("table", "raises", fails),
+        Item("table", "hangs", lambda: time.sleep(60), seconds=0.5),  # type: ignore[arg-type, return-value]
+        Item("table", "dies", lambda: os._exit(7)),
+        Item("table", "works", lambda: Result([{"a": 1}])),
+    ]
+    assert outcomes(Stage("stage", items, 60, processes)) == {
+        "raises": "ValueError: no such kernel",
+        "hangs": "ended: it took more than its 0 s",
+        "dies": "the process died, exit code 7",
+        "works": "[{'a': 1}]",
+    }
+
+
+def test_items_without_time_are_skipped_with_a_line() -> None:
+    hangs = Item("table", "hangs", lambda: time.sleep(60))  # type: ignore[arg-type, return-value]
+    late = Item("table", "late", lambda: Result([{"a": 1}]))
+    reports = outcomes(Stage("stage", [hangs, late], 0.5))
+    assert reports["hangs"].startswith("ended after")
+    assert reports["late"].startswith("skipped: the time of 'stage'")
+    assert "skipped" in outcomes(Stage("stage", [late], 60), seconds=-1)["late"]
+
+
+def test_a_contestant_that_fails_has_a_row_that_says_so() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    draws = Contestant(lambda: (x * torch.rand(2)).sum().backward(), [x])
+    grows = Contestant(lambda: (x.sum() * len(calls)).backward() or calls.append(1), [x])  # type: ignore[func-returns-value]
+    calls = [1]
+
+    def wrong() -> None:
+        raise RuntimeError("out of memory")
+
+    result = race({"wrong": wrong, "draws": lambda: draws, "grows": lambda: grows}, size="one", seconds=1, rounds=1)
+    assert [row["equal gradients"] for row in result.rows] == ["failed", "yes", "no"]
+    assert [str(row["ratio"]) for row in result.rows][:2] == ["failed", "1.000"]
+    assert "RuntimeError: out of memory" in result.problems[0]
+
+
+# Engines
+
+
+def noise_of_flex(length: int, seed: int = 5) -> torch.Tensor:
+    """Noise ``[2, 2, N, N]`` that FlexAttention adds, read from contexts of unit vectors as values."""
+    q = torch.zeros(2, 2, length, length)
+    values = torch.eye(length).expand(2, 2, length, length)
+    noise = flex_attention(q, q, values, score_mod=gpu_attention.hashed_noise(2, length, 1.0, seed)).log()
+    return noise - noise.exp().mean(-1, keepdim=True).log()  # a shift a row, of which a softmax knows nothing
+
+
+def test_hashed_noise_is_exponential_and_of_neighbours_independent() -> None:
+    """Of independent exponential draws, divided by their mean: moments, and correlation of what lies side by side."""
+    weights = noise_of_flex(128).exp()
+    count = weights.numel()
+    assert abs(weights.square().mean() - 2 * 128 / 129) < 5 * (20 / count) ** 0.5
+    assert abs((weights < 0.5).double().mean() - (1 - (1 - 0.5 / 128) ** 127)) < 5 * (0.25 / count) ** 0.5
+    normal = (weights - 1).double()
+    for shifted in (normal.roll(1, -1), normal.roll(1, -2), normal.roll(1, 1), normal.roll(1, 0), normal.mT):
+        different = (normal != shifted).double()
+        assert abs((normal * shifted * different).mean()) < 5 / count**0.5 + 2 / 128
+    assert not torch.equal(noise_of_flex(16, seed=1), noise_of_flex(16, seed=2))
+
+
+@pytest.mark.parametrize("name", gpu_attention.CONTESTANTS)
+def test_every_engine_leaves_a_gradient(name: str) -> None:
+    contestant = gpu_attention.make_contestant(name, 32, 16)
+    if name == gpu_attention.FLASH:
+        assert contestant is None
+        return
+    assert contestant is not None
+    contestant.step()
+    assert all(leaf.grad is not None and leaf.grad.isfinite().all() for leaf in contestant.leaves)
+
+
+# Training
+
+
+def test_noise_is_the_same_wherever_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device "meta" stands for a GPU: what arrives there was drawn on the CPU, in place too, and in equal order."""
+    moved = list[torch.Tensor]()
+    original = torch.Tensor.to
+
+    def to(x: torch.Tensor, where: object, *rest: object) -> torch.Tensor:
+        moved.extend([x] * (torch.device(where).type == "meta"))  # type: ignore[arg-type]
+        return original(x, where, *rest) if str(where) != "cpu" else torch.zeros(x.shape, dtype=x.dtype)  # type: ignore[call-overload, no-any-return]
+
+    torch.manual_seed(3)
+    expected = [torch.randn(3), torch.rand(2)]
+    torch.manual_seed(3)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    with gpu_steps.noise_of_the_cpu():
+        found = [torch.randn(3, device="meta"), torch.rand(2, device="meta")]
+        in_place = torch.empty(4, device="meta").normal_()
+    assert all(x.is_meta for x in (*found, in_place))
+    assert all(map(torch.equal, moved, expected))
+
+
+@pytest.mark.parametrize("name", ["graph, Weibull", "captioning, marginal"])  # the command's test has all
+def test_losses_that_differ_are_told(name: str, tmp_path: Path) -> None:
+    cpu = gpu_steps.epoch_losses(gpu_steps.make_training(name, gpu_steps.TINY), "cpu")
+    torch.save(cpu, tmp_path / f"{name}.pt")
+    (row,) = gpu_steps.training_row(name, gpu_steps.TINY, tmp_path, "cpu").rows
+    assert row["right"] == "yes"
+    torch.save((cpu[0], 1.01 * cpu[1]), tmp_path / f"{name}.pt")
+    (row,) = gpu_steps.training_row(name, gpu_steps.TINY, tmp_path, "cpu").rows
+    assert (row["right"], row["first step"]) == ("no", "0.0e+00")
+
+
+# The command
+
+
+def test_bars_of_a_report() -> None:
+    engines = {gpu_attention.SDPA: 1.0, gpu_attention.FLEX: 2.0, gpu_attention.HASHED: 3.0, gpu_attention.ELBO: 2.9}
+    attention = [
+        {"size": size, "contestant": name, "ms": Estimate(ms), "MB": Estimate(10.0)}
+        for size in ("n = 8192, width 64", "n = 2048, width 64")
+        for name, ms in engines.items()
+    ]
+    rows = gpu.bar_rows({"Attention": attention, "Training": [{"training": "graph", "waits": Estimate(2)}]})
+    assert [(str(row["number"]), row["holds"]) for row in rows] == [
+        ("0.967", "yes"), ("1.450", "yes"), ("2.900", "no"), ("1.000", "yes"), ("2.000", "no"),
+    ]  # fmt: skip
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UserError, match="--device cpu"):
+        gpu.run(gpu.GPUConfig(out=tmp_path))
+
+
+@pytest.mark.slow
+def test_command_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From end to end on a CPU, at tiny sizes; after each measurement the report is whole."""
+    monkeypatch.setattr(throughput, "clock", lambda step, count: (1.0, 1.0))
+    gpu.run(gpu.GPUConfig(device="cpu", out=tmp_path))
+    report, source = read_results(tmp_path / "speed-gpu.json")
+    tables = {part.title: part.rows for part in report.parts}
+    assert {str(row["right"]) for row in (*tables["Kernels"], *tables["Training"])} == {"yes"}
+    assert {"Machine", "Attention", "Steps", "Draws"} < tables.keys()
+    assert not [part.lines for part in report.parts if part.lines]
+    assert source.command == "python -m experiments.benchmarks gpu"
+    assert "## Attention" in (tmp_path / "report.md").read_text()
+
+
+def test_tiles_of_the_library_are_among_the_candidates() -> None:
+    from experiments.benchmarks.gpu_kernels import BFLOAT16, KERNELS
+    from pyro_attention.blocked.ops.fused_attention import Tiles, tiles
+
+    for (kernel, width), candidates in CANDIDATES.items():
+        assert tiles(width, BFLOAT16)[KERNELS.index(kernel)] in [Tiles(*tile) for tile in candidates]
+
+
+def test_the_mixer_is_that_of_the_library() -> None:
+    """Its hash of a row's offset and a column's, for a row whose multiplier is that of the mixer."""
+    x = torch.tensor([0, 1, -1, 123456789, -(2**31)], dtype=torch.int32)
+    counter = CounterNoise("normal", 0, (1, 1, 5))
+    counter._offsets, counter._multipliers = (
+        torch.zeros(1, 1, 1, dtype=torch.int32),
+        torch.tensor([[[0x7FEB352D]]]).int(),
+    )
+    counter._columns = x
+    bits = (gpu_attention._mixed(x) >> 9) & 0x7FFFFF
+    assert torch.equal(counter._uniform(slice(None), slice(None), slice(None))[0, 0], (bits + 0.5) / 2**23)

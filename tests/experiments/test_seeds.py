@@ -1,0 +1,86 @@
+"""The seed of a run decides its initial weights, whatever was drawn in the process before."""
+
+from functools import partial
+from typing import Any
+
+import pyro
+import pytest
+import torch
+
+from experiments.neural_process.config import NeuralProcessConfig
+from experiments.neural_process.train import NeuralProcessTask
+from experiments.nmt.train import TranslationTask
+from experiments.pretrain import train as pretraining
+from experiments.run import Task
+from tests.experiments.training_scripts import SCRIPTS, Script, small_data  # noqa: F401 (a fixture)
+
+pytestmark = pytest.mark.usefixtures("small_data")
+NEURAL_PROCESS = {"functions": 4, "steps": 2, "num_samples": 2}
+TASKS = {
+    **SCRIPTS,
+    "neural_process": Script(NeuralProcessConfig, partial(print, NeuralProcessTask()), lambda _: NEURAL_PROCESS),
+}
+
+# every kind of part that is drawn: networks of the weights, of a width, of the posterior, of the prior
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in TASKS),
+    *((name, {"objective": "evidence"}) for name in ("coverage", "neural_process")),
+    *(
+        (name, {"objective": "evidence", "learned_width": True})
+        for name in ("graph", "vqa", "nmt", "captioning", "glue")
+    ),
+    *((name, {"guide": guide}) for name in ("nmt", "captioning") for guide in ("categorical_enum", "dirichlet")),
+    ("vqa", {"model": "bottom_up", "guide": "categorical_enum"}),
+    ("graph", {"architecture": "gat_sep", "normalizer": "hybrid"}),
+    ("graph", {"edge_noise": 0.5, "feature_noise": 0.5, "labels_per_class": 1}),
+    ("coverage", {"toy": "noise", "objective": "elbo"}),
+]
+"""A task, and the options that differ from its tiny run."""
+
+
+def task_of(script: Script) -> Task[Any, Any, Any]:
+    run: Any = script.run
+    return next(one for one in (*run.args, TranslationTask()) if isinstance(one, Task))
+
+
+def initial_weights(task: Task[Any, Any, Any], config: Any, folder: Any, before: int) -> dict[str, torch.Tensor]:
+    """Initial weights of all networks of a run that begins where the random generators are in another state."""
+    pyro.set_rng_seed(before)
+    folder.mkdir()
+    trained = task.build(config, task.load(config), folder)
+    modules = getattr(trained, "modules", [trained.module])
+    values = {f"{place}.{name}": value for place, one in enumerate(modules) for name, value in one.state_dict().items()}
+    return values | {"random state": torch.get_rng_state()}  # of which the noise of the first step is drawn
+
+
+def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    differ = [name for name, value in first.items() if not torch.equal(value, second[name])]
+    assert differ == []
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
+def test_the_seed_decides_the_initial_weights(name, options, data, tmp_path):
+    script = TASKS[name]
+    task, config = task_of(script), partial(script.config, data, tmp_path, **options)
+    first, second = (initial_weights(task, config(), tmp_path / str(before), before) for before in (1, 2))
+    assert_equal(first, second)
+    other = initial_weights(task, config(seed=7), tmp_path / "other", 1)
+    assert any(not torch.equal(value, other[key]) for key, value in first.items() if value.shape == other[key].shape)
+
+
+@pytest.mark.parametrize("scratch", [True, False])
+def test_the_seed_decides_the_initial_weights_of_a_fine_tuned_encoder(scratch, data, tmp_path):
+    script = TASKS["pretrain"]
+    task, config = task_of(script), script.config(data, tmp_path)
+    start = task.build(config, task.load(config), tmp_path)
+    states = []
+    for before in (1, 2):
+        pyro.set_rng_seed(before)
+        states.append(pretraining.build_classifier(start, scratch=scratch).module.state_dict())
+    assert_equal(*states)
