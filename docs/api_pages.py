@@ -57,6 +57,11 @@ class Topic:
 
 
 TOPICS = {
+    "schemes": Topic(
+        "Schemes, and networks made Bayesian in one call",
+        "A scheme is a prior, a posterior family and an objective that belong together.",
+        ("schemes", "bayesian_network"),
+    ),
     "layers": Topic(
         "Attention layers",
         "The layers declare the attention weights as sample sites of a Pyro model.",

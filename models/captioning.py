@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder, DecoderSizes, DecoderState, Step
-from pyro_attention import Additive, AlignmentPrior, LatentAttention, TokenLikelihood
+from pyro_attention import AlignmentPrior, LatentAttention, TokenLikelihood
 from pyro_attention.families.base import Prior
+from pyro_attention.layers.scores import Additive
 from pyro_attention.ops.noise import Dropout
 
 

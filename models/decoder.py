@@ -14,8 +14,9 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from models.score_terms import DiagonalBias, Jumps, NullWord, TemporalNormalizer
-from pyro_attention import Additive, Dense, LatentAttention, TokenLikelihood
+from pyro_attention import Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignments.weights import k_max as keep_largest
+from pyro_attention.layers.scores import Additive
 
 InputFeed = Literal["expected", "sampled", "none"]  # what the decoder goes on with
 

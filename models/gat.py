@@ -10,10 +10,10 @@ from pyro.distributions import Categorical
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention, Softmax
+from pyro_attention import ContextualGammaPrior, EdgeList, GraphAttention
 from pyro_attention.families.base import Prior
 from pyro_attention.layers.graph import GraphScores
-from pyro_attention.normalizers import Normalizer
+from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.layers import apply_linear
 from pyro_attention.ops.noise import Dropout
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from models.decoder import AttentionDecoder, DecoderSizes, DecoderState, InputFeed, Step
 from models.score_terms import PROBABILITY, DiagonalBias, Jumps, NullWord, TemporalNormalizer
-from pyro_attention import Additive, AlignmentPrior, LatentAttention, TokenLikelihood
+from pyro_attention import AlignmentPrior, LatentAttention, TokenLikelihood
 from pyro_attention.families.base import Prior
 from pyro_attention.families.sparse import SparseAlignmentPrior
+from pyro_attention.layers.scores import Additive
 from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
 

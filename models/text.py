@@ -9,9 +9,9 @@ import torch
 from pyro.distributions import Categorical
 from torch import Tensor, nn
 
-from pyro_attention import ContextualGammaPrior, MultiheadAttention, Softmax, TokenLikelihood
+from pyro_attention import ContextualGammaPrior, MultiheadAttention, TokenLikelihood
 from pyro_attention.families.base import Prior
-from pyro_attention.normalizers import Normalizer
+from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.noise import Dropout
 
 

@@ -12,19 +12,17 @@ from pyro.distributions import Bernoulli
 from torch import Tensor, nn
 
 from pyro_attention import (
-    Additive,
     AlignmentPrior,
     ContextualGammaPrior,
     Dense,
     LatentAttention,
     MultiheadAttention,
-    ScaledDotProduct,
-    Softmax,
     TokenLikelihood,
 )
 from pyro_attention.families.base import Prior
 from pyro_attention.families.sparse import SparseAlignmentPrior
-from pyro_attention.normalizers import Normalizer
+from pyro_attention.layers.scores import Additive, ScaledDotProduct
+from pyro_attention.normalizers import Normalizer, Softmax
 from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
 

@@ -26,8 +26,8 @@ from pyro_attention import (
     MultiheadAttention,
     Soft,
     Weibull,
-    name_sites,
 )
+from pyro_attention.attention import name_sites
 from tests.helpers import ALL_PAIRS, assert_mean, make_family, make_prior, posterior_and_prior
 from tests.toy_models import KEYS, WIDTH
 

@@ -14,7 +14,6 @@ from pyro_attention import (
     AttentionGuide,
     Categorical,
     Dense,
-    DirichletPrior,
     EdgeList,
     EvidenceELBO,
     FixedGammaPrior,
@@ -30,6 +29,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.families.sparse import SparseAlignmentPrior
 from pyro_attention.integrations.torch_nn import bayesian
 from tests.toy_models import SelfAttention, Sequences

@@ -20,7 +20,6 @@ from pyro_attention import (
     EvidenceELBO,
     FromPrior,
     GraphAttention,
-    ImportanceELBO,
     LatentAttention,
     LogNormal,
     Marginal,
@@ -33,6 +32,7 @@ from pyro_attention import (
     weighted_posterior,
 )
 from pyro_attention.draws import BroadcastWarning, is_due
+from pyro_attention.objectives.importance import ImportanceELBO
 from tests.helpers import flat
 
 ITEMS, KEYS, WIDTH = 5, 4, 3

@@ -25,9 +25,7 @@ from pyro_attention import (
     Categorical,
     Dense,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     Gamma,
-    GumbelSoftmax,
     LatentAttention,
     LogNormal,
     ScoreFunctionELBO,
@@ -36,6 +34,8 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.families.alignment import GumbelSoftmax
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.families.sparse import SparseCategorical
 from tests.helpers import posterior_and_prior
 from tests.toy_models import SelfAttention, Sequences, Shifted

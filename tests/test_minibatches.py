@@ -15,7 +15,6 @@ from pyro_attention import (
     Dense,
     EvidenceELBO,
     FromPrior,
-    ImportanceELBO,
     LatentAttention,
     LogNormal,
     Marginal,
@@ -27,6 +26,7 @@ from pyro_attention import (
 )
 from pyro_attention.analysis.coverage import check_coverage
 from pyro_attention.draws import BroadcastWarning, Minibatch
+from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.posterior.exact import posterior_attention
 
 SIZE, BATCH, KEYS = 40, 6, 3

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pyro_attention import Dense, DoublyNormalized, FixedGammaPrior, Hybrid, LatentAttention, Softmax
-from pyro_attention.normalizers import NORMALIZERS
+from pyro_attention import Dense, DoublyNormalized, FixedGammaPrior, Hybrid, LatentAttention
+from pyro_attention.normalizers import NORMALIZERS, Softmax
 from pyro_attention.over_queries import Sinkhorn
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm, make_normalizer
 

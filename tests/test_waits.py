@@ -24,11 +24,8 @@ from pyro_attention import (
     DoublyNormalized,
     EdgeList,
     EvidenceELBO,
-    FixedLogNormalPrior,
     FromPrior,
-    GumbelSoftmax,
     Hybrid,
-    ImportanceELBO,
     LogNormal,
     ScoreFunctionELBO,
     ScorePrior,
@@ -40,7 +37,10 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.families.alignment import GumbelSoftmax
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.integrations.huggingface import bayesian
+from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.ops import segment
 from tests.models import test_headlines, test_nmt, test_vqa
 from tests.toy_alignments import Toy, make_problem
@@ -106,7 +106,7 @@ def translation(name):
     scheme = build_scheme(name, top_k=3)
     model = test_nmt.make(prior=scheme.prior(test_nmt.SIZES.memory, 1))
     guide = scheme.guide(model, test_nmt.network(model) if scheme.amortized else None)
-    return scheme.elbo, guide, test_nmt.batch()
+    return scheme.objective(), guide, test_nmt.batch()
 
 
 def headlines():

@@ -27,16 +27,16 @@ from pyro_attention import (  # noqa: E402
     Dense,
     DoublyNormalized,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     LatentAttention,
     LogNormal,
     Marginal,
     Soft,
-    Softmax,
     Weibull,
     sample_posterior,
 )
 from pyro_attention.analysis import credible_intervals  # noqa: E402
+from pyro_attention.families.lognormal import FixedLogNormalPrior  # noqa: E402
+from pyro_attention.normalizers import Softmax  # noqa: E402
 
 BLUE, ORANGE, GREY, GREEN = "#2563eb", "#c2410c", "#64748b", "#15803d"
 SCORES = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0])

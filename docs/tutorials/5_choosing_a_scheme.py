@@ -84,38 +84,24 @@ class Inference(nn.Module):
 # Five schemes
 # ------------
 #
-# A scheme is a prior, a guide and an objective.
+# A scheme is a prior, a guide and an objective that belong together. ``scheme`` gives it by its name.
 
-from pyro_attention import (
-    AlignmentELBO,
-    AlignmentPrior,
-    Amortized,
-    AttentionELBO,
-    AttentionGuide,
-    Categorical,
-    ContextualGammaPrior,
-    Soft,
-    Marginal,
-    ScoreFunctionELBO,
-    Weibull,
-)
+from pyro_attention import scheme
 
-exact = AlignmentELBO(max_plate_nesting=1)
 schemes = {
-    "soft": (AlignmentPrior(), Soft(), AttentionELBO()),
-    "marginal": (AlignmentPrior(), Marginal(), exact),
-    "categorical, summed": (AlignmentPrior(), Amortized(Inference(), Categorical()), exact),
-    "categorical, drawn": (
-        AlignmentPrior(), Amortized(Inference(), Categorical(enumerate=False)), ScoreFunctionELBO()
-    ),
-    "Weibull": (ContextualGammaPrior(key_dim=16), Weibull(concentration=10.0), AttentionELBO(kl_weight=0.01)),
-}  # fmt: skip
+    "soft": scheme("soft"),
+    "marginal": scheme("marginal"),
+    "categorical, summed": scheme("categorical"),
+    "categorical, drawn": scheme("categorical_sample"),
+    "Weibull": scheme("weibull", concentration=10.0, kl_weight=0.01),
+}
 
 trained = {}
-for name, (prior, family, elbo) in schemes.items():
+for name, chosen in schemes.items():
     torch.manual_seed(0)
-    guide = AttentionGuide(Questions(prior), family)
-    loss = elbo(guide.model, guide)
+    model = Questions(chosen.prior(16, 1))
+    guide = chosen.guide(model, Inference() if chosen.amortized else None)
+    loss = chosen.objective(max_plate_nesting=1)(model, guide)
     optimizer = torch.optim.Adam(loss.parameters(), lr=0.02)
     start = time.perf_counter()
     for _ in range(150):

@@ -19,7 +19,8 @@ from pyro.infer import MCMC, NUTS
 # One query attends to three keys of the same score. Their values are 0, 1 and 2. We observe the context with a little
 # noise: it is 1.6, so the query must have attended to the third key more than to the others.
 
-from pyro_attention import Dense, FixedLogNormalPrior, LatentAttention
+from pyro_attention import Dense, LatentAttention
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 
 attention = LatentAttention("attention", FixedLogNormalPrior())
 scores, values = torch.zeros(1, 1, 3), torch.tensor([[[0.0], [1.0], [2.0]]])

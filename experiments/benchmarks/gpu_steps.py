@@ -105,7 +105,7 @@ def _captioning(scheme: str, sizes: TrainingSizes) -> Training:
         _, real, target, _, written = random_sentences(words)
         return torch.randn(*real.shape, sizes.features), real, target, target, written
 
-    loss = scheme_of.elbo(model, scheme_of.guide(model, None))
+    loss = scheme_of.objective()(model, scheme_of.guide(model, None))
     return Training(loss, [(batch(), {}) for _ in range(BATCHES)])
 
 
@@ -115,7 +115,7 @@ def _graph(scheme: str, sizes: TrainingSizes) -> Training:
     ends = torch.randint(sizes.nodes, (2, sizes.edges))
     graph = EdgeList.from_edge_index(ends, num_nodes=sizes.nodes, add_self_loops=True)
     labels, labeled = torch.randint(7, (sizes.nodes,)), torch.rand(sizes.nodes) < 0.5
-    loss = scheme_of.elbo(model, scheme_of.guide(model))
+    loss = scheme_of.objective()(model, scheme_of.guide(model))
     # a graph is one batch; an epoch of this table passes over it several times
     return Training(loss, [((torch.randn(sizes.nodes, sizes.features), graph, labels, labeled), {})] * BATCHES)
 

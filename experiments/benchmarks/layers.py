@@ -30,14 +30,13 @@ from pyro_attention import (
     LatentAttention,
     MultiheadAttention,
     Soft,
-    Softmax,
     Weibull,
 )
 from pyro_attention.blocked import attend_blocked
 from pyro_attention.blocked.ops.fused_attention import unfused
 from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.layers.graph import GraphScores
-from pyro_attention.normalizers import Normalizer
+from pyro_attention.normalizers import Normalizer, Softmax
 
 # Graphs
 
@@ -85,7 +84,7 @@ def make_graph_step(contestant: str, graph: Graph) -> Callable[[], None]:
     scheme = build_scheme("soft" if contestant == "Soft" else "weibull")
     options: dict[str, Any] = {"output_heads": graph.output_heads, "scores": graph.scores, "prior": scheme.prior}
     model = _GraphLayers(GAT(FEATURES, graph.classes, dropout=0.0, **options))
-    loss = scheme.elbo(model, scheme.guide(model))
+    loss = scheme.objective()(model, scheme.guide(model))
     return lambda: loss(x, edges).backward()
 
 

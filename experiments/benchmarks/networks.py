@@ -332,7 +332,7 @@ def scheme_loss(contestant: Any, sizes: Sizes) -> ELBOModule:
     network = None
     if scheme.amortized:
         network = AlignmentNetwork(model.source_embedding, model.target_embedding, hidden=sizes.width)
-    return scheme.elbo(model, scheme.guide(model, network))
+    return scheme.objective()(model, scheme.guide(model, network))
 
 
 def make_scheme_step(contestant: Any, sizes: Sizes) -> Step | None:

@@ -75,8 +75,9 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
 def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Trained:
     """Network and guide, untrained or with the network of ``init_from``."""
     scheme = config.build_scheme()
-    if isinstance(scheme.elbo, AttentionELBO):
-        scheme.elbo.kl = config.kl
+    if isinstance(objective := scheme.objective(), AttentionELBO):
+        objective.kl = config.kl
+        scheme = replace(scheme, objective=lambda: objective)
     width = config.hidden
     sizes = DecoderSizes(embedding=config.embedding, memory=width, decoder=width, attention=width)
 

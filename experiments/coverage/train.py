@@ -24,7 +24,6 @@ from pyro_attention import (
     Dense,
     EvidenceELBO,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     FromPrior,
     LatentAttention,
     LogNormal,
@@ -38,6 +37,7 @@ from pyro_attention import (
 from pyro_attention.analysis.inputs import equal_tailed
 from pyro_attention.analysis.widths import check_width, evidence_gap
 from pyro_attention.families.base import Family, OneParameterFamily, Prior
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.guide import attention_weights
 from pyro_attention.posterior.predictive import seeded
 

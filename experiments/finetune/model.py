@@ -248,7 +248,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         rise = config.kl_steps or round(config.kl_warmup * steps)
         annealed = rising(config.kl_schedule, rise, weight) if rise and config.kl_schedule != "constant" else weight
         scheme = config.build_scheme(kl_weight=annealed, plates=1)
-        guide, elbo, sites = cast(Any, no_guide), cast(Any, scheme.elbo), "*"
+        guide, elbo, sites = cast(Any, no_guide), cast(Any, scheme.objective()), "*"
         if config.guide != "soft" and config.objective == "evidence":
             layers = getattr(getattr(network.base_model, "encoder", None), "layer", None)
             if layers is None:

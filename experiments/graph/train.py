@@ -44,17 +44,9 @@ from experiments.report.statistics import KINDS, roc_auc, score, score_samples, 
 from experiments.run import Task, load_trained, run_and_show
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT
-from pyro_attention import (
-    AttentionELBO,
-    AttentionGuide,
-    EdgeList,
-    GraphAttention,
-    Soft,
-    Softmax,
-    predict,
-    sample_posterior,
-)
+from pyro_attention import AttentionELBO, AttentionGuide, EdgeList, GraphAttention, Soft, predict, sample_posterior
 from pyro_attention.analysis import fit_temperature, hybrid_weights, selective_accuracy, split_variance
+from pyro_attention.normalizers import Softmax
 from pyro_attention.plots import reliability
 from pyro_attention.posterior.predictive import Prediction, seeded
 
@@ -188,7 +180,7 @@ def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
     weight = config.kl_weight * kl_factor(config, model, data, graph)
     scheme = config.build_scheme(kl_weight=config.annealed(weight))
     module = GraphTraining(
-        model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate, weight_decay=config.weight_decay,
+        model, scheme.guide(model), scheme.objective(), learning_rate=config.learning_rate, weight_decay=config.weight_decay,
         metric=data.metric,
     )  # fmt: skip
     noise = noise_edges(genuine, graph) if config.edge_noise else None

@@ -143,7 +143,7 @@ def build(config: HeadlineConfig, vocabulary: Vocabulary) -> TrainedWriter:
 
     model = seeded_build(make, scheme.prior, seed=config.seed)
     guide = AttentionGuide(model, {"layers.*": scheme.family, "decoder.*": scheme.family if latent else Soft()})
-    module = HeadlineTraining(model, guide, scheme.elbo, learning_rate=config.learning_rate)
+    module = HeadlineTraining(model, guide, scheme.objective(), learning_rate=config.learning_rate)
     return TrainedWriter(config, module.to(resolve_device(config.device)), vocabulary)
 
 

@@ -21,7 +21,8 @@ from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.report.figures import panels, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Estimate, Row, summarize
-from pyro_attention import AttentionGuide, DoublyNormalized, FixedGammaPrior, LatentAttention, Soft, Softmax, Weibull
+from pyro_attention import AttentionGuide, DoublyNormalized, FixedGammaPrior, LatentAttention, Soft, Weibull
+from pyro_attention.normalizers import Softmax
 from pyro_attention.posterior.predictive import seeded
 
 CASES = {"225 + 225": (225, 225), "500 + 50": (500, 50)}

@@ -62,7 +62,7 @@ def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
     model = seeded_build(
         lambda prior: MaskedLanguageModel(text_encoder(config, vocabulary, prior)), scheme.prior, seed=config.seed
     )
-    module = MaskedTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate)
+    module = MaskedTraining(model, scheme.guide(model), scheme.objective(), learning_rate=config.learning_rate)
     return TrainedEncoder(config, module.to(resolve_device(config.device)), vocabulary)
 
 
@@ -151,7 +151,7 @@ def build_classifier(start: TrainedEncoder, *, scratch: bool) -> Trained[Pretrai
     model = seeded_build(make, scheme.prior, seed=config.seed)
     if not scratch:
         model.encoder.load_state_dict(start.model.encoder.state_dict())
-    module = ReviewTraining(model, scheme.guide(model), scheme.elbo, learning_rate=config.learning_rate)
+    module = ReviewTraining(model, scheme.guide(model), scheme.objective(), learning_rate=config.learning_rate)
     return Trained(config, module.to(start.device))
 
 

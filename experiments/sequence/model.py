@@ -100,7 +100,7 @@ def assembled(
         nn.init.zeros_(network.score.projection.weight)
     training = PlannedSequenceTraining if config.planned else SequenceTraining
     module = training(
-        model, scheme.guide(model, network, from_prior=from_prior), scheme.elbo,
+        model, scheme.guide(model, network, from_prior=from_prior), scheme.objective(),
         warm_start=config.warm_start, plateau=None if config.planned else plateau,
         learning_rate=config.learning_rate,
     )  # fmt: skip

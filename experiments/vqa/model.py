@@ -212,7 +212,7 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
             regions=model.encode_regions, hidden=config.hidden, embedding=config.hidden,
         )  # fmt: skip
     module = AnswerTraining(
-        model, scheme.guide(model, network), scheme.elbo, noise=config.feature_noise,
+        model, scheme.guide(model, network), scheme.objective(), noise=config.feature_noise,
         spread=data.regions.spread, learning_rate=config.learning_rate,
     )  # fmt: skip
     return TrainedAnswers(config, module.to(resolve_device(config.device)), words)

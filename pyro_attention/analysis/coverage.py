@@ -121,7 +121,8 @@ def check_coverage(
     Example:
         >>> import pyro
         >>> from pyro.distributions import Normal
-        >>> from pyro_attention import AttentionGuide, Dense, FixedLogNormalPrior, LatentAttention, LogNormal
+        >>> from pyro_attention import AttentionGuide, Dense, LatentAttention, LogNormal
+        >>> from pyro_attention.families.lognormal import FixedLogNormalPrior
         >>> attention = LatentAttention("attention", FixedLogNormalPrior())
         >>> def model(scores, values, y):
         ...     with pyro.plate("items", len(scores)):

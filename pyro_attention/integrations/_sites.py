@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from inspect import signature
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from pyro.poutine.trace_messenger import TraceMessenger
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_attention._compat import active_handlers
 from pyro_attention.attention import LatentAttention
@@ -16,8 +16,17 @@ from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import PRIORS, Prior
 from pyro_attention.families.distribution import AttentionDistribution
 
-__all__ = ["PriorFactory", "RepeatedAttention", "fresh_name", "make_prior", "read_sites"]
+__all__ = [
+    "PriorFactory",
+    "RepeatedAttention",
+    "exchange",
+    "fresh_name",
+    "layers_of",
+    "make_prior",
+    "read_sites",
+]
 
+LayerT = TypeVar("LayerT", bound=nn.Module)
 PriorFactory: TypeAlias = str | Callable[..., Prior]
 
 
@@ -52,6 +61,22 @@ def read_sites(sites: str | Sequence[str], paths: Collection[str], *, of: str) -
                 f"{', '.join(map(repr, paths))}"
             )
     return [path for path in paths if any(fnmatchcase(path, pattern) for pattern in patterns)]
+
+
+def layers_of(module: nn.Module, kind: type[LayerT]) -> dict[str, LayerT]:
+    """Return the layers of a kind by their paths; a tied layer has several."""
+    return {path: part for path, part in module.named_modules(remove_duplicate=False) if isinstance(part, kind)}
+
+
+def exchange(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
+    """Put new layers in place of old ones, wherever they stand in a module, and return the module."""
+    if module in new:
+        return new[module]
+    for parent in list(module.modules()):
+        for name, child in parent._modules.items():  # named_children() leaves out a second name of the same layer
+            if child is not None and child in new:
+                parent.add_module(name, new[child])
+    return module
 
 
 def fresh_name(name: str) -> str:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
 from pyro_attention.attention import AttentionOutput, name_sites
-from pyro_attention.integrations._sites import PriorFactory, RepeatedAttention, make_prior, read_sites
+from pyro_attention.integrations._sites import (
+    PriorFactory,
+    RepeatedAttention,
+    exchange,
+    layers_of,
+    make_prior,
+    read_sites,
+)
 from pyro_attention.layers.multihead import MultiheadAttention
 
 __all__ = ["LengthFirstAttention", "bayesian", "deterministic"]
-
-LayerT = TypeVar("LayerT", bound=nn.Module)
 
 _NESTED = "_used_nested_tensor"  # where an encoder keeps what it did before
 
@@ -52,13 +57,13 @@ def bayesian(
 
     Example:
         >>> import torch
-        >>> from pyro_attention import name_sites
+        >>> from pyro_attention.attention import name_sites
         >>> layer = nn.TransformerEncoderLayer(8, nhead=2, batch_first=True)
         >>> encoder = bayesian(nn.TransformerEncoder(layer, num_layers=2))
         >>> name_sites(encoder)
         ['layers.0.self_attn', 'layers.1.self_attn']
     """
-    layers = _layers(module, nn.MultiheadAttention)
+    layers = layers_of(module, nn.MultiheadAttention)
     layers = {path: layer for path, layer in layers.items() if not isinstance(layer, MultiheadAttention)}
     chosen: dict[nn.MultiheadAttention, str] = {}
     for path in read_sites(sites, list(layers), of="torch.nn.MultiheadAttention"):
@@ -99,7 +104,7 @@ def deterministic(module: nn.Module) -> nn.Module:
           (out_proj): NonDynamicallyQuantizableLinear(in_features=8, out_features=8, bias=True)
         )
     """
-    layers = _layers(module, MultiheadAttention)
+    layers = layers_of(module, MultiheadAttention)
     if not layers:
         raise ValueError("the model has no pyro_attention.MultiheadAttention; expected one that bayesian() has made")
     return _exchange(module, {layer: layer.to_torch() for layer in dict.fromkeys(layers.values())})
@@ -129,19 +134,11 @@ def _swapped(tensor: Tensor) -> Tensor:
     return tensor.transpose(-3, -2) if isinstance(tensor, Tensor) and tensor.dim() > 2 else tensor
 
 
-def _layers(module: nn.Module, kind: type[LayerT]) -> dict[str, LayerT]:
-    """Layers of a kind by their paths; a tied one has several."""
-    return {path: part for path, part in module.named_modules(remove_duplicate=False) if isinstance(part, kind)}
-
-
 def _exchange(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """The module with new layers in place of old ones, wherever they stand."""
+    """Exchange the layers, and say of every encoder of torch whether it may make nested tensors."""
     if module in new:
         return new[module]
-    for parent in list(module.modules()):
-        for name, child in parent._modules.items():  # named_children() leaves out a second name of the same layer
-            if child is not None and child in new:
-                parent.add_module(name, new[child])
+    exchange(module, new)
     for part in module.modules():
         if isinstance(part, nn.TransformerEncoder):
             _set_nesting(part)

@@ -18,7 +18,7 @@ __all__ = ["elbo_for"]
 
 
 def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | AlignmentELBO:
-    """The objective that goes with the families of a guide.
+    """Return the objective that goes with the families of a guide.
 
     ===================================== =========================
     a family                              objective

@@ -7,17 +7,9 @@ from pyro.distributions import Categorical as Labels
 from pyro.distributions import Normal
 from scipy.stats import chisquare, kstest
 
-from pyro_attention import (
-    AlignmentPrior,
-    AttentionGuide,
-    Dense,
-    FixedLogNormalPrior,
-    LatentAttention,
-    LogNormal,
-    Weibull,
-    exact_alignments,
-)
+from pyro_attention import AlignmentPrior, AttentionGuide, Dense, LatentAttention, LogNormal, Weibull, exact_alignments
 from pyro_attention.analysis import check_coverage
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 
 NOISE = 0.7
 

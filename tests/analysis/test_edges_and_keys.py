@@ -5,16 +5,9 @@ import math
 import pytest
 import torch
 
-from pyro_attention import (
-    AttentionGuide,
-    Dense,
-    DoublyNormalized,
-    GraphAttention,
-    Softmax,
-    Weibull,
-    sample_posterior,
-)
+from pyro_attention import AttentionGuide, Dense, DoublyNormalized, GraphAttention, Weibull, sample_posterior
 from pyro_attention.analysis import edge_intervals, key_mass
+from pyro_attention.normalizers import Softmax
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm
 from tests.toy_models import GraphData
 

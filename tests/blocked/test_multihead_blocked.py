@@ -15,11 +15,9 @@ from pyro_attention import (
     Dirichlet,
     DoublyNormalized,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     Gamma,
     LogNormal,
     MultiheadAttention,
-    ScaledDotProduct,
     Soft,
     Weibull,
     WidthNetwork,
@@ -34,7 +32,9 @@ from pyro_attention.blocked.distributions import NOISE
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
 from pyro_attention.draws import BroadcastWarning
 from pyro_attention.families.distribution import around_scores
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.families.weibull import WeibullWeights
+from pyro_attention.layers.scores import ScaledDotProduct
 from tests.helpers import make_prior
 
 BATCH, LENGTH, HEADS, WIDTH = 3, 6, 2, 8

@@ -14,15 +14,14 @@ from pyro_attention import (
     ContextualGammaPrior,
     Dense,
     Dirichlet,
-    DirichletPrior,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     LatentAttention,
     Weibull,
 )
 from pyro_attention.families.base import Family
-from pyro_attention.families.dirichlet import DirichletWeights
+from pyro_attention.families.dirichlet import DirichletPrior, DirichletWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.families.weibull import WeibullWeights
 
 PRIORS = {

@@ -8,17 +8,10 @@ from pyro.infer import MCMC, NUTS
 from scipy import stats
 from torch import nn
 
-from pyro_attention import (
-    AttentionGuide,
-    Dense,
-    DirichletPrior,
-    FixedGammaPrior,
-    FixedLogNormalPrior,
-    LatentAttention,
-    Weibull,
-    sample_posterior,
-)
+from pyro_attention import AttentionGuide, Dense, FixedGammaPrior, LatentAttention, Weibull, sample_posterior
+from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.families.gaussian import FixedGaussianPrior
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 
 
 class OneQuery(nn.Module):

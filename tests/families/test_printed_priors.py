@@ -5,14 +5,9 @@ import torch
 from torch.distributions import Gamma, LogNormal, kl_divergence
 
 from guides.schemes import build_scheme
-from pyro_attention import (
-    AttentionGuide,
-    ContextualGammaPrior,
-    ContextualLogNormalPrior,
-    LatentAttention,
-    Weibull,
-)
+from pyro_attention import AttentionGuide, ContextualGammaPrior, LatentAttention, Weibull
 from pyro_attention import LogNormal as LogNormalFamily
+from pyro_attention.families.lognormal import ContextualLogNormalPrior
 from tests.helpers import log_mean, posterior_and_prior
 from tests.quadrature import reference_kl
 

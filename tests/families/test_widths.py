@@ -15,7 +15,6 @@ from pyro_attention import (
     Dense,
     EvidenceELBO,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     FromPrior,
     Gamma,
     GraphAttention,
@@ -26,6 +25,7 @@ from pyro_attention import (
     Weibull,
     WidthNetwork,
 )
+from pyro_attention.families.lognormal import FixedLogNormalPrior
 from tests.helpers import (
     DenseForm,
     EdgesForm,

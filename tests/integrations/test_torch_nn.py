@@ -10,17 +10,9 @@ from pyro.distributions import Normal
 from torch import nn
 from torchvision.models import VisionTransformer
 
-from pyro_attention import (
-    AttentionELBO,
-    AttentionGuide,
-    ContextualLogNormalPrior,
-    LogNormal,
-    MultiheadAttention,
-    Soft,
-    Weibull,
-    check_model,
-    name_sites,
-)
+from pyro_attention import AttentionELBO, AttentionGuide, LogNormal, MultiheadAttention, Soft, Weibull, check_model
+from pyro_attention.attention import name_sites
+from pyro_attention.families.lognormal import ContextualLogNormalPrior
 from pyro_attention.integrations.torch_nn import bayesian, deterministic
 
 BATCH, LENGTH, MEMORY, WIDTH, HEADS = 3, 5, 4, 8, 2

@@ -11,19 +11,19 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
-    ContextualLogNormalPrior,
     Dense,
-    DirichletPrior,
     DoublyNormalized,
     FixedGammaPrior,
     Hybrid,
     LatentAttention,
     MultiheadAttention,
     Soft,
-    Softmax,
     Weibull,
 )
 from pyro_attention.analysis import key_mass
+from pyro_attention.families.dirichlet import DirichletPrior
+from pyro_attention.families.lognormal import ContextualLogNormalPrior
+from pyro_attention.normalizers import Softmax
 from pyro_attention.over_queries import Sinkhorn
 from tests.helpers import DenseForm, EdgesForm, MaskedEdgesForm
 

@@ -14,7 +14,6 @@ from torch import nn
 from pyro_attention import (
     AttentionGuide,
     Dense,
-    DirichletPrior,
     FixedGammaPrior,
     GraphAttention,
     LatentAttention,
@@ -22,6 +21,7 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
+from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.families.gaussian import FixedGaussianPrior
 from pyro_attention.integrations.torch_nn import bayesian
 from pyro_attention.normalizers import NORMALIZERS

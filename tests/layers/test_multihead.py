@@ -11,12 +11,12 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
-    ContextualLogNormalPrior,
     DoublyNormalized,
     MultiheadAttention,
     Soft,
     Weibull,
 )
+from pyro_attention.families.lognormal import ContextualLogNormalPrior
 
 BATCH, QUERIES, KEYS, HEADS, WIDTH = 3, 4, 5, 2, 8
 mismatched = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask and attn_mask is deprecated")

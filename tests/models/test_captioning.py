@@ -110,6 +110,6 @@ def test_schemes_train(name):
     torch.manual_seed(0)
     model = make(dropout=0.1, prior=build_scheme(name).prior(SIZES.memory, 1))
     scheme, guide = schemes(model, name)
-    svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), scheme.elbo)
+    svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), scheme.objective())
     losses = [svi.step(*batch()) for _ in range(10)]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])

@@ -145,7 +145,7 @@ def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alon
 
     def loss_and_gradients():
         torch.manual_seed(0)
-        loss = scheme.elbo.differentiable_loss(model, guide, *arguments)
+        loss = scheme.objective().differentiable_loss(model, guide, *arguments)
         return loss, gradients(loss, model)
 
     found = loss_and_gradients()

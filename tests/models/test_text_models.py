@@ -6,16 +6,8 @@ import torch
 from torch import nn
 
 from models.text import MaskedLanguageModel, TextClassifier, TextEncoder
-from pyro_attention import (
-    AttentionELBO,
-    AttentionGuide,
-    DoublyNormalized,
-    Hybrid,
-    Soft,
-    Softmax,
-    Weibull,
-    predict,
-)
+from pyro_attention import AttentionELBO, AttentionGuide, DoublyNormalized, Hybrid, Soft, Weibull, predict
+from pyro_attention.normalizers import Softmax
 
 VOCABULARY, WIDTH, HEADS, LAYERS = 11, 8, 2, 2
 NORMALIZERS = {"softmax": lambda heads: Softmax(), "doubly": lambda heads: DoublyNormalized(), "hybrid": Hybrid}

@@ -21,9 +21,9 @@ from pyro_attention import (
     Marginal,
     ScoreFunctionELBO,
     Soft,
-    Softmax,
 )
 from pyro_attention.families.sparse import SparseAlignmentPrior
+from pyro_attention.normalizers import Softmax
 from tests.helpers import assert_mean
 
 WORDS, FEATURES, ANSWERS = 9, 5, 4

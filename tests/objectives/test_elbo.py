@@ -25,10 +25,8 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     Categorical,
-    ContextualLogNormalPrior,
     FixedGammaPrior,
     Gamma,
-    ImportanceELBO,
     LogNormal,
     Marginal,
     ScoreFunctionELBO,
@@ -36,7 +34,9 @@ from pyro_attention import (
     Weibull,
     elbo_for,
 )
+from pyro_attention.families.lognormal import ContextualLogNormalPrior
 from pyro_attention.families.weibull import WeibullWeights
+from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.schedules import Linear, Sigmoid
 from tests.helpers import assert_mean, gradients, posterior_and_prior
 from tests.toy_alignments import Network, Toy, make_problem

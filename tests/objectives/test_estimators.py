@@ -20,16 +20,16 @@ from pyro_attention import (
     Categorical,
     Dense,
     Dirichlet,
-    DirichletPrior,
-    GumbelSoftmax,
-    ImportanceELBO,
     LatentAttention,
     Marginal,
     ScoreFunctionELBO,
     Soft,
     Weibull,
 )
+from pyro_attention.families.alignment import GumbelSoftmax
+from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.families.sparse import SparseCategorical
+from pyro_attention.objectives.importance import ImportanceELBO
 from tests.helpers import flat
 from tests.toy_alignments import (
     NEVER,

@@ -12,14 +12,8 @@ import torch.nn.functional as F
 from torch.distributions import Normal
 
 from models.gat import GAT
-from pyro_attention import (
-    AttentionELBO,
-    AttentionGuide,
-    ContextualGammaPrior,
-    ContextualLogNormalPrior,
-    LogNormal,
-    Weibull,
-)
+from pyro_attention import AttentionELBO, AttentionGuide, ContextualGammaPrior, LogNormal, Weibull
+from pyro_attention.families.lognormal import ContextualLogNormalPrior
 from pyro_attention.ops.noise import log_exponential
 from tests.toy_models import GraphData, SelfAttention, Sequences
 

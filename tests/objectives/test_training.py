@@ -19,14 +19,13 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     ContextualGammaPrior,
-    ContextualLogNormalPrior,
     FixedGammaPrior,
-    FixedLogNormalPrior,
     LogNormal,
     MultiheadAttention,
     Soft,
     Weibull,
 )
+from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior
 from tests.helpers import log_mean
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
 

@@ -18,7 +18,6 @@ from pyro_attention import (
     Categorical,
     Dense,
     Dirichlet,
-    DirichletPrior,
     EdgeList,
     FixedGammaPrior,
     FromPrior,
@@ -33,6 +32,7 @@ from pyro_attention import (
     sample_sites,
     weighted_posterior,
 )
+from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.families.gaussian import FixedGaussianPrior, Gaussian
 from pyro_attention.integrations.arviz import attention_dims
 from pyro_attention.over_queries import DoublyNormalized, Hybrid

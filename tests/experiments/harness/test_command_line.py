@@ -118,7 +118,7 @@ def test_the_names_of_the_options_are_those_of_what_is_built():
 
     assert set(get_args(NormalizerName)) <= NORMALIZERS.keys()
     for name in get_args(SchemeName) + get_args(AblationSchemeName):
-        assert build_scheme(name).elbo is not None
+        assert build_scheme(name).objective() is not None
 
 
 # what is answered to a wrong word

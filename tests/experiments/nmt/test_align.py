@@ -25,8 +25,8 @@ from experiments.nmt.model import batches, build, load_text, load_trained, read_
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from models.score_terms import PROBABILITY
-from pyro_attention import DirichletPrior
 from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, read_pharaoh
+from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.families.gaussian import FixedGaussianPrior
 from tests.analysis.random_inputs import aligned
 from tests.experiments.nmt.tiny_text import command_line
