@@ -180,8 +180,8 @@ def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
     weight = config.kl_weight * kl_factor(config, model, data, graph)
     scheme = config.build_scheme(kl_weight=config.annealed(weight))
     module = GraphTraining(
-        model, scheme.guide(model), scheme.objective(), learning_rate=config.learning_rate, weight_decay=config.weight_decay,
-        metric=data.metric,
+        model, scheme.guide(model), scheme.objective(), learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay, metric=data.metric,
     )  # fmt: skip
     noise = noise_edges(genuine, graph) if config.edge_noise else None
     return TrainedGraph(config, module.to(data.features.device), data, _by_rows(data.features), graph, noise)

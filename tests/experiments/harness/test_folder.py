@@ -196,7 +196,9 @@ def scheme_parts(name: str, **changes: Any) -> str:
     torch.manual_seed(0)
     scheme = AlignmentSchemeOptions(**{"guide": name} | changes).build_scheme()
     modules = scheme.family, scheme.prior(4, 2)
-    return str([(one, [*one.named_parameters()], [*one.named_buffers()]) for one in modules] + [vars(scheme.objective())])
+    return str(
+        [(one, [*one.named_parameters()], [*one.named_buffers()]) for one in modules] + [vars(scheme.objective())]
+    )
 
 
 SCHEMES = [(name, "elbo") for name in get_args(SchemeName) + get_args(AblationSchemeName)]
