@@ -18,6 +18,7 @@ RUNS = {
     "sst2": {"out_of_domain": ("cola", "rte"), "pooling": "pair"},
     "mrpc": {"label_noise": 0.5, "train_share": 0.5, "precision": "bf16-mixed", "keep_weights": False},
     "cola": {"guide": "lognormal", "objective": "evidence", "draws": 2, "learned_width": True},
+    "mnli": {"guide": "weibull", "kl_schedule": "sigmoid", "pooling": "pair"},
     "squad": {"train_share": 0.25},
 }
 

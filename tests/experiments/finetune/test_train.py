@@ -35,7 +35,7 @@ def test_training(name, finished):
     assert run(task, replace(config, resume=True)) == pytest.approx(metrics)
 
 
-@pytest.mark.parametrize("name", ["rte", "stsb", "sst2", "mrpc"])
+@pytest.mark.parametrize("name", ["rte", "stsb", "sst2", "mrpc", "mnli"])
 def test_scores_are_those_of_the_predictions(name, finished):
     _, config, metrics = finished(name)
     kind = "mc_dropout" if config.guide == "soft" else "attention"

@@ -82,6 +82,31 @@ def test_a_first_line_that_is_neither_header_nor_example_is_named(tmp_path, line
         load_glue("sst2", data_root=tmp_path)
 
 
+def test_lines_of_qqp_that_lack_a_question_are_left_out_but_not_many(tmp_path):
+    write_glue(tmp_path, train=400)
+    path = tmp_path / "glue" / "QQP" / "train.tsv"
+    lines = path.read_text().splitlines()
+    lines[3], lines[5] = lines[3].rsplit("\t", 2)[0], "5\t10\t11\t\ta question\t1"
+    path.write_text("\n".join(lines))
+    parts = load_glue("qqp", data_root=tmp_path)
+    assert len(parts["train"]) + len(parts["val"]) == 398
+    path.write_text("\n".join([*lines, *lines[3:4] * 4]))
+    with pytest.raises(ValueError, match=r"6 of 404 lines lack a cell, expected at most 1%"):
+        load_glue("qqp", data_root=tmp_path)
+
+
+def test_mnli_has_three_classes_and_is_labelled_in_its_last_column(tmp_path):
+    path = write_glue(tmp_path) / "glue" / "MNLI" / "dev_matched.tsv"
+    blank = ["-"] * 8
+    rows = [[*blank, "a man", "a woman", *["-"] * 5, label] for label in ("neutral", "contradiction", "entailment")]
+    path.write_text("\n".join("\t".join(row) for row in rows))
+    test = load_glue("mnli", data_root=tmp_path)["test"]
+    assert (test.first, test.second, test.labels.tolist()) == (["a man"] * 3, ["a woman"] * 3, [1, 2, 0])
+    path.write_text("\t".join([*blank, "a man", "a woman", "-"]))
+    with pytest.raises(ValueError, match=r"line 1 .*the label: entailment or neutral or contradiction"):
+        load_glue("mnli", data_root=tmp_path)
+
+
 @pytest.mark.parametrize("content", ["sentence\tlabel\n", ""])
 def test_a_file_without_examples_is_named(tmp_path, content):
     path = write_glue(tmp_path) / "glue" / "SST-2" / "dev.tsv"
