@@ -276,7 +276,36 @@ SQUAD = replace(
     ),
     parts=over_questions,
 )
-QA_STUDIES = {SQUAD.name: SQUAD}
+SQUAD_2 = replace(
+    SQUAD,
+    name="squad-v2",
+    title="SQuAD 2.0 with {config.model_name}, fine-tuned with latent attention",
+    text=SQUAD.text.replace(
+        " EM and F1",
+        " Whether a question gets no answer is decided by a threshold, that of the best F1 on the validation part. "
+        "EM and F1",
+        1,
+    ),
+    options={**SQUAD.options, "version": "2.0"},
+    more=(
+        Column("HasAns EM %", "test_{kind}_has_answer_exact", 2, 100),
+        Column("HasAns F1 %", "test_{kind}_has_answer_f1", 2, 100),
+        Column("NoAns %", "test_{kind}_no_answer_accuracy", 2, 100),
+        *SQUAD.more,
+    ),
+    paper={"soft": "78.80, 82.07", "WC": "78.97, 82.23"},
+    blocks=(
+        replace(
+            SQUAD.blocks[0],
+            columns=[
+                *SQUAD.blocks[0].columns,
+                *(Column(f"{part}, without answer", f"{part}_without_answer", 0) for part in ("train", "val", "test")),
+            ],
+        ),
+        *SQUAD.blocks[1:],
+    ),
+)  # fmt: skip
+QA_STUDIES = {study.name: study for study in (SQUAD, SQUAD_2)}
 
 table = partial(run_study, STUDIES)
 search = partial(run_search, STUDIES)

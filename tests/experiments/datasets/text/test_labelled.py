@@ -168,9 +168,30 @@ def test_parts_of_squad_have_whole_articles(tmp_path):
         load_squad(data_root=root, train_file=path, test_file=path)
 
 
+def test_squad_2_has_a_training_file_or_divides_the_other_one(tmp_path):
+    root = write_squad(tmp_path)
+    folder = root / "squad"
+    parts = load_squad("2.0", data_root=root)
+    assert [len(part) for part in parts.values()] == [42, 6, 12]
+    assert [sum(not question.answers for question in part) for part in parts.values()] == [3, 3, 6]
+    titles = [{question.title for question in part} for part in parts.values()]
+    assert len(set.union(*titles)) == sum(map(len, titles)) == 7
+    # without any question that has no answer
+    with pytest.raises(ValueError, match=r"have no question without an answer \(is_impossible\).*pass --version 1\.1"):
+        load_squad("2.0", data_root=root, test_file=written(tmp_path, entry(), name="all.json"))
+    # a training file of its own
+    dev = folder / "dev-v2.0.json.gz"
+    written(folder, entry(id="other", answers=[], is_impossible=True), name="dev-v2.0-x.json")
+    (folder / "train-v2.0.json.gz").write_bytes(dev.read_bytes())
+    dev.unlink()
+    parts = load_squad("2.0", data_root=root)
+    assert [len(part) for part in parts.values()] == [18, 6, 1]
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [
+        ([entry(is_impossible=True)], "question q .*1 answers, and is_impossible is True"),
         ([entry(answers=[{"text": "Ada", "answer_start": 4}])], "question q .*at character 4, but 'da '"),
         ([entry(answers=[])], "question q .*0 answers, and is_impossible is None"),
         (
