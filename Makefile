@@ -52,10 +52,9 @@ test-all: $(DEV_STAMP) ## run all tests
 test-lowest: ## run the tests of the library with the lower bounds of all packages, in .venv-lowest
 	$(MAKE) VENV=.venv-lowest CONSTRAINTS=constraints-lowest.txt TORCH_SPEC= tested-lowest
 
-# Old packages warn of new ones, which is no matter of ours.
+# Old packages warn of new ones, which is no matter of ours; nor of tests that tests run.
 tested-lowest: $(DEV_STAMP)
-	$(BIN)/python -m compileall -q $(VENV)/lib > /dev/null || true
-	$(BIN)/python -m pytest -n auto -m "not slow" -W default \
+	PYTEST_ADDOPTS="-W default" $(BIN)/python -m pytest -n auto -m "not slow" \
 		--ignore tests/experiments --ignore tests/pages --ignore tests/test_commands_of_pages.py tests pyro_attention
 
 lint: $(DEV_STAMP) ## check style, format and types

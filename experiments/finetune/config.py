@@ -91,21 +91,25 @@ class GlueConfig(FineTuneOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class QaConfig(FineTuneOptions):
-    """Fine-tune a pretrained transformer to answer questions by spans of a paragraph, as in SQuAD 1.1.
+    """Fine-tune a pretrained transformer to answer questions by spans of a paragraph, as in SQuAD 1.1 and 2.0.
 
-    The test part is the development file; validation has whole articles of its own. Questions without an answer are
-    left out.
+    The test part is the development file; validation, which chooses the threshold of giving no answer, has whole
+    articles of its own. Where 2.0 has no training file with unanswerable questions, the articles of the development
+    file are divided: 3/8 are trained on, 1/8 are for validation, and the others are the test part.
 
     Args:
+        version: Of SQuAD: in 1.1 all questions have an answer in their paragraph, and others are left out; in 2.0 some
+            have none.
         length: Tokens of a window at most: of the question, a quarter of this and 64 at most, and of the context.
         stride: Tokens that a window of the context shares with the one before it.
         max_answer: Tokens of an answer at most.
         batch_size: Windows of a batch.
         train_share: Share of the training questions to train on; the same ones for a seed, whatever the other options.
-        train_file: File of one's own to train on; train-v1.1 in squad/ below the data root when omitted.
+        train_file: File of one's own to train on; train-v1.1 or train-v2.0 in squad/ below the data root when omitted.
         test_file: File of one's own to test on; dev-v1.1 or dev-v2.0 there when omitted.
     """
 
+    version: Literal["1.1", "2.0"] = "1.1"
     max_epochs: PositiveInt = 3
     length: PositiveInt = 256
     stride: PositiveInt = 128

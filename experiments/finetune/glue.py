@@ -35,6 +35,9 @@ METRICS: Mapping[GlueName, tuple[str, ...]] = {
     "cola": ("matthews", "accuracy"),
     "sst2": ("accuracy",),
     "stsb": ("pearson", "spearman"),
+    "mnli": ("accuracy",),
+    "qnli": ("accuracy",),
+    "qqp": ("accuracy", "f1"),
 }
 """Metrics of each task; tables compare the first one, and settings are chosen by it."""
 MEASURES = ("entropy", "mutual_information")

@@ -17,7 +17,7 @@ from experiments.finetune.config import PredictConfig
 from experiments.finetune.glue import EncodedPairs, GlueTask, outputs_of
 from experiments.finetune.model import kinds
 from experiments.finetune.questions import QaTask, Windows, answers_of
-from experiments.harness.folder import saved_config, saved_options
+from experiments.harness.folder import read_metrics, saved_config, saved_options
 from experiments.run import load_trained
 from pyro_attention.analysis import decompose_uncertainty
 from pyro_attention.analysis.inputs import equal_tailed
@@ -93,11 +93,20 @@ def grade_lines(grades: Tensor) -> Iterator[str]:
 
 
 def answer_lines(trained: Any, file: Path) -> Iterator[str]:
-    """A JSON object for each question of a file."""
+    """A JSON object for each question of a file; above the threshold, where there is one, no answer is given."""
+    kind, threshold = kinds(trained.config.guide)[1], None
+    if trained.config.version == "2.0":
+        threshold = (read_metrics(trained.config.out) or {}).get(f"{kind}_threshold")
+        if threshold is None:
+            raise ValueError(f"{trained.config.out} has no {kind}_threshold; train it to its end by --resume")
     data = Windows(read_questions(file), trained.tokenizer, trained.config)
-    found = answers_of(trained, data, kinds(trained.config.guide)[1])
+    found = answers_of(trained, data, kind)
     for place, question in enumerate(data.questions):
         answer = {"answer": found.texts[place], "probability": found.score[place].exp().item()}
+        if threshold is not None:
+            answer["no_answer"] = found.nothing[place].exp().item()
+            if found.no_answer[place].double().item() > threshold:
+                answer |= {"answer": "", "probability": answer["no_answer"]}
         doubt = {name: getattr(found, name)[place].item() for name in ("entropy", "mutual_information")}
         yield json.dumps({"id": question.id, "question": question.text} | answer | doubt, ensure_ascii=False)
 

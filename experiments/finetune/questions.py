@@ -1,4 +1,4 @@
-"""Extractive question answering: a span of a paragraph answers a question."""
+"""Extractive question answering: a span of a paragraph answers a question, or nothing in it does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torchmetrics.functional.text import squad
 from transformers import AutoModelForQuestionAnswering
 
-from experiments.datasets.text.squad import Question, load_squad
+from experiments.datasets.text.squad import Question, SquadVersion, load_squad
 from experiments.files import UserError, write_atomic
+from experiments.finetune import no_answer
 from experiments.finetune.config import QaConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness.folder import gathered
@@ -28,6 +29,7 @@ from models.transformers import SpanModel
 from pyro_attention.posterior.predictive import seeded
 
 Array = NDArray[np.float64]
+DOUBTS = ("entropy", "mutual_information")
 _QUESTION = 64  # tokens of a question at most
 
 
@@ -128,7 +130,7 @@ class SpanTraining(FineTuning):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.longest = int(parts[-1].max_answer)
+        self.version, self.longest = parts[-1].version, int(parts[-1].max_answer)
         self._found: list[BestSpans] = []
 
     def arguments(self, batch: WindowBatch) -> tuple[Any, ...]:
@@ -145,10 +147,16 @@ class SpanTraining(FineTuning):
         self._found.append(best_spans(logits, batch, longest=self.longest))
 
     def on_validation_epoch_end(self) -> None:
-        """Log the mean F1 of the questions."""
+        """Log the mean F1 of the questions, with the best threshold of giving no answer where some have none."""
         questions, answered = self.validation.questions, best_answers(self.validation, gathered(self._found))
         self._found.clear()
-        self.log("val_score", float(all_scores(answered.texts, questions)[1].mean()))
+        _, f1 = all_scores(answered.texts, questions, self.version)
+        best = (
+            f1.mean()
+            if self.version == "1.1"
+            else no_answer.best_threshold(answered.no_answer.numpy(), f1, questions)[1]
+        )
+        self.log("val_score", float(best))
 
 
 QaTuned: TypeAlias = Tuned[QaConfig, SpanModel]
@@ -164,17 +172,24 @@ class BestSpans(NamedTuple):
     score: Tensor  # log of the probability of the first token times that of the last [B]
     first: Tensor  # first token [B]
     last: Tensor  # last token [B]
+    nothing: Tensor  # the score of no answer [B]
     entropy: Tensor  # of the first and the last token, sum of both, nats [B]
     mutual_information: Tensor  # of these two tokens and the noise, sum of both, nats [B]
 
 
 class Answered(NamedTuple):
-    """The best answer to each of Q questions."""
+    """The best answer to each of Q questions, whether there is one or not."""
 
     texts: list[str]
     score: Tensor  # log of its probability [Q]
+    nothing: Tensor  # log of the probability of no answer, the smallest one of all windows [Q]
     entropy: Tensor  # of the window that holds the best answer [Q]
     mutual_information: Tensor  # the same
+
+    @property
+    def no_answer(self) -> Tensor:
+        """Log probability of no answer, less that of the best answer ``[Q]``."""
+        return self.nothing - self.score
 
 
 def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int) -> BestSpans:
@@ -196,7 +211,9 @@ def best_spans(logits: Tensor, batch: WindowBatch, *, longest: int) -> BestSpans
     possible = context[:, :, None] & context[:, None, :] & (length > 0) & (length <= longest)
     scores = (log_mean[:, 0, :, None] + log_mean[:, 1, None, :]).masked_fill(~possible, -torch.inf)
     score, best = scores.flatten(1).max(1)
-    found = batch.places, score, best // width, best % width, entropy, (entropy - expected).clamp_min(0)
+    nothing = log_mean[rows, :, batch.nothing].sum(-1)
+    doubt = entropy, (entropy - expected).clamp_min(0)
+    found = batch.places, score, best // width, best % width, nothing, *doubt
     return BestSpans(*(one.cpu() for one in found))
 
 
@@ -212,7 +229,8 @@ def best_answers(data: Windows, found: Sequence[BestSpans]) -> Answered:
         window = data.windows[place]
         begin, end = window.spans[spans.first[place], 0], window.spans[spans.last[place], 1]
         texts.append(data.questions[window.question].context[int(begin) : int(end)])
-    return Answered(texts, spans.score[chosen], spans.entropy[chosen], spans.mutual_information[chosen])
+    nothing = torch.stack([spans.nothing[windows].min() for windows in windows_of])
+    return Answered(texts, spans.score[chosen], nothing, spans.entropy[chosen], spans.mutual_information[chosen])
 
 
 def answers_of(trained: QaTuned, data: Windows, kind: str) -> Answered:
@@ -242,10 +260,13 @@ def question_scores(predicted: str, answers: Sequence[str]) -> tuple[float, floa
     return found["exact_match"].item() / 100, found["f1"].item() / 100
 
 
-def all_scores(predicted: Sequence[str], questions: Sequence[Question]) -> tuple[Array, Array]:
-    """Exact match and F1 of every question ``[questions]``; see :func:`question_scores`."""
+def all_scores(
+    predicted: Sequence[str], questions: Sequence[Question], version: SquadVersion = "1.1"
+) -> tuple[Array, Array]:
+    """Exact match and F1 of every question ``[questions]``, by the official evaluation of a version."""
+    score = question_scores if version == "1.1" else no_answer.question_scores
     found = [
-        question_scores(text, [answer.text for answer in question.answers])
+        score(text, [answer.text for answer in question.answers])
         for text, question in zip(predicted, questions, strict=True)
     ]
     exact, f1 = np.array(found).T
@@ -258,8 +279,8 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
     config = QaConfig
     head, training = AutoModelForQuestionAnswering, SpanTraining
 
-    def called(self, config: QaConfig) -> str:  # noqa: ARG002
-        return "squad"
+    def called(self, config: QaConfig) -> str:
+        return "squad" if config.version == "1.1" else f"squad-{config.version}"
 
     def wrap(self, config: QaConfig, network: Any) -> SpanModel:  # noqa: ARG002
         return SpanModel(network)
@@ -268,7 +289,9 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         return {"num_labels": 2}
 
     def load(self, config: QaConfig) -> dict[str, Windows]:
-        questions = load_squad(data_root=config.data_root, train_file=config.train_file, test_file=config.test_file)
+        questions = load_squad(
+            config.version, data_root=config.data_root, train_file=config.train_file, test_file=config.test_file
+        )
         chosen = share_of(len(questions["train"]), config.train_share, seed=config.seed)
         questions["train"] = [questions["train"][place] for place in chosen.tolist()]
         tokenizer = load_tokenizer(config.model)
@@ -280,23 +303,36 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         return super().fit(trained, data, folder)
 
     def scores(self, trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> dict[str, float]:
-        """Scores; predictions.npz gets answers and numbers of every kind."""
-        questions = data["test"].questions
+        """Scores; predictions.npz gets answers and numbers of every kind.
+
+        The threshold of giving no answer is that of the validation part.
+        """
+        questions, version = data["test"].questions, trained.config.version
         metrics, arrays = dict[str, float](), dict[str, Any](ids=np.array([question.id for question in questions]))
         for kind in kinds(trained.config.guide):
             answered = answers_of(trained, data["test"], kind)
-            exact, f1 = all_scores(answered.texts, questions)
-            numbers = {name: getattr(answered, name).numpy() for name in ("entropy", "mutual_information")}
-            columns = {"answers": np.array(answered.texts), "exact": exact, "f1": f1} | numbers
+            texts, numbers = answered.texts, {name: getattr(answered, name).numpy() for name in DOUBTS}
+            if version == "2.0":
+                val = answers_of(trained, data["val"], kind)
+                _, val_f1 = all_scores(val.texts, data["val"].questions, version)
+                threshold, _ = no_answer.best_threshold(val.no_answer.numpy(), val_f1, data["val"].questions)
+                numbers["no_answer"], metrics[f"{kind}_threshold"] = answered.no_answer.numpy(), threshold
+                given = answered.no_answer.double().numpy() <= threshold
+                texts = [text if gives else "" for text, gives in zip(texts, given, strict=True)]
+            exact, f1 = all_scores(texts, questions, version)
+            columns = {"answers": np.array(texts), "exact": exact, "f1": f1} | numbers
             arrays |= {f"{kind}_{name}": column for name, column in columns.items()}
-            found = {"exact": float(exact.mean()), "f1": float(f1.mean())}
+            found = no_answer.mean_scores(exact, f1, questions)
             if 0 < exact.mean() < 1:
-                told = ("entropy",) if kind == "mean" else ("entropy", "mutual_information")
+                told = DOUBTS[:1] if kind == "mean" else DOUBTS
                 found |= {f"auroc_{name}": float(roc_auc_score(exact == 0, numbers[name])) for name in told}
             metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
-        sizes = {f"{part}_questions": len(windows.questions) for part, windows in data.items()}
-        return metrics | sizes | {"left_out": data["train"].left_out}
+        for part, windows in data.items():
+            metrics[f"{part}_questions"] = len(windows.questions)
+            if version == "2.0":
+                metrics[f"{part}_without_answer"] = sum(not question.answers for question in windows.questions)
+        return metrics | {"left_out": data["train"].left_out}
 
 
 train = partial(run_and_show, QaTask())

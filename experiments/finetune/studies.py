@@ -129,6 +129,23 @@ GLUE = Study(
 )
 
 
+GLUE_LARGE = replace(
+    GLUE,
+    name="glue-large",
+    title="The large tasks of GLUE with {config.model_name}, fine-tuned with latent attention",
+    text=(
+        f"First metric of every task, on its development part (of MNLI the matched one), as the test labels are not "
+        f"public. {_ROWS_TEXT} {_TRAINED}, batches of {{config.batch_size}}, at most {{config.length}} tokens. "
+        f"{_SETTINGS} The paper (Fan et al. 2020, Table 5) fine-tuned ALBERT-base: compare the differences."
+    ),
+    **_of("mnli", "qnli", "qqp"),
+    paper={
+        "soft": {"mnli": "85.1", "qnli": "90.9", "qqp": "90.8"},
+        "WC": {"mnli": "85.6", "qnli": "91.5", "qqp": "90.7"},
+    },
+)
+
+
 def _study(
     name: str, title: str, text: str, task: GlueName, levels: Mapping[str, Any], share: float = 1.0, **given: Any
 ) -> Study:
@@ -157,6 +174,7 @@ STUDIES = {
     study.name: study
     for study in (
         GLUE,
+        GLUE_LARGE,
         replace(GLUE, name="glue-sst2", **_of("sst2", train_share=0.3), grid={}),
         _study(
             "label_noise", "Noise in the labels",
@@ -258,7 +276,36 @@ SQUAD = replace(
     ),
     parts=over_questions,
 )
-QA_STUDIES = {SQUAD.name: SQUAD}
+SQUAD_2 = replace(
+    SQUAD,
+    name="squad-v2",
+    title="SQuAD 2.0 with {config.model_name}, fine-tuned with latent attention",
+    text=SQUAD.text.replace(
+        " EM and F1",
+        " Whether a question gets no answer is decided by a threshold, that of the best F1 on the validation part. "
+        "EM and F1",
+        1,
+    ),
+    options={**SQUAD.options, "version": "2.0"},
+    more=(
+        Column("HasAns EM %", "test_{kind}_has_answer_exact", 2, 100),
+        Column("HasAns F1 %", "test_{kind}_has_answer_f1", 2, 100),
+        Column("NoAns %", "test_{kind}_no_answer_accuracy", 2, 100),
+        *SQUAD.more,
+    ),
+    paper={"soft": "78.80, 82.07", "WC": "78.97, 82.23"},
+    blocks=(
+        replace(
+            SQUAD.blocks[0],
+            columns=[
+                *SQUAD.blocks[0].columns,
+                *(Column(f"{part}, without answer", f"{part}_without_answer", 0) for part in ("train", "val", "test")),
+            ],
+        ),
+        *SQUAD.blocks[1:],
+    ),
+)  # fmt: skip
+QA_STUDIES = {study.name: study for study in (SQUAD, SQUAD_2)}
 
 table = partial(run_study, STUDIES)
 search = partial(run_search, STUDIES)

@@ -246,11 +246,39 @@ class ClassicsConfig:
     results: Path | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadingsConfig:
+    """Perplexities of trained networks on their test text, whose attention is read in other ways than in training.
+
+    Any network is read as soft attention, and as a latent alignment whose attention weights are probabilities: summed
+    exactly, estimated by draws, or summed over so many largest weights, renormalized (K-max). Networks of the same
+    scheme, of several seeds, make one row.
+
+    Args:
+        runs: Folders of trained networks, of one data set.
+        k_max: Numbers of largest weights.
+        draws: Drawn alignments of every word.
+        pairs: So many test pairs, the first; all when omitted.
+        out: Folder for the report.
+        results: Folder for the numbers that are published.
+        device: Where to compute.
+    """
+
+    runs: tuple[Path, ...]
+    k_max: tuple[PositiveInt, ...] = (1, 2, 5, 10)
+    draws: PositiveInt = 10
+    pairs: PositiveInt | None = None
+    out: Path = Path("runs", "nmt", "readings")
+    results: Path | None = None
+    device: Device = "auto"
+
+
 COMMANDS = {
     "train": Command(TranslationConfig, "experiments.nmt.train:train"),
     "evaluate": Command(EvaluateConfig, "experiments.nmt.evaluation:evaluate_run"),
     "translate": Command(TranslateConfig, "experiments.nmt.evaluation:translate_file"),
     "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
+    "readings": Command(ReadingsConfig, "experiments.nmt.readings:compare"),
     "classics": Command(ClassicsConfig, "experiments.nmt.classics:compare"),
     "table": Command(StudyOptions, "experiments.nmt.studies:table", training=TranslationConfig),
 }

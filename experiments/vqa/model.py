@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from experiments.datasets.places import data_folder
 from experiments.datasets.questions.digit_questions import digit_questions
 from experiments.datasets.questions.load import Questions, Regions, load_photo_questions
+from experiments.datasets.questions.votes import consensus, soft_scores
+from experiments.datasets.questions.vqa_v2 import read_vqa_v2
 from experiments.datasets.text.batches import Sentences
 from experiments.files import UserError, read_json, user_errors, write_atomic
 from experiments.harness.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
@@ -67,6 +73,10 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
     if data is None or path.is_file():
         return Words(**read_json(path, "put an intact copy there, or train again"))
     counts = Counter(data.answers)
+    if data.votes is not None:
+        counts = Counter[str]()
+        for votes in data.votes:
+            counts.update(consensus(votes))
     frequent = sorted(counts, key=lambda answer: (-counts[answer], answer))
     made = Words(sorted({word for question in data.questions for word in question}), frequent[:answers])
     content = json.dumps(asdict(made), ensure_ascii=False, indent=0).encode()
@@ -75,26 +85,58 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
 
 
 class Answered(Sentences[QuestionBatch]):
-    """Questions with their answers as targets."""
+    """Questions with their answers as targets: classes, or with the likelihood "scores" a soft score of every answer.
 
-    def __init__(self, data: Questions, words: Words) -> None:
+    Of the answers of several people a class is drawn in proportion to the votes; which one depends on seed, epoch and
+    place alone. Where answers are ``fixed`` it is the same in all epochs.
+    """
+
+    def __init__(
+        self, data: Questions, words: Words, *, likelihood: str = "single", seed: int = 0, fixed: bool = False
+    ) -> None:
         self.data, self.words, ids = data, words, words.word_ids
+        self.likelihood, self.seed, self.fixed = likelihood, seed, fixed
         super().__init__([torch.tensor([ids.get(word, _UNKNOWN) for word in one]) for one in data.questions])
-        self.labels = [words.answer_ids.get(answer) for answer in data.answers]  # None for an answer without a class
+        if data.votes is None:
+            self.targets = [{answer: 1.0} for answer in data.answers]
+        else:
+            weigh = soft_scores if likelihood == "scores" else consensus
+            self.targets = [{answer: float(one) for answer, one in weigh(votes).items()} for votes in data.votes]
+        classes = words.answer_ids
+        self.targets = [{answer: one for answer, one in some.items() if answer in classes} for some in self.targets]
+        # of answers that as many gave, the first in the alphabet; None where none has a class
+        self.labels = [
+            classes[min(some, key=lambda answer: (-some[answer], answer))] if some else None for some in self.targets
+        ]
 
     def answerable(self) -> Answered:
-        """The questions whose answer has a class."""
+        """The questions with an answer that has a class."""
+        chosen = [place for place, label in enumerate(self.labels) if label is not None]
         return Answered(
-            self.data.pick([place for place, label in enumerate(self.labels) if label is not None]), self.words
+            self.data.pick(chosen), self.words, likelihood=self.likelihood, seed=self.seed, fixed=self.fixed
         )
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> QuestionBatch:
-        _, places = index
+        epoch, places = index
         question = pad_sequence([self.rows[place] for place in places], batch_first=True)
         photographs = self.data.photographs[list(places)]
         regions, mask = self.data.regions.features[photographs].float(), self.data.regions.mask[photographs]
-        answer = torch.tensor([self.labels[place] or 0 for place in places])
+        if self.likelihood == "scores":
+            answer = torch.zeros(len(places), len(self.words.answers))
+            for row, place in zip(answer, places, strict=True):
+                for text, value in self.targets[place].items():
+                    row[self.words.answer_ids[text]] = value
+        else:
+            answer = torch.tensor([self._drawn(0 if self.fixed else epoch, place) for place in places])
         return QuestionBatch(question, question > 0, regions, mask, answer, torch.tensor(places))
+
+    def _drawn(self, epoch: int, place: int) -> int:
+        votes = self.targets[place]
+        if len(votes) < 2:
+            return self.labels[place] or 0  # an answer without a class is never trained on
+        draw = np.random.default_rng([self.seed, epoch, place]).random() * sum(votes.values())
+        chosen = bisect([*accumulate(votes.values())][:-1], draw)
+        return self.words.answer_ids[list(votes)[chosen]]
 
 
 def load_questions(config: VQAConfig) -> dict[str, Questions]:
@@ -106,6 +148,10 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
         found = dict(_digits(views=3 if config.model == "multi_view" else 1))
     elif config.model == "multi_view":
         raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
+    elif config.dataset == "vqa_v2":
+        found = read_vqa_v2(
+            data_folder(config.data_root), cache=config.cache, blind=config.blind, progress=config.progress
+        )
     else:
         where: dict[str, Any] = {"device": resolve_device(config.device), "progress": config.progress}
         with user_errors(ImportError):
@@ -168,8 +214,11 @@ class AnswerTraining(ELBOTraining):
 
     def evaluate(self, batch: QuestionBatch) -> dict[str, Tensor]:
         logits = self.outputs(batch)[0]
-        loss = torch.nn.functional.cross_entropy(logits, batch.answer)
-        return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.answer).float().mean()}
+        if batch.answer.dim() == 1:
+            loss = torch.nn.functional.cross_entropy(logits, batch.answer)
+            return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.answer).float().mean()}
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.answer, reduction="none").sum(-1)
+        return {"loss": loss.mean(), "accuracy": batch.answer.gather(-1, logits.argmax(-1, keepdim=True)).mean()}
 
 
 @dataclass(frozen=True)
@@ -185,8 +234,10 @@ class TrainedAnswers(Trained[VQAConfig, AnswerModel]):
         return not self.module.sums_out and not isinstance(next(iter(self.guide.families)), Soft)
 
     def answered(self, data: Questions) -> Answered:
-        """Questions with their answers as the network's targets."""
-        return Answered(data, self.words)
+        """Questions with their answers as the network's targets, the same ones in all epochs but in training."""
+        config, fixed = self.config, data.name != "train"
+        likelihood = config.likelihood if data.votes is not None else "single"
+        return Answered(data, self.words, likelihood=likelihood, seed=config.seed, fixed=fixed)
 
 
 def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
@@ -221,7 +272,8 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
 def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory) -> AnswerModel:
     sizes: tuple[int, int, int] = len(words), features, len(words.answers)
     width, normalizer = config.hidden, partial(build_normalizer, config.normalizer)
-    options: dict[str, Any] = {"dropout": config.dropout, "likelihood": "single"}
+    likelihood = config.likelihood if config.dataset == "vqa_v2" else "single"
+    options: dict[str, Any] = {"dropout": config.dropout, "likelihood": likelihood}
     if config.model == "mcan":
         network = MCANSizes(width, width, config.heads, config.layers, 4 * width, 2 * width)
         return MCAN(*sizes, sizes=network, prior=prior, normalizer=normalizer, **options)

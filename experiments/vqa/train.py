@@ -19,6 +19,7 @@ from torch import Tensor
 
 from experiments.datasets.images.captions import caption_words, open_photograph
 from experiments.datasets.questions.load import Questions, Regions, regions_of
+from experiments.datasets.questions.votes import consensus, vqa_accuracy
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.harness.folder import saved_config
 from experiments.harness.options import Device
@@ -142,9 +143,15 @@ def evaluate(
 
 
 def accuracies(probabilities: Tensor, data: Answered) -> Tensor:
-    """Accuracy of the most probable answer to every question, 0 or 1, of probabilities ``[questions, answers]``."""
-    best = zip(probabilities.argmax(-1).tolist(), data.labels, strict=True)
-    return torch.tensor([float(place == label) for place, label in best])
+    """Accuracy of the most probable answer to every question, of probabilities ``[questions, answers]``.
+
+    It is 0 or 1, or the official one where several people have answered (:func:`vqa_accuracy`).
+    """
+    best = probabilities.argmax(-1).tolist()
+    if data.data.votes is not None:
+        chosen = (data.words.answers[place] for place in best)
+        return torch.tensor([vqa_accuracy(*one) for one in zip(chosen, data.data.votes, strict=True)])
+    return torch.tensor([float(place == label) for place, label in zip(best, data.labels, strict=True)])
 
 
 def _labels(data: Answered) -> tuple[Tensor, Tensor]:
@@ -194,14 +201,18 @@ def _looking(trained: TrainedAnswers, data: Answered, relevant: Tensor) -> dict[
 def guesses(train: Questions, test: Questions) -> dict[str, float]:
     """Accuracies on the test questions of the most frequent answers of the training, of all and of the same form."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by the form of the question; "" is any
-    for question, answer in zip(train.questions, train.answers, strict=True):
+    for place, question in enumerate(train.questions):
         for form in ("", " ".join(question[:2])):
-            counts[form][answer] += 1
+            counts[form].update({train.answers[place]: 1} if train.votes is None else consensus(train.votes[place]))
     # of answers that are as frequent, the first in the alphabet
     best = {form: min(found, key=lambda answer: (-found[answer], answer)) for form, found in counts.items()}
-    asked = list(zip(test.questions, test.answers, strict=True))
-    majority = fmean(best[""] == answer for _, answer in asked)
-    by_form = fmean(best.get(" ".join(words[:2]), best[""]) == answer for words, answer in asked)
+
+    def accuracy(guess: str, place: int) -> float:
+        return float(guess == test.answers[place]) if test.votes is None else vqa_accuracy(guess, test.votes[place])
+
+    majority = fmean(accuracy(best[""], place) for place in range(len(test)))
+    guessed = [best.get(" ".join(words[:2]), best[""]) for words in test.questions]
+    by_form = fmean(accuracy(guess, place) for place, guess in enumerate(guessed))
     return {"majority_accuracy": majority, "form_accuracy": by_form}
 
 
@@ -326,10 +337,18 @@ def load_trained(folder: Path, device: Device = "auto") -> tuple[TrainedAnswers,
 def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title: str = "") -> Figure:
     """The photograph, the mean weight of every region, and the width of its credible interval.
 
-    The weights are samples ``[S, N]``; of one sample there is no interval.
+    Regions whose photograph is not there are bars with their intervals. The weights are samples ``[S, N]``; of one
+    sample there is no interval.
     """
     weights = weights.cpu()
     mean, (low, high) = weights.mean(0), weights.quantile(_TAILS, dim=0)
+    if not regions.pictures.numel():
+        figure, ((axis,),) = panels(1, 1, size=(6.4, 2.8))
+        axis.bar(np.arange(len(mean)), mean.numpy(), color="#1b6ca8", width=0.7)
+        axis.vlines(np.arange(len(mean)), low.numpy(), high.numpy(), color="0.25", linewidth=1)
+        axis.set(xlabel="region", ylabel="attention")
+        figure.suptitle(printable(title), fontsize=11)
+        return figure
     shown = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
     shown = shown[: min(2, len(weights))]
     figure, (axes,) = panels(1, 1 + len(shown), size=(3.2 + 3.2 * len(shown), 3.2))

@@ -39,11 +39,13 @@ class Inference:
         terms: Where alignments are summed out, sum over so many most probable ones of each word alone, renormalized:
             for a search, which looks at all words of the vocabulary for each alignment. The input feed, and the
             alignment of a word that was chosen, are those of all.
+        draws: Where alignments are summed out, average over so many that are drawn from the prior in place of the sum,
+            from torch's global generator; 0 sums.
         family: Posterior family of the attention, ``guide.family("alignment")`` of an ``AttentionGuide``.
         samples: Number of posterior draws, from torch's global generator.
 
     Raises:
-        ValueError: ``k_max`` or ``terms`` below 1, or fewer than 0 samples.
+        ValueError: ``k_max`` or ``terms`` below 1, or fewer than 0 draws or samples.
 
     Example:
         >>> from pyro_attention import Weibull
@@ -56,11 +58,14 @@ class Inference:
 
     k_max: int | None = None
     terms: int | None = None
+    draws: int = 0
     family: Family | None = None
     samples: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, least in (("k_max", self.k_max, 1), ("terms", self.terms, 1), ("samples", self.samples, 0)):
+        least_of = {"k_max": 1, "terms": 1, "draws": 0, "samples": 0}
+        for name, least in least_of.items():
+            value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}, expected at least {least}")
 
@@ -74,6 +79,12 @@ class Inference:
             raise ValueError(
                 f"samples is {self.samples}, family {family}, expected a family to draw from, such as Weibull(); the "
                 f"sum over alignments is exact, and an inference network sees the words to come: both take samples=0"
+            )
+
+        if self.draws and not self.sums_out(model):
+            raise ValueError(
+                f"draws is {self.draws}, family {family}, expected alignments that are summed out: a model with an "
+                f"AlignmentPrior, and no Soft(); draws of Bayesian attention are samples"
             )
 
     def sums_out(self, model: AttentionDecoder) -> bool:
@@ -165,7 +176,7 @@ def target_log_probs(
     inference.check(model)
     state, log_probs = model.start(model.encode(source, source_mask), source_mask), []
     steps = model.steps(state, target_in, k_max=inference.k_max)
-    if _serves_all_words(model, inference) and inference.terms is None:
+    if _serves_all_words(model, inference) and inference.terms is None and not inference.draws:
         return _joint(model, steps, target_out, inference).logsumexp(1).where(target_mask, 0)
     for step, wanted in zip(steps, target_out.unbind(1), strict=True):
         contexts, log_weights = _mixture(model, step, inference)
@@ -276,6 +287,10 @@ def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple
         weights = _draw_weights(model, step, inference)
         return weights.to(contexts.dtype) @ contexts, weights.new_full(weights.shape[:2], -math.log(weights.size(1)))
     log_weights = _log_prior(model, step, k_max)
+    if inference.draws:
+        drawn = log_weights.exp().multinomial(inference.draws, replacement=True)
+        even = log_weights.new_full(drawn.shape, -math.log(inference.draws))
+        return contexts.gather(1, drawn.unsqueeze(-1).expand(-1, -1, contexts.size(-1))), even
     count = _most_terms(model, log_weights, inference)
     if count is None or count >= contexts.size(1):
         return contexts, log_weights

@@ -52,6 +52,13 @@ def fingerprint(module: nn.Module) -> str:
     return sha256(" ".join([repr(module), *weights]).encode()).hexdigest()
 
 
+def fingerprint_of_files(paths: Sequence[Path]) -> str:
+    """Return the SHA-256 checksum of names, sizes and times of files."""
+    stats = ((path.name, path.stat()) for path in paths)
+    rows = "".join(f"{name} {found.st_size} {found.st_mtime_ns}\n" for name, found in stats)
+    return sha256(rows.encode()).hexdigest()
+
+
 def resized_images(data: CaptionedImages, size: int, folder: Path, *, progress: bool = False) -> Tensor:
     """Open every photograph once, make it a square and keep the pixels on disk: [images, 3, size, size] uint8.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +60,7 @@ class Questions:
     regions: Regions  # the regions of all photographs
     kinds: Sequence[str]  # kind of every question, such as "count"; results are told by kind
     relevant: Tensor | None = None  # ``[questions, N]`` bool, the regions that one has to look at, where known
+    votes: Sequence[Mapping[str, int]] | None = None  # how many people gave each answer, where several were asked
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -74,6 +75,7 @@ class Questions:
             photographs=self.photographs[chosen],
             kinds=[self.kinds[place] for place in places],
             relevant=None if self.relevant is None else self.relevant[chosen],
+            votes=None if self.votes is None else [self.votes[place] for place in places],
         )
 
     def of_kinds(self, kinds: Sequence[str]) -> Questions:
@@ -94,12 +96,13 @@ class Questions:
 
 
 class Entry(NamedTuple):
-    """A question: its words, its answer, the place of its photograph, and its kind."""
+    """A question: its words, its answer, the place of its photograph, its kind, and the votes of several people."""
 
     words: list[str]
     answer: str
     photograph: int
     kind: str
+    votes: Mapping[str, int] | None = None
 
 
 def question_words(text: str) -> list[str]:
@@ -111,8 +114,9 @@ def question_words(text: str) -> list[str]:
 
 def as_questions(name: str, entries: Sequence[Entry], regions: Regions) -> Questions:
     """Return questions in their order."""
-    words, answers, photographs, kinds = zip(*entries, strict=True)
-    return Questions(name, words, answers, torch.tensor(photographs), regions, kinds)
+    words, answers, photographs, kinds, votes = zip(*entries, strict=True)
+    several = None if None in votes else votes
+    return Questions(name, words, answers, torch.tensor(photographs), regions, kinds, votes=several)
 
 
 # From the folder of the data sets, how photographs become regions, and device and progress, to the splits.

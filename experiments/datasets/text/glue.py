@@ -1,4 +1,4 @@
-"""GLUE: sentences, or pairs of them, with a class or a grade; five tasks as they are published."""
+"""GLUE: sentences, or pairs of them, with a class or a grade; eight tasks as they are published."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,6 +47,7 @@ class GlueFiles:
     )
     labels: tuple[str, ...] = ()  # text of each class, in their order, as the file has it; none for grades from 0 to 5
     classes: tuple[str, ...] = ()  # names of the classes, none for grades
+    gaps: bool = False  # whether a few of the published lines lack a cell; these are left out
 
     @property
     def regression(self) -> bool:
@@ -56,6 +57,8 @@ class GlueFiles:
 
 _ZIP = "https://dl.fbaipublicfiles.com/glue/data/{}.zip (it is not fetched)"
 _ENTAILMENT = ("entailment", "not_entailment")
+_THREE = ("entailment", "neutral", "contradiction")
+_GAPS = 0.01  # of the lines at most
 
 GLUE: dict[GlueName, GlueFiles] = {
     "rte": GlueFiles(
@@ -82,6 +85,20 @@ GLUE: dict[GlueName, GlueFiles] = {
         source="http://ixa2.si.ehu.eus/stswiki/images/4/48/Stsbenchmark.tar.gz (it is not fetched)",
         first=5, second=6, label=4,
     ),
+    # of the two development parts of MNLI that whose genres are those of the training part
+    "mnli": GlueFiles(
+        title="MNLI", files={"train": "train.tsv", "test": "dev_matched.tsv"}, source=_ZIP.format("MNLI"),
+        first=8, second=9, label=-1, header="gold_label", labels=_THREE, classes=_THREE,
+    ),
+    "qnli": GlueFiles(
+        title="QNLI", files={"train": "train.tsv", "test": "dev.tsv"}, source=_ZIP.format("QNLIv2"),
+        first=1, second=2, label=3, header="label", labels=_ENTAILMENT, classes=_ENTAILMENT,
+    ),
+    "qqp": GlueFiles(
+        title="QQP", files={"train": "train.tsv", "test": "dev.tsv"}, source=_ZIP.format("QQP-clean"),
+        first=3, second=4, label=5, header="is_duplicate", labels=("0", "1"), classes=("not_duplicate", "duplicate"),
+        gaps=True,
+    ),
 }  # fmt: skip
 """The tasks, by the names of their commands."""
 CLASSES = GLUE["sst2"].classes
@@ -90,10 +107,10 @@ CLASSES = GLUE["sst2"].classes
 def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[str, LabeledPairs]:
     """Load the parts "train", "val" and "test" of a task from the folder glue/ .
 
-    Labels of GLUE's own test parts are not public. So the test part of RTE and CoLA is their development part, that
-    of MRPC and STS-B the one of their publishers, and that of SST-2 the treebank's (the same sentences as GLUE's).
-    Validation is the development part of SST-2 and STS-B; of the other three a tenth of the training part, always the
-    same one, is held out for it. Nothing is chosen on what is reported.
+    Labels of GLUE's own test parts are not public. So the test part of RTE, CoLA, MNLI, QNLI and QQP is their
+    development part (of MNLI the matched one), that of MRPC and STS-B the one of their publishers, and that of SST-2
+    the treebank's (the same sentences as GLUE's). Validation is the development part of SST-2 and STS-B; of the others
+    a tenth of the training part, always the same one, is held out for it. Nothing is chosen on what is reported.
 
     A training part may be in one file, train.tsv, or divided: train_part1.tsv, train_part2.tsv and so on.
 
@@ -135,22 +152,31 @@ def read_part(task: GlueFiles, path: Path) -> LabeledPairs:
     if not paths:
         raise missing(path, f"a file of {task.source}", f"glue/{task.title}")
     pair = "" if task.second is None else f", another sentence in column {task.second + 1}"
+    column = "the last column" if task.label < 0 else f"column {task.label + 1}"
     expected = (
-        f"columns with tabs between them, a sentence in column {task.first + 1}{pair}, and in column {task.label + 1} "
+        f"columns with tabs between them, a sentence in column {task.first + 1}{pair}, and in {column} "
         f"the label: {' or '.join(task.labels) or 'a grade from 0 to 5'}"
     )
-    rows = list[tuple[str, str, float]]()
+    rows, left_out = list[tuple[str, str, float]](), 0
     for file in paths:
         for number, line in enumerate(read_lines(file), 1):
             with reading(f"{file}: line {number}", expected, NEW_COPY):
                 cells = [" ".join(cell.split()) for cell in line.decode().split("\t")]
                 if number == 1 and task.header and cells[task.label] == task.header:
                     continue
+                if task.gaps and (len(cells) <= task.label or not cells[task.first] or not cells[task.second or 0]):
+                    left_out += 1
+                    continue
                 label = task.labels.index(cells[task.label]) if task.labels else float(cells[task.label])
                 first, second = cells[task.first], cells[task.second or task.first]
                 if not first or not second or not 0 <= label <= 5:
                     raise ValueError(cells)
                 rows.append((first, second, label))
+    if left_out > _GAPS * (left_out + len(rows)):
+        raise ValueError(
+            f"{paths[0]}: {left_out} of {left_out + len(rows)} lines lack a cell, expected at most {_GAPS:.0%}, and "
+            f"{expected}; {NEW_COPY}"
+        )
     if not rows:
         raise ValueError(f"{paths[0]} has no example, expected lines of {expected}; {NEW_COPY}")
     firsts, seconds, labels = map(list, zip(*rows, strict=True))

@@ -1,16 +1,26 @@
-"""SQuAD: questions on paragraphs of articles, answered by a span of the paragraph."""
+"""SQuAD: questions on paragraphs of articles, answered by a span of the paragraph or, in 2.0, by none."""
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from experiments.datasets.places import SPLITS, data_folder, missing
 from experiments.files import read_packed, reading
 
+SquadVersion = Literal["1.1", "2.0"]
+
+# beginnings of the names of files: the official one, then what takes its place
+_NAMES: dict[tuple[SquadVersion, str], tuple[str, ...]] = {
+    ("1.1", "train"): ("train-v1.1",),
+    ("1.1", "test"): ("dev-v1.1", "dev-v2.0"),
+    ("2.0", "train"): ("train-v2.0", "train-v1.1"),
+    ("2.0", "test"): ("dev-v2.0",),
+}
 _EXPECTED = "a JSON file in the format of SQuAD, which may be packed as .json.gz"
 
 
@@ -29,38 +39,54 @@ class Question:
     title: str  # title of the article
     context: str  # the paragraph
     text: str  # the question
-    answers: tuple[Answer, ...]  # what people answered; none where the paragraph holds no answer, as from 2.0 on
+    answers: tuple[Answer, ...]  # what people answered; none where the paragraph holds no answer
 
 
 def load_squad(
-    *, data_root: Path | str | None = None, train_file: Path | None = None, test_file: Path | None = None
+    version: SquadVersion = "1.1",
+    *,
+    data_root: Path | str | None = None,
+    train_file: Path | None = None,
+    test_file: Path | None = None,
 ) -> dict[str, list[Question]]:
-    """Load the questions of SQuAD 1.1 that have an answer as "train", "val" and "test"; nothing is chosen on "test".
+    """Load the parts "train", "val" and "test" of SQuAD 1.1 or 2.0; nothing is chosen on "test".
 
     All parts have whole articles, chosen once and for all. The test part is the development file, as the official test
-    part is not public; it may be that of 2.0. Validation is a tenth of the articles of the training file, 16 at most,
-    which the training part is then without.
+    part is not public. 1.1 has the questions with an answer alone, also of a file of 2.0. Validation is a tenth of the
+    articles of the training file, 16 at most, which the training part is then without.
 
-    In squad/ lie train-v1.1.json and dev-v1.1.json or dev-v2.0.json, or excerpts, such as train-v1.1-small.json, each
-    perhaps packed as .json.gz. Other files may take the place of the training and the test file.
+    Where the training file of 2.0 has no question without an answer, as that of 1.1, all of it is in the training part,
+    and the articles of the development file are divided: 3/8 go to the training part, 1/8 are for validation, and the
+    test part has the others. Such numbers cannot be compared with those of the whole development file.
+
+    In squad/ lie train-v1.1.json, dev-v1.1.json, train-v2.0.json and dev-v2.0.json, or excerpts, such as
+    train-v1.1-small.json, each perhaps packed as .json.gz. Without dev-v1.1 there is dev-v2.0 in its place, and without
+    train-v2.0 train-v1.1. Other files may take the place of the training and the test file.
 
     Source:
-        Rajpurkar et al., SQuAD: 100,000+ Questions for Machine Comprehension of Text, 2016.
+        Rajpurkar et al., SQuAD: 100,000+ Questions for Machine Comprehension of Text, 2016; Rajpurkar et al., Know What
+        You Don't Know, 2018.
     """
     folder = data_folder(data_root) / "squad"
-    paths = train_file or _find(folder, "train-v1.1"), test_file or _find(folder, "dev-v1.1", "dev-v2.0")
-    train, test = ([question for question in read_squad(path) if question.answers] for path in paths)
+    paths = train_file or _find(folder, *_NAMES[version, "train"]), test_file or _find(folder, *_NAMES[version, "test"])
+    train, test = (read_squad(path) for path in paths)
     common = {question.id for question in train} & {question.id for question in test}
     if common:
         raise ValueError(f"{paths[1]}: question {min(common)!r} is in {paths[0]} too; expected others than trained on")
-    titles = list(dict.fromkeys(question.title for question in train))
-    if len(titles) < 2:
-        raise ValueError(f"{paths[0]} has {len(titles)} articles that can be used, expected 2 at least")
-    held_out = min(max(1, len(titles) // 10), 16)
-    order = torch.randperm(len(titles), generator=torch.Generator().manual_seed(0)).tolist()
-    val = {titles[place] for place in order[len(titles) - held_out :]}
-    parts = [[question for question in train if (question.title in val) == held] for held in (False, True)]
-    return dict(zip(SPLITS, (*parts, test), strict=True))
+    if version == "1.1":
+        train, test = ([question for question in part if question.answers] for part in (train, test))
+    elif all(question.answers for question in train):
+        if all(question.answers for question in test):
+            raise ValueError(
+                f"{paths[0]} and {paths[1]} have no question without an answer (is_impossible), as those of 2.0 have; "
+                f"pass --version 1.1, or other files"
+            )
+        more, val, test = _divided(test, (3, 1, 4), paths[1])
+        return dict(zip(SPLITS, (train + more, val, test), strict=True))
+    titles = len({question.title for question in train})
+    held_out = min(max(1, titles // 10), 16)
+    train, val = _divided(train, (titles - held_out, held_out), paths[0])
+    return dict(zip(SPLITS, (train, val, test), strict=True))
 
 
 def _find(folder: Path, *beginnings: str) -> Path:
@@ -72,6 +98,17 @@ def _find(folder: Path, *beginnings: str) -> Path:
     official = f"{beginnings[0]}.json"
     address = f"the file of https://rajpurkar.github.io/SQuAD-explorer/dataset/{official} (it is not fetched)"
     raise missing(folder / official, address, "squad")
+
+
+def _divided(questions: list[Question], shares: Sequence[int], path: Path) -> list[list[Question]]:
+    """Questions in parts of whole articles, whose numbers are as these shares; each has an article at least."""
+    titles = list(dict.fromkeys(question.title for question in questions))
+    if len(titles) < len(shares):
+        raise ValueError(f"{path} has {len(titles)} articles that can be used, expected {len(shares)} at least")
+    order = torch.randperm(len(titles), generator=torch.Generator().manual_seed(0))
+    sizes = [max(1, len(titles) * share // sum(shares)) for share in shares[:-1]]
+    parts = [{titles[place] for place in part} for part in order.split([*sizes, len(titles) - sum(sizes)])]
+    return [[question for question in questions if question.title in part] for part in parts]
 
 
 def read_squad(path: Path, *, answers: bool = True) -> list[Question]:

@@ -18,7 +18,9 @@ RUNS = {
     "sst2": {"out_of_domain": ("cola", "rte"), "pooling": "pair"},
     "mrpc": {"label_noise": 0.5, "train_share": 0.5, "precision": "bf16-mixed", "keep_weights": False},
     "cola": {"guide": "lognormal", "objective": "evidence", "draws": 2, "learned_width": True},
+    "mnli": {"guide": "weibull", "kl_schedule": "sigmoid", "pooling": "pair"},
     "squad": {"train_share": 0.25},
+    "squad-2.0": {"guide": "weibull", "concentration": 1.0, "version": "2.0"},
 }
 
 
@@ -35,7 +37,7 @@ def place(tmp_path_factory):
 def tiny_config(place):
     def make(task, out, **options):
         shared = TINY | {"model": str(place / "some" / "bert"), "data_root": place, "out": out}
-        if task == "squad":
+        if task.startswith("squad"):
             return QaConfig(**(shared | {"stride": 8} | options))
         return GlueConfig(**(shared | {"task": task} | options))
 
@@ -49,7 +51,7 @@ def finished(place, tiny_config):
     @cache
     def train(name):
         config = tiny_config(name, place / "runs" / name, **RUNS[name])
-        task = QaTask() if name == "squad" else GlueTask()
+        task = QaTask() if name.startswith("squad") else GlueTask()
         return task, config, run(task, config)
 
     return train

@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy import stats
 
-from experiments.datasets.text.squad import Question, load_squad
+from experiments.datasets.text.squad import Answer, Question, load_squad
 from experiments.files import UserError
-from experiments.finetune import studies
+from experiments.finetune import no_answer, studies
 from experiments.finetune.config import COMMANDS, PredictConfig
 from experiments.finetune.glue import METRICS, glue_scores, noisy_labels
 from experiments.finetune.model import kinds, share_of
@@ -95,6 +95,7 @@ def test_the_best_span_is_the_best_of_all_that_are_allowed():
         best = max(spans, key=spans.get)
         assert (found.first[row], found.last[row]) == best
         torch.testing.assert_close(found.score[row].exp(), spans[best])
+        torch.testing.assert_close(found.nothing[row].exp(), mean[row, :, nothing[row]].prod())
         entropy = sum(torch.distributions.Categorical(side).entropy() for side in mean[row])
         torch.testing.assert_close(found.entropy[row], entropy)
     assert (found.mutual_information > 0).all()
@@ -107,10 +108,48 @@ def test_the_best_answer_is_that_of_all_windows():
     data = Windows.__new__(Windows)
     data.windows, data.rows, data.questions = windows, windows, [Question("q", "t", "a b", "?", ())] * 2
     first, entropy = torch.tensor([1, 2, 2]), torch.tensor([1.0, 2.0, 3.0])
-    found = BestSpans(torch.arange(3), torch.tensor([-2.0, -1.0, -3.0]), first, first, entropy, torch.zeros(3))
+    nothing = torch.tensor([-0.5, -4.0, -1.0])
+    found = BestSpans(torch.arange(3), torch.tensor([-2.0, -1.0, -3.0]), first, first, nothing, entropy, torch.zeros(3))
     answered = best_answers(data, [found])
     assert answered.texts == ["b", "b"]
     assert answered.entropy.tolist() == [2.0, 3.0]
+    # of no answer it is the least of all windows
+    assert answered.nothing.tolist() == [-4.0, -1.0]
+    assert answered.no_answer.tolist() == [-3.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "answers", "exact", "f1"),
+    [
+        ("the Denver  Broncos", ["Denver Broncos", "Broncos"], 1, 1),
+        ("an-other U.S.A. theme’s", ["another usa theme’s"], 1, 1),  # "-" goes before articles; ASCII marks
+        ("Denver Broncos team", ["Denver Broncos"], 0, 0.8),  # 2 of 3 words, all 2 found
+        ("Broncos Broncos", ["Denver Broncos"], 0, 0.5),  # a word counts once: precision and recall 1/2
+        ("Carolina", ["Denver", "Carolina Panthers"], 0, 2 / 3),  # the best answer
+        ("the", ["a"], 1, 1),  # nothing is left of both
+        ("", [], 1, 1),
+        ("Denver", [], 0, 0),
+        ("", ["the", "Denver"], 0, 0),  # "the" does not count as an answer
+    ],
+)
+def test_scores_of_squad_2_on_worked_examples(predicted, answers, exact, f1):
+    assert no_answer.question_scores(predicted, answers) == pytest.approx((exact, f1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_threshold_of_no_answer_is_the_best_of_all(seed):
+    generator = np.random.default_rng(seed)
+    answerable = generator.random(12) < [0.5, 0.9, 0.1, 0, 1][seed]
+    odds, f1 = generator.integers(-3, 4, 12) / 2, generator.random(12)  # with ties
+    answers = [(Answer("c", 0),) if one else () for one in answerable]
+    questions = [Question(str(number), "t", "c", "q", one) for number, one in enumerate(answers)]
+
+    def mean(threshold):
+        return np.where(odds > threshold, ~answerable, answerable * f1).mean()
+
+    threshold, score = no_answer.best_threshold(odds, f1, questions)
+    assert mean(threshold) == pytest.approx(score)
+    assert score == pytest.approx(max(mean(other) for other in [-9, *odds]))
 
 
 CONTEXT = " ".join(f"word{number % 20}" for number in range(30))  # several windows of 20 tokens
@@ -142,10 +181,11 @@ def test_classes_and_grades_for_a_file(name, finished, tmp_path, capsys):
         predict_file(config)
 
 
-def test_answers_are_those_of_the_evaluation(finished, tmp_path, capsys):
+@pytest.mark.parametrize("name", ["squad", "squad-2.0"])
+def test_answers_are_those_of_the_evaluation(name, finished, tmp_path, capsys):
     """Questions of the test part, in a file without answers, and a longer context in a text file."""
-    task, config, _ = finished("squad")
-    questions = load_squad(data_root=config.data_root)["test"]
+    task, config, metrics = finished(name)
+    questions = load_squad(config.version, data_root=config.data_root)["test"]
     paragraphs = [{"context": one.context, "qas": [{"id": one.id, "question": one.text}]} for one in questions]
     file, text, out = tmp_path / "mine.json", tmp_path / "many.txt", tmp_path / "answers.jsonl"
     file.write_text(json.dumps({"data": [{"title": "mine", "paragraphs": paragraphs}]}))
@@ -154,13 +194,18 @@ def test_answers_are_those_of_the_evaluation(finished, tmp_path, capsys):
     assert f"{len(questions)} questions: {out}" in capsys.readouterr().out
     entries = [json.loads(one) for one in out.read_text().splitlines()]
     trained = load_trained(task, config)
-    found = answers_of(trained, Windows(questions, trained.tokenizer, config), kinds(config.guide)[1])
-    for entry, answer, score in zip(entries, found.texts, found.score, strict=True):
-        assert entry["answer"] == answer
-        assert entry["probability"] == pytest.approx(score.exp().item(), rel=1e-4)
+    kind = kinds(config.guide)[1]
+    found = answers_of(trained, Windows(questions, trained.tokenizer, config), kind)
+    silent = [False] * len(questions)
+    if name == "squad-2.0":
+        silent = (found.no_answer.double() > metrics[f"{kind}_threshold"]).tolist()
+        assert [entry["no_answer"] for entry in entries] == pytest.approx(found.nothing.exp().tolist(), rel=1e-4)
+    for entry, no, answer, score, nothing in zip(entries, silent, *found[:3], strict=True):
+        assert entry["answer"] == ("" if no else answer)
+        assert entry["probability"] == pytest.approx((nothing if no else score).exp().item(), rel=1e-4)
     text.write_text(f"{CONTEXT}\tword3  word4 ?\n")
     (entry,) = map(json.loads, predict_file(PredictConfig(run=config.out, file=text)).read_text().splitlines())
-    assert entry["answer"] in CONTEXT
+    assert entry["answer"] in CONTEXT  # as no answer is
     assert 0 <= entry["mutual_information"] < entry["entropy"] < 2 * math.log(20)
 
 

@@ -17,6 +17,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from experiments.datasets.text.squad import Answer, Question, load_squad
 from experiments.files import UserError
 from experiments.finetune.glue import GlueTask, PairBatch, load_texts
+from experiments.finetune.no_answer import question_scores
 from experiments.finetune.questions import QaTask, Windows, answers_of
 from experiments.run import load_trained, run
 from models.transformers import PairModel
@@ -35,7 +36,7 @@ def test_training(name, finished):
     assert run(task, replace(config, resume=True)) == pytest.approx(metrics)
 
 
-@pytest.mark.parametrize("name", ["rte", "stsb", "sst2", "mrpc"])
+@pytest.mark.parametrize("name", ["rte", "stsb", "sst2", "mrpc", "mnli"])
 def test_scores_are_those_of_the_predictions(name, finished):
     _, config, metrics = finished(name)
     kind = "mc_dropout" if config.guide == "soft" else "attention"
@@ -70,6 +71,23 @@ def test_answers_are_those_of_the_predictions(finished):
         assert arrays["mc_dropout_f1"].mean() == pytest.approx(metrics["test_mc_dropout_f1"])
         assert arrays["mc_dropout_mutual_information"].max() > 0
     assert metrics["train_questions"] == 6
+
+
+def test_questions_without_an_answer_get_none_above_the_threshold(finished):
+    _, config, metrics = finished("squad-2.0")
+    questions = load_squad("2.0", data_root=config.data_root)["test"]
+    with np.load(config.out / "predictions.npz", allow_pickle=False) as arrays:
+        texts, no_answer = arrays["attention_answers"].tolist(), arrays["attention_no_answer"].astype(float)
+        assert arrays["attention_f1"].mean() == pytest.approx(metrics["test_attention_f1"])
+    assert [not text for text in texts] == (no_answer > metrics["attention_threshold"]).tolist()
+    scores = [question_scores(text, [answer.text for answer in question.answers])
+              for text, question in zip(texts, questions, strict=True)]  # fmt: skip
+    assert np.mean([f1 for _, f1 in scores]) == pytest.approx(metrics["test_attention_f1"])
+    share = metrics["test_without_answer"] / metrics["test_questions"]
+    parts = metrics["test_attention_has_answer_f1"], metrics["test_attention_no_answer_accuracy"]
+    assert (1 - share) * parts[0] + share * parts[1] == pytest.approx(metrics["test_attention_f1"])
+    # the training file has answers to all questions, so that articles of the other file are trained on, too
+    assert (metrics["train_questions"], metrics["train_without_answer"]) == (42, 3)
 
 
 def test_the_train_part_is_learned(tiny_config, tmp_path):

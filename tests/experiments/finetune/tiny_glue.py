@@ -42,6 +42,16 @@ def write_glue(root: Path, *, train: int = 40, test: int = 16) -> Path:
     cola = {"line": lambda n, a, b, y: f"gj04\t{y}\t{'' if y else '*'}\t{a}"}
     sst2 = {"line": lambda n, a, b, y: f"{a} \t{y}", "head": "sentence\tlabel"}
     stsb = {"line": lambda n, a, b, y: f"main\tset\t2012\t{n}\t{y + n % 4:.3f}\t{a}\t{b}"}
+    nli, blank = ("entailment", "neutral"), "\t".join(["-"] * 7)
+    mnli = {"line": lambda n, a, b, y: f"{n}\t{blank}\t{a}\t{b}\t-\t{nli[y]}", "head": "index\t...\tgold_label"}
+    qnli = {"line": lambda n, a, b, y: f"{n}\t{a}\t{b}\t{names[y]}", "head": "index\tquestion\tsentence\tlabel"}
+    qqp = {
+        "line": lambda n, a, b, y: f"{n}\t{2 * n}\t{2 * n + 1}\t{a}\t{b}\t{y}",
+        "head": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+    }
+    for title, dev, task in (("MNLI", "dev_matched", mnli), ("QNLI", "dev", qnli), ("QQP", "dev", qqp)):
+        write(f"{title}/train.tsv", train, **task)
+        write(f"{title}/{dev}.tsv", test, **task)
     write("RTE/train_part1.tsv", train // 2, **rte)
     write("RTE/train_part2.tsv", train - train // 2, **{**rte, "head": None})
     write("RTE/dev.tsv", test, **rte)

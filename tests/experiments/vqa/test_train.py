@@ -14,7 +14,7 @@ from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, Words, load_questions, load_words
 from experiments.vqa.train import ask, evaluate, guesses, load_trained, looked_at, outputs_of, reply_to
 from pyro_attention.analysis import classification_scores, fit_temperature, pavpu
-from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa
+from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
 
 KINDS = {"where", "count", "which", "exists", "chain"}
@@ -188,3 +188,42 @@ def test_a_photograph_of_ones_own(tmp_path):
     torch.testing.assert_close(own.weights, same.weights)
     assert not torch.allclose(own.outputs.logits, other.outputs.logits, rtol=1e-3)
     assert sorted(cache.iterdir()) == made
+
+
+@pytest.mark.parametrize("likelihood", ["single", "scores"])
+@pytest.mark.parametrize(
+    "options", [{"model": "mcan"}, {"model": "bottom_up", "guide": "categorical_enum", "layers": 0}], ids=str
+)
+def test_answers_of_ten_people(likelihood, options, tmp_path, capsys):
+    write_vqa_v2(tmp_path)
+    run = tmp_path / "run"
+    metrics = run_tiny(
+        run,
+        dataset="vqa_v2",
+        data_root=tmp_path,
+        likelihood=likelihood,
+        max_epochs=30,
+        batch_size=2,
+        test_noise=(0.0,),
+        learning_rate=0.02,
+        patience=30,
+        **options,
+    )
+    # red has six votes and dark red four: both count for a whole answer
+    assert metrics["test_accuracy/mean"] == metrics["form_accuracy"] == 1
+    assert metrics["majority_accuracy"] == 0.5
+    assert {name.split("/", 2)[2] for name in metrics if name.startswith("test_accuracy/mean/")} == {"yes/no", "other"}
+    if options["model"] == "mcan":
+        found, _ = evaluate(*load_trained(run))
+        assert found == pytest.approx({name: metrics[name] for name in found})
+        assert command("ask", run, "is there a cat") == 0
+        assert (run / "figures" / "asked.png").is_file()
+        assert "yes" in capsys.readouterr().out
+
+
+def test_questions_alone(tmp_path):
+    write_vqa_v2(tmp_path, "none", excerpt=True)
+    metrics = run_tiny(
+        tmp_path / "run", dataset="vqa_v2", data_root=tmp_path, blind=True, guide="soft", test_noise=(0.0,)
+    )
+    assert 0 <= metrics["test_accuracy/mean"] <= 1

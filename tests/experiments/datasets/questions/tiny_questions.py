@@ -1,5 +1,6 @@
 """Tiny sets of questions about photographs, in the formats of the published ones."""
 
+import gzip
 import io
 import json
 import tarfile
@@ -64,3 +65,58 @@ def write_daquar(root: Path, *, archive: bool = False) -> Path:
         (folder / "text" / f"{split}_images_list.txt").write_text("\n".join(listed))
     (folder / "text" / "data.csv").write_text("\n".join(rows) + "\n")
     return folder
+
+
+VQA = {"train": (9, 25, 30), "val": (42, 73)}
+
+
+def vqa_rows(number: int) -> np.ndarray:
+    """Features of the regions of a photograph, from 2 to 4 of them."""
+    return np.random.default_rng(number).normal(size=(2 + number % 3, 4)).astype(np.float32)
+
+
+def write_vqa_v2(root: Path, form: str = "npy", *, packed: bool = False, excerpt: bool = False) -> Path:
+    """Two questions about every photograph, ten answers each, and features in one of the forms."""
+    folder = root / "vqa_v2"
+    (folder / "features").mkdir(parents=True)
+    for split, photographs in (VQA | {"test": (80, 81)} if excerpt else VQA).items():
+        questions, annotations = [], []
+        for photograph in photographs:
+            for place, text in enumerate(("Is there a cat?", "What color is the cat's hat?")):
+                number = photograph * 1000 + place
+                questions.append({"image_id": photograph, "question": text, "question_id": number})
+                given = ["yes"] * 10 if place == 0 else ["red"] * 6 + ["the dark, red"] * 3 + ["dark red"]
+                answers = [
+                    {"answer": text, "answer_confidence": "yes", "answer_id": person}
+                    for person, text in enumerate(given, 1)
+                ]
+                kind = "yes/no" if place == 0 else "other"
+                annotations.append(
+                    {"question_type": "is there a", "multiple_choice_answer": given[0], "answers": answers,
+                     "image_id": photograph, "answer_type": kind, "question_id": number}
+                )  # fmt: skip
+        names = (
+            (f"{split}_questions.json", f"{split}_annotations.json")
+            if excerpt
+            else (f"v2_OpenEnded_mscoco_{split}2014_questions.json", f"v2_mscoco_{split}2014_annotations.json")
+        )
+        for name, content in zip(names, ({"questions": questions}, {"annotations": annotations}), strict=True):
+            text = json.dumps(content).encode()
+            (folder / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(text) if packed else text)
+        if form != "none":
+            write_features(folder / "features" / (split if excerpt else f"{split}2014"), photographs, form)
+    return folder
+
+
+def write_features(folder: Path, photographs: tuple[int, ...], form: str) -> None:
+    """Features in a file of every photograph (npy, npz, mcan)."""
+    folder.mkdir()
+    for number in (*photographs, 999):  # nobody asks about the last
+        rows = vqa_rows(number)
+        if form == "npy":
+            np.save(folder / f"{number}.npy", rows)
+        elif form == "npz":
+            np.savez(folder / f"{number:012d}.npz", features=rows)
+        else:
+            boxes = np.zeros((len(rows), 4), np.float32)
+            np.savez(folder / f"COCO_{folder.name}_{number:012d}.jpg.npz", x=rows.T, bbox=boxes)

@@ -82,6 +82,31 @@ def test_a_first_line_that_is_neither_header_nor_example_is_named(tmp_path, line
         load_glue("sst2", data_root=tmp_path)
 
 
+def test_lines_of_qqp_that_lack_a_question_are_left_out_but_not_many(tmp_path):
+    write_glue(tmp_path, train=400)
+    path = tmp_path / "glue" / "QQP" / "train.tsv"
+    lines = path.read_text().splitlines()
+    lines[3], lines[5] = lines[3].rsplit("\t", 2)[0], "5\t10\t11\t\ta question\t1"
+    path.write_text("\n".join(lines))
+    parts = load_glue("qqp", data_root=tmp_path)
+    assert len(parts["train"]) + len(parts["val"]) == 398
+    path.write_text("\n".join([*lines, *lines[3:4] * 4]))
+    with pytest.raises(ValueError, match=r"6 of 404 lines lack a cell, expected at most 1%"):
+        load_glue("qqp", data_root=tmp_path)
+
+
+def test_mnli_has_three_classes_and_is_labelled_in_its_last_column(tmp_path):
+    path = write_glue(tmp_path) / "glue" / "MNLI" / "dev_matched.tsv"
+    blank = ["-"] * 8
+    rows = [[*blank, "a man", "a woman", *["-"] * 5, label] for label in ("neutral", "contradiction", "entailment")]
+    path.write_text("\n".join("\t".join(row) for row in rows))
+    test = load_glue("mnli", data_root=tmp_path)["test"]
+    assert (test.first, test.second, test.labels.tolist()) == (["a man"] * 3, ["a woman"] * 3, [1, 2, 0])
+    path.write_text("\t".join([*blank, "a man", "a woman", "-"]))
+    with pytest.raises(ValueError, match=r"line 1 .*the label: entailment or neutral or contradiction"):
+        load_glue("mnli", data_root=tmp_path)
+
+
 @pytest.mark.parametrize("content", ["sentence\tlabel\n", ""])
 def test_a_file_without_examples_is_named(tmp_path, content):
     path = write_glue(tmp_path) / "glue" / "SST-2" / "dev.tsv"
@@ -143,9 +168,30 @@ def test_parts_of_squad_have_whole_articles(tmp_path):
         load_squad(data_root=root, train_file=path, test_file=path)
 
 
+def test_squad_2_has_a_training_file_or_divides_the_other_one(tmp_path):
+    root = write_squad(tmp_path)
+    folder = root / "squad"
+    parts = load_squad("2.0", data_root=root)
+    assert [len(part) for part in parts.values()] == [42, 6, 12]
+    assert [sum(not question.answers for question in part) for part in parts.values()] == [3, 3, 6]
+    titles = [{question.title for question in part} for part in parts.values()]
+    assert len(set.union(*titles)) == sum(map(len, titles)) == 7
+    # without any question that has no answer
+    with pytest.raises(ValueError, match=r"have no question without an answer \(is_impossible\).*pass --version 1\.1"):
+        load_squad("2.0", data_root=root, test_file=written(tmp_path, entry(), name="all.json"))
+    # a training file of its own
+    dev = folder / "dev-v2.0.json.gz"
+    written(folder, entry(id="other", answers=[], is_impossible=True), name="dev-v2.0-x.json")
+    (folder / "train-v2.0.json.gz").write_bytes(dev.read_bytes())
+    dev.unlink()
+    parts = load_squad("2.0", data_root=root)
+    assert [len(part) for part in parts.values()] == [18, 6, 1]
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [
+        ([entry(is_impossible=True)], "question q .*1 answers, and is_impossible is True"),
         ([entry(answers=[{"text": "Ada", "answer_start": 4}])], "question q .*at character 4, but 'da '"),
         ([entry(answers=[])], "question q .*0 answers, and is_impossible is None"),
         (
