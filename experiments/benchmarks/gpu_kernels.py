@@ -108,7 +108,9 @@ def _with_gradients(attend: Callable[..., tuple[Tensor, Tensor]], inputs: list[T
     """Context and row normalizers, and the gradients of a sum of both with weights that vary, in float64."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     outputs = attend(*leaves)
-    loss = sum((each.double() * torch.arange(each.numel()).view_as(each).cos()).sum() for each in outputs)
+    loss = torch.stack(
+        [(each.double() * torch.arange(each.numel()).view_as(each).cos()).sum() for each in outputs]
+    ).sum()
     gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
     return [each.detach().double() for each in (*outputs, *gradients)]
 

@@ -36,6 +36,7 @@ from experiments.benchmarks.networks import (
 from experiments.benchmarks.stages import Item, Result
 from experiments.benchmarks.throughput import Contestant, clock, race, waits
 from experiments.report.statistics import Estimate, Row
+from guides.names import SchemeName
 from guides.schemes import build_scheme
 from models.captioning import Captioning
 from models.decoder import DecoderSizes
@@ -96,7 +97,7 @@ def _translation(scheme: str, sizes: TrainingSizes) -> Training:
     return Training(loss, [(random_sentences(sizes.translation), {}) for _ in range(BATCHES)])
 
 
-def _captioning(scheme: str, sizes: TrainingSizes) -> Training:
+def _captioning(scheme: SchemeName, sizes: TrainingSizes) -> Training:
     words, scheme_of = sizes.translation, build_scheme(scheme)
     widths = DecoderSizes(*[words.width] * 4)
     model = Captioning(sizes.features, words.vocabulary, sizes=widths, prior=scheme_of.prior(words.width, 1))
@@ -109,7 +110,7 @@ def _captioning(scheme: str, sizes: TrainingSizes) -> Training:
     return Training(loss, [(batch(), {}) for _ in range(BATCHES)])
 
 
-def _graph(scheme: str, sizes: TrainingSizes) -> Training:
+def _graph(scheme: SchemeName, sizes: TrainingSizes) -> Training:
     scheme_of = build_scheme(scheme)
     model = GAT(sizes.features, 7, prior=scheme_of.prior)
     ends = torch.randint(sizes.nodes, (2, sizes.edges))

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from typing import Any, cast
 
 import torch
 
@@ -64,7 +65,7 @@ def run_stage(stage: Stage, report: Callable[[Item, Result], None], *, deadline:
                 idle.begin(waiting.popleft())
             busy = {worker.connection: worker for worker in workers if worker.busy}
             for connection in wait(list(busy), timeout=0.1):
-                worker = busy.pop(connection)  # type: ignore[index]
+                worker = busy.pop(cast(Any, connection))  # of the connections that were passed
                 report(worker.item, worker.result())
             for worker in busy.values():
                 if (why := worker.overdue(deadline)) is not None:

@@ -43,7 +43,7 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
     kl_weight: NonNegativeFloat = 0.01
     kl_warmup: ClosedUnitInterval = 0.2
     kl_schedule: Literal["constant", "linear", "sigmoid"] = "linear"
-    kl_steps: PositiveInt | None = None  # type: ignore[assignment]
+    kl_steps: PositiveInt | None = None
     learning_rate: PositiveFloat = 1e-4
     prior_learning_rate: PositiveFloat = 1e-3
     length: PositiveInt = 128

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -30,7 +30,7 @@ from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
 from pyro_attention.integrations.huggingface.pretrained import load_checked
 from pyro_attention.objectives.correction import correction_of
-from pyro_attention.objectives.evidence import ItemWeights, item_weights
+from pyro_attention.objectives.evidence import item_weights
 from pyro_attention.posterior.passes import Noise
 from pyro_attention.schedules import rising
 
@@ -137,7 +137,7 @@ class CopiesEvidence(EvidenceELBO):
     def _copy(self, one: Tensor) -> Tensor:
         return torch.cat([one] * self.num_particles) if len(one) == self.size else one
 
-    def _draw(self, model: Any, guide: Any, args: Any, kwargs: Any, *_: Any) -> ItemWeights:
+    def _log_weights(self, model: Any, guide: Any, args: Any, kwargs: Any, *_: Any) -> tuple[Tensor, Any]:
         self.size = len(tree_leaves(args)[0])
         try:
             seen, drawn = self._get_trace(model, guide, *tree_map_only(Tensor, self._copy, (args, kwargs)))
@@ -146,7 +146,7 @@ class CopiesEvidence(EvidenceELBO):
         self._elbo_particle(seen, drawn)  # for its checks
         latent = [(site, seen.nodes[name]["fn"]) for name, site in drawn.nodes.items() if site["type"] == "sample"]
         items = item_weights(latent, [seen.nodes[name] for name in seen.observation_nodes])
-        return replace(items, log_weights=items.log_weights.unflatten(-1, (self.num_particles, -1)))
+        return items.log_weights.unflatten(-1, (self.num_particles, -1)), items.scale
 
 
 class FineTuning(ELBOTraining):

@@ -128,6 +128,26 @@ class EvidenceELBO(AttentionELBO):
     def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
         check_guide(guide)
         self.kl_record, normalized = {}, list[GradientFactors]()
+        log_weights, scale = self._log_weights(model, guide, args, kwargs, normalized)
+        corrected = self.correction is not None
+        normalized.append(GradientFactors(log_weights, corrected=corrected))  # for the gradients of the draws
+        bounds = evidence_bound(log_weights, corrected=corrected)
+        if validates_distributions() and (count := (~bounds.value.isfinite()).sum().item()):
+            raise ValueError(
+                f"the log evidence of {count} of {bounds.value.numel()} items is NaN or infinite: all of their "
+                f"{self.num_particles} weights vanish, or an observation is NaN; put a number in place of missing "
+                f"observations and hide them by poutine.mask, or give the likelihood more noise"
+            )
+        self.bounds = replace(bounds, value=bounds.value.detach())
+        if torch.is_grad_enabled():
+            at_mean = partial(log_likelihood_at_mean, model, args, kwargs, seed=self.gap_watch.steps)
+            self.gap_watch.step(self.bounds, self.num_particles, at_mean)
+        return -torch.as_tensor(scale_and_mask(bounds.value, scale=scale)).sum()
+
+    def _log_weights(
+        self, model: Any, guide: Any, args: Any, kwargs: Any, normalized: list[GradientFactors]
+    ) -> tuple[Tensor, Any]:
+        """Log weights of all draws ``[draws, ...]``, and the scale of their sites."""
         size = self.chunk_size or self.num_particles
         together = size > 1 and self._broadcasts(model, guide, args, kwargs, SharedDraws)
         saves_memory = size < self.num_particles and torch.is_grad_enabled()
@@ -145,20 +165,7 @@ class EvidenceELBO(AttentionELBO):
             run = checkpoint(draw, *devices, use_reentrant=False) if saves_memory else draw()
             chunks.append(run[0])
             scale = run[1]
-        log_weights, corrected = _joined(chunks), self.correction is not None
-        normalized.append(GradientFactors(log_weights, corrected=corrected))  # for the gradients of the draws
-        bounds = evidence_bound(log_weights, corrected=corrected)
-        if validates_distributions() and (count := (~bounds.value.isfinite()).sum().item()):
-            raise ValueError(
-                f"the log evidence of {count} of {bounds.value.numel()} items is NaN or infinite: all of their "
-                f"{self.num_particles} weights vanish, or an observation is NaN; put a number in place of missing "
-                f"observations and hide them by poutine.mask, or give the likelihood more noise"
-            )
-        self.bounds = replace(bounds, value=bounds.value.detach())
-        if torch.is_grad_enabled():
-            at_mean = partial(log_likelihood_at_mean, model, args, kwargs, seed=self.gap_watch.steps)
-            self.gap_watch.step(self.bounds, self.num_particles, at_mean)
-        return -torch.as_tensor(scale_and_mask(bounds.value, scale=scale)).sum()
+        return _joined(chunks), scale
 
     def _draw(
         self,
