@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
 from statistics import fmean
 from typing import Any, Literal
 
@@ -265,9 +264,6 @@ def _trained(study: Study, options: StudyOptions, command: str, *, whole: bool) 
     open_run(folder, options, free=("seeds", "rows", "changes"))
     first = options.first_seed or (1000 if command == "search" else 0)
     bases, configs = _configs(study, options, folder, range(first, first + study.seeds))
-    if options.overwrite:  # all at once: what an interrupted study leaves can be continued, and holds nothing older
-        for config in (*bases.values(), *configs.values()):
-            rmtree(config.out, ignore_errors=True)
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(

@@ -101,7 +101,8 @@ def load_trained(folder: Path, features: int, *, device: str = "auto") -> Traine
 
 def read_config(folder: Path, **changes: Any) -> CaptioningConfig:
     """The configuration of the run in a folder."""
-    return saved_config(folder, CaptioningConfig, script="experiments.captioning", **changes)
+    # the weights are loaded: where they started does not matter any more
+    return saved_config(folder, CaptioningConfig, script="experiments.captioning", init_from=None, **changes)
 
 
 class CaptionData(NamedTuple):

@@ -35,6 +35,7 @@ from experiments.harness.training import (
     PriorFactory,
     Trained,
     fit,
+    is_soft,
     mean_prediction,
     resolve_device,
     seeded_build,
@@ -49,7 +50,6 @@ from pyro_attention import (
     AttentionGuide,
     EdgeList,
     GraphAttention,
-    Soft,
     Softmax,
     predict,
     sample_posterior,
@@ -282,7 +282,7 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     With the same weights and seed these are the same numbers.
     """
     guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
-    soft = isinstance(guide.family("layers.0"), Soft)
+    soft = is_soft(guide)
     samples: dict[str, Any] = {}
     for kind, noise in KINDS.items():
         if soft and kind in ("attention", "both"):

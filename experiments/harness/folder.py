@@ -1,4 +1,4 @@
-"""The folder of a run: one process at a time, its saved configuration, its numbers, and what --overwrite removes."""
+"""The folder of a run, which owns it whole: one process at a time, the saved configuration, the metrics."""
 
 from __future__ import annotations
 
@@ -28,12 +28,6 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-# What runs leave in their folder. Nothing else is ever removed from it.
-_WRITTEN = (
-    *("checkpoints", "figures", "metrics.json", "environment.json", "history.csv", "predictions.npz", "report.md"),
-    *("alignments.html", "translations.txt", "captions.txt", "summaries.txt", "vocabulary.json", "graph.json"),
-    "config.yaml",  # at last: if the removal is interrupted, the rest can still be told to be ours
-)
 # What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
 _SIGNATURE = {"out", "data_root", "device", "progress"}
 
@@ -43,6 +37,7 @@ _held: dict[Path, FileLock] = {}
 def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
     """Prepare the folder of a run, save the configuration in it and keep other processes out.
 
+    A run owns its folder: it is empty before (hidden files do not count), and ``overwrite`` removes all that it holds.
     The folder is held until the function marked by :func:`exclusive` returns, or until the process ends. Two
     configurations are the same when all fields agree that a subclass of :class:`SweepOptions` or :class:`RunOptions`
     has added, without those that are ``free`` to change, such as the number of seeds.
@@ -61,9 +56,9 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     for name in {"resume", "overwrite", *(option for option, _, _ in unused(config))}:
         del plain[name]
     _hold(folder)
-    present = [name for name in _WRITTEN if (folder / name).exists()]
+    present = [path.name for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     if present and not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} holds {present[0]} but no config.yaml: no run of ours; choose another --out")
+        raise UserError(f"{folder} holds {present[0]} but no config.yaml: no run of ours; choose an empty --out")
     if present and config.overwrite:
         _remove_run(folder)
     elif present:
@@ -156,8 +151,7 @@ def saved_config(folder: Path, config_type: type[Config], *, script: str, **chan
     if not path.is_file():
         raise UserError(f"{folder} holds no run (config.yaml is missing); train one: python -m {script} train")
     known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
-    # the weights are loaded: where they started does not matter any more
-    values = saved_options(folder) | {"out": folder, "init_from": None} | changes
+    values = saved_options(folder) | {"out": folder} | changes
     try:
         return configuration(config_type, {name: value for name, value in values.items() if name in known})
     except OptionError as error:
@@ -165,14 +159,15 @@ def saved_config(folder: Path, config_type: type[Config], *, script: str, **chan
 
 
 def _remove_run(folder: Path) -> None:
-    """Remove what a run of ours has written; anything else stays, and so does what a symbolic link points to."""
+    """Remove all that the folder of a run holds; what a symbolic link points to stays."""
     if not saved_options(folder).keys() >= _SIGNATURE:
         raise UserError(f"{folder / 'config.yaml'} was not written by these scripts; choose another --out")
-    for path in (folder / name for name in _WRITTEN):
+    # config.yaml at last: if the removal is interrupted, the rest is still known to be a run
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == "config.yaml"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        elif path.name != ".lock":
+            path.unlink()
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -167,11 +167,16 @@ class Trained(Generic[Options, Model]):
         return sum(parameter.numel() for parameter in self.module.parameters())
 
 
+def is_soft(guide: AttentionGuide) -> bool:
+    """Return whether every attention of a guide is deterministic."""
+    return all(isinstance(family, Soft) for family in guide.families)
+
+
 def mean_prediction(
     trained: Trained[Any, Any], arguments: Iterable[Any], transform: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Mean of a network's transformed outputs over posterior samples; under soft attention its outputs."""
-    soft = isinstance(trained.guide.family("layers.0"), Soft)
+    """Return the mean of a network's transformed outputs over posterior samples; one run under soft attention."""
+    soft = is_soft(trained.guide)
     return predict(
         trained.guide, *arguments, num_samples=1 if soft else trained.config.num_samples,
         noise="none" if soft else "attention", seed=trained.config.seed, transform=transform,

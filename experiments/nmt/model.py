@@ -129,5 +129,6 @@ def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
 
 def load_trained(folder: Path, *, device: str = "auto") -> Trained:
     """The network of a finished run, at its best epoch; UserError where there is none."""
-    config = saved_config(folder, TranslationConfig, script="experiments.nmt", device=device)
+    # the weights are loaded: where they started does not matter any more
+    config = saved_config(folder, TranslationConfig, script="experiments.nmt", device=device, init_from=None)
     return load_run(config, folder, build)
