@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError
-from experiments.nmt.config import AlignConfig, CombineName, ProbabilityCombineName, TranslationConfig
+from experiments.nmt.config import AlignConfig, TranslationConfig
 from experiments.nmt.model import Trained, batches, load_text, load_trained, read_gold, read_pairs
 from experiments.report.report import Part, write_page
 from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap, predicts_by_posterior
@@ -23,9 +23,7 @@ from pyro_attention.analysis import (
     GoldAlignment,
     alignment_error_rate,
     hard_alignment,
-    mbr_alignment,
     merge_pieces,
-    symmetrize,
 )
 from pyro_attention.analysis.inputs import equal_tailed
 from pyro_attention.families.alignment import CategoricalAlignment
@@ -35,7 +33,7 @@ from pyro_attention.viewer import AlignmentView
 
 @dataclass(frozen=True)
 class PairAlignment:
-    """Weights between the words of one sentence pair; what a row lacks to one is the probability of no link."""
+    """Weights between the words of one sentence pair."""
 
     source: list[str]  # N words
     target: list[str]  # M words
@@ -45,7 +43,7 @@ class PairAlignment:
 
     @property
     def links(self) -> Alignment:
-        """Every target word with its most probable source word; none where NULL is more probable."""
+        """Every target word with its most probable source word."""
         return hard_alignment(self.posterior.mean(0))
 
 
@@ -64,7 +62,6 @@ def aligned_pairs(
     ``exact`` and ``drawing`` as of :func:`experiments.sequence.alignments.align_batch`; the entropies are summed where
     they are given.
     """
-    null = trained.model.null_word is not None
     pairs = dict[int, PairAlignment]()
     bar = tqdm(desc="aligning", total=len(text), unit="sentence", disable=not progress)
     for batch in batches(trained, text):
@@ -74,10 +71,8 @@ def aligned_pairs(
         for row, index in enumerate(batch.indices.tolist()):
             source = trained.vocabulary.words(batch.source[row][batch.source_mask[row]].tolist())
             target = trained.vocabulary.words(batch.target_out[row][batch.target_mask[row]].tolist())
-            if null:
-                source = [None, *source]
             cut = slice(len(target)), slice(len(source))
-            merge = partial(merge_pieces, source=source, target=target, renormalize=not null)
+            merge = partial(merge_pieces, source=source, target=target, renormalize=True)
             prior, summed = (None if part is None else merge(part[row][cut]) for part in (found.prior, found.exact))
             words = text.source[index].split(), text.target[index].split()
             pairs[index] = PairAlignment(*words, prior, merge(found.posterior[:, row][:, *cut]), summed)
@@ -99,50 +94,6 @@ def alignment_summary(trained: Trained, text: ParallelText) -> dict[str, float]:
         summary["test_prior_aer"] = alignment_error_rate(links, gold).aer
     summary["test_posterior_aer"] = alignment_error_rate([pair.links for pair in pairs], gold).aer
     return summary
-
-
-def combine_weights(forward: Tensor, backward: Tensor, *, combine: ProbabilityCombineName) -> Tensor:
-    r"""Probability ``[..., M, N]`` of every link by both directions, ``[..., M, N]`` and ``[..., N, M]``.
-
-    The product of their posteriors, :math:`p_{ji}\, p'_{ij}` (Liang, Taskar and Klein, 2006, Alignment by Agreement,
-    section 2), is large only where both agree, but smaller than both where they do. Its root, the geometric mean, keeps
-    their scale, by which minimum Bayes risk chooses links.
-    """
-    if combine == "mean":
-        return (forward + backward.mT) / 2
-    product = forward * backward.mT
-    return product if combine == "product" else product.sqrt()
-
-
-def combine_pairs(forward: PairAlignment, backward: PairAlignment, *, combine: ProbabilityCombineName) -> PairAlignment:
-    """The posterior of one sentence pair by both directions, whose rows may have any sum; draws are put together.
-
-    Where one direction has a single posterior and the other one samples, each sample meets the single one.
-    """
-    first, second = forward.posterior, backward.posterior
-    count = min({len(first), len(second)} - {1}, default=1)
-    posterior = combine_weights(first[:count], second[:count], combine=combine)
-    return PairAlignment(forward.source, forward.target, None, posterior)
-
-
-def link_both(forward: Tensor, backward: Tensor, *, combine: CombineName, threshold: float | None = None) -> Alignment:
-    """Links by the weights of both directions, ``[M, N]`` and ``[N, M]``: their links or their probabilities combined.
-
-    Links are those above the threshold. Without one they are of minimum Bayes risk where probabilities are combined,
-    else of each direction the most probable ones.
-    """
-    if combine == "product" or combine == "geometric" or combine == "mean":
-        probabilities = combine_weights(forward, backward, combine=combine)
-        return mbr_alignment(probabilities) if threshold is None else Alignment.from_matrix(probabilities > threshold)
-    first, second = (hard_links(part, threshold) for part in (forward, backward))
-    return symmetrize(first, second.transposed(), method=combine)
-
-
-def hard_links(weights: Tensor, threshold: float | None = None) -> Alignment:
-    """Links ``[M, N]`` above a threshold, or every target word's most probable one."""
-    if threshold is None:
-        return hard_alignment(weights)
-    return Alignment.from_matrix(weights > threshold)
 
 
 SAMPLES = 100
@@ -198,7 +149,7 @@ def align_file(config: AlignConfig) -> Path:
     # gold links count the words between blanks
     words = trained.config.words if config.gold is None else "none"
     text = read_pairs(config.source_file, config.target_file, trained.config, max_words=config.max_words, words=words)
-    gold = None if config.gold is None else read_gold(config.gold, text, config)
+    gold = None if config.gold is None else read_gold(config.gold, text)
     out = config.out or Path("alignments")
     links_file, table, page = (out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
     sides = dict[Path, list[str]]()  # the words that links count, where these are others than those between blanks
@@ -206,15 +157,7 @@ def align_file(config: AlignConfig) -> Path:
         sides = {out / f"words.{text.languages[0]}": text.source, out / f"words.{text.languages[1]}": text.target}
     refuse_to_replace([links_file, page, *sides, *[table] * config.table], overwrite=config.overwrite)
     pairs = _pairs(config, trained, text)
-    if config.reverse is None:
-        links = [hard_links(pair.posterior.mean(0), config.threshold) for pair in pairs]
-    else:
-        others = _pairs(config, _turned(config, trained), text.turned())
-        both = [(one.posterior.mean(0), other.posterior.mean(0)) for one, other in zip(pairs, others, strict=True)]
-        links = [link_both(*pair, combine=config.symmetrize, threshold=config.threshold) for pair in both]
-        # the product if links are chosen by it, else what is calibrated best, by the results page
-        combine: ProbabilityCombineName = "product" if config.symmetrize == "product" else "mean"
-        pairs = [combine_pairs(one, other, combine=combine) for one, other in zip(pairs, others, strict=True)]
+    links = [pair.links for pair in pairs]
     write_lines(links_file, links)
     for path, sentences in sides.items():
         write_lines(path, sentences)
@@ -249,18 +192,6 @@ def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, l
             cells = ["" if part is None else f"{part[target, source]:.4f}" for part in (pair.prior, mean, *ends)]
             place = [str(number), str(source), str(target), pair.source[source], pair.target[target]]
             yield "\t".join([*place, *cells, str(int((source, target) in chosen.links))])
-
-
-def _turned(config: AlignConfig, trained: Trained) -> Trained:
-    """The network of the other direction, which must read text as this one does."""
-    other = load_trained(Path(str(config.reverse)), device=config.device)
-    ours, theirs = trained.config, other.config
-    seen = {"from": theirs.source, "to": theirs.target, "tokenize": theirs.words, "lowercase": theirs.lowercase}
-    wanted = {"from": ours.target, "to": ours.source, "tokenize": ours.words, "lowercase": ours.lowercase}
-    if seen != wanted:
-        found, expected = (", ".join(f"{name} {value}" for name, value in one.items()) for one in (seen, wanted))
-        raise UserError(f"{config.reverse} was trained {found}; expected {expected}, to go with {config.run}")
-    return other
 
 
 def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.aligners.scores import calibration_error
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.nmt.align import aligned_pairs
-from experiments.nmt.aligners import calibration_error
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.model import Trained, batches, load_text, load_trained
 from experiments.nmt.train import Texts, TranslationTask
@@ -43,7 +43,7 @@ def statements(weights: Sequence[Tensor], gold: Sequence[GoldAlignment]) -> dict
         inside = (right * taken).sum(1) / right.sum(1)
         parts.append(torch.stack([mass[:, 0], right[:, 0], inside, (mass * taken).sum(1), taken.sum(1)]))
     top, right, *sets = torch.cat(parts, 1).double()
-    error = calibration_error({"top": top, "right": right}, "top")
+    error = calibration_error(top, right)
     means = {name: part.mean().item() for name, part in zip(("coverage", "mass", "size"), sets, strict=True)}
     return {"aer": alignment_error_rate(links, gold).aer, "ece": error, **means}
 

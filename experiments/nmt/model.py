@@ -13,12 +13,12 @@ from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
 from experiments.harness.folder import saved_config
 from experiments.harness.training import PriorFactory, seeded_build
-from experiments.nmt.config import AlignConfig, TranslationConfig
+from experiments.nmt.config import TranslationConfig
 from experiments.sequence.evaluation import BATCH
 from experiments.sequence.model import TrainedSequences, assembled, load_run
 from guides.inference_network import AlignmentNetwork
 from models.nmt import Translation, TranslationSizes
-from models.score_terms import DiagonalBias, Jumps, TemporalNormalizer
+from models.temporal import TemporalNormalizer
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
 
@@ -69,15 +69,13 @@ def read_pairs(
         )  # fmt: skip
 
 
-def read_gold(path: Path, text: ParallelText, config: AlignConfig) -> list[GoldAlignment]:
+def read_gold(path: Path, text: ParallelText) -> list[GoldAlignment]:
     """Gold links of every pair of a text, in Pharaoh or NAACL format; UserError where they do not fit the text."""
     sizes = [Alignment(frozenset(), len(source), len(target)) for source, target in word_pairs(text)]
     with user_errors(ValueError, OSError):
         first = path.read_text(encoding="utf-8-sig").lstrip().partition("\n")[0]
         naacl = "-" not in first and "p" not in first
-        index = int(naacl) if config.gold_index is None else config.gold_index
-        read = read_naacl if naacl else read_pharaoh
-        found = read(path, index=index, target_first=config.gold_order == "target-source")
+        found = read_naacl(path, index=1) if naacl else read_pharaoh(path)
         if naacl:  # sentences from 1, of which those without links may be missing
             links = {int(name): one for name, one in found.items()}
             found = {str(n): links.pop(n, GoldAlignment(frozenset())) for n in range(1, len(text) + 1)}
@@ -86,7 +84,9 @@ def read_gold(path: Path, text: ParallelText, config: AlignConfig) -> list[GoldA
     try:
         alignment_error_rate(sizes, list(found.values()))
     except ValueError as error:
-        raise UserError(f"{path}: {error}; --gold-order and --gold-index say how its links count") from error
+        raise UserError(
+            f"{path}: {error}; expected source-target links, counted from 0 in Pharaoh format and from 1 in NAACL's"
+        ) from error
     return list(found.values())
 
 
@@ -107,9 +107,6 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
         return Translation(
             len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
             input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
-            diagonal=DiagonalBias() if config.diagonal else None, words_from=config.words_from,
-            encoder=config.encoder, prior_from=config.prior_from, null_word=config.null_word,
-            jumps=Jumps() if config.jumps else None,
         )  # fmt: skip
 
     model = seeded_build(make, scheme.prior, seed=config.seed)
@@ -117,7 +114,7 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
     if scheme.amortized:
         network = AlignmentNetwork(
             model.source_embedding, model.target_embedding, hidden=hidden, layers=config.layers,
-            dropout=config.dropout, null_word=config.null_word,
+            dropout=config.dropout,
         )  # fmt: skip
     return assembled(config, scheme, model, network, vocabulary, plateau=0)
 

@@ -58,7 +58,7 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
         hidden: Width of the networks.
         beam: Live hypotheses of the beam search; 1 is greedy.
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
-            with an inference network or that sum alignments out), or none, the words alone.
+            with an inference network or that sum alignments out).
         warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet. Give
             posterior_from_prior too, or the network, which is untrained then, pulls the model away.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from, and for
@@ -77,7 +77,7 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
     vocabulary: PositiveInt = 4000
     hidden: PositiveInt = 128
     beam: PositiveInt = 5
-    input_feed: Literal["expected", "sampled", "none"] = "expected"
+    input_feed: Literal["expected", "sampled"] = "expected"
     warm_start: NonNegativeInt = 0
     posterior_from_prior: bool = False
     init_from: Path | None = None

@@ -99,10 +99,12 @@ def test_help_has_a_group_for_each_dataclass_that_declares_options(capsys):
     with pytest.raises(SystemExit):
         run_commands(TRANSLATION, name="experiments.nmt", arguments=["train", "--help"])
     text = capsys.readouterr().out
-    titles = ("options", "translation", "sequence", "batch", "training", "run", "alignment scheme", "scheme", "posterior")
+    titles = tuple(
+        ["options", "translation", "sequence", "batch", "training", "run", "alignment scheme", "scheme", "posterior"]
+    )
     groups = re.split(rf"\n({'|'.join(titles)}):\n", text)
     assert tuple(groups[1::2]) == titles
-    options = ("config", "text", "beam", "batch-size", "seed", "device", "particles", "guide", "prior")
+    options = ("config", "text", "beam", "batch-size", "seed", "progress", "particles", "guide", "prior")
     for option, group in zip(options, groups[2::2], strict=True):
         assert group.count(f"  --{option}") == text.count(f"  --{option}") > 0
 

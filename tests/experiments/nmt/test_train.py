@@ -43,16 +43,13 @@ def tiny_config(tmp_path, **options):
     return TranslationConfig(**(TINY | {"text": text, "out": tmp_path / "run", "max_epochs": 1} | options))
 
 
-PLACES = {"prior_from": "place", "words_from": "context", "encoder": "words", "diagonal": True, "null_word": True}
-
-
 @pytest.mark.parametrize(
     ("guide", "options"),
     [
         ("soft", {"input_feed": "sampled", "k_max": None}),
         ("lognormal", {"objective": "evidence", "draws": 3, "learned_width": True}),
-        ("marginal", PLACES | {"jumps": True}),  # as the table of aligners trains it
-        ("dirichlet", PLACES | {"warm_start": 1}),
+        ("marginal", {"schedule": "one-cycle"}),
+        ("dirichlet", {"warm_start": 1}),
         ("categorical_sample", {"normalizer": "hybrid"}),
         ("sparse_enum", {"top_k": 2, "max_epochs": 2}),
     ],
@@ -83,7 +80,6 @@ def test_schemes_train_and_evaluate(guide, options, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"guide": "soft", "prior_from": "place"}, "guide soft does not go with prior_from place"),
         ({"hidden": 10, "init_from": True}, "give both runs the same sizes"),
         ({"dataset": "toy", "tokenize": "nltk"}, "toy is tokenized already; leave out --tokenize nltk"),
     ],
