@@ -34,6 +34,7 @@ TASKS = {
     "coverage",
     "reasons",
     "neural_process",
+    "aligners",
 }
 TASK = {*LIBRARY, "files", "harness", "report", "datasets", "run", "study"}
 ALLOWED = LIBRARY | {
@@ -45,7 +46,8 @@ ALLOWED = LIBRARY | {
     "study": {"files", "harness", "report", "run"},
     "sequence": TASK,
     "graph": TASK,
-    "nmt": TASK | {"sequence"},
+    "nmt": TASK | {"sequence", "aligners"},
+    "aligners": TASK,
     "captioning": TASK | {"sequence"},
     "pretrain": TASK | {"sequence"},
     "finetune": TASK,

@@ -86,7 +86,7 @@ HALF_RIGHT = [GoldAlignment(frozenset({(0, 0)}), frozenset({(0, 1)}))]
 
 
 def test_links_are_of_minimum_bayes_risk_by_the_geometric_mean():
-    """By hand: sqrt(.9 .7) = .79, sqrt(.1 .2) = .14, sqrt(.4 .3) = .35, sqrt(.6 .8) = .69; F1 is best with two links."""
+    """By hand: sqrt(.9 .7) = .79, sqrt(.1 .2) = .14, sqrt(.4 .3) = .35, sqrt(.6 .8) = .69; two links are best."""
     assert [str(links) for links in ALIGNED.links] == ["0-0 1-1"]
 
 
