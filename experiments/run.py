@@ -24,6 +24,7 @@ class Task(ABC, Generic[Config, Data, Network]):
 
     config: type[Config]  # the options of a training, a dataclass
     script: str  # the module that trains on the command line
+    named: Sequence[str] = ()  # options, such as a pretrained model, that the file of a study is named after
 
     @abstractmethod
     def folder(self, config: Config) -> str:

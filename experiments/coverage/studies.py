@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from experiments.coverage.train import WEIBULL, CoverageTask
-from experiments.report.statistics import Column
-from experiments.study import Study, run_study
+from experiments.report.statistics import Column, beside
+from experiments.study import Study, curves, run_study
 
 TASK = CoverageTask()
 COLUMNS = (
@@ -40,7 +40,7 @@ NOISE = Study(
         "validation NLL of one seed. Truth: scores, spread and noise as they are."
     ),
     task=TASK,
-    row="attention",
+    heads=("attention", ""),
     rows={
         "soft, one noise": {**_SOFT, "noise": "one"},
         "soft": {**_SOFT, "laplace": True},
@@ -55,22 +55,15 @@ NOISE = Study(
         "evidence": {"laplace": True},
         "evidence, Weibull": {"family": "weibull"},
     },
-    shows={
-        "soft, temperature": "soft",
-        "soft, ScorePosterior": "soft",
-        "evidence, ScorePosterior": "evidence",
-        "truth": "evidence",
-    },
-    kinds={
-        "MC dropout": "dropout",
-        "soft, temperature": "scaled",
-        "soft, ScorePosterior": "laplace",
-        "evidence, ScorePosterior": "laplace",
-        "truth": "truth",
+    readings={
+        "MC dropout": ("MC dropout", "dropout"),
+        "soft, temperature": ("soft", "scaled"),
+        "soft, ScorePosterior": ("soft", "laplace"),
+        "evidence, ScorePosterior": ("evidence", "laplace"),
+        "truth": ("evidence", "truth"),
     },
     seeds=5,
-    columns=COLUMNS,
-    more=(*TERCILES, *WIDTHS, Column("validation NLL", "val_nll")),
+    columns=(*COLUMNS, *beside(*TERCILES, *WIDTHS, Column("validation NLL", "val_nll"))),
 )
 IGNORANCE = Study(
     name="coverage-ignorance",
@@ -84,7 +77,7 @@ IGNORANCE = Study(
         "Error given y: with draws weighted by the likelihood. Each seed has its M."
     ),
     task=TASK,
-    row="attention",
+    heads=("attention", "items"),
     rows={
         "soft": {"objective": "soft", "laplace": True},
         "MC dropout": {"objective": "soft", "dropout": 0.1},
@@ -100,13 +93,14 @@ IGNORANCE = Study(
         "repeats": 300,
     },
     levels={str(count): {"items": count} for count in (30, 100, 300, 1000, 5000)},
-    axis="items",
-    shows={"soft, temperature": "soft", "soft, ScorePosterior": "soft"},
-    kinds={"MC dropout": "dropout", "soft, temperature": "scaled", "soft, ScorePosterior": "laplace"},
+    readings={
+        "MC dropout": ("MC dropout", "dropout"),
+        "soft, temperature": ("soft", "scaled"),
+        "soft, ScorePosterior": ("soft", "laplace"),
+    },
     seeds=24,
-    columns=COLUMNS,
-    more=WIDTHS,
-    picture="curves",
+    columns=(*COLUMNS, *beside(*WIDTHS)),
+    parts=(curves,),
 )
 
 STUDIES = {study.name: study for study in (NOISE, IGNORANCE)}

@@ -205,6 +205,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
     """Fine-tuning, whatever the task: a network is built of its pretrained model alone."""
 
     script = "experiments.finetune"
+    named = ("model",)
     head: Any  # one of the Auto classes of transformers
     training: type[FineTuning]
 

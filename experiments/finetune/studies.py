@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,8 @@ from experiments.datasets.places import read_arrays
 from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask
 from experiments.finetune.questions import QaTask
 from experiments.report.report import Part
-from experiments.report.statistics import Column, Difference, Row
-from experiments.study import Block, Finished, Study, run_search, run_study
+from experiments.report.statistics import Column, Difference, Row, beside
+from experiments.study import Block, Finished, Search, Study, run_search, run_study
 from guides.rows import EVIDENCE, LEGEND, rows
 
 RESAMPLES = 2000
@@ -86,7 +86,7 @@ def _of(*tasks: GlueName, **options: Any) -> dict[str, Any]:
     """Levels, one a task, with their columns."""
     return {
         "levels": {task: {"task": task, **options} for task in tasks},
-        "level_columns": {task: (_first_metric(task),) for task in tasks},
+        "columns": tuple(replace(_first_metric(task), levels=(task,)) for task in tasks),
     }
 
 
@@ -102,19 +102,18 @@ GLUE = Study(
         f"and does not name its metrics: compare the differences, not the numbers."
     ),
     task=GlueTask(),
-    named=("model",),
     options={"max_epochs": 3, "num_samples": 5, "precision": "bf16-mixed", "pooling": "pair", "keep_weights": False},
     rows=ROWS,
-    shows={DROPOUT: "soft"},
-    kinds={DROPOUT: "mc_dropout", **dict.fromkeys(("WF", "WC", "LF", "LC", "evidence"), "attention")},
-    wide=True,
-    columns=(),
+    readings={
+        DROPOUT: ("soft", "mc_dropout"),
+        **{row: (row, "attention") for row in ("WF", "WC", "LF", "LC", "evidence")},
+    },
     **_of("mrpc", "rte", "cola", "stsb"),
     paper={
         "soft": {"mrpc": "86.5", "cola": "54.5", "rte": "75.8", "sst2": "92.4", "stsb": "90.3"},
         "WC": {"mrpc": "88.5", "cola": "55.8", "rte": "76.2", "sst2": "92.7", "stsb": "91.1"},
     },
-    blocks=(
+    parts=(
         Block(
             "All scores",
             "Validation: the first metric on the validation part, which also chooses the temperature. Error at 80 %: "
@@ -124,23 +123,27 @@ GLUE = Study(
         ),
         _at_the_mean(SCORES[0], *(_first_metric(task) for task in METRICS)),
     ),
-    grid=GRID,
-    quality=QUALITY,
 )
 
 
 def _study(
-    name: str, title: str, text: str, task: GlueName, levels: Mapping[str, Any], share: float = 1.0, **given: Any
+    name: str,
+    title: str,
+    text: str,
+    task: GlueName,
+    levels: Mapping[str, Any],
+    share: float = 1.0,
+    axis: str = "",
+    columns: Sequence[Column] | None = None,
 ) -> Study:
     """Rows soft and WC in another situation than the table's."""
     trained = "" if share == 1 else " Trained on {config.train_share:.0%} of the examples."
-    given = {"columns": (_first_metric(task),), "more": SCORES} | given
     return replace(
         GLUE, name=f"{name}-{task}", title=f"{title}: {{config.task}} with {{config.model_name}}",
         text=f"{text}{trained} {_ROWS_TEXT} Settings as in the table glue, not searched again.",
         options={**GLUE.options, "task": task} | ({} if share == 1 else {"train_share": share}), levels=levels,
-        rows={row: ROWS[row] for row in ("soft", "WC")}, wide=False, level_columns={}, paper={}, blocks=(),
-        grid={}, **given,
+        rows={row: ROWS[row] for row in ("soft", "WC")}, paper={}, parts=(), heads=("row", axis),
+        columns=columns or (_first_metric(task), *beside(*SCORES)),
     )  # fmt: skip
 
 
@@ -157,7 +160,7 @@ STUDIES = {
     study.name: study
     for study in (
         GLUE,
-        replace(GLUE, name="glue-sst2", **_of("sst2", train_share=0.3), grid={}),
+        replace(GLUE, name="glue-sst2", **_of("sst2", train_share=0.3)),
         _study(
             "label_noise", "Noise in the labels",
             "This share of the training labels is replaced by another class at random (grades: by those of other "
@@ -173,8 +176,8 @@ STUDIES = {
             "out_of_domain", "Sentences from elsewhere",
             "Test sentences of other tasks, which have no class of this one: the area under the ROC curve of telling "
             "them from the test sentences of the task by their larger uncertainty, .5 being chance.", "sst2",
-            {"": {"out_of_domain": tuple(task for task, _ in _FOREIGN)}}, 0.05, columns=_AREAS["entropy"],
-            more=(*_AREAS["mutual_information"], _first_metric("sst2"), *SCORES),
+            {"": {"out_of_domain": tuple(task for task, _ in _FOREIGN)}}, 0.05,
+            columns=(*_AREAS["entropy"], *beside(*_AREAS["mutual_information"], _first_metric("sst2"), *SCORES)),
         ),
     )
 }  # fmt: skip
@@ -199,14 +202,14 @@ def over_questions(finished: Finished) -> list[Part]:
     def scores(row: str, column: Column) -> NDArray[np.float64]:
         """Means over the seeds of the scores of every question."""
         name = finished.of(row, column).metric.removeprefix("test_")
-        trained = [finished.configs[study.shows.get(row, row), "", seed] for seed in finished.seeds]
+        trained = [finished.configs[finished.trained_row(row), "", seed] for seed in finished.seeds]
         remedy = "remove its folder, and the same command with --resume makes it again"
         found = [read_arrays(Path(one.out, "predictions.npz"), remedy)[name] for one in trained]
         return column.factor * np.mean(found, 0)
 
     for row in finished.rows[1:]:
         rows.append(Row(row=row))
-        for column in study.columns:
+        for column in [one for one in study.columns if one.compared]:
             found = scores(row, column) - scores(study.baseline, column)
             drawn = np.random.default_rng(0).multinomial(len(found), np.full(len(found), 1 / len(found)), RESAMPLES)
             low, high = np.quantile(drawn @ found / len(found), (0.025, 0.975)).tolist()
@@ -236,16 +239,17 @@ SQUAD = replace(
     task=QaTask(),
     options={"max_epochs": 2, "num_samples": 3, "precision": "bf16-mixed", "keep_weights": False},
     levels={"": {}},
-    level_columns={},
-    wide=False,
-    columns=OFFICIAL,
-    more=(
-        Column("AUROC, entropy", "test_{kind}_auroc_entropy"),
-        Column("AUROC, mutual information", "test_{kind}_auroc_mutual_information"),
-        Column("F1 % on validation", "val_score", 2, 100),
+    columns=(
+        *OFFICIAL,
+        *beside(
+            Column("AUROC, entropy", "test_{kind}_auroc_entropy"),
+            Column("AUROC, mutual information", "test_{kind}_auroc_mutual_information"),
+            Column("F1 % on validation", "val_score", 2, 100),
+        ),
     ),
     paper={"soft": "80.86, 88.70", "WC": "81.40, 88.82"},
-    blocks=(
+    parts=(
+        over_questions,
         Block(
             "Questions of the parts",
             "Left out: no window holds their whole answer.",
@@ -256,10 +260,9 @@ SQUAD = replace(
         ),
         _at_the_mean(*OFFICIAL),
     ),
-    parts=over_questions,
 )
 QA_STUDIES = {SQUAD.name: SQUAD}
 
 table = partial(run_study, STUDIES)
-search = partial(run_search, STUDIES)
+search = partial(run_search, {"glue": Search(GLUE, GRID, QUALITY)})
 qa_table = partial(run_study, QA_STUDIES, command="qa-table")

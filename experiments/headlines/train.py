@@ -40,7 +40,7 @@ from experiments.harness.training import (
 )
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
 from experiments.report.report import Part
-from experiments.report.statistics import Column, Estimate, Row, paired_difference
+from experiments.report.statistics import Column, Estimate, Row, beside, paired_difference
 from experiments.run import load_trained, run_and_show
 from experiments.sequence import evaluation
 from experiments.sequence.evaluation import Encoded, SequenceTask
@@ -337,17 +337,19 @@ HEADLINES = Study(
     task=HeadlineTask(),
     options={"precision": "bf16-mixed"},
     rows=NORMALIZERS,
-    row="attention",
-    against=UNDER_ITS_GUIDE,
-    columns=(*SCORES, Column("perplexity", "test_ppl", 2, better="lower")),
-    more=(Column("words", "test_words", 1), Column("ms/step", "step_ms", 0)),
+    heads=("attention", ""),
+    baselines=UNDER_ITS_GUIDE,
+    columns=(
+        *SCORES,
+        Column("perplexity", "test_ppl", 2, better="lower"),
+        *beside(Column("words", "test_words", 1), Column("ms/step", "step_ms", 0)),
+    ),
     paper={
         "softmax, soft": "38.02 / 18.93 / 35.25",
         "doubly_normalized, soft": "38.19 / 19.09 / 35.52",
         "hybrid, soft": "38.27 / 19.30 / 35.56",
     },
-    blocks=(HYBRID,),
-    parts=first_words,
+    parts=(first_words, HYBRID),
 )
 STUDIES = {study.name: study for study in (HEADLINES,)}
 

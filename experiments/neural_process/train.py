@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from experiments.neural_process.config import NeuralProcessConfig
-from experiments.report.statistics import Column
+from experiments.report.statistics import Column, beside
 from experiments.run import Task
 from experiments.study import Study, run_study
 from models.neural_process import HEADS, WIDTH, NeuralProcess
@@ -238,13 +238,14 @@ NEURAL_PROCESS = Study(
         "evidence: three times the steps, which take about its time. True process: that of the data."
     ),
     task=TASK,
-    row="attention",
+    heads=("attention", ""),
     rows={f"{base}{kind}": {"scores": scores, **of} for base, scores in _BASES.items() for kind, of in _KINDS.items()},
-    against={f"{base}{kind}": base for base in _BASES for kind in _KINDS if kind},
-    shows={f"{row}, without noise": row for row in _QUIET} | {"true process": "soft"},
-    kinds={f"{row}, without noise": "quiet" for row in _QUIET} | {"true process": "oracle"},
-    columns=[Column(f"{n} points", f"{{kind}}_same_{n}", better="higher") for n in (5, 10, 20, 60)],
-    more=[Column(name, f"{{kind}}_{name}_20", better="higher") for name in list(KERNELS)[1:]],
+    baselines={f"{base}{kind}": base for base in _BASES for kind in _KINDS if kind},
+    readings={f"{row}, without noise": (row, "quiet") for row in _QUIET} | {"true process": ("soft", "oracle")},
+    columns=[
+        *(Column(f"{n} points", f"{{kind}}_same_{n}", better="higher") for n in (5, 10, 20, 60)),
+        *beside(*(Column(name, f"{{kind}}_{name}_20", better="higher") for name in list(KERNELS)[1:])),
+    ],
 )
 
 table = partial(run_study, {NEURAL_PROCESS.name: NEURAL_PROCESS})

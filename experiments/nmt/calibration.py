@@ -18,9 +18,9 @@ from experiments.nmt.config import TranslationConfig
 from experiments.nmt.model import Trained, batches, load_text, load_trained
 from experiments.nmt.train import Texts, TranslationTask
 from experiments.report.report import Part
-from experiments.report.statistics import Column, summary_rows
+from experiments.report.statistics import Column, beside, summary_rows
 from experiments.sequence.model import model_arguments
-from experiments.study import Finished, Study
+from experiments.study import Finished, First, Study
 from models.decoding import target_log_probs
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate, hard_alignment
 from pyro_attention.analysis.inputs import equal_tailed
@@ -129,7 +129,7 @@ CALIBRATION = Study(
     title="Generated translations: do credible sets of source words hold the known links?",
     text=(
         "The corpus of the demo, 3 000 pairs to train on, 250 to test, whose links are known. Soft attention trains "
-        "for {base.max_epochs} epochs, and every row goes on from there for {config.max_epochs}. Weights have no true "
+        "for {first.max_epochs} epochs, and every row goes on from there for {config.max_epochs}. Weights have no true "
         "values here, so what is checked are statements on links. Coverage: share of the known links of a word in "
         "the smallest set of source words with a probability of .9 or more; mass: the probability of these sets, "
         "which coverage should equal; size: their number of words. ECE: calibration error of the most probable link. "
@@ -138,7 +138,7 @@ CALIBRATION = Study(
         "90 % interval of a weight of each word. ELBO: KL against the contextual prior."
     ),
     task=CalibrationTask(),
-    row="attention",
+    heads=("attention", ""),
     rows={
         "soft": {"guide": "soft"},
         "ELBO, Weibull k = 10, KL .01": {"guide": "weibull", "kl_weight": 0.01},
@@ -147,15 +147,13 @@ CALIBRATION = Study(
         "evidence": {**_ELBO, "learnable": False, "objective": "evidence", "learned_width": True},
         "alignments summed out": {"guide": "marginal"},
     },
-    shows={"MC dropout": "soft", "evidence, W given y": "evidence"},
-    kinds={"MC dropout": "dropout", "evidence, W given y": "weighted"},
+    readings={"MC dropout": ("soft", "dropout"), "evidence, W given y": ("evidence", "weighted")},
     options={
         "dataset": "toy", "train_pairs": 3000, "test_pairs": 250, "layers": 1, "beam": 1, "k_max": None,
         "max_epochs": 1, "patience": 1, "learning_rate": 5e-3, "num_samples": 100,
+        "init_from": First({"guide": "soft", "max_epochs": 6, "patience": 6, "learning_rate": 1e-2}),
     },
-    base={"guide": "soft", "max_epochs": 6, "patience": 6, "learning_rate": 1e-2},
-    columns=COLUMNS,
-    more=MORE,
+    columns=(*COLUMNS, *beside(*MORE)),
     seeds=5,
-    parts=_ensemble,
+    parts=(_ensemble,),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,8 @@ from experiments.nmt.model import load_text, word_pairs
 from experiments.nmt.train import TranslationTask
 from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Claim, Part, claims_part
-from experiments.report.statistics import Column, Estimate, Runs, columns_of, paired_difference, summary_rows
-from experiments.study import Finished, Study, run_study
+from experiments.report.statistics import Column, Estimate, Runs, beside, columns_of, paired_difference, summary_rows
+from experiments.study import Finished, First, Study, run_study
 from guides.options import AMORTISED, WEIGHTS
 from pyro_attention.analysis import alignment_error_rate
 
@@ -42,7 +42,7 @@ MORE = (
     Column("parameters", "parameters", 0, spread=False),
 )
 GOING_ON = (
-    "Soft attention is trained for {base.max_epochs} epochs; every scheme, soft too, goes on from there for "
+    "Soft attention is trained for {first.max_epochs} epochs; every scheme, soft too, goes on from there for "
     "{config.max_epochs} at half the learning rate. Inference networks start at q = p."
 )
 FROM_SCRATCH = (
@@ -99,8 +99,8 @@ def _runs(finished: Finished) -> dict[str, Runs]:
     return {name: finished.runs(*place) for name, place in _named(finished).items()}
 
 
-def _summary(finished: Finished) -> str:
-    """What can be told of the schemes beside soft attention; nothing without it, or of a single seed."""
+def _summary(finished: Finished) -> Iterator[Part]:
+    """Name the schemes that differ from soft attention; nothing without it, or of a single seed."""
     runs, sentences = _runs(finished), list[str]()
     soft = runs.pop("soft", [])
     for column in (PERPLEXITY, ERRORS) if runs and len(soft) > 1 else ():
@@ -111,8 +111,9 @@ def _summary(finished: Finished) -> str:
         if told:
             sentences.append(f"{column.name} minus soft: " + "; ".join(f"{row} {one}" for row, one in told.items()))
         if rest:
-            sentences.append(f"In {column.name} {rest} cannot be told from soft")
-    return "".join(f"{sentence[0].upper()}{sentence[1:]}. " for sentence in sentences).strip()
+            sentences.append(f"In {column.name} there is no clear difference of {rest} from soft")
+    if sentences:
+        yield Part(text=" ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences))
 
 
 def _parts(finished: Finished) -> list[Part]:
@@ -122,7 +123,7 @@ def _parts(finished: Finished) -> list[Part]:
     legend = finished.fill(LEGEND) + f"\n\n{GOLD}" * bool(columns_of(runs, [ERRORS]))
     return [
         viewer_part(first, finished.folder / "alignments.html"),
-        *claim_parts(runs, from_scratch=not finished.study.base),
+        *claim_parts(runs, from_scratch=not finished.firsts),
         *_selective_parts(runs, next(iter(first.values()))),
         *_aligners_part(next(iter(first.values())), finished.folder),
         Part("What the columns are", legend),
@@ -294,24 +295,21 @@ def _selective_parts(runs: Mapping[str, Runs], config: TranslationConfig) -> lis
 TOY = Study(
     name="translation-toy",
     title="Translation: toy",
-    about="text: translation",
+    about=None,
     text=GOING_ON,
     task=TASK,
     rows=scheme_rows(
         "soft", "marginal", "hard_enum", "categorical_enum", "categorical_sample", "dirichlet", "weibull", "lognormal",
     ),
-    row="scheme",
+    heads=("scheme", ""),
     options={
         # half of it is the demo
         "dataset": "toy", "train_pairs": 3000, "test_pairs": 250, "layers": 1, "beam": 1, "k_max": None,
         "max_epochs": 1, "patience": 1, "learning_rate": 5e-3,
+        "init_from": First({"guide": "soft", "max_epochs": 6, "patience": 6, "learning_rate": 1e-2}),
     },
-    base={"guide": "soft", "max_epochs": 6, "patience": 6, "learning_rate": 1e-2},
-    columns=(PERPLEXITY,),
-    more=MORE,
-    parts=_parts,
-    summary=_summary,
-    published=False,
+    columns=(PERPLEXITY, *beside(*MORE)),
+    parts=(_summary, _parts),
 )  # fmt: skip
 NORMALIZED = replace(
     TOY,
@@ -320,8 +318,8 @@ NORMALIZED = replace(
     text=f"{GOING_ON} {NORMALIZERS}",
     rows=scheme_rows("soft", "marginal", "weibull"),
     levels={name: {"normalizer": name} for name in ("softmax", "temporal", "hybrid")},
-    axis="normalised by",
-    published=True,
+    heads=("scheme", "normalised by"),
+    about="text: translation",
 )
 _REAL: dict[str, Any] = {"vocabulary": 4000, "batch_size": 64, "beam": 5}
 MULTI30K = replace(
@@ -333,11 +331,11 @@ MULTI30K = replace(
     options={
         **_REAL, "dataset": "multi30k", "hidden": 192, "embedding": 192, "max_epochs": 1, "patience": 1,
         "learning_rate": 1e-3,
+        "init_from": First({"guide": "soft", "max_epochs": 9, "patience": 9, "learning_rate": 2e-3}),
     },
-    base={"guide": "soft", "max_epochs": 9, "patience": 9, "learning_rate": 2e-3},
-    columns=(PERPLEXITY, BLEU),
+    columns=(PERPLEXITY, BLEU, *beside(*MORE)),
     seeds=1,
-    published=True,
+    about="text: translation",
 )  # fmt: skip
 _SCRATCH: dict[str, Any] = {
     **_REAL, "max_epochs": 6, "patience": 3, "learning_rate": 5e-3, "precision": "bf16-mixed",
@@ -356,7 +354,6 @@ MULTI30K_SCRATCH = replace(
         **_SCRATCH, "dataset": "multi30k", "hidden": 192, "embedding": 192, "selective_pairs": 500,
         "out_of_domain": ("tatoeba", "europarl_de_en"),
     },
-    base={},
     seeds=3,
 )  # fmt: skip
 TED_SCRATCH = replace(
@@ -387,7 +384,7 @@ def _alignment(dataset: str, source: str, **options: Any) -> Study:
             **_SCRATCH, "dataset": dataset, "source": source, "hidden": 128, "embedding": 128, "layers": 1,
             "max_words": 40, "beam": 1, "k_max": None, **options,
         },
-        columns=(PERPLEXITY, ERRORS),
+        columns=(PERPLEXITY, ERRORS, *beside(*MORE)),
         seeds=1,
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ from experiments.harness.training import (
     seeded_build,
 )
 from experiments.pretrain.config import PretrainConfig
-from experiments.report.statistics import Column
+from experiments.report.statistics import Column, beside
 from experiments.run import Task, run_and_show
 from experiments.sequence.model import HYBRID, TrainedText, run_vocabulary, text_encoder
 from experiments.study import Study, run_study
@@ -252,19 +252,19 @@ PRETRAINING = Study(
     task=PretrainTask(),
     options={"dataset": "english", "sentences": 20_000, "max_epochs": 6, "finetune_epochs": 3},
     rows=NORMALIZERS,
-    row="attention",
-    against=UNDER_ITS_GUIDE,
+    heads=("attention", ""),
+    baselines=UNDER_ITS_GUIDE,
     columns=(
         Column("perplexity", "test_ppl", 2, better="lower"),
         Column("hidden pieces %", "test_accuracy", 2, 100, better="higher"),
         Column("SST-2 %", "sst2_accuracy", 2, 100, better="higher"),
+        *beside(
+            Column("SST-2 %, not pretrained", "scratch_accuracy", 2, 100),
+            Column("explained away %", "explained_away", 3, 100),
+            Column("mass, 1st percentile", "key_mass_1_percent"),
+        ),
     ),
-    more=(
-        Column("SST-2 %, not pretrained", "scratch_accuracy", 2, 100),
-        Column("explained away %", "explained_away", 3, 100),
-        Column("mass, 1st percentile", "key_mass_1_percent"),
-    ),
-    blocks=(HYBRID,),
+    parts=(HYBRID,),
 )
 STUDIES = {study.name: study for study in (PRETRAINING,)}
 
