@@ -22,7 +22,7 @@ from experiments.harness.parallel import run_all
 from experiments.report.figures import level_curves, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Cell, Column, Difference, Row, Runs
-from experiments.run import Task, run
+from experiments.run import Task
 
 Options = Mapping[str, Any]
 Key = tuple[str, str, int]  # row, level, seed
@@ -56,7 +56,7 @@ class Study:
     """Rows at some levels, for some seeds."""
 
     name: str  # of its folder and of its file in results/
-    task: Task[Any, Any, Any]  # what is trained
+    task: Task[Any, Any]  # what is trained
     rows: Mapping[str, Options]  # options of each row; the first row is the baseline
     columns: Sequence[Column]  # numbers of the table
     options: Options = field(default_factory=dict)  # of all trainings
@@ -313,7 +313,7 @@ def _trained(study: Study, options: StudyOptions, command: str, *, whole: bool) 
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
-            partial(run, study.task), configs, workers=options.workers, cluster=options.cluster,
+            study.task.run, configs, workers=options.workers, cluster=options.cluster,
             progress=options.progress,
         )  # fmt: skip
 

@@ -16,8 +16,10 @@ from pyro.distributions import Normal
 from torch import Tensor, nn
 
 from experiments.coverage.config import CoverageConfig
+from experiments.files import user_errors
+from experiments.harness.folder import exclusive
 from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
-from experiments.run import Task, run_and_show
+from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_and_show, run_folder
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
@@ -206,7 +208,7 @@ class Batches:
                 yield self.items.chosen(index)[:4]
 
 
-class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
+class CoverageTask(Task[CoverageConfig, TrainedCoverage]):
     """Intervals of attention weights that are known."""
 
     config = CoverageConfig
@@ -215,11 +217,20 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
     def folder(self, config: CoverageConfig) -> str:
         return f"coverage/{config.toy}-{config.objective}-{config.family}-{config.width}-{config.seed}"
 
-    def load(self, config: CoverageConfig) -> dict[str, Items]:
-        return generate(config)
-
-    def build(self, config: CoverageConfig, data: dict[str, Items], folder: Path) -> TrainedCoverage:  # noqa: ARG002
+    def restore(self, config: CoverageConfig, folder: Path) -> TrainedCoverage:  # noqa: ARG002
         return build(config)
+
+    @exclusive
+    def run(self, config: CoverageConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = generate(config)
+            begin(folder, config)
+            trained = build(config)
+        fitted = self.fit(trained, data, folder)
+        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted))
 
     def fit(self, trained: TrainedCoverage, data: dict[str, Items], folder: Path) -> Fitted:
         config = trained.config
@@ -241,9 +252,7 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
             module.eval()
         return found[0]
 
-    def evaluate(
-        self, trained: TrainedCoverage, data: dict[str, Items], fitted: Fitted, folder: Path  # noqa: ARG002
-    ) -> dict[str, float]:  # fmt: skip
+    def evaluate(self, trained: TrainedCoverage, data: dict[str, Items], fitted: Fitted) -> dict[str, float]:
         data = {part: items.to(trained.device) for part, items in data.items()}
         config, test = trained.config, data["test"]
         with seeded(config.seed):

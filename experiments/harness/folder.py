@@ -21,7 +21,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from experiments.files import UserError, read_json, read_yaml, reading, write_text
-from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration, unused
+from experiments.harness.options import OptionError, RunOptions, SweepOptions, TrainingOptions, configuration, unused
 
 Config = TypeVar("Config")
 Arguments = ParamSpec("Arguments")
@@ -72,7 +72,7 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False))
 
 
-def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[str, float] | None:
+def open_training(folder: Path, config: TrainingOptions) -> dict[str, float] | None:
     """:func:`open_run` for a training whose ``max_epochs`` may be larger than before.
 
     It ends with the same numbers as a training that was started with so many. Not so one whose learning rate is
@@ -86,8 +86,8 @@ def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[s
         UserError: As :func:`open_run`, or the run has more epochs than are asked for.
     """
     metrics = read_metrics(folder) if config.resume else None
-    if metrics is None or planned:
-        open_run(folder, config, free=() if planned else ("max_epochs",))
+    if metrics is None or config.planned:
+        open_run(folder, config, free=() if config.planned else ("max_epochs",))
         return metrics
     epochs = int(metrics["epochs"])
     if epochs > config.max_epochs:

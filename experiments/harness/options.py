@@ -92,6 +92,8 @@ class TrainingOptions(RunOptions):
     precision: Precision = "32"
     seed: NonNegativeInt = 0
 
+    planned = False  # whether the learning rate is planned over all epochs, whose number then stays
+
     @property
     def processes(self) -> int:
         """Devices of all machines together."""

@@ -240,7 +240,7 @@ def fit(
     gradient_clip: float | None = None,
     callbacks: Sequence[pl.Callback] = (),
 ) -> Fitted:
-    """Train a module and leave it, on the device, with its best weights, or with the last ones.
+    """Train a module and leave it, on the device and in evaluation mode, with its best weights or the last ones.
 
     With ``resume`` training goes on from the last checkpoint in the folder, if there is one; more epochs may be asked
     for than before. Of several devices each takes the gradient of its own part of a batch, divided by its observations,
@@ -305,7 +305,7 @@ def fit(
     if stopping.best_epoch < 0:
         raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
     module.load_state_dict(stopping.weights)
-    module.to(target)
+    module.to(target).eval()
     if config.progress and len(history.rows) < config.max_epochs:
         names = " or ".join(monitor)
         print(f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}")

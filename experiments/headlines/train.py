@@ -28,8 +28,8 @@ from experiments.datasets.text.batches import (
 from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines, plain_words
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
-from experiments.files import read_text
-from experiments.harness.folder import saved_config
+from experiments.files import read_text, user_errors
+from experiments.harness.folder import exclusive, saved_config
 from experiments.harness.training import (
     OneCycleTraining,
     PriorFactory,
@@ -41,11 +41,11 @@ from experiments.harness.training import (
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
 from experiments.report.report import Part
 from experiments.report.statistics import Column, Estimate, Row, beside, paired_difference
-from experiments.run import load_trained, run_and_show
+from experiments.run import BAD_INPUT, Task, begin, finish, load_trained, resumed, run_and_show, run_folder
 from experiments.sequence import evaluation
-from experiments.sequence.evaluation import Encoded, SequenceTask
+from experiments.sequence.evaluation import Encoded, fit_sequences, validation_perplexities
 from experiments.sequence.model import HYBRID, TrainedText, model_arguments, run_vocabulary, text_encoder
-from experiments.sequence.own_text import read_source
+from experiments.sequence.own_text import read_source, write_lines
 from experiments.study import Finished, Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
 from models.decoding import search_words
@@ -149,24 +149,18 @@ def build(config: HeadlineConfig, vocabulary: Vocabulary) -> TrainedWriter:
 
 # training
 
+_SUMMARIES = "summaries.txt"
 _ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # torchmetrics' names
 
 
-class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], TrainedWriter]):
+class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
     """Headlines of texts."""
 
     config = HeadlineConfig
     script = "experiments.headlines"
-    file = "summaries.txt"
 
     def folder(self, config: HeadlineConfig) -> str:
         return f"headlines/{config.normalizer}-{config.guide}-{config.seed}"
-
-    def load(self, config: HeadlineConfig) -> Mapping[str, HeadlineText]:
-        return load_texts(config)
-
-    def build(self, config: HeadlineConfig, data: Mapping[str, HeadlineText], folder: Path) -> TrainedWriter:
-        return build(config, load_vocabulary(config, folder, data["train"]))
 
     def restore(self, config: HeadlineConfig, folder: Path) -> TrainedWriter:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))
@@ -177,6 +171,24 @@ class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], Trai
         val = first_headlines(data["val"], trained.vocabulary, config)
         sampler = LeadSampler(pairs, lead_epochs=config.lead_epochs, sentences=config.batch_size, seed=config.seed)
         return Encoded(pairs, val, sampler, pairs.targets[: sum(pairs.counts)])
+
+    @exclusive
+    def run(self, config: HeadlineConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = load_texts(config)
+            begin(folder, config)
+            trained = build(config, load_vocabulary(config, folder, data["train"]))
+        encoded = self.encode(trained, data)
+        fitted = fit_sequences(trained, encoded, folder)
+        metrics, headlines = self.scores(trained, data)
+        write_lines(folder / _SUMMARIES, headlines)
+        return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
+
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        return evaluation.warnings_of(metrics)
 
     def scores(self, trained: TrainedWriter, data: Mapping[str, HeadlineText]) -> tuple[dict[str, float], list[str]]:
         config, test = trained.config, data["test"]
@@ -200,7 +212,7 @@ class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], Trai
 
 def summaries(folder: Path) -> list[str]:
     """The headlines that a finished run has written of the test texts, in their order."""
-    return read_text(folder / HeadlineTask.file, "remove the folder to train again").split("\n")[:-1]
+    return read_text(folder / _SUMMARIES, "remove the folder to train again").split("\n")[:-1]
 
 
 train = partial(run_and_show, HeadlineTask())

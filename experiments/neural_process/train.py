@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from experiments.files import user_errors
+from experiments.harness.folder import exclusive
 from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from experiments.neural_process.config import NeuralProcessConfig
 from experiments.report.statistics import Column, beside
-from experiments.run import Task
+from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_folder
 from experiments.study import Study, run_study
 from models.neural_process import HEADS, WIDTH, NeuralProcess
 from pyro_attention import (
@@ -168,7 +170,7 @@ TESTS = [("same", 5), ("same", 10), ("same", 20), ("same", 60), *((name, 20) for
 TEST_FUNCTIONS = 128
 
 
-class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedProcess]):
+class NeuralProcessTask(Task[NeuralProcessConfig, TrainedProcess]):
     """Attentive neural processes."""
 
     config = NeuralProcessConfig
@@ -183,8 +185,20 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
         val = generate(Kernel(), 128, 1000 + config.seed)
         return tests | {"train": generate(Kernel(), config.functions, config.seed), "val": val}
 
-    def build(self, config: NeuralProcessConfig, data: dict[str, Functions], folder: Path) -> TrainedProcess:  # noqa: ARG002
+    def restore(self, config: NeuralProcessConfig, folder: Path) -> TrainedProcess:  # noqa: ARG002
         return build(config)
+
+    @exclusive
+    def run(self, config: NeuralProcessConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = self.load(config)
+            begin(folder, config)
+            trained = build(config)
+        fitted = self.fit(trained, data, folder)
+        return finish(folder, trained, fitted, self.evaluate(trained, data))
 
     def fit(self, trained: TrainedProcess, data: dict[str, Functions], folder: Path) -> Fitted:
         config = trained.config
@@ -196,9 +210,7 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
             monitor={"val_loss": "min"}, keep="last", gradient_clip=10.0,
         )  # fmt: skip
 
-    def evaluate(
-        self, trained: TrainedProcess, data: dict[str, Functions], fitted: Fitted, folder: Path  # noqa: ARG002
-    ) -> dict[str, float]:  # fmt: skip
+    def evaluate(self, trained: TrainedProcess, data: dict[str, Functions]) -> dict[str, float]:
         soft, found = trained.config.objective == "soft", {}
         quiet = AttentionGuide(trained.model, Soft())
         for name, contexts in TESTS:

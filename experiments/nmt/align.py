@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.files import UserError
-from experiments.nmt.config import AlignConfig, TranslationConfig
-from experiments.nmt.model import Trained, batches, load_text, load_trained, read_gold, read_pairs
-from experiments.report.report import Part, write_page
+from experiments.nmt.texts import batches
+from experiments.report.report import write_page
 from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap, predicts_by_posterior
-from experiments.sequence.own_text import refuse_to_replace, write_lines
+from experiments.sequence.model import AnyTrained
 from pyro_attention.analysis import (
     Alignment,
     GoldAlignment,
@@ -26,8 +24,6 @@ from pyro_attention.analysis import (
     merge_pieces,
 )
 from pyro_attention.analysis.inputs import equal_tailed
-from pyro_attention.families.alignment import CategoricalAlignment
-from pyro_attention.families.distribution import LogWeights
 from pyro_attention.viewer import AlignmentView
 
 
@@ -48,7 +44,7 @@ class PairAlignment:
 
 
 def aligned_pairs(
-    trained: Trained,
+    trained: AnyTrained,
     text: ParallelText,
     *,
     num_samples: int,
@@ -81,7 +77,7 @@ def aligned_pairs(
     return [pairs[index] for index in range(len(text))]
 
 
-def alignment_summary(trained: Trained, text: ParallelText) -> dict[str, float]:
+def alignment_summary(trained: AnyTrained, text: ParallelText) -> dict[str, float]:
     """Entropies, and alignment error rates where the text has gold links; docs/metrics.md says what they are."""
     count, exact, entropies = trained.config.num_samples, has_posterior_gap(trained), EntropySums()
     pairs = aligned_pairs(trained, text, num_samples=count, exact=exact, entropies=entropies)
@@ -129,50 +125,8 @@ def write_alignments(path: Path, views: Sequence[AlignmentView], *, title: str) 
     return write_page(path, views, title=title, text=text)
 
 
-def viewer_part(runs: Mapping[str, TranslationConfig], path: Path) -> Part:
-    """The first test sentences, with the network of every row, on a page of their own."""
-    text = load_text(next(iter(runs.values())), "test").first(10)
-    networks = {row: load_trained(Path(str(config.out)), device=config.device) for row, config in runs.items()}
-    schemes = {row: aligned_pairs(one, text, num_samples=SAMPLES) for row, one in networks.items()}
-    page = write_alignments(path, alignment_views(schemes, text), title="Sentences and their translations")
-    return Part(text=f"Alignments to look at: {page}", published=False)
-
-
 COLUMNS = ("line", "source", "target", "source_word", "target_word", "prior", "posterior", "low", "high", "link")
 _LEAST = 0.01  # links whose prior and posterior are below it are left out
-_MOST_PAIRS = 200  # on the page
-
-
-def align_file(config: AlignConfig) -> Path:
-    """Write the alignments and the page, print where they are and, against gold links, the error rate."""
-    trained = load_trained(config.run, device=config.device)
-    # gold links count the words between blanks
-    words = trained.config.words if config.gold is None else "none"
-    text = read_pairs(config.source_file, config.target_file, trained.config, max_words=config.max_words, words=words)
-    gold = None if config.gold is None else read_gold(config.gold, text)
-    out = config.out or Path("alignments")
-    links_file, table, page = (out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
-    sides = dict[Path, list[str]]()  # the words that links count, where these are others than those between blanks
-    if words != "none":
-        sides = {out / f"words.{text.languages[0]}": text.source, out / f"words.{text.languages[1]}": text.target}
-    refuse_to_replace([links_file, page, *sides, *[table] * config.table], overwrite=config.overwrite)
-    pairs = _pairs(config, trained, text)
-    links = [pair.links for pair in pairs]
-    write_lines(links_file, links)
-    for path, sentences in sides.items():
-        write_lines(path, sentences)
-    some = text.first(_MOST_PAIRS)
-    views = alignment_views({trained.config.guide: pairs[: len(some)]}, some, gold)
-    write_alignments(page, views, title=f"{config.source_file.name} and {config.target_file.name}, aligned")
-    print(f"{len(links)} sentence pairs: {links_file}", *sides, f"the first {len(some)}: {page}", sep="\n")
-    if config.table:
-        write_lines(table, table_lines(pairs, links))
-        print(table)
-    if gold is not None:
-        scores = alignment_error_rate(links, gold)
-        rates = {"AER": scores.aer, "precision": scores.precision, "recall": scores.recall}
-        print(", ".join(f"{name} {100 * rate:.1f} %" for name, rate in rates.items()))
-    return links_file
 
 
 def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, level: float = 0.9) -> Iterator[str]:
@@ -192,14 +146,3 @@ def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, l
             cells = ["" if part is None else f"{part[target, source]:.4f}" for part in (pair.prior, mean, *ends)]
             place = [str(number), str(source), str(target), pair.source[source], pair.target[target]]
             yield "\t".join([*place, *cells, str(int((source, target) in chosen.links))])
-
-
-def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
-    """Alignments of the text, with the posterior of z in place of another where that is asked for."""
-    if config.exact and trained.model.attention.prior.kind not in (CategoricalAlignment.kind, LogWeights.kind):
-        raise UserError(
-            f"{trained.config.out} was trained with guide {trained.config.guide}, whose weights cannot be summed out; "
-            f"leave out --exact"
-        )
-    found = aligned_pairs(trained, text, num_samples=SAMPLES, exact=config.exact, progress=True)
-    return [pair if pair.exact is None else replace(pair, posterior=pair.exact.unsqueeze(0)) for pair in found]

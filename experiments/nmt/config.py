@@ -24,7 +24,6 @@ class TranslationConfig(SequenceConfig):
             from the folder given by --text.
         train_pairs: Sentence pairs to train on, the first ones; all when omitted.
         test_pairs: Sentence pairs to test on, the first ones; all when omitted.
-        test: Translate the test text and score the translations; a network that is only to align needs no test text.
         max_words: Most words of a training sentence; longer pairs are left out and counted.
         vocabulary: Word pieces at most, both languages together.
         hidden: Width of encoder, decoder, attention and inference network.
@@ -47,7 +46,6 @@ class TranslationConfig(SequenceConfig):
     dataset: Literal[ParallelName, "own"] = "toy"
     train_pairs: PositiveInt | None = None
     test_pairs: PositiveInt | None = None
-    test: bool = True
     max_words: PositiveInt = 80
     vocabulary: PositiveInt = 1000
     hidden: PositiveInt = 64
@@ -172,9 +170,9 @@ class AlignConfig(FileOptions):
 
 
 COMMANDS = {
-    "train": Command(TranslationConfig, "experiments.nmt.train:train"),
-    "evaluate": Command(EvaluateConfig, "experiments.nmt.evaluation:evaluate_run"),
-    "translate": Command(TranslateConfig, "experiments.nmt.evaluation:translate_file"),
-    "align": Command(AlignConfig, "experiments.nmt.align:align_file"),
+    "train": Command(TranslationConfig, "experiments.nmt.task:train"),
+    "evaluate": Command(EvaluateConfig, "experiments.nmt.commands:evaluate_run"),
+    "translate": Command(TranslateConfig, "experiments.nmt.commands:translate_file"),
+    "align": Command(AlignConfig, "experiments.nmt.commands:align_file"),
     "table": Command(StudyOptions, "experiments.nmt.studies:table", training=TranslationConfig),
 }

@@ -1,11 +1,10 @@
-"""How well a translation network predicts, translates and aligns, and what its uncertainty is worth; the commands."""
+"""How well a translation network predicts, translates and aligns, and what its uncertainty is worth."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import sacrebleu
@@ -15,18 +14,16 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.datasets.names import ParallelName
 from experiments.datasets.text.batches import EncodedText, in_order
-from experiments.datasets.text.parallel_text import ParallelText, Rules
+from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.word_rules import join_words
-from experiments.files import UserError, user_errors
+from experiments.files import user_errors
 from experiments.nmt.align import alignment_summary
-from experiments.nmt.config import EvaluateConfig, SearchOptions, TranslateConfig, TranslationConfig
-from experiments.nmt.model import Trained, batches, load_text, load_trained, read_pairs, tokenized
-from experiments.report.report import metrics_table
+from experiments.nmt.config import SearchOptions, TranslationConfig
+from experiments.nmt.texts import batches, tokenized
 from experiments.sequence import evaluation as sequence
+from experiments.sequence.model import AnyTrained
 from experiments.sequence.model import perplexity as sequence_perplexity
-from experiments.sequence.own_text import read_source
 
 _EXACT = SearchOptions(sum_over="all")
 
@@ -46,13 +43,13 @@ class Score(NamedTuple):
     signature: str  # how it was computed; "tok:none" is tokenized BLEU, on words that blanks separate
 
 
-def perplexity(trained: Trained, text: ParallelText, *, k_max: int | None = None) -> float:
+def perplexity(trained: AnyTrained, text: ParallelText, *, k_max: int | None = None) -> float:
     """Perplexity per word piece."""
     return sequence_perplexity(trained, batches(trained, text), k_max=k_max)
 
 
 def translate(
-    trained: Trained, text: ParallelText, options: SearchOptions = _EXACT, *, progress: bool = False
+    trained: AnyTrained, text: ParallelText, options: SearchOptions = _EXACT, *, progress: bool = False
 ) -> list[Translated]:
     """Translations of the source sentences by beam search, in the order of the text."""
     config, found = trained.config, dict[int, Translated]()
@@ -89,7 +86,7 @@ def _score(metric: Any, translations: Sequence[Translated], text: ParallelText, 
     return Score(score, str(metric.get_signature()))
 
 
-def evaluate(trained: Trained, text: ParallelText) -> tuple[dict[str, float], list[str]]:
+def evaluate(trained: AnyTrained, text: ParallelText) -> tuple[dict[str, float], list[str]]:
     """Metrics of a trained network on the test text, and its translations."""
     config, model, translations = trained.config, trained.model, translate(trained, text)
     metrics = {
@@ -123,7 +120,7 @@ Measures = Mapping[str, Tensor]
 
 
 def measured(
-    trained: Trained, text: ParallelText, elsewhere: Mapping[str, ParallelText], pairs: int
+    trained: AnyTrained, text: ParallelText, elsewhere: Mapping[str, ParallelText], pairs: int
 ) -> dict[str, float]:
     """What the uncertainty of translations of a text's first pairs is worth, and whether it tells texts from elsewhere.
 
@@ -161,7 +158,7 @@ def measured(
 
 
 def translation_uncertainty(
-    trained: Trained, text: ParallelText, translations: Sequence[Translated]
+    trained: AnyTrained, text: ParallelText, translations: Sequence[Translated]
 ) -> dict[str, Tensor]:
     """MEASURES of every translation, ``[sentences]``, the end of the sentence being a word piece too.
 
@@ -175,66 +172,3 @@ def translation_uncertainty(
     if not (trained.is_random or inference.sums_out(trained.model)):
         del by_name["attention"]
     return by_name | {"length": torch.tensor([len(ids) for ids in data.sources], dtype=torch.float64)}
-
-
-def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
-    """Test texts of data sets that a network was not trained on, read as its own was.
-
-    Raises:
-        UserError: One is that of the training, or cannot be had.
-    """
-    texts: dict[str, ParallelText] = {}
-    for name in names:
-        if name == config.dataset:
-            raise UserError(f"--out-of-domain is {name}, expected other data sets than the one that is trained on")
-        foreign = replace(config, dataset=name, text=None, test_pairs=None)
-        if tokenized(foreign):  # what divides the network's own text has divided this one already
-            foreign = replace(foreign, tokenize=None)
-        with user_errors(ValueError, OSError):
-            texts[name] = load_text(foreign, "test")
-    return texts
-
-
-# The commands
-
-
-def translate_file(config: TranslateConfig) -> Path:
-    """Write the translations, a line for each of the file, and print where they are; what was left out on stderr."""
-    trained = load_trained(config.run, device=config.device)
-    languages = trained.config.source, trained.config.target
-    out = config.out or config.file.with_suffix(f".{languages[1]}")
-    rules = Rules(trained.config.lowercase, config.max_words, words=trained.config.words)
-    source = read_source(config.file, rules, out, config.overwrite)
-    text = ParallelText(source.sentences, [""] * len(source.sentences), config.file.name, languages)
-    found = translate(trained, text, config, progress=True)
-    source.write([one.text for one in found], [one.cut for one in found])
-    case = ", lower-cased as the text of the training" if trained.config.lowercase else ""
-    print(f"{len(found)} sentences{case}: {out}")
-    return out
-
-
-def evaluated_text(config: EvaluateConfig, trained: Trained) -> ParallelText:
-    """The sentence pairs of the two files, or of the test text; UserError where they cannot be had."""
-    source, target = config.source_file, config.target_file
-    if source is not None and target is not None:
-        return read_pairs(source, target, trained.config, max_words=config.max_words, words=trained.config.words)
-    if source is not None or target is not None:
-        raise UserError("one of --source-file and --target-file is missing; expected both, or none for the test text")
-    with user_errors(ValueError, OSError):
-        return load_text(trained.config, "test")
-
-
-def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
-    """Print perplexity, BLEU and chrF."""
-    trained = load_trained(config.run, device=config.device)
-    text = evaluated_text(config, trained)
-    found = translate(trained, text, config, progress=True)
-    scores = {"BLEU": bleu(found, text, trained.config), "chrF": chrf(found, text, trained.config)}
-    metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
-    metrics |= {name: score.score for name, score in scores.items()}
-    print(metrics_table(metrics), *(f"{name}: {score.signature}" for name, score in scores.items()), sep="\n")
-    if trained.inference().sums_out(trained.model) and config.sum_over != "all":
-        print(f"The search sums over the {config.sum_over} most probable alignments of each word (--sum-over).")
-    if cut := sum(translation.cut for translation in found):
-        print(f"{cut} of {len(found)} translations were cut at {config.max_length} word pieces (--max-length)")
-    return metrics

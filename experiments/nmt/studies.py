@@ -10,12 +10,12 @@ from typing import Any
 
 from experiments.aligners.scores import written_links
 from experiments.aligners.task import aligners, pyro_align
-from experiments.nmt.align import viewer_part
+from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.calibration import CALIBRATION
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import MEASURES
-from experiments.nmt.model import load_text, word_pairs
-from experiments.nmt.train import TranslationTask
+from experiments.nmt.task import TranslationTask, load_trained
+from experiments.nmt.texts import load_text, word_pairs
 from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Claim, Part, claims_part
 from experiments.report.statistics import Column, Estimate, Runs, beside, columns_of, paired_difference, summary_rows
@@ -122,7 +122,7 @@ def _parts(finished: Finished) -> list[Part]:
     first = {name: finished.configs[*place, finished.seeds[0]] for name, place in _named(finished).items()}
     legend = finished.fill(LEGEND) + f"\n\n{GOLD}" * bool(columns_of(runs, [ERRORS]))
     return [
-        viewer_part(first, finished.folder / "alignments.html"),
+        _viewer_part(first, finished.folder / "alignments.html"),
         *claim_parts(runs, from_scratch=not finished.firsts),
         *_selective_parts(runs, next(iter(first.values()))),
         *_aligners_part(next(iter(first.values())), finished.folder),
@@ -229,6 +229,15 @@ def claim_parts(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list
 
 
 # Parts of the report
+
+
+def _viewer_part(runs: Mapping[str, TranslationConfig], path: Path) -> Part:
+    """The first test sentences, with the network of every row, on a page of their own."""
+    text = load_text(next(iter(runs.values())), "test").first(10)
+    networks = {row: load_trained(Path(str(config.out)), device=config.device) for row, config in runs.items()}
+    schemes = {row: aligned_pairs(one, text, num_samples=SAMPLES) for row, one in networks.items()}
+    page = write_alignments(path, alignment_views(schemes, text), title="Sentences and their translations")
+    return Part(text=f"Alignments to look at: {page}", published=False)
 
 
 def _aligners_part(config: TranslationConfig, folder: Path) -> list[Part]:

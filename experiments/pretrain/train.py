@@ -16,6 +16,8 @@ from experiments.datasets.places import SPLITS
 from experiments.datasets.text.batches import Sentences, Vocabulary, padded, train_tokenizer
 from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
+from experiments.files import user_errors
+from experiments.harness.folder import exclusive
 from experiments.harness.training import (
     Fitted,
     OneCycleTraining,
@@ -29,7 +31,7 @@ from experiments.harness.training import (
 )
 from experiments.pretrain.config import PretrainConfig
 from experiments.report.statistics import Column, beside
-from experiments.run import Task, run_and_show
+from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_and_show, run_folder
 from experiments.sequence.model import HYBRID, TrainedText, run_vocabulary, text_encoder
 from experiments.study import Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
@@ -178,7 +180,7 @@ def finetuned_accuracy(start: TrainedEncoder, folder: Path, *, scratch: bool) ->
 Texts = Mapping[str, Sequence[str]]  # sentences by split
 
 
-class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
+class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
     """Hidden word pieces of sentences."""
 
     config = PretrainConfig
@@ -192,7 +194,20 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
             load_sst2(data_root=config.data_root)
         return load_english(config.dataset, limit=config.sentences, data_root=config.data_root)
 
-    def build(self, config: PretrainConfig, data: Texts, folder: Path) -> TrainedEncoder:  # noqa: ARG002
+    @exclusive
+    def run(self, config: PretrainConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = self.load(config)
+            begin(folder, config)
+            trained = self.build(config, folder)
+        fitted = self.fit(trained, data, folder)
+        return finish(folder, trained, fitted, self.evaluate(trained, fitted, folder))
+
+    def build(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
+        """Build the untrained network, and put its vocabulary into the folder."""
         # of all sentences, also where fewer are trained on
         texts = partial(load_english, config.dataset, data_root=config.data_root)
         vocabulary = run_vocabulary(folder, None, lambda: train_tokenizer(texts()["train"], size=config.vocabulary))
@@ -211,9 +226,8 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
             loaders.append(text.loader(sentences=config.batch_size, **order))
         return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.max_epochs)
 
-    def evaluate(
-        self, trained: TrainedEncoder, data: Texts, fitted: Fitted, folder: Path  # noqa: ARG002
-    ) -> dict[str, float]:  # fmt: skip
+    def evaluate(self, trained: TrainedEncoder, fitted: Fitted, folder: Path) -> dict[str, float]:
+        """Compute the metrics of the trained network, after fine-tuning too."""
         config, best = trained.config, fitted.history[fitted.best_epoch]
         mass = torch.cat(list(key_masses(trained).values())).flatten()
         rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers

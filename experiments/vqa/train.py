@@ -20,13 +20,13 @@ from torch import Tensor
 from experiments.datasets.images.captions import caption_words, open_photograph
 from experiments.datasets.questions.load import Questions, Regions, regions_of
 from experiments.files import UserError, user_errors, write_atomic
-from experiments.harness.folder import saved_config
+from experiments.harness.folder import exclusive, saved_config
 from experiments.harness.options import Device
 from experiments.harness.training import Fitted, fit_batches, load_best
 from experiments.report.figures import panels, printable, save
 from experiments.report.report import as_table
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
-from experiments.run import Task, run_and_show
+from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_and_show, run_folder
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
 from pyro_attention import sample_posterior
@@ -208,7 +208,7 @@ def guesses(train: Questions, test: Questions) -> dict[str, float]:
 # training, and asking
 
 
-class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
+class VQATask(Task[VQAConfig, TrainedAnswers]):
     """Questions about photographs, or about scenes of digits."""
 
     config = VQAConfig
@@ -217,11 +217,20 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
     def folder(self, config: VQAConfig) -> str:
         return f"vqa/{config.dataset}-{config.model}-{config.guide}-{config.seed}"
 
-    def load(self, config: VQAConfig) -> Mapping[str, Questions]:
-        return load_questions(config)
+    def restore(self, config: VQAConfig, folder: Path) -> TrainedAnswers:
+        return build(config, load_words(folder), load_questions(config)["train"])
 
-    def build(self, config: VQAConfig, data: Mapping[str, Questions], folder: Path) -> TrainedAnswers:
-        return build(config, load_words(folder, data["train"], answers=config.answers), data["train"])
+    @exclusive
+    def run(self, config: VQAConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = load_questions(config)
+            begin(folder, config)
+            trained = build(config, load_words(folder, data["train"], answers=config.answers), data["train"])
+        fitted = self.fit(trained, data, folder)
+        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted, folder))
 
     def fit(self, trained: TrainedAnswers, data: Mapping[str, Questions], folder: Path) -> Fitted:
         config = trained.config

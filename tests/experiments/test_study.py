@@ -35,6 +35,9 @@ class Task:
 
     config, script, named = Config, "experiments.nothing", ()
 
+    def run(self, config: Config) -> dict[str, float]:
+        raise NotImplementedError  # patched
+
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return ["no gain"] if metrics["mean_score"] == 0 else []
 
@@ -44,14 +47,14 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Every training that was made: its score is its gain, the noise of its seed, and half of its level."""
     done = []
 
-    def run(task: Any, config: Config) -> dict[str, float]:
+    def run(_: Any, config: Config) -> dict[str, float]:
         done.append(config)
         config.out.mkdir(parents=True)  # type: ignore[union-attr]
         write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
         score = config.gain + NOISE[config.seed % 3] + config.level / 2
         return {"mean_score": score, "other_score": 10 * score, "val": -abs(config.gain - 2)}
 
-    monkeypatch.setattr(experiments.study, "run", run)
+    monkeypatch.setattr(Task, "run", run)
     monkeypatch.setattr(experiments.study, "run_all", lambda run, configs, **_: {k: run(c) for k, c in configs.items()})
     return done
 
@@ -106,14 +109,14 @@ def test_rows_are_compared_seed_by_seed(tmp_path: Path, trained: list[Config]) -
 def test_the_correction_is_bonferronis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of differences with p just above and just below .05 / 2 the second is bold."""
 
-    def run(task: Any, config: Config) -> dict[str, float]:
+    def run(_: Any, config: Config) -> dict[str, float]:
         config.out.mkdir(parents=True)  # type: ignore[union-attr]
         write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
         return {"mean_score": config.gain + (config.gain > 0) * NOISE[config.seed]}
 
     critical = stats.t(2).ppf(1 - 0.05 / 2 / 2) / 3**0.5  # mean over deviation
     rows = {"soft": {"gain": 0.0}, "less": {"gain": 0.99 * critical}, "more": {"gain": 1.01 * critical}}
-    monkeypatch.setattr(experiments.study, "run", run)
+    monkeypatch.setattr(Task, "run", run)
     run_study({"made": study(rows=rows)}, options(tmp_path))
     cells = [row["score: difference"] for row in published(tmp_path)[0].parts[0].rows]
     assert [cell.bold for cell in cells[1:]] == [False, True]

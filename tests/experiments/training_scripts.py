@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from experiments.headlines.train import HeadlineTask
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.train import PretrainTask
-from experiments.run import run
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.train import VQATask
 from tests.experiments.captioning import tiny_captions
@@ -97,21 +95,19 @@ def _qa(root: Path) -> dict[str, Any]:
 
 
 SCRIPTS = {
-    "graph": Script(GraphConfig, partial(run, GraphTask()), _graph),
+    "graph": Script(GraphConfig, GraphTask().run, _graph),
     "nmt": Script(TranslationConfig, tiny_text.run, _nmt),
-    "captioning": Script(
-        CaptioningConfig, partial(run, CaptioningTask()), lambda _: tiny_captions.TINY | {"guide": "weibull"}
-    ),
-    "headlines": Script(HeadlineConfig, partial(run, HeadlineTask()), _headlines),
-    "vqa": Script(VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | QUESTIONS),
+    "captioning": Script(CaptioningConfig, CaptioningTask().run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
+    "headlines": Script(HeadlineConfig, HeadlineTask().run, _headlines),
+    "vqa": Script(VQAConfig, VQATask().run, lambda _: tiny_questions.TINY | QUESTIONS),
     "pretrain": Script(
         PretrainConfig,
-        partial(run, PretrainTask()),
+        PretrainTask().run,
         lambda root: TEXT | REVIEWS | {"data_root": write_reviews(root)},
     ),
-    "coverage": Script(CoverageConfig, partial(run, CoverageTask()), lambda _: ENSEMBLE),
-    "glue": Script(GlueConfig, partial(run, GlueTask()), _glue),
-    "qa": Script(QaConfig, partial(run, QaTask()), _qa),
+    "coverage": Script(CoverageConfig, CoverageTask().run, lambda _: ENSEMBLE),
+    "glue": Script(GlueConfig, GlueTask().run, _glue),
+    "qa": Script(QaConfig, QaTask().run, _qa),
 }
 
 

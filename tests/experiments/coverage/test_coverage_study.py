@@ -9,7 +9,6 @@ import pytest
 from experiments.coverage.config import CoverageConfig
 from experiments.coverage.train import NOISE, CoverageTask, build, draws, generate, scores, true_draws
 from experiments.harness.folder import open_run
-from experiments.run import run
 from tests.experiments.test_declarations import glossary
 
 TINY = {"items": 200, "max_epochs": 1, "num_samples": 200, "draws": 4, "progress": False}
@@ -50,15 +49,15 @@ def test_the_spread_is_that_of_log_weights(family):
 )
 def test_a_training_has_intervals_and_is_read_again(options, kind, tmp_path):
     config = CoverageConfig(out=tmp_path, **TINY, **options)
-    metrics = run(CoverageTask(), config)
+    metrics = CoverageTask().run(config)
     assert metrics[f"{kind}_width"] > 0
     assert [name for name in metrics if not any(re.fullmatch(pattern, name) for pattern in glossary())] == []
-    assert run(CoverageTask(), CoverageConfig(out=tmp_path, resume=True, **TINY, **options)) == pytest.approx(metrics)
+    assert CoverageTask().run(CoverageConfig(out=tmp_path, resume=True, **TINY, **options)) == pytest.approx(metrics)
 
 
 def test_members_of_an_ensemble_know_other_items(tmp_path):
     options = {**TINY, "batch_size": 200, "repeats": 200, "learning_rate": 0.05}
     config = CoverageConfig(toy="ignorance", noise="known", objective="soft", members=2, out=tmp_path, **options)
-    assert run(CoverageTask(), config)["mean_width"] > 0.01  # on the same items they end at the same optimum
+    assert CoverageTask().run(config)["mean_width"] > 0.01  # on the same items they end at the same optimum
     open_run(tmp_path, replace(config, overwrite=True))  # leaves no member for a later --resume
     assert {path.name for path in tmp_path.rglob("*")} == {".lock", "config.yaml"}

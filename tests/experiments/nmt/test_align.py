@@ -18,7 +18,8 @@ from experiments.nmt.align import (
     table_lines,
 )
 from experiments.nmt.evaluation import perplexity
-from experiments.nmt.model import batches, build, load_text, load_trained, read_gold, word_pairs
+from experiments.nmt.task import build, load_trained
+from experiments.nmt.texts import batches, load_text, read_gold, word_pairs
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from pyro_attention import DirichletPrior
@@ -184,7 +185,7 @@ def test_weights_that_cannot_be_summed_out(prior, align, tmp_path, capsys, monke
         trained.model.attention.prior = prior
         return trained
 
-    monkeypatch.setattr("experiments.nmt.align.load_trained", load)
+    monkeypatch.setattr("experiments.nmt.commands.load_trained", load)
     assert align("--exact") == 1
     assert "whose weights cannot be summed out; leave out --exact" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -15,20 +15,20 @@ from experiments.datasets.text.word_rules import divide_words
 from experiments.files import UserError
 from experiments.nmt import evaluation
 from experiments.nmt.align import aligned_pairs
+from experiments.nmt.commands import evaluate_run
 from experiments.nmt.config import EvaluateConfig, SearchOptions, TranslationConfig
 from experiments.nmt.evaluation import (
     MEASURES,
     Translated,
     bleu,
     chrf,
-    evaluate_run,
-    foreign_texts,
     measured,
     perplexity,
     translate,
     translation_uncertainty,
 )
-from experiments.nmt.model import batches, load_text, load_trained
+from experiments.nmt.task import load_trained
+from experiments.nmt.texts import batches, foreign_texts, load_text
 from experiments.sequence.model import SequenceTraining, model_arguments
 from guides.schemes import build_scheme
 from models.decoding.next_word import next_word_log_probs
@@ -129,21 +129,9 @@ def test_the_command_says_what_became_of_the_text_and_shows_the_first_sentences(
     out, err = capsys.readouterr()
     for name in ("test_ppl", "val_ppl_unigram"):
         assert name in out
+    assert "instructions for bfloat16" in err
     assert "training text: 22 pairs; left out in reading: 1 long, 1 empty\n" in err
     assert "warning: the network predicts words hardly better than their frequencies do" in err  # three updates
-    assert (tmp_path / "run" / "figures" / "alignments.html").is_file()
-
-
-def test_a_network_that_is_to_align_needs_no_test_text(tmp_path, capsys):
-    text = write_text(tmp_path / "text")
-    for path in text.glob("test.*"):
-        path.unlink()
-    assert command_line("train", *tiny_options(text), "--no-test", "--out", tmp_path / "run", "--progress") == 0
-    out, err = capsys.readouterr()
-    assert "val_ppl" in out
-    assert "test_ppl" not in out
-    assert not (tmp_path / "run" / "translations.txt").exists()
-    assert "instructions for bfloat16" in err
     assert (tmp_path / "run" / "figures" / "alignments.html").is_file()
 
 

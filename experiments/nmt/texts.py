@@ -1,24 +1,21 @@
-"""Texts, vocabulary, network and guide of a translation run."""
+"""Sentence pairs of a translation run, and of files of one's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.datasets.text.batches import Batch, EncodedText, Vocabulary, in_order
+from experiments.datasets.names import ParallelName
+from experiments.datasets.text.batches import Batch, EncodedText, in_order
 from experiments.datasets.text.parallel import PARALLEL, load_parallel
 from experiments.datasets.text.parallel_text import ParallelText, read_parallel
 from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
-from experiments.harness.folder import saved_config
-from experiments.harness.training import PriorFactory, seeded_build
 from experiments.nmt.config import TranslationConfig
 from experiments.sequence.evaluation import BATCH
-from experiments.sequence.model import TrainedSequences, assembled, load_run
-from guides.inference_network import AlignmentNetwork
-from models.nmt import Translation, TranslationSizes
-from models.temporal import TemporalNormalizer
+from experiments.sequence.model import AnyTrained
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
 
@@ -90,42 +87,24 @@ def read_gold(path: Path, text: ParallelText) -> list[GoldAlignment]:
     return list(found.values())
 
 
-Trained = TrainedSequences[TranslationConfig, Translation]
+def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
+    """Test texts of data sets that a network was not trained on, read as its own was.
+
+    Raises:
+        UserError: One is that of the training, or cannot be had.
+    """
+    texts: dict[str, ParallelText] = {}
+    for name in names:
+        if name == config.dataset:
+            raise UserError(f"--out-of-domain is {name}, expected other data sets than the one that is trained on")
+        foreign = replace(config, dataset=name, text=None, test_pairs=None)
+        if tokenized(foreign):  # what divides the network's own text has divided this one already
+            foreign = replace(foreign, tokenize=None)
+        with user_errors(ValueError, OSError):
+            texts[name] = load_text(foreign, "test")
+    return texts
 
 
-def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
-    """Network and guide, untrained or with the network of ``init_from``."""
-    scheme, hidden = config.build_scheme(), config.hidden
-    sizes = TranslationSizes(
-        embedding=config.embedding, memory=hidden, decoder=hidden, attention=hidden, layers=config.layers
-    )  # fmt: skip
-
-    def make(prior: PriorFactory) -> Translation:
-        normalizer = None
-        if config.normalizer != "softmax":
-            normalizer = TemporalNormalizer(share=0.5 if config.normalizer == "hybrid" else None)
-        return Translation(
-            len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
-            input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
-        )  # fmt: skip
-
-    model = seeded_build(make, scheme.prior, seed=config.seed)
-    network = None
-    if scheme.amortized:
-        network = AlignmentNetwork(
-            model.source_embedding, model.target_embedding, hidden=hidden, layers=config.layers,
-            dropout=config.dropout,
-        )  # fmt: skip
-    return assembled(config, scheme, model, network, vocabulary, plateau=0)
-
-
-def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
-    """The pairs of a text in batches of similar lengths, on the network's device."""
+def batches(trained: AnyTrained, text: ParallelText) -> Iterator[Batch]:
+    """Yield the pairs of a text in batches of similar lengths, on the network's device."""
     return in_order(EncodedText(text, trained.vocabulary), sentences=BATCH, device=trained.device)
-
-
-def load_trained(folder: Path, *, device: str = "auto") -> Trained:
-    """The network of a finished run, at its best epoch; UserError where there is none."""
-    # the weights are loaded: where they started does not matter any more
-    config = saved_config(folder, TranslationConfig, script="experiments.nmt", device=device, init_from=None)
-    return load_run(config, folder, build)
