@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from experiments.files import user_errors
-from experiments.harness.folder import open_training, write_metrics
+from experiments.harness.folder import write_metrics
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import Fitted, Trained, load_best
 from experiments.report.report import metrics_table
@@ -59,20 +59,6 @@ def run_folder(task: Task[Config, Any], config: Config) -> Path:
     return config.out or Path("runs", task.folder(config))
 
 
-def resumed(folder: Path, config: TrainingOptions) -> dict[str, float] | None:
-    """Return the metrics of a finished run that is resumed, which needs no data; None where there is one to train."""
-    return open_training(folder, config) if config.resume else None
-
-
-def begin(folder: Path, config: TrainingOptions) -> None:
-    """Open the folder of a run that is not resumed.
-
-    Called when its data are loaded: where they are missing, the run that is to be overwritten stays.
-    """
-    if not config.resume:
-        open_training(folder, config)
-
-
 def finish(folder: Path, trained: Trained[Any, Any], fitted: Fitted, metrics: Mapping[str, float]) -> dict[str, float]:
     """Write the metrics of a run, with those of its training, and return them."""
     every = {**metrics, **fitted.metrics, "parameters": trained.parameters}
@@ -93,9 +79,9 @@ def load_trained(task: Task[Config, Network], config: Config) -> Network:
     return trained
 
 
-def run_and_show(task: Task[Config, Any], config: Config) -> None:
-    """Run the command of a task."""
-    metrics, folder = task.run(config), run_folder(task, config)
+def show_run(task: Task[Config, Any], config: Config, metrics: Mapping[str, float]) -> None:
+    """Print what the command of a task shows of a finished run."""
+    folder = run_folder(task, config)
     for text in task.warnings(metrics):
         print(f"warning: {text}", file=sys.stderr)
     task.show(config, metrics, folder)

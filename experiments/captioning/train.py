@@ -27,13 +27,13 @@ from experiments.datasets.images.region_captions import (
 from experiments.datasets.places import SPLITS, data_folder
 from experiments.datasets.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, read_text, user_errors
-from experiments.harness.folder import exclusive, saved_config
+from experiments.harness.folder import begin, exclusive, resumed, saved_config
 from experiments.harness.training import PriorFactory, resolve_device, seeded_build
 from experiments.report.report import write_page
-from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_and_show, run_folder
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.sequence.alignments import align_batch
-from experiments.sequence.evaluation import Encoded, fit_sequences, validation_perplexities, warnings_of
-from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
+from experiments.sequence.evaluation import validation_perplexities, warnings_of
+from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
 from experiments.sequence.own_text import write_lines
 from guides.inference_network import RegionNetwork
 from models.captioning import Captioning
@@ -164,7 +164,10 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
         return warnings_of(metrics)
 
 
-train = partial(run_and_show, CaptioningTask())
+def train(config: CaptioningConfig) -> None:
+    """Run the command."""
+    task = CaptioningTask()
+    show_run(task, config, task.run(config))
 
 
 # looking at captions

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from experiments.coverage.config import CoverageConfig
 from experiments.files import user_errors
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
-from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_and_show, run_folder
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
@@ -342,4 +342,7 @@ def _at_temperature(
     return {**same, "scaled_nll": nll(test, best), "temperature": best}
 
 
-train = partial(run_and_show, CoverageTask())
+def train(config: CoverageConfig) -> None:
+    """Run the command."""
+    task = CoverageTask()
+    show_run(task, config, task.run(config))

@@ -23,9 +23,9 @@ from experiments.datasets.text.batches import Sentences
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
 from experiments.harness.callbacks import weights_file
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
-from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_folder
+from experiments.run import BAD_INPUT, Task, finish, run_folder
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD

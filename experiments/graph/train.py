@@ -29,7 +29,7 @@ from experiments.datasets.graphs.load import (
 )
 from experiments.files import UserError, user_errors, write_atomic, write_text
 from experiments.graph.config import GraphConfig
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import (
     ELBOTraining,
     Fitted,
@@ -43,7 +43,7 @@ from experiments.harness.training import (
 )
 from experiments.report.figures import panels, save
 from experiments.report.statistics import KINDS, roc_auc, score, score_samples, score_scaled
-from experiments.run import BAD_INPUT, Task, begin, finish, load_trained, resumed, run_and_show, run_folder
+from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT
 from pyro_attention import (
@@ -270,7 +270,10 @@ class GraphTask(Task[GraphConfig, TrainedGraph]):
         print(save(figure, folder / "figures" / "reliability.png"))
 
 
-train = partial(run_and_show, GraphTask())
+def train(config: GraphConfig) -> None:
+    """Run the command."""
+    task = GraphTask()
+    show_run(task, config, task.run(config))
 
 
 def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:

@@ -104,6 +104,20 @@ def open_training(folder: Path, config: TrainingOptions) -> dict[str, float] | N
     return None
 
 
+def resumed(folder: Path, config: TrainingOptions) -> dict[str, float] | None:
+    """Return the metrics of a finished run that is resumed, which needs no data; None where there is one to train."""
+    return open_training(folder, config) if config.resume else None
+
+
+def begin(folder: Path, config: TrainingOptions) -> None:
+    """Open the folder of a run that is not resumed.
+
+    Called when its data are loaded: where they are missing, the run that is to be overwritten stays.
+    """
+    if not config.resume:
+        open_training(folder, config)
+
+
 def _hold(folder: Path) -> None:
     folder = folder.resolve()
     if folder in _held:

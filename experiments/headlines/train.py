@@ -29,7 +29,7 @@ from experiments.datasets.text.headlines import HeadlineText, lead, load_headlin
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
 from experiments.files import read_text, user_errors
-from experiments.harness.folder import exclusive, saved_config
+from experiments.harness.folder import begin, exclusive, resumed, saved_config
 from experiments.harness.training import (
     OneCycleTraining,
     PriorFactory,
@@ -41,10 +41,18 @@ from experiments.harness.training import (
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
 from experiments.report.report import Part
 from experiments.report.statistics import Column, Estimate, Row, beside, paired_difference
-from experiments.run import BAD_INPUT, Task, begin, finish, load_trained, resumed, run_and_show, run_folder
+from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
 from experiments.sequence import evaluation
-from experiments.sequence.evaluation import Encoded, fit_sequences, validation_perplexities
-from experiments.sequence.model import HYBRID, TrainedText, model_arguments, run_vocabulary, text_encoder
+from experiments.sequence.evaluation import validation_perplexities
+from experiments.sequence.model import (
+    HYBRID,
+    Encoded,
+    TrainedText,
+    fit_sequences,
+    model_arguments,
+    run_vocabulary,
+    text_encoder,
+)
 from experiments.sequence.own_text import read_source, write_lines
 from experiments.study import Finished, Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
@@ -215,7 +223,10 @@ def summaries(folder: Path) -> list[str]:
     return read_text(folder / _SUMMARIES, "remove the folder to train again").split("\n")[:-1]
 
 
-train = partial(run_and_show, HeadlineTask())
+def train(config: HeadlineConfig) -> None:
+    """Run the command."""
+    task = HeadlineTask()
+    show_run(task, config, task.run(config))
 
 
 # what it writes and predicts

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from experiments.files import user_errors
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from experiments.neural_process.config import NeuralProcessConfig
 from experiments.report.statistics import Column, beside
-from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_folder
+from experiments.run import BAD_INPUT, Task, finish, run_folder
 from experiments.study import Study, run_study
 from models.neural_process import HEADS, WIDTH, NeuralProcess
 from pyro_attention import (

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from experiments.datasets.places import SPLITS
 from experiments.datasets.text.batches import BucketSampler, EncodedText, Vocabulary, train_tokenizer
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import user_errors
-from experiments.harness.folder import exclusive, saved_config
+from experiments.harness.folder import begin, exclusive, resumed, saved_config
 from experiments.harness.training import PriorFactory, seeded_build
 from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import evaluate, measured
 from experiments.nmt.texts import foreign_texts, load_text
-from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_and_show, run_folder
-from experiments.sequence.evaluation import Encoded, fit_sequences, validation_perplexities, warnings_of
-from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.sequence.evaluation import validation_perplexities, warnings_of
+from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
 from experiments.sequence.own_text import write_lines
 from guides.inference_network import AlignmentNetwork
 from models.nmt import Translation, TranslationSizes
@@ -123,4 +122,7 @@ def load_texts(config: TranslationConfig) -> Texts:
     return texts | foreign_texts(config, config.out_of_domain)
 
 
-train = partial(run_and_show, TranslationTask())
+def train(config: TranslationConfig) -> None:
+    """Run the command."""
+    task = TranslationTask()
+    show_run(task, config, task.run(config))

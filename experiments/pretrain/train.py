@@ -17,7 +17,7 @@ from experiments.datasets.text.batches import Sentences, Vocabulary, padded, tra
 from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
 from experiments.files import user_errors
-from experiments.harness.folder import exclusive
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import (
     Fitted,
     OneCycleTraining,
@@ -31,7 +31,7 @@ from experiments.harness.training import (
 )
 from experiments.pretrain.config import PretrainConfig
 from experiments.report.statistics import Column, beside
-from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_and_show, run_folder
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.sequence.model import HYBRID, TrainedText, run_vocabulary, text_encoder
 from experiments.study import Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
@@ -245,7 +245,10 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
         return metrics
 
 
-train = partial(run_and_show, PretrainTask())
+def train(config: PretrainConfig) -> None:
+    """Run the command."""
+    task = PretrainTask()
+    show_run(task, config, task.run(config))
 
 
 PRETRAINING = Study(

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.harness.options import BatchOptions, Dropout
-from guides.names import AlignmentSchemeName, NormalizerName, WeightsSchemeName
+from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import AMORTISED, AlignmentSchemeOptions, SchemeOptions, UsedBy
 
 if TYPE_CHECKING:
-    from guides.schemes import Scheme
+    pass
 
 Schedule = Literal["plateau", "one-cycle"]
 
@@ -95,12 +95,3 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
     def planned(self) -> bool:
         """Whether the learning rate is planned over all epochs."""
         return self.schedule == "one-cycle"
-
-    def build_scheme(self, **changes: Any) -> "Scheme":
-        """The inference scheme; alignments that depend on those before are drawn one by one, not summed out."""
-        if self.input_feed == "sampled" and self.guide in set(get_args(AlignmentSchemeName)) - {"hard_sample"}:
-            raise ValueError(
-                f"guide {self.guide} does not go with input_feed sampled, where each alignment depends on those "
-                f"before; expected soft, weibull, lognormal, gamma or hard_sample, or input_feed expected"
-            )
-        return super().build_scheme(**changes)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from experiments.datasets.text.batches import BEGIN, END, PAD, Batch, BucketSampler, batch_loader
-from experiments.harness.training import Fitted, Trained, fit_batches
-from experiments.sequence.model import AnyTrained, TrainedText, model_arguments
+from experiments.datasets.text.batches import BEGIN, END, PAD, Batch
+from experiments.harness.training import Fitted
+from experiments.sequence.model import AnyTrained, Encoded, TrainedText, model_arguments
 from models.decoding import Hypothesis, Inference, beam_search, next_word_mixture, target_log_probs
 from pyro_attention.posterior.predictive import seeded
 
@@ -108,24 +107,6 @@ def sentence_doubts(trained: AnyTrained, batches: Iterable[Batch], inference: In
         found.append((parts.sum(-1) / batch.target_mask.sum(-1)).cpu())
         places.append(batch.indices.cpu())
     return torch.cat(found, 1)[:, torch.cat(places).argsort()]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Training and validation data as numbers of word pieces."""
-
-    train: Any  # what a batch of training data is taken from
-    val: Any
-    sampler: BucketSampler  # chooses the batches of training data
-    targets: Sequence[Tensor]  # the sentences of the training data that are learned to be written, each once
-
-
-def fit_sequences(trained: Trained[Any, Any], encoded: Encoded, folder: Path) -> Fitted:
-    """Train a network that writes sentences, until the validation loss has stopped falling."""
-    config = trained.config
-    in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
-    loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, in_order)
-    return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
 
 
 def validation_perplexities(trained: TrainedText[Any, Any], encoded: Encoded, fitted: Fitted) -> dict[str, float]:

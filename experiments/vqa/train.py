@@ -6,7 +6,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -20,13 +19,13 @@ from torch import Tensor
 from experiments.datasets.images.captions import caption_words, open_photograph
 from experiments.datasets.questions.load import Questions, Regions, regions_of
 from experiments.files import UserError, user_errors, write_atomic
-from experiments.harness.folder import exclusive, saved_config
+from experiments.harness.folder import begin, exclusive, resumed, saved_config
 from experiments.harness.options import Device
 from experiments.harness.training import Fitted, fit_batches, load_best
 from experiments.report.figures import panels, printable, save
 from experiments.report.report import as_table
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
-from experiments.run import BAD_INPUT, Task, begin, finish, resumed, run_and_show, run_folder
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
 from pyro_attention import sample_posterior
@@ -254,7 +253,10 @@ class VQATask(Task[VQAConfig, TrainedAnswers]):
         }
 
 
-train = partial(run_and_show, VQATask())
+def train(config: VQAConfig) -> None:
+    """Run the command."""
+    task = VQATask()
+    show_run(task, config, task.run(config))
 
 
 class Reply(NamedTuple):

@@ -33,9 +33,10 @@ from experiments.harness.callbacks import (
     weights_file,
     write_weights,
 )
+from experiments.harness.folder import begin, resumed
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, Trained, fit, load_best
-from experiments.run import Task, begin, finish, load_trained, resumed, run_folder
+from experiments.run import Task, finish, load_trained, run_folder
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
 

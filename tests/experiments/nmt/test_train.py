@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import experiments.sequence.evaluation
+import experiments.sequence.model
 from experiments.datasets.text.batches import EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.word_rules import divide_words
@@ -116,7 +116,7 @@ def test_going_on_from_another_run_starts_with_its_network(tmp_path, translation
         torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
     assert (config.out / "vocabulary.json").read_text() == (translation_run / "vocabulary.json").read_text()
     # a finished run is not trained again
-    monkeypatch.setattr(experiments.sequence.evaluation, "fit_batches", None)
+    monkeypatch.setattr(experiments.sequence.model, "fit_batches", None)
     assert run(replace(config, resume=True)) == metrics
 
 
