@@ -199,9 +199,10 @@ class Finished:
         other = self.study.reference(row)
         if other is None:
             return ""
-        ours, others = self.of(row, column), self.of(other, column)
-        found = ours.difference(self.runs(row, level), self.runs(other, level), other, other=others)
-        return replace(found, bold=found.p_value * self.tests < 0.05, data=level if self.study.is_wide else "")
+        runs, baseline = self.runs(row, level), self.runs(other, level)
+        difference = self.of(row, column).difference(runs, baseline, other, other=self.of(other, column))
+        is_clear = difference.p_value * self.tests < 0.05
+        return replace(difference, bold=is_clear, data=level if self.study.is_wide else "")
 
     @property
     def tests(self) -> int:
@@ -211,12 +212,13 @@ class Finished:
 
     def main(self, level: str) -> Sequence[Column]:
         """Return the columns that rows are compared by at a level, those that some row has a number for."""
-        columns = [one for one in self.study.columns if one.compared and level in (one.levels or [level])]
+        columns = [column for column in self.study.columns if column.compared and level in (column.levels or [level])]
         return self.present(columns, level)
 
     def present(self, columns: Sequence[Column], *levels: str) -> Sequence[Column]:
-        """The columns that some row has a number for at one of the levels."""
-        return [one for one in columns if any(self.values(row, one, level) for row in self.rows for level in levels)]
+        """Return the columns that some row has a number for at one of the levels."""
+        places = [(row, level) for row in self.rows for level in levels]
+        return [column for column in columns if any(self.values(row, column, level) for row, level in places)]
 
     def values(self, row: str, column: Column, level: str) -> list[float]:
         """The numbers of a row at a level, one a seed."""
@@ -272,21 +274,21 @@ def run_search(searches: Mapping[str, Search], options: StudyOptions) -> dict[st
     }
     study = replace(study, rows=tried, levels=levels, seeds=3, baselines={}, readings={})
     finished = _trained(study.chosen(replace(options, rows=())), options, "search", whole=whole)
-    level, *others = finished.study.levels
-    if others:
-        raise UserError(f"levels are {level}, {', '.join(others)}, expected one to search on; pass --levels")
-    signs = [-1 if one.better == "higher" else 1 for one in search.quality]
+    level, *more = finished.study.levels
+    if more:
+        raise UserError(f"levels are {level}, {', '.join(more)}, expected one to search on; pass --levels")
+    signs = [-1 if column.better == "higher" else 1 for column in search.quality]
     ranks = {  # accuracies are equal up to the rounding of a mean
         name: [
-            round(sign * fmean(one.values(finished.runs(name, level))), 4)
-            for sign, one in zip(signs, search.quality, strict=True)
+            round(sign * fmean(column.values(finished.runs(name, level))), 4)
+            for sign, column in zip(signs, search.quality, strict=True)
         ]
         for name in tried
     }
     best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in searched}
     rows = [
         {"row": name.partition(": ")[0], "setting": name.partition(": ")[2]}
-        | {one.name: finished.cell(name, one, level) for one in search.quality}
+        | {column.name: finished.cell(name, column, level) for column in search.quality}
         | {"best": "best" if name in best else ""}
         for name in tried
     ]
@@ -321,8 +323,8 @@ def _trained(study: Study, options: StudyOptions, command: str, *, whole: bool) 
         print("Training what all rows go on from:", flush=True)
         train(firsts)
     metrics = train(configs)
-    for key, found in metrics.items():
-        for text in study.task.warnings(found):
+    for key, of_run in metrics.items():
+        for text in study.task.warnings(of_run):
             print(f"warning: {', '.join(str(part) for part in key if part != '')}: {text}", file=sys.stderr)
     return Finished(study, name, folder, results, configs, metrics, firsts)
 
@@ -393,7 +395,7 @@ def _labels(finished: Finished, row: str, level: str) -> Row:
 def _table(finished: Finished) -> list[Row]:
     """Return the rows of the study, at each level by itself or, in a wide table, with columns for each level."""
     study, rows, wide = finished.study, list[Row](), finished.study.is_wide
-    more = finished.present([one for one in study.columns if not one.compared], *study.levels)
+    more = finished.present([column for column in study.columns if not column.compared], *study.levels)
     for levels in [list(study.levels)] if wide else [[level] for level in study.levels]:
         for row in finished.rows:
             cells = _labels(finished, row, levels[0])
@@ -430,8 +432,8 @@ def curves(finished: Finished) -> Iterator[Part]:
     """Draw the numbers of the rows over the levels; a part of a study."""
     study, values = finished.study, finished.values
     shown = {
-        one.name: {row: [values(row, one, level) for level in study.levels] for row in finished.rows}
-        for one in finished.present(study.columns, *study.levels)
+        column.name: {row: [values(row, column, level) for level in study.levels] for row in finished.rows}
+        for column in finished.present(study.columns, *study.levels)
     }
     figure = level_curves(shown, list(study.levels), axis=study.heads[1])
     picture = save(figure, finished.pictures / f"{finished.name}.png")
@@ -443,9 +445,9 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, command:
     study, means = finished.study, dict[str, float]()
     for row, level in dict.fromkeys(key[:2] for key in finished.metrics):
         runs = finished.runs(row, level)
-        for name in dict.fromkeys(name for one in runs for name in one):
+        for name in dict.fromkeys(name for metrics in runs for name in metrics):
             key = "/".join(filter(None, (level, row, name)))
-            means[key] = fmean(one[name] for one in runs if name in one)
+            means[key] = fmean(metrics[name] for metrics in runs if name in metrics)
     write_metrics(finished.folder, means)
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]

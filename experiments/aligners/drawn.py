@@ -20,7 +20,7 @@ Sources = list[int]  # of every target word its source word, -1 without one
 
 
 def drawn_text(name: DrawnName, pairs: int) -> tuple[ParallelText, ParallelText]:
-    """Pairs to train on, and pairs to test on.
+    """Draw pairs to train on, and pairs to test on.
 
     Words follow Zipf's law. Every source word has three translations, whose probabilities are drawn from Dirichlet(1);
     a target word without a source word is drawn by the frequencies of the words. Of ``drawn-jumps`` a tenth of the
@@ -37,35 +37,35 @@ def drawn_text(name: DrawnName, pairs: int) -> tuple[ParallelText, ParallelText]
     sides, links = (list[str](), list[str]()), list[Alignment]()
     for _ in range(pairs + _TEST):
         source: list[int] = share.searchsorted(random.random(random.integers(*_LENGTHS, endpoint=True))).tolist()
-        places = align(random, len(source))
+        sources = align(random, len(source))
         target = list[int]()
-        for word in (source[place] if place >= 0 else -1 for place in places):
+        for word in (source[i] if i >= 0 else -1 for i in sources):
             drawn = random.random()
             chosen = min(chances[word].searchsorted(drawn), _TRANSLATIONS - 1)
             target.append(int(share.searchsorted(drawn) if word < 0 else translations[word, chosen]))
         for side, words, letter in zip(sides, (source, target), "st", strict=True):
             side.append(" ".join(f"{letter}{word}" for word in words))
-        found = frozenset((place, j) for j, place in enumerate(places) if place >= 0)
-        links.append(Alignment(found, len(source), len(target)))
+        linked = frozenset((i, j) for j, i in enumerate(sources) if i >= 0)
+        links.append(Alignment(linked, len(source), len(target)))
     text = ParallelText(*sides, name, ("source", "target"), links)
     return text.first(pairs), text.chosen(range(pairs, pairs + _TEST))
 
 
 def _jumps(random: np.random.Generator, num_source: int) -> Sources:
-    last, found = -1, Sources()
+    last, sources = -1, Sources()
     for _ in range(max(1, num_source + int(random.integers(-2, 2, endpoint=True)))):
         if random.random() < _SHARE:
-            found.append(-1)
+            sources.append(-1)
             continue
-        weights = np.array([_JUMPS.get(place - last, _FAR) for place in range(num_source)]).cumsum()
+        weights = np.array([_JUMPS.get(i - last, _FAR) for i in range(num_source)]).cumsum()
         last = int(weights.searchsorted(random.random() * weights[-1]))
-        found.append(last)
-    return found
+        sources.append(last)
+    return sources
 
 
 def _order(random: np.random.Generator, num_source: int) -> Sources:
-    found = Sources()
-    for place in np.argsort(np.arange(num_source) + random.uniform(0, 2, num_source)):
+    sources = Sources()
+    for i in np.argsort(np.arange(num_source) + random.uniform(0, 2, num_source)):
         dropped, doubled, added = random.random(3) < _SHARE
-        found += [int(place)] * (int(not dropped) * (1 + int(doubled))) + [-1] * int(added)
-    return found or [-1]
+        sources += [int(i)] * (int(not dropped) * (1 + int(doubled))) + [-1] * int(added)
+    return sources or [-1]

@@ -28,20 +28,23 @@ class Aligned:
     @property
     def mean(self) -> list[Tensor]:
         """Mean of both directions ``[M, N]`` of each pair: the probability of each link."""
-        return [(one + other.mT) / 2 for one, other in zip(self.forward, self.backward, strict=True)]
+        return [(forward + backward.mT) / 2 for forward, backward in zip(self.forward, self.backward, strict=True)]
 
     @property
     def links(self) -> list[Alignment]:
         """Links of minimum Bayes risk by the geometric mean of both directions, which no gold link chooses."""
         pairs = zip(self.forward, self.backward, strict=True)
-        return [mbr_alignment((one * other.mT).sqrt()) for one, other in pairs]
+        return [mbr_alignment((forward * backward.mT).sqrt()) for forward, backward in pairs]
 
 
 def link_counts(links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> Tensor:
     """Count predicted links, sure ones, predicted sure and predicted possible ones: int64 ``[sentences, 4]``."""
-    scores = [alignment_error_rate([found], [truth]) for found, truth in zip(links, gold, strict=True)]
+    scores = [alignment_error_rate([written], [truth]) for written, truth in zip(links, gold, strict=True)]
     return torch.tensor(
-        [(one.num_predicted, one.num_sure, one.num_predicted_sure, one.num_predicted_possible) for one in scores]
+        [
+            (score.num_predicted, score.num_sure, score.num_predicted_sure, score.num_predicted_possible)
+            for score in scores
+        ]
     )
 
 
@@ -100,10 +103,10 @@ def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[
         float64 ``[words]``.
     """
     certain, right, total = list[Tensor](), list[Tensor](), list[Tensor]()
-    for number, (mean, found, truth) in enumerate(zip(aligned.mean, links, gold, strict=True)):
+    for number, (mean, alignment, truth) in enumerate(zip(aligned.mean, links, gold, strict=True)):
         certain.append((mean.amax(-1) if aligned.certainty is None else aligned.certainty[number]).double())
-        written = found.to_matrix()
-        sure, possible = (replace(found, links=part).to_matrix() for part in (truth.sure, truth.possible))
+        written = alignment.to_matrix()
+        sure, possible = (replace(alignment, links=part).to_matrix() for part in (truth.sure, truth.possible))
         right.append((written & sure).sum(-1) + (written & possible).sum(-1))
         total.append(written.sum(-1) + sure.sum(-1))
     order = torch.cat(certain).argsort(descending=True, stable=True)

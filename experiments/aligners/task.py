@@ -101,22 +101,23 @@ def pyro_align(
 ) -> Aligned:
     """Align by the library's aligner; with several parts the whole text is cross-fitted."""
     if parts > 1:
-        found = cross_fit(*zip(*text, strict=True), parts=parts, encoder=encoder)[-len(pairs) :]
+        aligned = cross_fit(*zip(*text, strict=True), parts=parts, encoder=encoder)[-len(pairs) :]
     else:
         aligner = Aligner.fit(*zip(*(text[: -len(pairs)] if held_out else text), strict=True))
-        found = aligner(*zip(*pairs, strict=True), encoder=encoder)
-    return Aligned([one.links for one in found], [one.links.mT for one in found], [one.certainty for one in found])
+        aligned = aligner(*zip(*pairs, strict=True), encoder=encoder)
+    links = [pair.links for pair in aligned]
+    return Aligned(links, [matrix.mT for matrix in links], [pair.certainty for pair in aligned])
 
 
 def aligners(encoder: Path | None = None) -> dict[str, Align]:
     """Return all aligners by name: eflomal where it is installed, one with an encoder where its folder is given."""
-    found: dict[str, Align] = {"IBM Model 1": ibm1}
+    known: dict[str, Align] = {"IBM Model 1": ibm1}
     if (program := shutil.which("eflomal-align")) is not None:
-        found["eflomal"] = partial(eflomal, program)
-        found[f"eflomal, votes of {_VOTES} runs"] = partial(eflomal_votes, program)
-    found |= {"pyro-align": pyro_align, "pyro-align, not trained on the test": partial(pyro_align, held_out=True)}
-    found[_CROSS_FITTED] = partial(pyro_align, parts=5)
-    return found if encoder is None else found | {"pyro-align + encoder": partial(pyro_align, encoder=encoder)}
+        known["eflomal"] = partial(eflomal, program)
+        known[f"eflomal, votes of {_VOTES} runs"] = partial(eflomal_votes, program)
+    known |= {"pyro-align": pyro_align, "pyro-align, not trained on the test": partial(pyro_align, held_out=True)}
+    known[_CROSS_FITTED] = partial(pyro_align, parts=5)
+    return known if encoder is None else known | {"pyro-align + encoder": partial(pyro_align, encoder=encoder)}
 
 
 # the table
@@ -175,9 +176,9 @@ def compare(config: AlignersConfig) -> list[Row]:
     title = f"Aligners without a network: {config.dataset}"
     name = f"aligners-{config.dataset}-{len(train)}{'-selected' if config.aligners else ''}"
     folder = Path("runs", "aligners", name)
-    pictured = {name: found for name, found in certain.items() if name.startswith("pyro-align") or name == votes}
+    pictured = {name: links for name, links in certain.items() if name.startswith("pyro-align") or name == votes}
     diagram = reliability_panels(
-        {name: (found.clamp(0, 1), right) for name, (found, right) in pictured.items()},
+        {name: (probabilities.clamp(0, 1), right) for name, (probabilities, right) in pictured.items()},
         confidence="probability of the link", right="right",
     )  # fmt: skip
     picture = save(diagram, (config.results / "pictures" if config.results else folder) / f"{name}-calibration.png")
@@ -202,7 +203,7 @@ def _measured(align: Align, text: Sequence[SentencePair], pairs: Sequence[Senten
         before = resource.getrusage(resource.RUSAGE_SELF)
         aligned = align(text, pairs)
         usage, programs = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        seconds = sum(one.ru_utime + one.ru_stime for one in (usage, programs)) - before.ru_utime - before.ru_stime
+        seconds = sum(used.ru_utime + used.ru_stime for used in (usage, programs)) - before.ru_utime - before.ru_stime
         megabytes = "" if programs.ru_maxrss else round(usage.ru_maxrss / 1024)  # that of a program is not told apart
         # as bytes: torch would share the memory of what a pipe sends
         send.send_bytes(pickle.dumps((aligned, {"CPU s": round(seconds), "MB": megabytes})))
@@ -211,8 +212,8 @@ def _measured(align: Align, text: Sequence[SentencePair], pairs: Sequence[Senten
     child.start()
     send.close()
     try:
-        found: tuple[Aligned, Row] = pickle.loads(receive.recv_bytes())
+        result: tuple[Aligned, Row] = pickle.loads(receive.recv_bytes())
     except EOFError as error:
         raise UserError("the aligner failed, see above") from error
     child.join()
-    return found
+    return result

@@ -63,10 +63,10 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
         _remove_run(folder)
     elif present:
         where = {field.name for field in fields(SweepOptions)}
-        wanted = {name: value for name, value in plain.items() if name not in where.union(free)}
+        asked = {name: value for name, value in plain.items() if name not in where.union(free)}
         # a run from before there was an option has its default
         defaults = _plain({field.name: field.default for field in fields(config) if field.default is not MISSING})
-        _check_same(folder, wanted, defaults, resume=config.resume)
+        _check_same(folder, asked, defaults, resume=config.resume)
         if not free:
             return
     write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False))
@@ -189,9 +189,9 @@ def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _check_same(folder: Path, wanted: Mapping[str, Any], defaults: Mapping[str, Any], *, resume: bool) -> None:
-    found = {**defaults, **saved_options(folder)}
-    differing = [f"{name} {found.get(name)} instead of {to}" for name, to in wanted.items() if found.get(name) != to]
+def _check_same(folder: Path, asked: Mapping[str, Any], defaults: Mapping[str, Any], *, resume: bool) -> None:
+    saved = {**defaults, **saved_options(folder)}
+    differing = [f"{name} {saved.get(name)} instead of {to}" for name, to in asked.items() if saved.get(name) != to]
     if differing:
         raise UserError(
             f"{folder} holds a run of another configuration ({', '.join(sorted(differing))}); choose another --out, or "
@@ -206,8 +206,8 @@ def _check_same(folder: Path, wanted: Mapping[str, Any], defaults: Mapping[str, 
 
 def write_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
     """Write metrics.json: one number a name, null when it is not finite; docs/metrics.md says what they are."""
-    found = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    _write_json(folder / "metrics.json", found)
+    values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    _write_json(folder / "metrics.json", values)
 
 
 def read_metrics(folder: Path) -> dict[str, float] | None:
@@ -215,9 +215,9 @@ def read_metrics(folder: Path) -> dict[str, float] | None:
     path, remedy = folder / "metrics.json", "remove it, and the same command with --resume makes it again"
     if not path.is_file():
         return None
-    found = read_json(path, remedy)
+    values = read_json(path, remedy)
     with reading(path, "a number for each name", remedy):
-        return {name: math.nan if value is None else float(value) for name, value in found.items()}
+        return {name: math.nan if value is None else float(value) for name, value in values.items()}
 
 
 def write_environment(folder: Path, device: torch.device) -> None:

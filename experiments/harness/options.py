@@ -166,16 +166,16 @@ def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Confi
 def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         # the parser reads the words inside of a dictionary as numbers, in place
-        found: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()
+        checked: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()
     except ArgumentError as error:
         raise OptionError(" ".join(str(error).split())) from error
     types = {field.name: get_args(field.type) for field in fields(config_type)}
-    for name, value in found.items():
+    for name, value in checked.items():
         if value is None and name in values and type(None) not in types.get(name, ()):
             raise OptionError(f"{name} is null, expected a value")
         if isinstance(value, float) and not math.isfinite(value):
             raise OptionError(f"{name} is {value}, expected a finite number")
-    return found
+    return checked
 
 
 @cache
@@ -198,7 +198,7 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
         ArgumentError: What is given is not an option, or not a value of one; its text is one line.
         SystemExit: The help was asked for and has been printed.
     """
-    own = {field.name for field in fields(config_type)}
+    names = {field.name for field in fields(config_type)}
     parser = option_parser(config_type, name=name, training=training)
     try:
         options: dict[str, Any] = parser.parse_args(arguments, defaults=False).as_dict()
@@ -206,7 +206,7 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
         raise ArgumentError(None, _explained(parser, error)) from error
     options.pop("config", None)
     if training is not None:
-        options["changes"] = {option: options.pop(option) for option in sorted(options.keys() - own)}
+        options["changes"] = {option: options.pop(option) for option in sorted(options.keys() - names)}
     return options
 
 
@@ -229,7 +229,8 @@ def unused(config: Any) -> Iterator[tuple[str, str, Sequence[str]]]:
 
     Each class of the configuration says them in ``USED_BY``.
     """
-    for option, choices in (use for one in type(config).__mro__ for use in vars(one).get("USED_BY", {}).items()):
+    declared = (vars(declaring).get("USED_BY", {}) for declaring in type(config).__mro__)
+    for option, choices in (use for uses in declared for use in uses.items()):
         for choice, values in choices.items():
             chosen = getattr(config, choice, None)
             if hasattr(config, option) and isinstance(chosen, str) and chosen not in values:
@@ -243,18 +244,20 @@ def option_parser(config_type: type, *, name: str, training: type | None = None)
     parser.add_argument("--config", action=ActionConfigFile, help="A config.yaml to read options from.")
     parser.add_class_arguments(config_type, as_group=False)
     if training is not None:
-        own = {field.name for field in fields(config_type)}
+        names = {field.name for field in fields(config_type)}
         required = {field.name for field in fields(training) if field.default is field.default_factory is MISSING}
-        parser.add_class_arguments(training, as_group=False, skip={*own, *required, "seed"})
+        parser.add_class_arguments(training, as_group=False, skip={*names, *required, "seed"})
     if issubclass(training or config_type, TrainingOptions):
         _in_groups(parser, [config_type, *([] if training is None else [training])])
-        parser.usage = " ".join([parser.prog, *(one.dest for one in parser._positionals._group_actions), "[options]"])
+        positional = [action.dest for action in parser._positionals._group_actions]
+        parser.usage = " ".join([parser.prog, *positional, "[options]"])
     return parser
 
 
 def _in_groups(parser: ArgumentParser, config_types: Sequence[type]) -> None:
     """Put every option into the group of the dataclass that declares it first, those of subclasses at the top."""
-    titles, classes = dict[str, str](), [one for config_type in config_types for one in config_type.__mro__[:-1]]
+    titles = dict[str, str]()
+    classes = [declaring for config_type in config_types for declaring in config_type.__mro__[:-1]]
     for declaring in reversed(classes):
         for name in vars(declaring).get("__annotations__", {}):
             titles.setdefault(name, _title(declaring))

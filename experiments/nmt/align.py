@@ -61,17 +61,18 @@ def aligned_pairs(
     pairs = dict[int, PairAlignment]()
     bar = tqdm(desc="aligning", total=len(text), unit="sentence", disable=not progress)
     for batch in batches(trained, text):
-        found = align_batch(trained, batch, num_samples=num_samples, exact=exact, **drawing)
+        alignment = align_batch(trained, batch, num_samples=num_samples, exact=exact, **drawing)
         if entropies is not None:
-            entropies.add(trained, batch, found)
+            entropies.add(trained, batch, alignment)
         for row, index in enumerate(batch.indices.tolist()):
             source = trained.vocabulary.words(batch.source[row][batch.source_mask[row]].tolist())
             target = trained.vocabulary.words(batch.target_out[row][batch.target_mask[row]].tolist())
             cut = slice(len(target)), slice(len(source))
             merge = partial(merge_pieces, source=source, target=target, renormalize=True)
-            prior, summed = (None if part is None else merge(part[row][cut]) for part in (found.prior, found.exact))
+            means = alignment.prior, alignment.exact
+            prior, summed = (None if mean is None else merge(mean[row][cut]) for mean in means)
             words = text.source[index].split(), text.target[index].split()
-            pairs[index] = PairAlignment(*words, prior, merge(found.posterior[:, row][:, *cut]), summed)
+            pairs[index] = PairAlignment(*words, prior, merge(alignment.posterior[:, row][:, *cut]), summed)
         bar.update(len(batch))
     bar.close()
     return [pairs[index] for index in range(len(text))]
@@ -100,14 +101,14 @@ def alignment_views(
 ) -> list[AlignmentView]:
     """A view of every sentence pair, with the prior and posterior of each scheme that has one."""
     views, gold = list[AlignmentView](), gold or text.gold
-    for place, pairs in enumerate(zip(*schemes.values(), strict=True)):
-        found = dict(zip(schemes, pairs, strict=True))
+    for number, pairs in enumerate(zip(*schemes.values(), strict=True)):
+        by_scheme = dict(zip(schemes, pairs, strict=True))
         views.append(
             AlignmentView(
-                title=f"Pair {place + 1}", source=pairs[0].source, target=pairs[0].target, languages=text.languages,
-                posterior={name: pair.posterior for name, pair in found.items()},
-                prior={name: pair.prior for name, pair in found.items() if pair.prior is not None},
-                gold=None if gold is None else gold[place],
+                title=f"Pair {number + 1}", source=pairs[0].source, target=pairs[0].target, languages=text.languages,
+                posterior={name: pair.posterior for name, pair in by_scheme.items()},
+                prior={name: pair.prior for name, pair in by_scheme.items() if pair.prior is not None},
+                gold=None if gold is None else gold[number],
             )
         )  # fmt: skip
     return views
@@ -144,5 +145,5 @@ def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, l
         likely = (mean if pair.prior is None else mean.maximum(pair.prior)) >= _LEAST
         for target, source in (likely.cpu() | chosen.to_matrix()).nonzero().tolist():
             cells = ["" if part is None else f"{part[target, source]:.4f}" for part in (pair.prior, mean, *ends)]
-            place = [str(number), str(source), str(target), pair.source[source], pair.target[target]]
-            yield "\t".join([*place, *cells, str(int((source, target) in chosen.links))])
+            labels = [str(number), str(source), str(target), pair.source[source], pair.target[target]]
+            yield "\t".join([*labels, *cells, str(int((source, target) in chosen.links))])

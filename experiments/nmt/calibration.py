@@ -33,11 +33,11 @@ _READINGS = ("before", "given")  # the word is seen, by Bayes' rule for the sour
 
 def statements(weights: Sequence[Tensor], gold: Sequence[GoldAlignment]) -> dict[str, float]:
     """How right the probabilities ``[M, N]`` of the links of every pair are, where all links are known."""
-    links, parts = [hard_alignment(one) for one in weights], list[Tensor]()
-    for one, found, truth in zip(weights, links, gold, strict=True):
-        known = replace(found, links=truth.sure).to_matrix().to(one)
+    links, parts = [hard_alignment(matrix) for matrix in weights], list[Tensor]()
+    for matrix, alignment, truth in zip(weights, links, gold, strict=True):
+        known = replace(alignment, links=truth.sure).to_matrix().to(matrix)
         linked = known.any(1)
-        mass, order = one[linked].sort(descending=True)
+        mass, order = matrix[linked].sort(descending=True)
         right = known[linked].gather(1, order)
         taken = (mass.cumsum(1) - mass < LEVEL).to(mass)
         inside = (right * taken).sum(1) / right.sum(1)
@@ -53,13 +53,13 @@ def perplexity(networks: Sequence[Trained], text: ParallelText, *, runs: int = 1
     total, count = 0.0, 0
     with seeded(0):
         for batch in batches(networks[0], text):
-            found = []
+            log_probs = []
             for trained in networks:
                 trained.model.train(runs > 1)
                 arguments, inference = model_arguments(batch), trained.inference()
-                found += [target_log_probs(trained.model, *arguments, inference=inference) for _ in range(runs)]
+                log_probs += [target_log_probs(trained.model, *arguments, inference=inference) for _ in range(runs)]
                 trained.model.eval()
-            mean = torch.stack(found).double().logsumexp(0) - math.log(len(found))
+            mean = torch.stack(log_probs).double().logsumexp(0) - math.log(len(log_probs))
             total, count = total - mean.sum().item(), count + int(batch.target_mask.sum())
     return math.exp(total / count)
 
@@ -75,22 +75,22 @@ def calibration(networks: Sequence[Trained], text: ParallelText) -> dict[str, fl
         before = weights if given else [pair.prior for pair in pairs if pair.prior is not None]
         tables.setdefault("mean_before", []).append(before)
         tables.setdefault("mean_given", []).append(given or weights)
-    found = {"mean_ppl": perplexity(networks, text)} if len(networks) > 1 else {}
+    metrics = {"mean_ppl": perplexity(networks, text)} if len(networks) > 1 else {}
     if networks[0].is_random:
         low, high = zip(*(equal_tailed(pair.posterior, LEVEL)[1:] for pair in pairs), strict=True)
-        found["mean_width"] = torch.cat([(b - a).amax(1) for a, b in zip(low, high, strict=True)]).mean().item()
+        metrics["mean_width"] = torch.cat([(b - a).amax(1) for a, b in zip(low, high, strict=True)]).mean().item()
     more: dict[str, dict[str, Any]] = {}
     if config.objective == "evidence":
         more["weighted"] = {"given": "observations", "num_samples": config.num_samples}
     if config.guide == "soft" and len(networks) == 1:
         more["dropout"] = {"noise": "dropout", "num_samples": _DROPPED, "chunk_size": 1}  # masks ahead of the attention
-        found["dropout_ppl"] = perplexity(networks, text, runs=_DROPPED)
+        metrics["dropout_ppl"] = perplexity(networks, text, runs=_DROPPED)
     for kind, options in more.items():
         tables[f"{kind}_before"] = [[pair.posterior.mean(0) for pair in aligned_pairs(networks[0], text, **options)]]
     for name, several in tables.items():
         means = [torch.stack(some).mean(0) for some in zip(*several, strict=True)]
-        found |= {f"{name}_{measure}": value for measure, value in statements(means, text.gold or []).items()}
-    return found
+        metrics |= {f"{name}_{measure}": value for measure, value in statements(means, text.gold or []).items()}
+    return metrics
 
 
 class CalibrationTask(TranslationTask):
@@ -105,9 +105,9 @@ def _ensemble(finished: Finished) -> list[Part]:
     """The networks of soft attention of all seeds as one."""
     configs: list[TranslationConfig] = [finished.configs["soft", "", seed] for seed in finished.seeds]
     networks = [load_trained(Path(str(config.out)), device=config.device) for config in configs]
-    found = calibration(networks, load_text(configs[0], "test"))
-    columns = [replace(one, metric=one.metric.replace("{kind}", "mean")) for one in (*COLUMNS, *MORE)]
-    rows = summary_rows("row", {"ensemble": [found]}, columns)
+    metrics = calibration(networks, load_text(configs[0], "test"))
+    columns = [replace(column, metric=column.metric.replace("{kind}", "mean")) for column in (*COLUMNS, *MORE)]
+    rows = summary_rows("row", {"ensemble": [metrics]}, columns)
     return [Part("Ensemble", f"The {len(networks)} networks of soft attention as one.", rows)]
 
 

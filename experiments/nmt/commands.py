@@ -36,10 +36,10 @@ def translate_file(config: TranslateConfig) -> Path:
     rules = Rules(trained.config.lowercase, config.max_words, words=trained.config.words)
     source = read_source(config.file, rules, out, config.overwrite)
     text = ParallelText(source.sentences, [""] * len(source.sentences), config.file.name, languages)
-    found = translate(trained, text, config, progress=True)
-    source.write([one.text for one in found], [one.cut for one in found])
+    translations = translate(trained, text, config, progress=True)
+    source.write([translation.text for translation in translations], [translation.cut for translation in translations])
     case = ", lower-cased as the text of the training" if trained.config.lowercase else ""
-    print(f"{len(found)} sentences{case}: {out}")
+    print(f"{len(translations)} sentences{case}: {out}")
     return out
 
 
@@ -58,15 +58,15 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
     """Print perplexity, BLEU and chrF."""
     trained = load_trained(config.run, device=config.device)
     text = evaluated_text(config, trained)
-    found = translate(trained, text, config, progress=True)
-    scores = {"BLEU": bleu(found, text, trained.config), "chrF": chrf(found, text, trained.config)}
+    translations = translate(trained, text, config, progress=True)
+    scores = {"BLEU": bleu(translations, text, trained.config), "chrF": chrf(translations, text, trained.config)}
     metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
     metrics |= {name: score.score for name, score in scores.items()}
     print(metrics_table(metrics), *(f"{name}: {score.signature}" for name, score in scores.items()), sep="\n")
     if trained.inference().sums_out(trained.model) and config.sum_over != "all":
         print(f"The search sums over the {config.sum_over} most probable alignments of each word (--sum-over).")
-    if cut := sum(translation.cut for translation in found):
-        print(f"{cut} of {len(found)} translations were cut at {config.max_length} word pieces (--max-length)")
+    if cut := sum(translation.cut for translation in translations):
+        print(f"{cut} of {len(translations)} translations were cut at {config.max_length} word pieces (--max-length)")
     return metrics
 
 
@@ -109,5 +109,5 @@ def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[Pa
             f"{trained.config.out} was trained with guide {trained.config.guide}, whose weights cannot be summed out; "
             f"leave out --exact"
         )
-    found = aligned_pairs(trained, text, num_samples=SAMPLES, exact=config.exact, progress=True)
-    return [pair if pair.exact is None else replace(pair, posterior=pair.exact.unsqueeze(0)) for pair in found]
+    pairs = aligned_pairs(trained, text, num_samples=SAMPLES, exact=config.exact, progress=True)
+    return [pair if pair.exact is None else replace(pair, posterior=pair.exact.unsqueeze(0)) for pair in pairs]

@@ -52,7 +52,7 @@ def translate(
     trained: AnyTrained, text: ParallelText, options: SearchOptions = _EXACT, *, progress: bool = False
 ) -> list[Translated]:
     """Translations of the source sentences by beam search, in the order of the text."""
-    config, found = trained.config, dict[int, Translated]()
+    config, translations = trained.config, dict[int, Translated]()
     given: dict[str, Any] = {} if options.beam is None else {"beam": options.beam}
     terms = None if options.sum_over == "all" else options.sum_over
     inference = trained.inference(k_max=options.k_max, terms=terms)
@@ -61,11 +61,11 @@ def translate(
     with bar, user_errors(ValueError):
         for batch in batches(trained, text):
             best = sequence.search(trained, batch.source, batch.source_mask, **given)
-            for index, one in zip(batch.indices.tolist(), best, strict=True):
-                joined = join_words(trained.vocabulary.decode(one.tokens), config.words)
-                found[index] = Translated(joined, not one.finished, one.words)
+            for index, hypothesis in zip(batch.indices.tolist(), best, strict=True):
+                joined = join_words(trained.vocabulary.decode(hypothesis.tokens), config.words)
+                translations[index] = Translated(joined, not hypothesis.finished, hypothesis.words)
             bar.update(len(batch))
-    return [found[index] for index in range(len(text))]
+    return [translations[index] for index in range(len(text))]
 
 
 def bleu(translations: Sequence[Translated], text: ParallelText, config: TranslationConfig) -> Score:
@@ -96,8 +96,8 @@ def evaluate(trained: AnyTrained, text: ParallelText) -> tuple[dict[str, float],
     }
     if config.k_max is not None:
         metrics["test_ppl_k_max"] = perplexity(trained, text, k_max=config.k_max)
-        found = translate(trained, text, replace(_EXACT, k_max=config.k_max))
-        metrics["test_bleu_k_max"] = bleu(found, text, config).score
+        shortened = translate(trained, text, replace(_EXACT, k_max=config.k_max))
+        metrics["test_bleu_k_max"] = bleu(shortened, text, config).score
     metrics |= alignment_summary(trained, text)
     metrics["network_parameters"] = sum(parameter.numel() for parameter in model.parameters())
     if model.normalizer is not None:
@@ -152,8 +152,8 @@ def measured(
         foreign, _, doubts = doubted(other)
         truth = [False] * len(text) + [True] * len(foreign)
         for measure, values in uncertainty.items():
-            found = torch.cat([values, doubts[measure]]).numpy()
-            numbers[f"auroc of {name} by {measure}"] = float(roc_auc_score(truth, found))
+            doubt = torch.cat([values, doubts[measure]]).numpy()
+            numbers[f"auroc of {name} by {measure}"] = float(roc_auc_score(truth, doubt))
     return numbers
 
 
@@ -165,7 +165,7 @@ def translation_uncertainty(
     ``attention`` is not among them where the attention is deterministic and there is no such doubt.
     """
     data = EncodedText(text, trained.vocabulary)
-    data.targets = [torch.tensor(one.tokens, dtype=torch.int64) for one in translations]
+    data.targets = [torch.tensor(translation.tokens, dtype=torch.int64) for translation in translations]
     inference = trained.inference(samples=None)
     ordered = in_order(data, sentences=sequence.BATCH, device=trained.device)
     by_name = dict(zip(MEASURES, sequence.sentence_doubts(trained, ordered, inference), strict=False))

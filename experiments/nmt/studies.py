@@ -104,12 +104,12 @@ def _summary(finished: Finished) -> Iterator[Part]:
     runs, sentences = _runs(finished), list[str]()
     soft = runs.pop("soft", [])
     for column in (PERPLEXITY, ERRORS) if runs and len(soft) > 1 else ():
-        rows = {row: found for row, found in runs.items() if column.values(found) and column.values(soft)}
-        differences = {row: column.difference(found, soft, "soft") for row, found in rows.items()}
-        told = {row: one for row, one in differences.items() if one.low > 0 or one.high < 0}
-        rest = ", ".join(row for row in differences if row not in told)
-        if told:
-            sentences.append(f"{column.name} minus soft: " + "; ".join(f"{row} {one}" for row, one in told.items()))
+        rows = {row: of_row for row, of_row in runs.items() if column.values(of_row) and column.values(soft)}
+        differences = {row: column.difference(of_row, soft, "soft") for row, of_row in rows.items()}
+        clear = [row for row, interval in differences.items() if interval.low > 0 or interval.high < 0]
+        rest = ", ".join(row for row in differences if row not in clear)
+        if clear:
+            sentences.append(f"{column.name} minus soft: " + "; ".join(f"{row} {differences[row]}" for row in clear))
         if rest:
             sentences.append(f"In {column.name} there is no clear difference of {rest} from soft")
     if sentences:
@@ -235,7 +235,7 @@ def _viewer_part(runs: Mapping[str, TranslationConfig], path: Path) -> Part:
     """The first test sentences, with the network of every row, on a page of their own."""
     text = load_text(next(iter(runs.values())), "test").first(10)
     networks = {row: load_trained(Path(str(config.out)), device=config.device) for row, config in runs.items()}
-    schemes = {row: aligned_pairs(one, text, num_samples=SAMPLES) for row, one in networks.items()}
+    schemes = {row: aligned_pairs(network, text, num_samples=SAMPLES) for row, network in networks.items()}
     page = write_alignments(path, alignment_views(schemes, text), title="Sentences and their translations")
     return Part(text=f"Alignments to look at: {page}", published=False)
 
@@ -249,7 +249,7 @@ def _aligners_part(config: TranslationConfig, folder: Path) -> list[Part]:
     known = {name: align for name, align in aligners().items() if name == "IBM Model 1" or "votes" in name}
     aligned = {name: align([*pairs, *own], own) for name, align in known.items()}
     aligned["pyro-align"] = pyro_align([*pairs, *own], own, held_out=True)
-    rates = {name: 100 * alignment_error_rate(one.links, gold).aer for name, one in aligned.items()}
+    rates = {name: 100 * alignment_error_rate(links_of.links, gold).aer for name, links_of in aligned.items()}
     rows = [{"aligner": name, "AER %": Estimate(rate, digits=1)} for name, rate in rates.items()]
     probabilities, right = written_links(aligned["pyro-align"], aligned["pyro-align"].links, gold)
     diagram = reliability_panels(

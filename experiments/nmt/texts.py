@@ -72,19 +72,19 @@ def read_gold(path: Path, text: ParallelText) -> list[GoldAlignment]:
     with user_errors(ValueError, OSError):
         first = path.read_text(encoding="utf-8-sig").lstrip().partition("\n")[0]
         naacl = "-" not in first and "p" not in first
-        found = read_naacl(path, index=1) if naacl else read_pharaoh(path)
+        gold = read_naacl(path, index=1) if naacl else read_pharaoh(path)
         if naacl:  # sentences from 1, of which those without links may be missing
-            links = {int(name): one for name, one in found.items()}
-            found = {str(n): links.pop(n, GoldAlignment(frozenset())) for n in range(1, len(text) + 1)}
+            links = {int(name): links_of for name, links_of in gold.items()}
+            gold = {str(n): links.pop(n, GoldAlignment(frozenset())) for n in range(1, len(text) + 1)}
             if links:
                 raise UserError(f"{path} has a sentence {min(links)}; expected numbers from 1 to {len(text)}")
     try:
-        alignment_error_rate(sizes, list(found.values()))
+        alignment_error_rate(sizes, list(gold.values()))
     except ValueError as error:
         raise UserError(
             f"{path}: {error}; expected source-target links, counted from 0 in Pharaoh format and from 1 in NAACL's"
         ) from error
-    return list(found.values())
+    return list(gold.values())
 
 
 def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
