@@ -65,8 +65,8 @@ class ShowConfig:
 
 
 COMMANDS = {
-    "train": Command(CaptioningConfig, "experiments.captioning.train:train"),
-    "show": Command(ShowConfig, "experiments.captioning.train:show"),
+    "train": Command(CaptioningConfig, "experiments.captioning.task:train"),
+    "show": Command(ShowConfig, "experiments.captioning.task:show"),
     "table": Command(StudyOptions, "experiments.captioning.studies:table", training=CaptioningConfig),
     "search": Command(StudyOptions, "experiments.captioning.studies:search", training=CaptioningConfig),
 }

@@ -62,6 +62,6 @@ class CoverageConfig(TrainingOptions):
 
 
 COMMANDS = {
-    "train": Command(CoverageConfig, "experiments.coverage.train:train"),
+    "train": Command(CoverageConfig, "experiments.coverage.task:train"),
     "table": Command(StudyOptions, "experiments.coverage.studies:table", training=CoverageConfig),
 }

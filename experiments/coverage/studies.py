@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from experiments.coverage.train import WEIBULL, CoverageTask
+from experiments.coverage.task import WEIBULL, CoverageTask
 from experiments.report.statistics import Column, beside
 from experiments.study import Study, curves, run_study
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from experiments.files import reading
-from experiments.graph.train import GraphTask, chosen_graph, perturbed, prediction_scores
+from experiments.graph.task import GraphTask, chosen_graph, perturbed, prediction_scores
 from experiments.report.report import Part
 from experiments.report.statistics import Column, beside, paired_difference
 from experiments.study import Block, Finished, Search, Seed, Study, curves, run_search, run_study

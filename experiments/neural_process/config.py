@@ -48,5 +48,5 @@ class NeuralProcessConfig(TrainingOptions):
 
 
 COMMANDS = {
-    "table": Command(StudyOptions, "experiments.neural_process.train:table", training=NeuralProcessConfig),
+    "table": Command(StudyOptions, "experiments.neural_process.studies:table", training=NeuralProcessConfig),
 }

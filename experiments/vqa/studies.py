@@ -18,7 +18,7 @@ from experiments.report.report import Claim, Part, claims_part
 from experiments.report.statistics import Column, Estimate, Row, beside, paired_difference
 from experiments.study import Block, Finished, Search, Study, curves, run_search, run_study
 from experiments.vqa.model import Answered, load_questions, load_words
-from experiments.vqa.train import UNCERTAINTIES, VQATask, accuracies
+from experiments.vqa.task import UNCERTAINTIES, VQATask, accuracies
 from guides.rows import EVIDENCE, LEGEND, rows
 from pyro_attention.analysis import decompose_uncertainty
 

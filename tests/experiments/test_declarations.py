@@ -16,10 +16,10 @@ from experiments.finetune.studies import STUDIES as GLUE_STUDIES
 from experiments.finetune.studies import search as glue_search
 from experiments.graph.studies import STUDIES as GRAPH_STUDIES
 from experiments.graph.studies import search as graph_search
-from experiments.headlines.train import STUDIES as HEADLINE_STUDIES
-from experiments.neural_process.train import NEURAL_PROCESS
+from experiments.headlines.studies import STUDIES as HEADLINE_STUDIES
+from experiments.neural_process.studies import NEURAL_PROCESS
 from experiments.nmt.studies import STUDIES as TRANSLATION_STUDIES
-from experiments.pretrain.train import STUDIES as PRETRAIN_STUDIES
+from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
 from experiments.study import Block, Search, Study
 from experiments.vqa.studies import STUDIES as VQA_STUDIES
 from experiments.vqa.studies import search as vqa_search

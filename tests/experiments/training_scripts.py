@@ -13,23 +13,23 @@ import torch
 from safetensors.torch import load_file
 
 from experiments.captioning.config import CaptioningConfig
-from experiments.captioning.train import CaptioningTask
+from experiments.captioning.task import CaptioningTask
 from experiments.coverage.config import CoverageConfig
-from experiments.coverage.train import CoverageTask
+from experiments.coverage.task import CoverageTask
 from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.parallel import toy_translation
 from experiments.finetune.config import GlueConfig, QaConfig
 from experiments.finetune.glue import GlueTask
 from experiments.finetune.questions import QaTask
 from experiments.graph.config import GraphConfig
-from experiments.graph.train import GraphTask
+from experiments.graph.task import GraphTask
 from experiments.headlines.config import HeadlineConfig
-from experiments.headlines.train import HeadlineTask
+from experiments.headlines.task import HeadlineTask
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.train import PretrainTask
+from experiments.pretrain.task import PretrainTask
 from experiments.vqa.config import VQAConfig
-from experiments.vqa.train import VQATask
+from experiments.vqa.task import VQATask
 from tests.experiments.captioning import tiny_captions
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad

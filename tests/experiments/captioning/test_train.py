@@ -9,7 +9,7 @@ from PIL import Image
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches, map_scores, pointing
-from experiments.captioning.train import CaptioningTask, load_images, load_trained, read_config, view_caption
+from experiments.captioning.task import CaptioningTask, load_images, load_trained, read_config, view_caption
 from experiments.datasets.images import image_features
 from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.digit_scenes import word_cells

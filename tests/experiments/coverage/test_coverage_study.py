@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.coverage.config import CoverageConfig
-from experiments.coverage.train import NOISE, CoverageTask, build, draws, generate, scores, true_draws
+from experiments.coverage.task import NOISE, CoverageTask, build, draws, generate, scores, true_draws
 from experiments.harness.folder import open_run
 from tests.experiments.test_declarations import glossary
 

@@ -11,7 +11,7 @@ import torch
 from experiments.graph import studies
 from experiments.graph.config import GraphConfig
 from experiments.graph.studies import STUDIES, TASK
-from experiments.graph.train import chosen_graph
+from experiments.graph.task import chosen_graph
 from experiments.harness.options import StudyOptions
 from experiments.report.report import read_results
 from experiments.study import Finished

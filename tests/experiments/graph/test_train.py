@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from experiments.datasets.graphs.load import GraphData, read_own_graph
 from experiments.files import UserError
 from experiments.graph.config import GraphConfig
-from experiments.graph.train import (
+from experiments.graph.task import (
     GraphTask,
     build,
     build_model,

@@ -104,7 +104,7 @@ def test_help_has_a_group_for_each_dataclass_that_declares_options(capsys):
     )
     groups = re.split(rf"\n({'|'.join(titles)}):\n", text)
     assert tuple(groups[1::2]) == titles
-    options = ("config", "text", "beam", "batch-size", "seed", "progress", "particles", "guide", "prior")
+    options = ("config", "text", "beam", "batch-size", "seed", "progress", "particles", "guide", "kl-weight")
     for option, group in zip(options, groups[2::2], strict=True):
         assert group.count(f"  --{option}") == text.count(f"  --{option}") > 0
 

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from experiments.headlines.config import HeadlineConfig
-from experiments.headlines.train import HeadlineTask
+from experiments.headlines.task import HeadlineTask
 from tests.experiments.headlines.tiny_headlines import TINY, write_texts
 
 RUNS = {

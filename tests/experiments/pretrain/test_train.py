@@ -10,7 +10,7 @@ from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.parallel import toy_translation
 from experiments.files import UserError
 from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.train import PretrainTask, build_classifier, hidden_batches, key_masses, token_scores
+from experiments.pretrain.task import PretrainTask, build_classifier, hidden_batches, key_masses, token_scores
 from experiments.run import load_trained
 from pyro_attention import predict
 

@@ -8,7 +8,7 @@ from experiments.datasets.questions.digit_questions import digit_questions
 from experiments.harness.cli import run_commands
 from experiments.vqa import model as vqa_data
 from experiments.vqa.config import VQAConfig
-from experiments.vqa.train import VQATask
+from experiments.vqa.task import VQATask
 
 TINY = {"hidden": 8, "layers": 1, "heads": 2, "batch_size": 32, "max_epochs": 1, "num_samples": 2, "progress": False}
 
