@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -128,7 +129,13 @@ def load_texts(config: AlignersConfig) -> tuple[ParallelText, ParallelText]:
     if config.dataset == "drawn-jumps" or config.dataset == "drawn-order":
         return drawn_text(config.dataset, config.pairs or 20000)
     source = "fr" if config.dataset == "hansards_fr_en" else "de"
-    options = {"source": source, "target": "en", "data_root": config.data_root, "words": "none", "lowercase": True}
+    options: dict[str, Any] = {
+        "source": source,
+        "target": "en",
+        "data_root": config.data_root,
+        "words": "none",
+        "lowercase": True,
+    }
     with user_errors(ValueError, OSError):
         train = load_parallel(config.dataset, "train", **options, max_words=_LONGEST, skip=True)
         test = load_parallel(config.dataset, "test", **options, skip=False)

@@ -92,7 +92,10 @@ class TrainingOptions(RunOptions):
     precision: Precision = "32"
     seed: NonNegativeInt = 0
 
-    planned = False  # whether the learning rate is planned over all epochs, whose number then stays
+    @property
+    def planned(self) -> bool:
+        """Whether the learning rate is planned over all epochs, whose number then stays."""
+        return False
 
     @property
     def processes(self) -> int:
