@@ -1,4 +1,4 @@
-"""A study: rows, levels and seeds of one training, and what is said of them; tables and searches are studies.
+"""A study: rows, levels and seeds of one training, and its tables; a search is a study of settings.
 
 A :class:`Study` is a declaration; :func:`run_study` trains what is not trained yet, prints and publishes its tables.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from experiments.files import UserError, expected_one_of
 from experiments.harness.cli import command_line
@@ -22,15 +22,28 @@ from experiments.harness.parallel import run_all
 from experiments.report.figures import level_curves, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Cell, Column, Difference, Row, Runs
-from experiments.run import Task, run
+from experiments.run import Task
 
 Options = Mapping[str, Any]
 Key = tuple[str, str, int]  # row, level, seed
 
 
+class Seed(Enum):
+    """Value of an option that is the seed of the training, such as the number of a fixed split."""
+
+    SEED = "seed"
+
+
+@dataclass(frozen=True)
+class First:
+    """Value of an option that is the folder of another training, which is made first at each level and seed."""
+
+    options: Options  # beside those of the study
+
+
 @dataclass(frozen=True)
 class Block:
-    """Some columns with a title; rows without the first column's metric are left out."""
+    """A further table; rows without the first column's metric are left out."""
 
     title: str  # placeholders as in Study.text, here and in the text
     text: str
@@ -43,52 +56,57 @@ class Study:
     """Rows at some levels, for some seeds."""
 
     name: str  # of its folder and of its file in results/
-    title: str  # heading, with placeholders as in the text
-    task: Task[Any, Any, Any]  # what is trained
-    rows: Mapping[str, Options]  # options of each row
-    columns: Sequence[Column]  # the numbers that rows are compared by
-    # What the rows are and how they were trained; {config.max_epochs} is an option of the first row, {base.max_epochs}
-    # of the base, {seeds} the number of seeds.
-    text: str = ""
-    about: str = ""  # the task, under which its differences count in "Where it helps"; "" where they do not
+    task: Task[Any, Any]  # what is trained
+    rows: Mapping[str, Options]  # options of each row; the first row is the baseline
+    columns: Sequence[Column]  # numbers of the table
     options: Options = field(default_factory=dict)  # of all trainings
-    # Options of a first training at each level and seed, from whose network all rows go on: their init_from is its
-    # folder; none when empty. It is no row.
-    base: Options = field(default_factory=dict)
-    levels: Mapping[str, Options] = field(default_factory=lambda: {"": {}})  # such as a data set or a share of noise
-    cells: Mapping[tuple[str, str], Options] = field(default_factory=dict)  # of a row at a level, where it has others
-    axis: str = ""  # what the levels are, the head of their column
-    wide: bool = False  # whether a row of the table has all levels, which then have columns of their own
-    row: str = "row"  # what a row is, the head of its column
-    shows: Mapping[str, str] = field(default_factory=dict)  # rows that show the trainings of another row once more
-    kinds: Mapping[str, str] = field(default_factory=dict)  # what {kind} is in the metrics of a row; else "mean"
-    level_columns: Mapping[str, Sequence[Column]] = field(default_factory=dict)  # of levels with others
-    more: Sequence[Column] = ()  # beside these, without differences
-    blocks: Sequence[Block] = ()  # further tables
-    against: Mapping[str, str] = field(default_factory=dict)  # rows that are compared with another row than the first
-    paper: Mapping[str, Any] = field(default_factory=dict)  # the paper's numbers by row, and by level in a wide table
+    # Options of each level, such as a data set or a share of noise. A mapping under the name of a row has options that
+    # this row has at this level.
+    levels: Mapping[str, Options] = field(default_factory=lambda: {"": {}})
     seeds: int = 3
-    seeded: Sequence[str] = ()  # further options that are the seed, such as the number of a fixed split
-    named: Sequence[str] = ()  # options, such as a pretrained model, that the file is named after
-    picture: Literal["", "curves"] = ""  # whether curves over the levels are drawn
-    aims: Mapping[str, float] = field(default_factory=dict)  # of columns, drawn as lines into their curves
-    parts: Callable[[Finished], Sequence[Part]] = lambda _: ()  # what else is reported
-    summary: Callable[[Finished], str] = lambda _: ""  # what was found, in one or two sentences
-    grid: Mapping[str, Sequence[Options]] = field(default_factory=dict)  # settings of a row that a search tries
-    quality: Sequence[Column] = ()  # numbers on validation data by which a search chooses, in their order
-    published: bool = True  # whether results/ gets the numbers when nothing is said
+    baselines: Mapping[str, str] = field(default_factory=dict)  # rows that are compared with another row than the first
+    # Rows that show the trainings of a row by another kind of prediction, {kind} in a metric: (row, kind); "mean"
+    # where nothing is said.
+    readings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)  # the paper's numbers by row, and by level in a wide table
+    parts: Sequence[Block | Callable[[Finished], Iterable[Part]]] = ()  # what else is reported
+    # Heads of the columns of the rows and of the levels. Without the second the table is wide: a row has all levels.
+    heads: tuple[str, str] = ("row", "")
+    title: str  # heading, with placeholders as in the text
+    # {config.max_epochs} is an option of the first row, {first.max_epochs} of the training that is made first, {seeds}
+    # the number of seeds
+    text: str = ""
+    about: str | None = ""  # the task in "Where it helps", "" for none; None leaves the numbers in the run's folder
 
     @property
     def baseline(self) -> str:
         """The row that others are compared with."""
         return next(iter(self.rows))
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether a row of the table has all levels."""
+        return not self.heads[1] and list(self.levels) != [""]
+
+    @property
+    def first(self) -> Options:
+        """Options of the training that all rows go on from; empty without one."""
+        return next((value.options for value in self.options.values() if isinstance(value, First)), {})
+
     def reference(self, row: str) -> str | None:
-        """The row that a row is compared with; None for the baseline."""
-        return None if row == self.baseline else self.against.get(row, self.baseline)
+        """Return the row that a row is compared with; None for the baseline."""
+        return None if row == self.baseline else self.baselines.get(row, self.baseline)
+
+    def training(self, level: str, row: str | None, seed: int, first: Path | None = None) -> dict[str, Any]:
+        """Return the options of a training; without a row those of the training that is made first."""
+        of_level = self.levels[level]
+        merged = {**self.options, **{name: value for name, value in of_level.items() if not isinstance(value, Mapping)}}
+        merged |= self.first if row is None else {**self.rows[row], **of_level.get(row, {})}
+        values = {name: seed if value is Seed.SEED else value for name, value in merged.items()}
+        return {name: first if isinstance(value, First) else value for name, value in values.items()} | {"seed": seed}
 
     def chosen(self, options: StudyOptions) -> Study:
-        """The study with the rows, levels, seeds and changes that are asked for.
+        """Return the study with the rows, levels, seeds and changes that are asked for.
 
         Raises:
             UserError: A row or level is unknown, or one is missing that others are compared with.
@@ -96,21 +114,34 @@ class Study:
         _require_known("rows", options.rows, self.rows)
         _require_known("levels", options.levels, self.levels)
         rows = [name for name in self.rows if name in (options.rows or self.rows)]
-        lacking = {self.against.get(row, self.baseline) for row in rows} - set(rows)
+        lacking = {self.baselines.get(row, self.baseline) for row in rows} - set(rows)
         if lacking:
             raise UserError(f"rows are compared with '{lacking.pop()}', which has to be among them")
+        changed = {
+            name: First({**value.options, **options.changes}) if isinstance(value, First) else value
+            for name, value in self.options.items()
+        }
         return replace(
             self,
+            options=changed,
             rows={name: self.rows[name] for name in rows},
             levels={name: {**self.levels[name], **options.changes} for name in options.levels or self.levels},
-            base={**self.base, **options.changes} if self.base else {},
             seeds=options.seeds or self.seeds,
         )
 
     def whole(self, options: StudyOptions) -> bool:
-        """Whether what is asked for is the study as it is declared, or some of its levels, with as many seeds."""
+        """Return whether what is asked for is the study as declared, or some of its levels, with as many seeds."""
         few = options.seeds is not None and options.seeds < self.seeds
-        return not (few or options.rows or options.first_seed or options.changes.keys() - self.named)
+        return not (few or options.rows or options.first_seed or options.changes.keys() - set(self.task.named))
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for the settings of a study's rows."""
+
+    study: Study
+    grid: Mapping[str, Sequence[Options]]  # settings of a row that are tried
+    quality: Sequence[Column]  # numbers on validation data that choose, in their order
 
 
 @dataclass(frozen=True)
@@ -124,7 +155,7 @@ class Finished:
     configs: Mapping[Key, Any]  # options of every training, by row, level and seed
     metrics: Mapping[Key, Mapping[str, float]]  # their metrics
     # Options of the trainings that the rows go on from, by level and seed.
-    bases: Mapping[tuple[str, int], Any] = field(default_factory=dict)
+    firsts: Mapping[tuple[str, int], Any] = field(default_factory=dict)
 
     @property
     def pictures(self) -> Path:
@@ -139,18 +170,24 @@ class Finished:
     @property
     def rows(self) -> list[str]:
         """The rows that are shown."""
-        shows = self.study.shows
+        readings = self.study.readings
         return [
-            row for trained in self.study.rows for row in (trained, *(one for one in shows if shows[one] == trained))
+            row
+            for trained in self.study.rows
+            for row in (trained, *(name for name, (of, _) in readings.items() if of == trained != name))
         ]
 
+    def trained_row(self, row: str) -> str:
+        """Return the row whose trainings a row shows."""
+        return self.study.readings.get(row, (row, ""))[0]
+
     def runs(self, row: str, level: str = "") -> Runs:
-        """Metrics of a row at a level, one entry a seed."""
-        return [self.metrics[self.study.shows.get(row, row), level, seed] for seed in self.seeds]
+        """Return the metrics of a row at a level, one entry a seed."""
+        return [self.metrics[self.trained_row(row), level, seed] for seed in self.seeds]
 
     def of(self, row: str, column: Column) -> Column:
-        """The column as it is of the kind of prediction that the row shows."""
-        kind = self.study.kinds.get(row, "mean")
+        """Return the column of the kind of prediction that the row shows."""
+        kind = self.study.readings.get(row, ("", "mean"))[1]
         return replace(column, metric=column.metric.replace("{kind}", kind))
 
     def cell(self, row: str, column: Column, level: str = "", *, error: bool = False) -> Cell:
@@ -162,9 +199,10 @@ class Finished:
         other = self.study.reference(row)
         if other is None:
             return ""
-        ours, others = self.of(row, column), self.of(other, column)
-        found = ours.difference(self.runs(row, level), self.runs(other, level), other, other=others)
-        return replace(found, bold=found.p_value * self.tests < 0.05, data=level if self.study.wide else "")
+        runs, baseline = self.runs(row, level), self.runs(other, level)
+        difference = self.of(row, column).difference(runs, baseline, other, other=self.of(other, column))
+        is_clear = difference.p_value * self.tests < 0.05
+        return replace(difference, bold=is_clear, data=level if self.study.is_wide else "")
 
     @property
     def tests(self) -> int:
@@ -173,21 +211,23 @@ class Finished:
         return rows * sum(len(self.main(level)) for level in self.study.levels)
 
     def main(self, level: str) -> Sequence[Column]:
-        """The numbers that rows are compared by at a level, as far as there are any."""
-        return self.present(self.study.level_columns.get(level, self.study.columns), level)
+        """Return the columns that rows are compared by at a level, those that some row has a number for."""
+        columns = [column for column in self.study.columns if column.compared and level in (column.levels or [level])]
+        return self.present(columns, level)
 
     def present(self, columns: Sequence[Column], *levels: str) -> Sequence[Column]:
-        """The columns that some row has a number for at one of the levels."""
-        return [one for one in columns if any(self.values(row, one, level) for row in self.rows for level in levels)]
+        """Return the columns that some row has a number for at one of the levels."""
+        places = [(row, level) for row in self.rows for level in levels]
+        return [column for column in columns if any(self.values(row, column, level) for row, level in places)]
 
     def values(self, row: str, column: Column, level: str) -> list[float]:
         """The numbers of a row at a level, one a seed."""
         return self.of(row, column).values(self.runs(row, level))
 
     def fill(self, text: str) -> str:
-        """A text with its placeholders filled in."""
-        config, base = (next(iter(configs.values()), None) for configs in (self.configs, self.bases))
-        return text.format(config=config, base=base, seeds=len(self.seeds), first=self.seeds[0])
+        """Return a text with its placeholders filled in."""
+        config, first = (next(iter(configs.values()), None) for configs in (self.configs, self.firsts))
+        return text.format(config=config, first=first, seeds=len(self.seeds))
 
 
 @exclusive
@@ -206,49 +246,55 @@ def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: s
     study = finished.study
     text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(study, options), _how_compared(finished))))
     table = Part(text=text, rows=_table(finished), labels=len(_labels(finished, "", "")))
-    parts = [table, *_pictures(finished), *study.parts(finished), *_block_parts(finished)]
-    report = Report(finished.fill(study.title), finished.name, parts, study.summary(finished), study.about)
+    makers = [partial(_block_parts, block=part) if isinstance(part, Block) else part for part in study.parts]
+    parts = [table, *(part for make in makers for part in make(finished))]
+    report = Report(finished.fill(study.title), finished.name, parts, about=study.about or "")
     return _publish(finished, options, report, command)
 
 
 @exclusive
-def run_search(studies: Mapping[str, Study], options: StudyOptions) -> dict[str, float]:
+def run_search(searches: Mapping[str, Search], options: StudyOptions) -> dict[str, float]:
     """Try every setting of the grid, by validation data and on seeds that are none of the table's.
 
     Raises:
         UserError: As of :func:`run_study`.
     """
-    _require_known("name", [options.name], studies)
-    study, whole = studies[options.name], studies[options.name].whole(options)
-    searched = options.rows or tuple(study.grid)
-    _require_known("rows", searched, study.grid)
+    _require_known("name", [options.name], searches)
+    search = searches[options.name]
+    study, whole = search.study, search.study.whole(options)
+    searched = options.rows or tuple(search.grid)
+    _require_known("rows", searched, search.grid)
     tried = {
         f"{row}: {', '.join(f'{name} {value:g}' for name, value in setting.items()).replace('_', ' ') or '-'}":
-        {**study.rows[row], **setting} for row in searched for setting in study.grid[row]
+        {**study.rows[row], **setting} for row in searched for setting in search.grid[row]
     }  # fmt: skip
-    study = replace(study, rows=tried, seeds=3, cells={}, against={}, shows={}, kinds={})
+    levels = {
+        level: {name: value for name, value in of_level.items() if not isinstance(value, Mapping)}
+        for level, of_level in study.levels.items()
+    }
+    study = replace(study, rows=tried, levels=levels, seeds=3, baselines={}, readings={})
     finished = _trained(study.chosen(replace(options, rows=())), options, "search", whole=whole)
-    level, *others = finished.study.levels
-    if others:
-        raise UserError(f"levels are {level}, {', '.join(others)}, expected one to search on; pass --levels")
-    signs = [-1 if one.better == "higher" else 1 for one in finished.study.quality]
+    level, *more = finished.study.levels
+    if more:
+        raise UserError(f"levels are {level}, {', '.join(more)}, expected one to search on; pass --levels")
+    signs = [-1 if column.better == "higher" else 1 for column in search.quality]
     ranks = {  # accuracies are equal up to the rounding of a mean
         name: [
-            round(sign * fmean(one.values(finished.runs(name, level))), 4)
-            for sign, one in zip(signs, study.quality, strict=True)
+            round(sign * fmean(column.values(finished.runs(name, level))), 4)
+            for sign, column in zip(signs, search.quality, strict=True)
         ]
         for name in tried
     }
     best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in searched}
     rows = [
         {"row": name.partition(": ")[0], "setting": name.partition(": ")[2]}
-        | {one.name: finished.cell(name, one, level) for one in study.quality}
+        | {column.name: finished.cell(name, column, level) for column in search.quality}
         | {"best": "best" if name in best else ""}
         for name in tried
     ]
     text = (
         f"Means over {len(finished.seeds)} seeds, which are none of the table's, on validation data. Best: the largest "
-        f"or smallest {study.quality[0].name}, of equals that by {study.quality[-1].name}; rows of the table have it."
+        f"or smallest {search.quality[0].name}, of equals that by {search.quality[-1].name}; rows of the table have it."
     )
     title, name = f"Settings tried: {finished.fill(study.title)}", f"search-{finished.name}"
     return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search")
@@ -261,29 +307,26 @@ def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> Non
 
 
 def _trained(study: Study, options: StudyOptions, command: str, *, whole: bool) -> Finished:
-    name, results = _name(study, options), options.results or (RESULTS if study.published and whole else None)
+    name, results = _name(study, options), options.results or (RESULTS if study.about is not None and whole else None)
     folder = options.out or Path("runs", command, name)
     open_run(folder, options, free=("seeds", "rows", "changes"))
     first = options.first_seed or (1000 if command == "search" else 0)
-    bases, configs = _configs(study, options, folder, range(first, first + study.seeds))
-    if options.overwrite:  # all at once: what an interrupted study leaves can be continued, and holds nothing older
-        for config in (*bases.values(), *configs.values()):
-            rmtree(config.out, ignore_errors=True)
+    firsts, configs = _configs(study, options, folder, range(first, first + study.seeds))
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
-            partial(run, study.task), configs, workers=options.workers, cluster=options.cluster,
+            study.task.run, configs, workers=options.workers, cluster=options.cluster,
             progress=options.progress,
         )  # fmt: skip
 
-    if bases:
+    if firsts:
         print("Training what all rows go on from:", flush=True)
-        train(bases)
+        train(firsts)
     metrics = train(configs)
-    for key, found in metrics.items():
-        for text in study.task.warnings(found):
+    for key, of_run in metrics.items():
+        for text in study.task.warnings(of_run):
             print(f"warning: {', '.join(str(part) for part in key if part != '')}: {text}", file=sys.stderr)
-    return Finished(study, name, folder, results, configs, metrics, bases)
+    return Finished(study, name, folder, results, configs, metrics, firsts)
 
 
 def _name(study: Study, options: StudyOptions) -> str:
@@ -291,13 +334,13 @@ def _name(study: Study, options: StudyOptions) -> str:
 
     A file or folder among the options says where something is, not what is computed, unless the study is named by it.
     """
-    named = [Path(str(options.changes[name])).name for name in study.named if name in options.changes]
+    named = [Path(str(options.changes[name])).name for name in study.task.named if name in options.changes]
     changes = [f"{name}-{value}" for name, value in _others(study, options).items() if not isinstance(value, Path)]
     return "-".join((study.name, *options.levels, *named, *changes))
 
 
 def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
-    return {name: value for name, value in options.changes.items() if name not in study.named}
+    return {name: value for name, value in options.changes.items() if name not in study.task.named}
 
 
 def _changed(study: Study, options: StudyOptions) -> str:
@@ -308,26 +351,23 @@ def _changed(study: Study, options: StudyOptions) -> str:
 def _configs(
     study: Study, options: StudyOptions, folder: Path, seeds: Iterable[int]
 ) -> tuple[dict[tuple[str, int], Any], dict[Key, Any]]:
-    """Options of the trainings to go on from, and of all rows; the first seed comes first, for who stops early."""
-    bases, configs = dict[tuple[str, int], Any](), dict[Key, Any]()
+    """Return options of the trainings to go on from, and of all rows; the first seed comes first."""
+    firsts, configs = dict[tuple[str, int], Any](), dict[Key, Any]()
 
-    def config(level: str, row: str, seed: int, *given: Options) -> Any:
-        name = "-".join(filter(None, (level, row, str(seed)))).translate({ord(" "): "-", ord(","): None})
-        merged = {key: value for some in (study.options, study.levels[level], *given) for key, value in some.items()}
-        seeded = dict.fromkeys(("seed", *study.seeded), seed)
+    def config(level: str, row: str | None, seed: int, first: Path | None = None) -> Any:
+        parts = level, "base" if row is None else row, str(seed)
+        name = "-".join(filter(None, parts)).translate({ord(" "): "-", ord(","): None})
         make: Any = study.task.config
-        return make(**options.for_runs(), **merged, **seeded, out=folder / "runs" / name)
+        return make(**options.for_runs(), **study.training(level, row, seed, first), out=folder / "runs" / name)
 
     for seed in seeds:
         for level in study.levels:
-            start: Options = {}
-            if study.base:
-                bases[level, seed] = config(level, "base", seed, study.base)
-                start = {"init_from": bases[level, seed].out}
-            for row, of_row in study.rows.items():
-                cell = study.cells.get((row, level), {})
-                configs[row, level, seed] = config(level, row, seed, of_row, cell, start)
-    return bases, configs
+            if study.first:
+                firsts[level, seed] = config(level, None, seed)
+            first = firsts[level, seed].out if study.first else None
+            for row in study.rows:
+                configs[row, level, seed] = config(level, row, seed, first)
+    return firsts, configs
 
 
 def _how_compared(finished: Finished) -> str:
@@ -346,58 +386,58 @@ def _how_compared(finished: Finished) -> str:
 
 def _labels(finished: Finished, row: str, level: str) -> Row:
     study = finished.study
-    labels = {} if study.wide or not study.axis else {study.axis: level}
-    against = {"compared with": study.reference(row) or ""} if study.against else {}
-    return {**labels, study.row: row, **against}
+    head, axis = study.heads
+    labels = {axis: level} if axis else {}
+    against = {"compared with": study.reference(row) or ""} if study.baselines else {}
+    return {**labels, head: row, **against}
 
 
 def _table(finished: Finished) -> list[Row]:
-    """The rows of the study, at each level by itself or, in a wide table, with columns for each level."""
-    study, rows = finished.study, list[Row]()
-    more = finished.present(study.more, *study.levels)
-    for levels in [list(study.levels)] if study.wide else [[level] for level in study.levels]:
+    """Return the rows of the study, at each level by itself or, in a wide table, with columns for each level."""
+    study, rows, wide = finished.study, list[Row](), finished.study.is_wide
+    more = finished.present([column for column in study.columns if not column.compared], *study.levels)
+    for levels in [list(study.levels)] if wide else [[level] for level in study.levels]:
         for row in finished.rows:
             cells = _labels(finished, row, levels[0])
             for level in levels:
-                of = f"{level} " if study.wide else ""
+                of = f"{level} " if wide else ""
                 for column in finished.main(level):
-                    cells[f"{of}{column.name}"] = finished.cell(row, column, level, error=study.wide)
+                    cells[f"{of}{column.name}"] = finished.cell(row, column, level, error=wide)
                     if len(finished.rows) > 1:
                         cells[f"{of}{column.name}: difference"] = finished.difference(row, column, level)
                 cells |= {f"{of}{column.name}": finished.cell(row, column, level) for column in more}
                 if study.paper:
-                    paper = study.paper.get(row, {} if study.wide else "")
-                    cells[f"{of}paper"] = paper.get(level, "") if study.wide else paper
+                    paper = study.paper.get(row, {} if wide else "")
+                    cells[f"{of}paper"] = paper.get(level, "") if wide else paper
             rows.append(cells)
     heads = dict.fromkeys(head for row in rows for head in row)
     return [{head: row.get(head, "-") for head in heads} for row in rows]
 
 
-def _block_parts(finished: Finished) -> Iterator[Part]:
-    for block in finished.study.blocks:
-        title, text = finished.fill(block.title), finished.fill(block.text)
-        for number, level in enumerate(finished.study.levels):
-            shown = finished.present(block.columns, level)
-            rows = [
-                {finished.study.row: row} | {column.name: finished.cell(row, column, level) for column in shown}
-                for row in finished.rows
-                if finished.values(row, block.columns[0], level)
-            ]
-            if rows:
-                about = "\n\n".join(filter(None, (text if number == 0 else "", f"{level}:" if level else "")))
-                yield Part(title if number == 0 else "", about, rows, terminal=block.terminal)
+def _block_parts(finished: Finished, block: Block) -> Iterator[Part]:
+    title, text = finished.fill(block.title), finished.fill(block.text)
+    for number, level in enumerate(finished.study.levels):
+        shown = finished.present(block.columns, level)
+        rows = [
+            {finished.study.heads[0]: row} | {column.name: finished.cell(row, column, level) for column in shown}
+            for row in finished.rows
+            if finished.values(row, block.columns[0], level)
+        ]
+        if rows:
+            about = "\n\n".join(filter(None, (text if number == 0 else "", f"{level}:" if level else "")))
+            yield Part(title if number == 0 else "", about, rows, terminal=block.terminal)
 
 
-def _pictures(finished: Finished) -> Iterator[Part]:
+def curves(finished: Finished, *, aims: Mapping[str, float] | None = None) -> Iterator[Part]:
+    """Draw the numbers of the rows over the levels, with a line at the aim of a column; a part of a study."""
     study, values = finished.study, finished.values
-    if study.picture == "curves":
-        shown = {
-            one.name: {row: [values(row, one, level) for level in study.levels] for row in finished.rows}
-            for one in finished.present([*study.columns, *study.more], *study.levels)
-        }
-        figure = level_curves(shown, list(study.levels), axis=study.axis, aims=study.aims)
-        picture = save(figure, finished.pictures / f"{finished.name}.png")
-        yield Part(picture=picture, caption=finished.fill(study.title))
+    shown = {
+        column.name: {row: [values(row, column, level) for level in study.levels] for row in finished.rows}
+        for column in finished.present(study.columns, *study.levels)
+    }
+    figure = level_curves(shown, list(study.levels), axis=study.heads[1], aims=aims)
+    picture = save(figure, finished.pictures / f"{finished.name}.png")
+    yield Part(picture=picture, caption=finished.fill(study.title))
 
 
 def _publish(finished: Finished, options: StudyOptions, report: Report, command: str) -> dict[str, float]:
@@ -405,9 +445,9 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, command:
     study, means = finished.study, dict[str, float]()
     for row, level in dict.fromkeys(key[:2] for key in finished.metrics):
         runs = finished.runs(row, level)
-        for name in dict.fromkeys(name for one in runs for name in one):
+        for name in dict.fromkeys(name for metrics in runs for name in metrics):
             key = "/".join(filter(None, (level, row, name)))
-            means[key] = fmean(one[name] for one in runs if name in one)
+            means[key] = fmean(metrics[name] for metrics in runs if name in metrics)
     write_metrics(finished.folder, means)
     seeds = f"seeds {finished.seeds[0]} to {finished.seeds[-1]}"
     folders = [Path(str(config.out)) for config in finished.configs.values()]
@@ -416,6 +456,9 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, command:
     report.write(finished.folder, source)
     if finished.results is not None:
         print(write_results(finished.results, report, source))
-    elif study.published:
-        print("Not the whole study with its own options: not published; --results FOLDER does it.")
+    elif study.about is not None:
+        print(
+            "This is a part of the study, or has other options, so it was not written to experiments/results. Use "
+            "--results FOLDER to write it elsewhere."
+        )
     return means

@@ -32,7 +32,6 @@ class _InferenceNetwork(nn.Module):
     target: nn.LSTM
     score: Bilinear
     dropout: Dropout
-    null: nn.Parameter | None
 
     def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """What stands for the parts of the source, ``[B, N, hidden]``."""
@@ -46,15 +45,13 @@ class _InferenceNetwork(nn.Module):
         target_out: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> Tensor:
-        """Scores ``[B, M, 1, N]`` of every part of the source for every target word; ``1 + N`` with NULL.
+        """Return scores ``[B, M, 1, N]`` of every part of the source for every target word.
 
         Arguments are those of the model's call.
         """
         if target_out is None or target_mask is None:
             raise ValueError("the inference network needs target_out and target_mask: it looks at the whole target")
         keys = self.keys(source, source_mask)
-        if self.null is not None:
-            keys = torch.cat([self.null.to(keys.dtype).expand(len(keys), 1, -1), keys], 1)
         queries = encode_sequence(self.target, self.dropout(self.target_embedding(target_out)), target_mask)
         scores: Tensor = self.score(queries, keys)
         return scores.unsqueeze(-2)
@@ -62,8 +59,6 @@ class _InferenceNetwork(nn.Module):
 
 class AlignmentNetwork(_InferenceNetwork):
     """For translation: a bidirectional LSTM over the words of the source, whose embedding may be the model's too.
-
-    With a ``null_word`` the first score of every target word is that of NULL, as in a model that has one.
 
     Example:
         >>> network = AlignmentNetwork(nn.Embedding(9, 4), nn.Embedding(9, 4), hidden=6)
@@ -82,7 +77,6 @@ class AlignmentNetwork(_InferenceNetwork):
         hidden: int,
         layers: int = 2,
         dropout: float = 0.3,
-        null_word: bool = False,
     ) -> None:
         super().__init__()
         self.source_embedding, self.target_embedding = source_embedding, target_embedding
@@ -90,7 +84,6 @@ class AlignmentNetwork(_InferenceNetwork):
         self.target = _lstm(target_embedding.embedding_dim, hidden, layers, dropout)
         self.score = Bilinear(hidden, hidden)
         self.dropout = Dropout(dropout)
-        self.null = nn.Parameter(torch.zeros(hidden)) if null_word else None
 
     def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
         return encode_sequence(self.source, self.dropout(self.source_embedding(source)), source_mask)
@@ -117,7 +110,6 @@ class RegionNetwork(_InferenceNetwork):
         self.region = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), self.dropout, nn.Linear(hidden, hidden))
         self.target = _lstm(target_embedding.embedding_dim, hidden, layers, dropout)
         self.score = Bilinear(hidden, hidden)
-        self.null = None
 
     def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
         return self.region(source)

@@ -13,12 +13,12 @@ from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-from models.score_terms import DiagonalBias, Jumps, NullWord, TemporalNormalizer
+from models.temporal import TemporalNormalizer
 from pyro_attention import Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignments.weights import k_max as keep_largest
 from pyro_attention.layers.scores import Additive
 
-InputFeed = Literal["expected", "sampled", "none"]  # what the decoder goes on with
+InputFeed = Literal["expected", "sampled"]  # the context that the decoder is fed with
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,7 @@ class DecoderState:
         mask: True at what is no padding, ``[B, N]``.
         cells: Hidden and cell state ``[B, decoder]`` of each layer.
         context: Context of the last word, ``[B, memory]``.
-        seen: What a :class:`TemporalNormalizer` remembers of the words before, ``[B, N]``; else None.
-        place: Number of words before, counted for a :class:`DiagonalBias` alone.
-        belief: What :class:`Jumps` remember of where the last but one word was aligned, and then
-        log_prior: log probabilities that the last word's alignment had before it was seen; else None.
+        past: What a :class:`TemporalNormalizer` remembers of the words before, ``[B, N]``; None without one.
     """
 
     memory: Tensor
@@ -59,20 +56,16 @@ class DecoderState:
     mask: Tensor
     cells: tuple[tuple[Tensor, Tensor], ...]
     context: Tensor
-    seen: Tensor | None = None
-    place: int = 0
-    belief: Tensor | None = None
-    log_prior: Tensor | None = None
+    past: Tensor | None = None
 
     def reorder(self, rows: Tensor) -> DecoderState:
-        """Row ``rows[i]`` in the place of row i, which must belong to the same source."""
+        """Return the state with row ``rows[i]`` at row i, which must belong to the same source."""
         cells = tuple((hidden[rows], cell[rows]) for hidden, cell in self.cells)
-        kept = {name: getattr(self, name) for name in ("seen", "belief", "log_prior")}
-        kept = {name: tensor if tensor is None else tensor[rows] for name, tensor in kept.items()}
-        return replace(self, cells=cells, context=self.context[rows], **kept)
+        past = None if self.past is None else self.past[rows]
+        return replace(self, cells=cells, context=self.context[rows], past=past)
 
     def select(self, rows: Tensor) -> DecoderState:
-        """These rows, source and all; a row may be left out or come many times."""
+        """Return these rows with their source; a row may be left out or repeated."""
         ordered = self.reorder(rows)
         return replace(ordered, memory=self.memory[rows], keys=self.keys[rows], mask=self.mask[rows])
 
@@ -115,54 +108,34 @@ class AttentionDecoder(nn.Module):
     goes on with the expected context in any case: drawn contexts are not averaged over. Vectorised particles and the
     samples of a chunk each have a state of their own, ``[S, B, ...]``.
 
-    Without an input feed ("none") the state goes on with the words alone, so an attention knows nothing of the ones
-    before it.
-
     A subclass also takes the ``prior`` of the attention: that of the scores by default, or a Gamma or LogNormal prior
     for Bayesian attention. With an ``init_range`` all initial weights are drawn from uniform(-init_range, init_range);
     with PyTorch's own, small networks learn to align much faster.
 
-    With a ``null_word`` there is one more thing to attend to, before all others: ``[B, N]`` is ``[B, 1 + N]`` then in
-    the state, its mask, the scores and all that is drawn or computed of them.
-
     Args:
-        input_feed: Go on with the "expected" context, the "sampled" one or "none".
-        normalizer: Normalises scores over the words before too; by default they are normalised over the source alone.
-        diagonal: Added to the scores: a preference for source words at the place of the target word; none by default.
-        null_word: Stands for no source word; none by default.
-        jumps: Added to the scores: a preference for what is near the last word's alignment; none by default.
+        input_feed: The context that the state goes on with, "expected" or "sampled".
+        normalizer: Normalizes scores over the words before too; by default they are normalized over the source alone.
 
     Attributes:
         attention: The attention, whose site is ``alignment``; a subclass sets it, and the next two.
         score: The scores of the attention.
         output: The output layer, with a row for each word.
         layers: Recurrent layers.
-        reads_state: Whether a word depends on the decoder's state beside the context of its attention.
 
     Raises:
-        ValueError: Jumps with a sampled feed; at a call with a sampled feed: enumerated alignments or an inference
-            network, which need the alignments to be one site.
+        ValueError: At a call with a sampled feed: enumerated alignments or an inference network, which need the
+            alignments to be one site.
     """
 
     attention: LatentAttention
     score: Additive
     output: nn.Linear
     layers = 1
-    reads_state = True
 
-    def __init__(
-        self,
-        input_feed: InputFeed = "expected",
-        normalizer: TemporalNormalizer | None = None,
-        diagonal: DiagonalBias | None = None,
-        null_word: NullWord | None = None,
-        jumps: Jumps | None = None,
-    ) -> None:
+    def __init__(self, input_feed: InputFeed = "expected", normalizer: TemporalNormalizer | None = None) -> None:
         super().__init__()
         self.input_feed: InputFeed = input_feed
-        if jumps is not None and input_feed == "sampled":
-            raise ValueError("jumps do not go with input_feed='sampled'; expected 'expected' or 'none'")
-        self.normalizer, self.diagonal, self.null_word, self.jumps = normalizer, diagonal, null_word, jumps
+        self.normalizer = normalizer
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """What is attended to, ``[B, N, memory]``, of a source."""
@@ -174,16 +147,14 @@ class AttentionDecoder(nn.Module):
 
     def start(self, memory: Tensor, source_mask: Tensor) -> DecoderState:
         """State before the first word, of the output of :meth:`encode`."""
-        if self.null_word is not None:
-            memory, source_mask = self.null_word.prepend(memory, source_mask)
         zeros = memory.new_zeros(len(memory), self.output.in_features)
         cells = ((zeros, zeros),) * self.layers
         return DecoderState(memory, self.score.key(memory), source_mask, cells, torch.zeros_like(memory[:, 0]))
 
     def init_uniform(self, init_range: float | None) -> None:
-        """Draw weights from uniform(-init_range, init_range), but for normalizer, diagonal and jumps; none for None."""
+        """Draw weights from uniform(-init_range, init_range), except those of the normalizer; none for None."""
         for name, parameter in self.named_parameters():
-            if init_range is not None and not name.startswith(("normalizer.", "diagonal.", "jumps.")):
+            if init_range is not None and not name.startswith("normalizer."):
                 nn.init.uniform_(parameter, -init_range, init_range)
 
     def scores(self, state: DecoderState, queries: Tensor) -> Tensor:
@@ -229,31 +200,27 @@ class AttentionDecoder(nn.Module):
         pyro.module(type(self).__name__.lower(), self)
         if target_mask is None:
             target_mask = torch.ones_like(target_in, dtype=torch.bool)
-        state, log_f = self.start(self.encode(source, source_mask), source_mask), None
-        sentences, site = pyro.plate("sentences", source.size(0), dim=-2), _Watched()
-        words = pyro.plate("words", target_in.size(1), dim=-1)
+        state = self.start(self.encode(source, source_mask), source_mask)
+        sentences, words = (
+            pyro.plate("sentences", source.size(0), dim=-2),
+            pyro.plate("words", target_in.size(1), dim=-1),
+        )
         if self.input_feed == "sampled":
             with sentences:
                 queries, context = self._decode_sampled(state, target_in, target_mask)
         else:
-            log_f = None if target_out is None else self.explained(state, target_out, self.pieces(source, source_mask))
-            steps = list(self.steps(state, target_in, log_f=log_f))
+            steps = list(self.steps(state, target_in))
             queries = torch.stack([step.queries for step in steps], 1)
-            with sentences, words, _masked(target_mask), site:
+            with sentences, words, _masked(target_mask):
                 context = self._attend(torch.stack([step.scores for step in steps], 1), state)
         with sentences, words, _masked(target_mask):
             likelihood = self.likelihood(queries, context)
-            # the contexts of alignments that are summed out are the memory, of which the jumps have asked the same
-            if log_f is not None and site.is_enumerated:
-                likelihood = _Known(likelihood, log_f.transpose(0, 1))
-            # padding counts nowhere, and the output layer is most of the work; of words that are read from the context
-            # alone it works on one row a source word, padding or not
-            each_word = likelihood.batch_shape[-1] == target_mask.size(-1)
-            pyro.sample("target", likelihood.where(target_mask) if each_word else likelihood, obs=target_out)
+            # padding counts nowhere, and the output layer is most of the work
+            pyro.sample("target", likelihood.where(target_mask), obs=target_out)
         return likelihood
 
-    def step(self, state: DecoderState, word: Tensor, *, k_max: int | None = None, log_f: Tensor | None = None) -> Step:
-        """One step of the decoder, fed with the expected context unless there is no feed.
+    def step(self, state: DecoderState, word: Tensor, *, k_max: int | None = None) -> Step:
+        """Take one step of the decoder, fed with the expected context.
 
         Teacher forcing and decoding both go through it.
 
@@ -261,84 +228,33 @@ class AttentionDecoder(nn.Module):
             state: State after the words before.
             word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
             k_max: Go on with the context of so many largest attention weights; of all when omitted.
-            log_f: Where there are :class:`Jumps`: log probabilities of the last word under each of its
-                alignments, ``[B, N]``, from :meth:`explained`. Not looked at before the first word.
         """
         step = self.advance(state, word)
-        first = 0 if self.null_word is None else 1  # NULL has no place
-        if self.diagonal is not None:
-            bias = self.diagonal(step.state.mask[..., first:], step.state.place)
-            scores = step.scores + nn.functional.pad(bias, (first, 0))
-            step = replace(step, scores=scores, state=replace(step.state, place=step.state.place + 1))
         if self.normalizer is not None:
-            scores, seen = self.normalizer(step.scores, step.state.seen, step.state.mask)
-            step = replace(step, scores=scores, state=replace(step.state, seen=seen))
-        if self.jumps is not None:
-            mask = step.state.mask[..., first:]
-            if state.log_prior is None:  # the first word
-                belief = self.jumps.start(mask)
-            else:  # where the last word was aligned, by Bayes' rule
-                before: Any = state.belief
-                belief = self.jumps.after(before, (state.log_prior + torch.as_tensor(log_f)).softmax(-1))
-            of_null, scores = step.scores[..., :first], step.scores[..., first:]
-            total = scores.masked_fill(~mask, -math.inf).logsumexp(-1, keepdim=True)  # as before, beside that of NULL
-            scores = torch.cat([of_null, self.jumps(belief, scores, mask) + total], -1)
-            step = replace(step, scores=scores, state=replace(step.state, belief=belief))
-        if self.null_word is not None:
-            step = replace(step, scores=self.null_word(step.scores, step.state.mask))
-        if self.jumps is not None:
-            step = replace(step, state=replace(step.state, log_prior=step.log_prior))
-        if self.input_feed == "none" or not self.layers:  # nothing goes on with a context
-            return step
+            scores, past = self.normalizer(step.scores, step.state.past, step.state.mask)
+            step = replace(step, scores=scores, state=replace(step.state, past=past))
         weights = self.attention.prior.soft_weights(step.scores.unsqueeze(-2), Dense(step.state.mask[:, None]))
         if k_max is not None:
             weights = keep_largest(weights, k_max).to(step.state.memory.dtype)
         context = (weights @ step.state.memory).squeeze(-2)
         return replace(step, state=self.feed(step.state, step.queries, context))
 
-    def steps(
-        self, state: DecoderState, words: Tensor, *, k_max: int | None = None, log_f: Tensor | None = None
-    ) -> Iterator[Step]:
-        """Teacher forcing: one :meth:`step` for each of given words.
+    def steps(self, state: DecoderState, words: Tensor, *, k_max: int | None = None) -> Iterator[Step]:
+        """Yield one :meth:`step` for each of given words: teacher forcing.
 
         Args:
             state: State before the words.
             words: Ids ``[B, M]``.
             k_max: As in :meth:`step`.
-            log_f: What :meth:`explained` says of the words that are told, the first of which is the second of
-                ``words``; computed when omitted.
         """
-        # all words at once: fast, and dropout's draws keep their order
-        log_f = self.explained(state, words) if log_f is None else log_f.roll(1, 2)
-        explained = [None] * words.size(1) if log_f is None else log_f.unbind(2)
-        for word, of_word in zip(self.embed(words).unbind(1), explained, strict=True):
-            step = self.step(state, word, k_max=k_max, log_f=of_word)
+        for word in self.embed(words).unbind(1):  # all words at once: fast, and dropout's draws keep their order
+            step = self.step(state, word, k_max=k_max)
             state = step.state
             yield step
 
     def read(self, state: DecoderState, words: Tensor, *, k_max: int | None = None) -> Step:
-        """One :meth:`step` after words that are ids ``[B]``."""
-        log_f = self.explained(state, words.unsqueeze(1))
-        return self.step(state, self.embed(words), k_max=k_max, log_f=None if log_f is None else log_f.squeeze(2))
-
-    def pieces(self, source: Tensor, source_mask: Tensor) -> Tensor | None:
-        """Ids ``[B, N]`` of what the rows of the memory depend on alone; None where they depend on their neighbors."""
-        return None
-
-    def explained(self, state: DecoderState, words: Tensor, pieces: Tensor | None = None) -> Tensor | None:
-        """Log probabilities ``[B, N, M]`` of words ``[B, M]`` under each alignment, for jumps; None without them.
-
-        With :meth:`pieces` the output layer is computed once for each distinct one, and with one dropout mask.
-        """
-        if self.jumps is None:
-            return None
-        if pieces is None:
-            likelihood = self.likelihood(state.context[:, None, None], state.memory.unsqueeze(2))
-            return likelihood.log_prob(words.unsqueeze(1))
-        distinct, row = pieces.unique(return_inverse=True)
-        place = row.new_empty(len(distinct)).scatter_(0, row.flatten(), torch.arange(row.numel(), device=row.device))
-        likelihood = self.likelihood(state.context[:1], state.memory.flatten(0, 1)[place].unsqueeze(1))
-        return likelihood.logits.squeeze(1)[row.unsqueeze(2), words.unsqueeze(1)]
+        """Take one :meth:`step` after words that are ids ``[B]``."""
+        return self.step(state, self.embed(words), k_max=k_max)
 
     def _decode_sampled(self, state: DecoderState, target_in: Tensor, target_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]`` of drawn weights, each fed onwards."""
@@ -364,29 +280,6 @@ def _masked(mask: Tensor) -> MaskMessenger:
     """Only what is true counts."""
     words: Any = mask  # Pyro's annotation knows torch.BoolTensor alone, which no tensor is to a type checker
     return pyro.poutine.mask(mask=words)
-
-
-class _Known(TokenLikelihood):
-    """A likelihood whose log probabilities of the words that are observed are known."""
-
-    def __init__(self, likelihood: TokenLikelihood, log_prob: Tensor) -> None:
-        super().__init__(likelihood.features, likelihood.weight, likelihood.bias)
-        self._known = log_prob
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._known
-
-    def below_alignments(self, *_: Any, **__: Any) -> TokenLikelihood:
-        return self
-
-
-class _Watched(Messenger):
-    """Whether the alignment of the site inside has all of its values at once."""
-
-    is_enumerated = False
-
-    def _pyro_post_sample(self, msg: Any) -> None:
-        self.is_enumerated = "_enumerate_dim" in msg["infer"]
 
 
 class _Numbered(Messenger):

@@ -34,6 +34,7 @@ TASKS = {
     "coverage",
     "reasons",
     "neural_process",
+    "aligners",
 }
 TASK = {*LIBRARY, "files", "harness", "report", "datasets", "run", "study"}
 ALLOWED = LIBRARY | {
@@ -45,7 +46,8 @@ ALLOWED = LIBRARY | {
     "study": {"files", "harness", "report", "run"},
     "sequence": TASK,
     "graph": TASK,
-    "nmt": TASK | {"sequence"},
+    "nmt": TASK | {"sequence", "aligners"},
+    "aligners": TASK,
     "captioning": TASK | {"sequence"},
     "pretrain": TASK | {"sequence"},
     "finetune": TASK,
@@ -58,7 +60,7 @@ ALLOWED = LIBRARY | {
     "benchmarks": TASK,
     "commands": {"files", "harness", "report", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 118, 9  # of experiments
+MOST_ARROWS, MOST_LEVELS = 126, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
 
 

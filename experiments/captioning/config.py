@@ -25,8 +25,6 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
             and nothing is told of attention where there is none.
         hidden: Width of embedded regions, decoder, attention and inference network.
         batch_size: Images of a batch, each with one of its captions.
-        input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
-            with an inference network or that sum alignments out).
         kl: How the KL of weibull, lognormal, gamma, gaussian and dirichlet is computed; sampled is far noisier.
         learning_rate: Learning rate of Adam, the largest one under the schedule one-cycle; on a plateau of three epochs
             it is halved.
@@ -40,7 +38,6 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
     beam: PositiveInt = 3
     kl_weight: NonNegativeFloat = 0.01
     kl: Literal["closed_form", "sampled"] = "closed_form"
-    input_feed: Literal["expected", "sampled"] = "expected"
 
     USED_BY: ClassVar[UsedBy] = {
         **{name: {"dataset": get_args(CaptionsName)} for name in ("cache", "maps")},
@@ -68,8 +65,8 @@ class ShowConfig:
 
 
 COMMANDS = {
-    "train": Command(CaptioningConfig, "experiments.captioning.train:train"),
-    "show": Command(ShowConfig, "experiments.captioning.train:show"),
+    "train": Command(CaptioningConfig, "experiments.captioning.task:train"),
+    "show": Command(ShowConfig, "experiments.captioning.task:show"),
     "table": Command(StudyOptions, "experiments.captioning.studies:table", training=CaptioningConfig),
     "search": Command(StudyOptions, "experiments.captioning.studies:search", training=CaptioningConfig),
 }

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from experiments.captioning.evaluation import COUNT, DOUBTS, NOUNS, WAYS, batches
-from experiments.captioning.train import CaptioningTask, build, load_images, load_trained
+from experiments.captioning.task import CaptioningTask, build, load_images, load_trained
 from experiments.datasets.text.batches import Batch, Vocabulary
 from experiments.report.report import Part
-from experiments.report.statistics import Column, Estimate, Row, summarize
+from experiments.report.statistics import Column, Estimate, Row, beside, summarize
 from experiments.sequence.model import AnyTrained
-from experiments.study import Block, Finished, Study, run_search, run_study
+from experiments.study import Block, Finished, First, Search, Study, run_search, run_study
 from guides.rows import EVIDENCE, LEGEND, rows
 from pyro_attention.posterior.predictive import seeded
 
@@ -52,8 +52,8 @@ _SCORED = (
     "{config.num_samples} posterior samples. Random captions: those of training images, drawn for each test image."
 )
 _FROM_SOFT = (
-    "Soft attention is trained for {base.max_epochs} epochs of one caption an image, with Adam, learning rate "
-    "{base.learning_rate:g}, batches of {base.batch_size}, width {base.hidden} and dropout {base.dropout:g}; every "
+    "Soft attention is trained for {first.max_epochs} epochs of one caption an image, with Adam, learning rate "
+    "{first.learning_rate:g}, batches of {first.batch_size}, width {first.hidden} and dropout {first.dropout:g}; every "
     "row, soft too, goes on from there for {config.max_epochs} at learning rate {config.learning_rate:g}. The epoch of "
     "the best validation perplexity is kept. Beam of {config.beam}."
 )
@@ -137,37 +137,40 @@ FLICKR8K = Study(
         "of the rows alone."
     ),
     task=TASK,
-    base={"guide": "soft", "learning_rate": 2e-3, "max_epochs": 40, "patience": 40},
     rows={
         **rows(("soft",)),
         "hard": {"guide": "hard_sample"},
         **rows(("LC", "LF", "WC", "WF", "evidence"), {"LC": _L, "LF": _L, "WC": _W, "WF": _W}),
     },
-    options=_PHOTOGRAPHS | _WIDE | {"learning_rate": 1e-3, "max_epochs": 4, "precision": "bf16-mixed"},
-    columns=(BLEU[0], BLEU[3], *SCORES, PERPLEXITY),
-    more=(Column("relative entropy", "test_relative_entropy"),),
+    options={
+        **_PHOTOGRAPHS,
+        **_WIDE,
+        "learning_rate": 1e-3,
+        "max_epochs": 4,
+        "precision": "bf16-mixed",
+        "init_from": First({"guide": "soft", "learning_rate": 2e-3, "max_epochs": 40, "patience": 40}),
+    },
+    columns=(*(BLEU[0], BLEU[3], *SCORES, PERPLEXITY), *beside(Column("relative entropy", "test_relative_entropy"))),
     paper={
         "soft": "32.2 / 54.7 / 104.0",
         "hard": "26.5 / 50.7 / 84.4",
         "LC": "32.7 / 54.8 / 105.0",
         "WC": "32.8 / 54.9 / 104.5",
     },
-    blocks=(
+    parts=(
         Block("Besides", "", [*BLEU[1:3], *RANDOM, CHANGE, VALIDATION, MS, PARAMETERS]),
         MASS,
         BY_CLASS,
         DOUBT,
         *DIVERSITY,
     ),
-    grid=GRID,
-    quality=(VALIDATION,),
 )
 
 SCHEMES = {name: {"guide": name} for name in ("soft", "hard_sample", "hard_enum", "lognormal", "weibull")}
 COMPARE = Study(
     name="captioning-digits",
     title="Captioning: digits",
-    about=ABOUT,
+    about=None,
     text=(
         f"{_FROM_SOFT} {_SCORED} Entropy of the mean weights that predict. Points: share of the digit words of the "
         "captions made whose largest mean posterior weight is on the digit's own cell; samples and mass: of posterior "
@@ -175,24 +178,27 @@ COMPARE = Study(
         "of the hard schemes has, and their prior has not. True: captions that are right, word for word."
     ),
     task=TASK,
-    base={"guide": "soft", "learning_rate": 2e-3, "max_epochs": 10, "patience": 10},
     rows=SCHEMES,
-    row="scheme",
-    options={"max_epochs": 2},
+    heads=("scheme", ""),
+    options={
+        "max_epochs": 2,
+        "init_from": First({"guide": "soft", "learning_rate": 2e-3, "max_epochs": 10, "patience": 10}),
+    },
     seeds=2,
-    columns=(BLEU[0], BLEU[3], *SCORES, PERPLEXITY, POINTS),
-    more=(
-        *BLEU[1:3],
-        *RANDOM,
-        Column("true %", "test_true_captions", 1, 100),
-        Column("samples %", "test_pointing_samples", 1, 100),
-        Column("mass %", "test_pointing_mass", 1, 100),
-        Column("prior points %", "test_pointing_prior", 1, 100),
-        Column("entropy", "test_entropy"),
-        MS,
-        PARAMETERS,
+    columns=(
+        *(BLEU[0], BLEU[3], *SCORES, PERPLEXITY, POINTS),
+        *beside(
+            *BLEU[1:3],
+            *RANDOM,
+            Column("true %", "test_true_captions", 1, 100),
+            Column("samples %", "test_pointing_samples", 1, 100),
+            Column("mass %", "test_pointing_mass", 1, 100),
+            Column("prior points %", "test_pointing_prior", 1, 100),
+            Column("entropy", "test_entropy"),
+            MS,
+            PARAMETERS,
+        ),
     ),
-    published=False,
 )
 OWN_ENCODER = replace(
     COMPARE,
@@ -202,9 +208,13 @@ OWN_ENCODER = replace(
         f"{_FROM_SOFT} Features of a small network that was trained on the captions, one a seed. {_SCORED} Entropy of "
         "the mean weights that predict."
     ),
-    base={**COMPARE.base, "max_epochs": 18, "patience": 18},
     rows={row: SCHEMES[row] for row in ("soft", "hard_sample", "lognormal", "weibull")},
-    options={**COMPARE.options, **_PHOTOGRAPHS, "num_samples": 5},
+    options={
+        **COMPARE.options,
+        **_PHOTOGRAPHS,
+        "num_samples": 5,
+        "init_from": First({**COMPARE.first, "max_epochs": 18, "patience": 18}),
+    },
     seeds=3,
 )
 
@@ -273,7 +283,7 @@ def _gradients(finished: Finished) -> list[Part]:
     columns = {f"{what} {kl.replace('_', ' ')}": f"{what}_variance_{kl}".lower()
                for what in ("KL", "loss") for kl in ESTIMATORS} | {"mean squared": "gradient_square"}  # fmt: skip
     table = list[Row]()
-    for other in [other for row, other in finished.study.against.items() if row in finished.rows]:
+    for other in [other for row, other in finished.study.baselines.items() if row in finished.rows]:
         config = finished.configs[other, "", finished.seeds[0]]
         data, folder = load_images(config)["train"], Path(str(config.out))
         features = data.regions.size(2)
@@ -317,12 +327,12 @@ KL_ESTIMATORS = Study(
             for suffix, kl in (("", "closed_form"), (" sampled", "sampled"))
         },
     },
-    against={f"{guide} sampled": guide for guide in _POSTERIORS},
+    baselines={f"{guide} sampled": guide for guide in _POSTERIORS},
     options={"max_epochs": 4, "kl_weight": 1.0, "hidden": 64, "embedding": 32},
     columns=(VALIDATION, BLEU[0], POINTS),
-    parts=_gradients,
+    parts=(_gradients,),
 )
 
 STUDIES = {"flickr8k": FLICKR8K, "compare": COMPARE, "compare-flickr8k": OWN_ENCODER, "kl-estimators": KL_ESTIMATORS}
 table = partial(run_study, STUDIES)
-search = partial(run_search, STUDIES)
+search = partial(run_search, {"flickr8k": Search(FLICKR8K, GRID, (VALIDATION,))})

@@ -72,6 +72,6 @@ class CoverageConfig(TrainingOptions, KLScheduleOptions):
 
 
 COMMANDS = {
-    "train": Command(CoverageConfig, "experiments.coverage.train:train"),
+    "train": Command(CoverageConfig, "experiments.coverage.task:train"),
     "table": Command(StudyOptions, "experiments.coverage.studies:table", training=CoverageConfig),
 }

@@ -6,9 +6,10 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from experiments.coverage.train import WEIBULL, CoverageTask
-from experiments.report.statistics import Column
-from experiments.study import Finished, Study, run_study
+from experiments.coverage.task import WEIBULL, CoverageTask
+from experiments.report.report import Part
+from experiments.report.statistics import Column, beside
+from experiments.study import Finished, Study, curves, run_study
 
 TASK = CoverageTask()
 COLUMNS = (
@@ -26,21 +27,22 @@ _ELBO: dict[str, Any] = {**_SOFT, "objective": "elbo"}
 _FIXED: dict[str, Any] = {"family": "weibull", "width": "fixed", "spread": WEIBULL / 10}
 
 
-def _ignorance_summary(finished: Finished) -> str:
+def _ignorance_summary(finished: Finished) -> list[Part]:
     """Say in three sentences whose intervals hold; nothing where ScorePosterior is not among the rows."""
     rows, levels = dict.fromkeys(finished.rows), list(finished.study.levels)
     if "soft, ScorePosterior" not in rows:
-        return ""
+        return []
     held = {row: [fmean(finished.values(row, COLUMNS[1], level)) for level in levels] for row in rows}
     laplace = held.pop("soft, ScorePosterior")
     held.pop("soft, temperature", None)  # as soft
     shares = ", ".join(f"{share:.0%} from {level} items" for level, share in zip(levels, laplace, strict=True))
     others = "; ".join(f"{row}: {min(shares):.0%} to {max(shares):.0%}" for row, shares in held.items())
-    return (
+    text = (
         f"Of the 90 % intervals of ScorePosterior these hold the true weight: {shares}. Other intervals do not hold "
         f"what they say ({others}). Only the scores are unknown here, and only ScorePosterior draws them: believe an "
         f"interval where all that is unknown was drawn."
     )
+    return [Part(text=text)]
 
 
 NOISE = Study(
@@ -60,7 +62,7 @@ NOISE = Study(
         "they are."
     ),
     task=TASK,
-    row="attention",
+    heads=("attention", ""),
     rows={
         "soft, one noise": {**_SOFT, "noise": "one"},
         "soft": {**_SOFT, "laplace": True},
@@ -76,22 +78,15 @@ NOISE = Study(
         "evidence, 128 draws, not corrected": {"draws": 128, "correction": "none"},
         "evidence, Weibull": {"family": "weibull"},
     },
-    shows={
-        "soft, temperature": "soft",
-        "soft, ScorePosterior": "soft",
-        "evidence, ScorePosterior": "evidence",
-        "truth": "evidence",
-    },
-    kinds={
-        "MC dropout": "dropout",
-        "soft, temperature": "scaled",
-        "soft, ScorePosterior": "laplace",
-        "evidence, ScorePosterior": "laplace",
-        "truth": "truth",
+    readings={
+        "MC dropout": ("MC dropout", "dropout"),
+        "soft, temperature": ("soft", "scaled"),
+        "soft, ScorePosterior": ("soft", "laplace"),
+        "evidence, ScorePosterior": ("evidence", "laplace"),
+        "truth": ("evidence", "truth"),
     },
     seeds=5,
-    columns=COLUMNS,
-    more=(*TERCILES, *WIDTHS, Column("validation NLL", "val_nll")),
+    columns=(*COLUMNS, *beside(*TERCILES, *WIDTHS, Column("validation NLL", "val_nll"))),
 )
 IGNORANCE = Study(
     name="coverage-ignorance",
@@ -105,7 +100,7 @@ IGNORANCE = Study(
         "Error given y: with draws weighted by the likelihood. Each seed has its M."
     ),
     task=TASK,
-    row="attention",
+    heads=("attention", "items"),
     rows={
         "soft": {"objective": "soft", "laplace": True},
         "MC dropout": {"objective": "soft", "dropout": 0.1},
@@ -121,15 +116,14 @@ IGNORANCE = Study(
         "repeats": 300,
     },
     levels={str(count): {"items": count} for count in (30, 100, 300, 1000, 5000)},
-    axis="items",
-    shows={"soft, temperature": "soft", "soft, ScorePosterior": "soft"},
-    kinds={"MC dropout": "dropout", "soft, temperature": "scaled", "soft, ScorePosterior": "laplace"},
+    readings={
+        "MC dropout": ("MC dropout", "dropout"),
+        "soft, temperature": ("soft", "scaled"),
+        "soft, ScorePosterior": ("soft", "laplace"),
+    },
     seeds=24,
-    columns=COLUMNS,
-    more=WIDTHS,
-    picture="curves",
-    aims={"coverage": 0.9},
-    summary=_ignorance_summary,
+    columns=(*COLUMNS, *beside(*WIDTHS)),
+    parts=(_ignorance_summary, partial(curves, aims={"coverage": 0.9})),
 )
 
 MODELS = Study(
@@ -147,21 +141,22 @@ MODELS = Study(
         "other models (DEVELOPMENT in problems.py)."
     ),
     task=TASK,
-    row="draws",
+    heads=("draws", "model"),
     rows={
         "16, corrected": {"check": True},
         "8, not corrected": {"draws": 8, "correction": "none", "check": True},
     },
     levels={name: {"toy": name} for name in ("multinomial", "poisson", "correlated")},
-    axis="model",
     seeds=5,
-    columns=COLUMNS,
-    more=(
-        *TERCILES,
-        *(Column(f"{name} ratio", f"{{kind}}_ratio_{name}") for name in ("low", "middle", "high")),
-        *(Column(name, name) for name in ("gap", "signal")),
-        Column("warned", "gap_warned"),
-        Column("believable", "check_believable"),
+    columns=(
+        *COLUMNS,
+        *beside(
+            *TERCILES,
+            *(Column(f"{name} ratio", f"{{kind}}_ratio_{name}") for name in ("low", "middle", "high")),
+            *(Column(name, name) for name in ("gap", "signal")),
+            Column("warned", "gap_warned"),
+            Column("believable", "check_believable"),
+        ),
     ),
 )
 

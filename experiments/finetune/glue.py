@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,7 +22,7 @@ from experiments.finetune.config import GlueConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
 from experiments.harness.folder import gathered
 from experiments.report.statistics import KINDS, score, score_scaled
-from experiments.run import run_and_show
+from experiments.run import show_run
 from models.transformers import PairModel
 from pyro_attention.analysis import decompose_uncertainty, fit_temperature, selective_accuracy
 from pyro_attention.posterior.predictive import seeded
@@ -279,4 +278,7 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
         return metrics
 
 
-train = partial(run_and_show, GlueTask())
+def train(config: GlueConfig) -> None:
+    """Run the command."""
+    task = GlueTask()
+    show_run(task, config, task.run(config))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import pyro
 import torch
@@ -23,8 +23,9 @@ from experiments.datasets.text.batches import Sentences
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
 from experiments.harness.callbacks import weights_file
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
-from experiments.run import Task
+from experiments.run import BAD_INPUT, Task, finish, run_folder
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
@@ -199,16 +200,21 @@ class Tuned(Trained[Config, Model]):
     tokenizer: Any
 
 
-class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
+class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
     """Fine-tuning, whatever the task: a network is built of its pretrained model alone."""
 
     script = "experiments.finetune"
+    named = ("model",)
     head: Any  # one of the Auto classes of transformers
     training: type[FineTuning]
 
     @abstractmethod
     def called(self, config: Config) -> str:
         """What the task is called in the name of a folder."""
+
+    @abstractmethod
+    def load(self, config: Config) -> Mapping[str, Texts]:
+        """All parts of the data."""
 
     @abstractmethod
     def wrap(self, config: Config, network: Any) -> nn.Module:
@@ -226,8 +232,17 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
         row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
         return f"finetune/{self.called(config)}-{config.model_name}-{row}-{config.seed}"
 
-    def build(self, config: Config, data: Mapping[str, Texts], folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
-        return self.network(config, lengths=[len(row) for row in data["train"].rows])
+    @exclusive
+    def run(self, config: Config) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = self.load(config)
+            begin(folder, config)
+            trained = self.network(config, lengths=[len(row) for row in data["train"].rows])
+        fitted = self.fit(trained, data, folder)
+        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted, folder))
 
     def restore(self, config: Config, folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
         return self.network(config)
@@ -282,6 +297,7 @@ class FineTuneTask(Task[Config, Mapping[str, Texts], Tuned[Config, Any]]):
     def evaluate(
         self, trained: Tuned[Config, Any], data: Mapping[str, Texts], fitted: Fitted, folder: Path
     ) -> dict[str, float]:
+        """Compute the scores, and remove weights that nothing needs."""
         last = fitted.history[fitted.best_epoch]
         metrics = self.scores(trained, data, folder) | {name: last[name] for name in ("val_score", "val_loss")}
         # three times the weights, and nothing goes on from it

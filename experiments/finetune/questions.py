@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,7 +23,7 @@ from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, T
 from experiments.harness.folder import gathered
 from experiments.harness.training import Fitted
 from experiments.report.statistics import KINDS
-from experiments.run import run_and_show
+from experiments.run import show_run
 from models.transformers import SpanModel
 from pyro_attention.posterior.predictive import seeded
 
@@ -335,4 +334,7 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         return metrics | {"left_out": data["train"].left_out}
 
 
-train = partial(run_and_show, QaTask())
+def train(config: QaConfig) -> None:
+    """Run the command."""
+    task = QaTask()
+    show_run(task, config, task.run(config))

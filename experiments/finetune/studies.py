@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,8 @@ from experiments.datasets.places import read_arrays
 from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask
 from experiments.finetune.questions import QaTask
 from experiments.report.report import Part
-from experiments.report.statistics import Column, Difference, Row
-from experiments.study import Block, Finished, Study, run_search, run_study
+from experiments.report.statistics import Column, Difference, Row, beside
+from experiments.study import Block, Finished, Search, Study, run_search, run_study
 from guides.rows import EVIDENCE, LEGEND, rows
 
 RESAMPLES = 2000
@@ -86,7 +86,7 @@ def _of(*tasks: GlueName, **options: Any) -> dict[str, Any]:
     """Levels, one a task, with their columns."""
     return {
         "levels": {task: {"task": task, **options} for task in tasks},
-        "level_columns": {task: (_first_metric(task),) for task in tasks},
+        "columns": tuple(replace(_first_metric(task), levels=(task,)) for task in tasks),
     }
 
 
@@ -102,19 +102,18 @@ GLUE = Study(
         f"and does not name its metrics: compare the differences, not the numbers."
     ),
     task=GlueTask(),
-    named=("model",),
     options={"max_epochs": 3, "num_samples": 5, "precision": "bf16-mixed", "pooling": "pair", "keep_weights": False},
     rows=ROWS,
-    shows={DROPOUT: "soft"},
-    kinds={DROPOUT: "mc_dropout", **dict.fromkeys(("WF", "WC", "LF", "LC", "evidence"), "attention")},
-    wide=True,
-    columns=(),
+    readings={
+        DROPOUT: ("soft", "mc_dropout"),
+        **{row: (row, "attention") for row in ("WF", "WC", "LF", "LC", "evidence")},
+    },
     **_of("mrpc", "rte", "cola", "stsb"),
     paper={
         "soft": {"mrpc": "86.5", "cola": "54.5", "rte": "75.8", "sst2": "92.4", "stsb": "90.3"},
         "WC": {"mrpc": "88.5", "cola": "55.8", "rte": "76.2", "sst2": "92.7", "stsb": "91.1"},
     },
-    blocks=(
+    parts=(
         Block(
             "All scores",
             "Validation: the first metric on the validation part, which also chooses the temperature. Error at 80 %: "
@@ -124,8 +123,6 @@ GLUE = Study(
         ),
         _at_the_mean(SCORES[0], *(_first_metric(task) for task in METRICS)),
     ),
-    grid=GRID,
-    quality=QUALITY,
 )
 
 
@@ -147,17 +144,23 @@ GLUE_LARGE = replace(
 
 
 def _study(
-    name: str, title: str, text: str, task: GlueName, levels: Mapping[str, Any], share: float = 1.0, **given: Any
+    name: str,
+    title: str,
+    text: str,
+    task: GlueName,
+    levels: Mapping[str, Any],
+    share: float = 1.0,
+    axis: str = "",
+    columns: Sequence[Column] | None = None,
 ) -> Study:
     """Rows soft and WC in another situation than the table's."""
     trained = "" if share == 1 else " Trained on {config.train_share:.0%} of the examples."
-    given = {"columns": (_first_metric(task),), "more": SCORES} | given
     return replace(
         GLUE, name=f"{name}-{task}", title=f"{title}: {{config.task}} with {{config.model_name}}",
         text=f"{text}{trained} {_ROWS_TEXT} Settings as in the table glue, not searched again.",
         options={**GLUE.options, "task": task} | ({} if share == 1 else {"train_share": share}), levels=levels,
-        rows={row: ROWS[row] for row in ("soft", "WC")}, wide=False, level_columns={}, paper={}, blocks=(),
-        grid={}, **given,
+        rows={row: ROWS[row] for row in ("soft", "WC")}, paper={}, parts=(), heads=("row", axis),
+        columns=columns or (_first_metric(task), *beside(*SCORES)),
     )  # fmt: skip
 
 
@@ -175,7 +178,7 @@ STUDIES = {
     for study in (
         GLUE,
         GLUE_LARGE,
-        replace(GLUE, name="glue-sst2", **_of("sst2", train_share=0.3), grid={}),
+        replace(GLUE, name="glue-sst2", **_of("sst2", train_share=0.3)),
         _study(
             "label_noise", "Noise in the labels",
             "This share of the training labels is replaced by another class at random (grades: by those of other "
@@ -191,8 +194,8 @@ STUDIES = {
             "out_of_domain", "Sentences from elsewhere",
             "Test sentences of other tasks, which have no class of this one: the area under the ROC curve of telling "
             "them from the test sentences of the task by their larger uncertainty, .5 being chance.", "sst2",
-            {"": {"out_of_domain": tuple(task for task, _ in _FOREIGN)}}, 0.05, columns=_AREAS["entropy"],
-            more=(*_AREAS["mutual_information"], _first_metric("sst2"), *SCORES),
+            {"": {"out_of_domain": tuple(task for task, _ in _FOREIGN)}}, 0.05,
+            columns=(*_AREAS["entropy"], *beside(*_AREAS["mutual_information"], _first_metric("sst2"), *SCORES)),
         ),
     )
 }  # fmt: skip
@@ -217,14 +220,14 @@ def over_questions(finished: Finished) -> list[Part]:
     def scores(row: str, column: Column) -> NDArray[np.float64]:
         """Means over the seeds of the scores of every question."""
         name = finished.of(row, column).metric.removeprefix("test_")
-        trained = [finished.configs[study.shows.get(row, row), "", seed] for seed in finished.seeds]
+        trained = [finished.configs[finished.trained_row(row), "", seed] for seed in finished.seeds]
         remedy = "remove its folder, and the same command with --resume makes it again"
         found = [read_arrays(Path(one.out, "predictions.npz"), remedy)[name] for one in trained]
         return column.factor * np.mean(found, 0)
 
     for row in finished.rows[1:]:
         rows.append(Row(row=row))
-        for column in study.columns:
+        for column in [one for one in study.columns if one.compared]:
             found = scores(row, column) - scores(study.baseline, column)
             drawn = np.random.default_rng(0).multinomial(len(found), np.full(len(found), 1 / len(found)), RESAMPLES)
             low, high = np.quantile(drawn @ found / len(found), (0.025, 0.975)).tolist()
@@ -238,6 +241,19 @@ def over_questions(finished: Finished) -> list[Part]:
     return [Part("Differences over test questions", text, rows)] if rows else []
 
 
+_DOUBTS = (
+    Column("AUROC, entropy", "test_{kind}_auroc_entropy"),
+    Column("AUROC, mutual information", "test_{kind}_auroc_mutual_information"),
+    Column("F1 % on validation", "val_score", 2, 100),
+)
+_QUESTIONS = Block(
+    "Questions of the parts",
+    "Left out: no window holds their whole answer.",
+    [
+        *(Column(part, f"{part}_questions", 0, spread=False) for part in ("train", "val", "test")),
+        Column("train, left out", "left_out", 0),
+    ],
+)
 SQUAD = replace(
     GLUE,
     name="squad-v1",
@@ -254,27 +270,16 @@ SQUAD = replace(
     task=QaTask(),
     options={"max_epochs": 2, "num_samples": 3, "precision": "bf16-mixed", "keep_weights": False},
     levels={"": {}},
-    level_columns={},
-    wide=False,
-    columns=OFFICIAL,
-    more=(
-        Column("AUROC, entropy", "test_{kind}_auroc_entropy"),
-        Column("AUROC, mutual information", "test_{kind}_auroc_mutual_information"),
-        Column("F1 % on validation", "val_score", 2, 100),
+    columns=(
+        *OFFICIAL,
+        *beside(*_DOUBTS),
     ),
     paper={"soft": "80.86, 88.70", "WC": "81.40, 88.82"},
-    blocks=(
-        Block(
-            "Questions of the parts",
-            "Left out: no window holds their whole answer.",
-            [
-                *(Column(part, f"{part}_questions", 0, spread=False) for part in ("train", "val", "test")),
-                Column("train, left out", "left_out", 0),
-            ],
-        ),
+    parts=(
+        over_questions,
+        _QUESTIONS,
         _at_the_mean(*OFFICIAL),
     ),
-    parts=over_questions,
 )
 SQUAD_2 = replace(
     SQUAD,
@@ -287,26 +292,30 @@ SQUAD_2 = replace(
         1,
     ),
     options={**SQUAD.options, "version": "2.0"},
-    more=(
-        Column("HasAns EM %", "test_{kind}_has_answer_exact", 2, 100),
-        Column("HasAns F1 %", "test_{kind}_has_answer_f1", 2, 100),
-        Column("NoAns %", "test_{kind}_no_answer_accuracy", 2, 100),
-        *SQUAD.more,
+    columns=(
+        *OFFICIAL,
+        *beside(
+            Column("HasAns EM %", "test_{kind}_has_answer_exact", 2, 100),
+            Column("HasAns F1 %", "test_{kind}_has_answer_f1", 2, 100),
+            Column("NoAns %", "test_{kind}_no_answer_accuracy", 2, 100),
+            *_DOUBTS,
+        ),
     ),
     paper={"soft": "78.80, 82.07", "WC": "78.97, 82.23"},
-    blocks=(
+    parts=(
+        over_questions,
         replace(
-            SQUAD.blocks[0],
+            _QUESTIONS,
             columns=[
-                *SQUAD.blocks[0].columns,
+                *_QUESTIONS.columns,
                 *(Column(f"{part}, without answer", f"{part}_without_answer", 0) for part in ("train", "val", "test")),
             ],
         ),
-        *SQUAD.blocks[1:],
+        _at_the_mean(*OFFICIAL),
     ),
 )  # fmt: skip
 QA_STUDIES = {study.name: study for study in (SQUAD, SQUAD_2)}
 
 table = partial(run_study, STUDIES)
-search = partial(run_search, STUDIES)
+search = partial(run_search, {study.name: Search(study, GRID, QUALITY) for study in (GLUE, GLUE_LARGE)})
 qa_table = partial(run_study, QA_STUDIES, command="qa-table")

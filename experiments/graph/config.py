@@ -79,7 +79,7 @@ class GraphConfig(TrainingOptions, SchemeOptions):
 
 
 COMMANDS = {
-    "train": Command(GraphConfig, "experiments.graph.train:train"),
+    "train": Command(GraphConfig, "experiments.graph.task:train"),
     "table": Command(StudyOptions, "experiments.graph.studies:table", training=GraphConfig),
     "search": Command(StudyOptions, "experiments.graph.studies:search", training=GraphConfig),
 }

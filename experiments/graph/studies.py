@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from experiments.files import reading
-from experiments.graph.train import GraphTask, chosen_graph, perturbed, prediction_scores
+from experiments.graph.task import GraphTask, chosen_graph, perturbed, prediction_scores
 from experiments.report.report import Part
-from experiments.report.statistics import Column, paired_difference
-from experiments.study import Block, Finished, Study, run_search, run_study
+from experiments.report.statistics import Column, beside, paired_difference
+from experiments.study import Block, Finished, Search, Seed, Study, curves, run_search, run_study
 from guides.rows import LEGEND, ROWS, rows
 
 TASK = GraphTask()
@@ -146,9 +146,8 @@ BAM1 = Study(
     ),
     task=TASK,
     rows=rows(GRID, _CORA) | {"WC, annealed": {**ROWS["WC"], **_CORA["WC"], "kl_schedule": "sigmoid", "kl_steps": 200}},
-    row="attention",
+    heads=("attention", ""),
     levels=CITATIONS,
-    wide=True,
     options={"max_epochs": 2000, "kl_scale": "total", "kl_weight": 1e-3},
     seeds=10,
     columns=(ACCURACY,),
@@ -160,10 +159,7 @@ BAM1 = Study(
         "WF": {"cora": "83.48", "citeseer": "73.18"},
         "WC": {"cora": "83.81", "citeseer": "73.52"},
     },
-    blocks=(CONFIDENCE, *SAMPLED, ATTENTION, TRAINING),
-    parts=lambda finished: list(ensemble(finished)),
-    grid=GRID,
-    quality=QUALITY,
+    parts=(ensemble, CONFIDENCE, *SAMPLED, ATTENTION, TRAINING),
 )
 NORMALIZERS = replace(
     BAM1,
@@ -180,13 +176,13 @@ NORMALIZERS = replace(
         for row in ("soft", "WC")
         for suffix, name in (("", "softmax"), (" doubly", "doubly_normalized"), (" hybrid", "hybrid"))
     },
-    against={"WC doubly": "WC", "WC hybrid": "WC"},
+    baselines={"WC doubly": "WC", "WC hybrid": "WC"},
     seeds=5,
     paper={},
-    blocks=(*BAM1.blocks, HYBRID),
-    grid={},
+    parts=(*BAM1.parts, HYBRID),
 )
 
+_BY_ACCURACY = ("actor", "texas", "chameleon_filtered", "squirrel_filtered")
 HETEROPHILOUS = replace(
     BAM1,
     name="heterophilous",
@@ -208,13 +204,13 @@ HETEROPHILOUS = replace(
         "hybrid": {**ROWS["soft"], "normalizer": "hybrid"},
     },
     levels={
-        **{name: {"dataset": name} for name in ("actor", "texas", "chameleon_filtered", "squirrel_filtered")},
+        **{name: {"dataset": name} for name in _BY_ACCURACY},
+        "chameleon_filtered": {"dataset": "chameleon_filtered", **_TEXAS},
         "minesweeper": {"dataset": "minesweeper", "layers": 5},
     },
-    cells={(row, "chameleon_filtered"): options for row, options in _TEXAS.items()},
-    level_columns={"minesweeper": (AUC,)},
-    seeded=("split_seed",),
+    columns=(replace(ACCURACY, levels=_BY_ACCURACY), replace(AUC, levels=("minesweeper",))),
     options={
+        "split_seed": Seed.SEED,
         "num_samples": 10,
         "architecture": "residual_gat",
         "monitor": "metric",
@@ -226,9 +222,7 @@ HETEROPHILOUS = replace(
         "kl_weight": 1.0,
     },
     paper={},
-    blocks=(CONFIDENCE, *SAMPLED, ATTENTION, TRAINING),
-    parts=lambda _: (),
-    grid={row: settings for row, settings in GRID.items() if row != "no KL"},
+    parts=(CONFIDENCE, *SAMPLED, ATTENTION, TRAINING),
 )
 
 
@@ -242,16 +236,14 @@ def _difficulty(
         text=f"{text} {LEGEND} Settings as in the table {of.name}, not searched again. Attention at its mean.",
         rows={row: of.rows[row] for row in ("soft", "WC")},
         levels={f"{level:g}": {option: level} for level in levels},
-        axis=axis,
-        wide=False,
-        cells={},
+        heads=(of.heads[0], axis),
         seeds=3,
-        more=(*(one for one in _scores("mean") if one.name in ("ECE", "ECE, scaled", "NLL, scaled")), *more),
+        columns=(
+            *of.columns,
+            *beside(*(one for one in _scores("mean") if one.name in ("ECE", "ECE, scaled", "NLL, scaled")), *more),
+        ),
         paper={},
-        blocks=(),
-        picture="curves",
-        parts=lambda _: (),
-        grid={},
+        parts=(curves,),
     )
 
 
@@ -307,12 +299,17 @@ STUDIES = {
             title="How far learned attention is from uniform",
             text=LEGEND,
             rows={row: BAM1.rows[row] for row in ("soft", "WC")},
-            against={},
-            blocks=(ATTENTION,),
-            parts=lambda finished: list(_uniform(finished)),
+            baselines={},
+            parts=(_uniform, ATTENTION),
         ),
     )
 }
 
 table = partial(run_study, STUDIES)
-search = partial(run_search, STUDIES)
+search = partial(
+    run_search,
+    {
+        "bam1": Search(BAM1, GRID, QUALITY),
+        "heterophilous": Search(HETEROPHILOUS, {row: GRID[row] for row in GRID if row != "no KL"}, QUALITY),
+    },
+)

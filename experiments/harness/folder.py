@@ -1,4 +1,4 @@
-"""The folder of a run: one process at a time, its saved configuration, its numbers, and what --overwrite removes."""
+"""The folder of a run, which owns it whole: one process at a time, the saved configuration, the metrics."""
 
 from __future__ import annotations
 
@@ -21,19 +21,13 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from experiments.files import UserError, read_json, read_yaml, reading, write_text
-from experiments.harness.options import OptionError, RunOptions, SweepOptions, configuration, unused
+from experiments.harness.options import OptionError, RunOptions, SweepOptions, TrainingOptions, configuration, unused
 
 Config = TypeVar("Config")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-# What runs leave in their folder. Nothing else is ever removed from it.
-_WRITTEN = (
-    *("checkpoints", "figures", "metrics.json", "environment.json", "history.csv", "predictions.npz", "report.md"),
-    *("alignments.html", "translations.txt", "captions.txt", "summaries.txt", "vocabulary.json", "graph.json"),
-    "config.yaml",  # at last: if the removal is interrupted, the rest can still be told to be ours
-)
 # What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
 _SIGNATURE = {"out", "data_root", "device", "progress"}
 
@@ -43,6 +37,7 @@ _held: dict[Path, FileLock] = {}
 def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
     """Prepare the folder of a run, save the configuration in it and keep other processes out.
 
+    A run owns its folder: it is empty before (hidden files do not count), and ``overwrite`` removes all that it holds.
     The folder is held until the function marked by :func:`exclusive` returns, or until the process ends. Two
     configurations are the same when all fields agree that a subclass of :class:`SweepOptions` or :class:`RunOptions`
     has added, without those that are ``free`` to change, such as the number of seeds.
@@ -61,23 +56,23 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> N
     for name in {"resume", "overwrite", *(option for option, _, _ in unused(config))}:
         del plain[name]
     _hold(folder)
-    present = [name for name in _WRITTEN if (folder / name).exists()]
+    present = [path.name for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     if present and not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} holds {present[0]} but no config.yaml: no run of ours; choose another --out")
+        raise UserError(f"{folder} holds {present[0]} but no config.yaml: no run of ours; choose an empty --out")
     if present and config.overwrite:
         _remove_run(folder)
     elif present:
         where = {field.name for field in fields(SweepOptions)}
-        wanted = {name: value for name, value in plain.items() if name not in where.union(free)}
+        asked = {name: value for name, value in plain.items() if name not in where.union(free)}
         # a run from before there was an option has its default
         defaults = _plain({field.name: field.default for field in fields(config) if field.default is not MISSING})
-        _check_same(folder, wanted, defaults, resume=config.resume)
+        _check_same(folder, asked, defaults, resume=config.resume)
         if not free:
             return
     write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False))
 
 
-def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[str, float] | None:
+def open_training(folder: Path, config: TrainingOptions) -> dict[str, float] | None:
     """:func:`open_run` for a training whose ``max_epochs`` may be larger than before.
 
     It ends with the same numbers as a training that was started with so many. Not so one whose learning rate is
@@ -91,8 +86,8 @@ def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[s
         UserError: As :func:`open_run`, or the run has more epochs than are asked for.
     """
     metrics = read_metrics(folder) if config.resume else None
-    if metrics is None or planned:
-        open_run(folder, config, free=() if planned else ("max_epochs",))
+    if metrics is None or config.planned:
+        open_run(folder, config, free=() if config.planned else ("max_epochs",))
         return metrics
     epochs = int(metrics["epochs"])
     if epochs > config.max_epochs:
@@ -107,6 +102,20 @@ def open_training(folder: Path, config: Any, *, planned: bool = False) -> dict[s
     (folder / "metrics.json").unlink()
     open_run(folder, config, free=("max_epochs",))
     return None
+
+
+def resumed(folder: Path, config: TrainingOptions) -> dict[str, float] | None:
+    """Return the metrics of a finished run that is resumed, which needs no data; None where there is one to train."""
+    return open_training(folder, config) if config.resume else None
+
+
+def begin(folder: Path, config: TrainingOptions) -> None:
+    """Open the folder of a run that is not resumed.
+
+    Called when its data are loaded: where they are missing, the run that is to be overwritten stays.
+    """
+    if not config.resume:
+        open_training(folder, config)
 
 
 def _hold(folder: Path) -> None:
@@ -156,8 +165,7 @@ def saved_config(folder: Path, config_type: type[Config], *, script: str, **chan
     if not path.is_file():
         raise UserError(f"{folder} holds no run (config.yaml is missing); train one: python -m {script} train")
     known = {field.name for field in fields(config_type)}  # type: ignore[arg-type]
-    # the weights are loaded: where they started does not matter any more
-    values = saved_options(folder) | {"out": folder, "init_from": None} | changes
+    values = saved_options(folder) | {"out": folder} | changes
     try:
         return configuration(config_type, {name: value for name, value in values.items() if name in known})
     except OptionError as error:
@@ -165,14 +173,15 @@ def saved_config(folder: Path, config_type: type[Config], *, script: str, **chan
 
 
 def _remove_run(folder: Path) -> None:
-    """Remove what a run of ours has written; anything else stays, and so does what a symbolic link points to."""
+    """Remove all that the folder of a run holds; what a symbolic link points to stays."""
     if not saved_options(folder).keys() >= _SIGNATURE:
         raise UserError(f"{folder / 'config.yaml'} was not written by these scripts; choose another --out")
-    for path in (folder / name for name in _WRITTEN):
+    # config.yaml at last: if the removal is interrupted, the rest is still known to be a run
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == "config.yaml"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        elif path.name != ".lock":
+            path.unlink()
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,9 +189,9 @@ def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _check_same(folder: Path, wanted: Mapping[str, Any], defaults: Mapping[str, Any], *, resume: bool) -> None:
-    found = {**defaults, **saved_options(folder)}
-    differing = [f"{name} {found.get(name)} instead of {to}" for name, to in wanted.items() if found.get(name) != to]
+def _check_same(folder: Path, asked: Mapping[str, Any], defaults: Mapping[str, Any], *, resume: bool) -> None:
+    saved = {**defaults, **saved_options(folder)}
+    differing = [f"{name} {saved.get(name)} instead of {to}" for name, to in asked.items() if saved.get(name) != to]
     if differing:
         raise UserError(
             f"{folder} holds a run of another configuration ({', '.join(sorted(differing))}); choose another --out, or "
@@ -197,8 +206,8 @@ def _check_same(folder: Path, wanted: Mapping[str, Any], defaults: Mapping[str, 
 
 def write_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
     """Write metrics.json: one number a name, null when it is not finite; docs/metrics.md says what they are."""
-    found = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    _write_json(folder / "metrics.json", found)
+    values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    _write_json(folder / "metrics.json", values)
 
 
 def read_metrics(folder: Path) -> dict[str, float] | None:
@@ -206,9 +215,9 @@ def read_metrics(folder: Path) -> dict[str, float] | None:
     path, remedy = folder / "metrics.json", "remove it, and the same command with --resume makes it again"
     if not path.is_file():
         return None
-    found = read_json(path, remedy)
+    values = read_json(path, remedy)
     with reading(path, "a number for each name", remedy):
-        return {name: math.nan if value is None else float(value) for name, value in found.items()}
+        return {name: math.nan if value is None else float(value) for name, value in values.items()}
 
 
 def write_environment(folder: Path, device: torch.device) -> None:

@@ -7,7 +7,7 @@ are not imported.
 
 import math
 import re
-from argparse import SUPPRESS, ArgumentError
+from argparse import ArgumentError
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
@@ -93,6 +93,11 @@ class TrainingOptions(RunOptions):
     seed: NonNegativeInt = 0
 
     @property
+    def planned(self) -> bool:
+        """Whether the learning rate is planned over all epochs, whose number then stays."""
+        return False
+
+    @property
     def processes(self) -> int:
         """Devices of all machines together."""
         return self.devices * self.num_nodes
@@ -164,16 +169,16 @@ def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Confi
 def _checked(config_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         # the parser reads the words inside of a dictionary as numbers, in place
-        found: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()
+        checked: dict[str, Any] = _parser(config_type).parse_object(deepcopy(dict(values))).as_dict()
     except ArgumentError as error:
         raise OptionError(" ".join(str(error).split())) from error
     types = {field.name: get_args(field.type) for field in fields(config_type)}
-    for name, value in found.items():
+    for name, value in checked.items():
         if value is None and name in values and type(None) not in types.get(name, ()):
             raise OptionError(f"{name} is null, expected a value")
         if isinstance(value, float) and not math.isfinite(value):
             raise OptionError(f"{name} is {value}, expected a finite number")
-    return found
+    return checked
 
 
 @cache
@@ -196,15 +201,15 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
         ArgumentError: What is given is not an option, or not a value of one; its text is one line.
         SystemExit: The help was asked for and has been printed.
     """
-    own = {field.name for field in fields(config_type)}
-    parser = option_parser(config_type, name=name, training=training, everything="--help-all" in arguments)
+    names = {field.name for field in fields(config_type)}
+    parser = option_parser(config_type, name=name, training=training)
     try:
         options: dict[str, Any] = parser.parse_args(arguments, defaults=False).as_dict()
     except ArgumentError as error:
         raise ArgumentError(None, _explained(parser, error)) from error
     options.pop("config", None)
     if training is not None:
-        options["changes"] = {option: options.pop(option) for option in sorted(options.keys() - own)}
+        options["changes"] = {option: options.pop(option) for option in sorted(options.keys() - names)}
     return options
 
 
@@ -227,65 +232,50 @@ def unused(config: Any) -> Iterator[tuple[str, str, Sequence[str]]]:
 
     Each class of the configuration says them in ``USED_BY``.
     """
-    for option, choices in (use for one in type(config).__mro__ for use in vars(one).get("USED_BY", {}).items()):
+    declared = (vars(declaring).get("USED_BY", {}) for declaring in type(config).__mro__)
+    for option, choices in (use for uses in declared for use in uses.items()):
         for choice, values in choices.items():
             chosen = getattr(config, choice, None)
             if hasattr(config, option) and isinstance(chosen, str) and chosen not in values:
                 yield option, choice, values
 
 
-def option_parser(
-    config_type: type, *, name: str, training: type | None = None, everything: bool = False
-) -> ArgumentParser:
-    """The parser of a command; see :func:`parse`. Its help has ``everything``, or leaves out what experts need."""
+def option_parser(config_type: type, *, name: str, training: type | None = None) -> ArgumentParser:
+    """The parser of a command; see :func:`parse`. Options of a training stand in groups, one a dataclass."""
     line = (config_type.__doc__ or "").strip().split("\n")[0]
     parser = _Parser(prog=f"python -m {name}", description=line, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action=ActionConfigFile, help="A config.yaml to read options from.")
     parser.add_class_arguments(config_type, as_group=False)
     if training is not None:
-        own = {field.name for field in fields(config_type)}
+        names = {field.name for field in fields(config_type)}
         required = {field.name for field in fields(training) if field.default is field.default_factory is MISSING}
-        parser.add_class_arguments(training, as_group=False, skip={*own, *required, "seed"})
-    trains = training or config_type
-    if issubclass(trains, TrainingOptions):
-        parser.add_argument("--help-all", action="help", help="Show all options, those for experts too.")
-        _arrange(parser, everything=everything)
-        parser.usage = " ".join([parser.prog, *(one.dest for one in parser._positionals._group_actions), "[options]"])
+        parser.add_class_arguments(training, as_group=False, skip={*names, *required, "seed"})
+    if issubclass(training or config_type, TrainingOptions):
+        _in_groups(parser, [config_type, *([] if training is None else [training])])
+        positional = [action.dest for action in parser._positionals._group_actions]
+        parser.usage = " ".join([parser.prog, *positional, "[options]"])
     return parser
 
 
-def _arrange(parser: ArgumentParser, *, everything: bool) -> None:
-    """Put the options of a training into groups, and hide those for experts unless ``everything`` is asked for."""
-    named = {name: group for group, names in _GROUPS.items() for name in names.split()}
-    groups = {title: parser.add_argument_group(title) for title in (*_GROUPS, "network")}
+def _in_groups(parser: ArgumentParser, config_types: Sequence[type]) -> None:
+    """Put every option into the group of the dataclass that declares it first, those of subclasses at the top."""
+    titles = dict[str, str]()
+    classes = [declaring for config_type in config_types for declaring in config_type.__mro__[:-1]]
+    for declaring in reversed(classes):
+        for name in vars(declaring).get("__annotations__", {}):
+            titles.setdefault(name, _title(declaring))
+    used = [title for title in dict.fromkeys(map(_title, classes)) if title in titles.values()]
+    groups = {title: parser.add_argument_group(title) for title in used}
     for action in list(parser._optionals._group_actions):
-        if action.dest not in ("help", "help_all", "config", "print_config"):
+        if action.dest in titles:
             parser._optionals._group_actions.remove(action)
-            groups[named.get(action.dest, "network")]._group_actions.append(action)
-            action.help = SUPPRESS if action.dest in _EXPERT.split() and not everything else action.help
+            groups[titles[action.dest]]._group_actions.append(action)
 
 
-# what an option is about, in all tasks; those that are not here are about the network
-_GROUPS = {
-    "study": "seeds first_seed rows levels changes results",
-    "data": "data_root dataset task toy graph text source target tokenize lowercase skip_bad vocabulary length "
-    "max_words train_pairs test_pairs test train_texts test_texts headline_length sentences items form "
-    "functions images maps size cache answers test_questions blind train_share train_file val_file test_file "
-    "split_seed labels_per_class label_noise edge_noise feature_noise test_noise out_of_domain",
-    "attention": "guide prior objective family prior_rate prior_scale scale concentration learnable learned_width "
-    "draws particles spread kl kl_weight kl_schedule kl_steps kl_scale kl_warmup num_samples normalizer hybrid_share "
-    "scores decoder input_feed top_k roulette temperature laplace",
-    "training": "seed learning_rate prior_learning_rate weight_decay gradient_clip batch_size max_epochs steps repeats "
-    "patience monitor schedule init_from warm_start posterior_from_prior init_range lead_epochs lead_words "
-    "masked finetune_epochs",
-    "machine": "device devices num_nodes precision workers cluster",
-    "output": "out resume overwrite progress beam length_penalty no_repeat k_max selective_pairs keep_weights",
-}
-_EXPERT = (
-    "num_nodes hybrid_share length_penalty no_repeat gradient_clip kl_scale value_dropout monitor decoder "
-    "input_feed warm_start posterior_from_prior init_range k_max selective_pairs skip_bad roulette prior_rate "
-    "prior_scale particles"
-)
+def _title(config_type: type) -> str:
+    """The words of a class name without its last: "alignment scheme" of AlignmentSchemeOptions."""
+    words = re.findall("[A-Z]+(?![a-z])|[A-Z][a-z]*", config_type.__name__)
+    return " ".join(words[:-1]).lower()
 
 
 class _Parser(ArgumentParser):

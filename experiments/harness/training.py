@@ -187,11 +187,16 @@ class Trained(Generic[Options, Model]):
         return sum(parameter.numel() for parameter in self.module.parameters())
 
 
+def is_soft(guide: AttentionGuide) -> bool:
+    """Return whether every attention of a guide is deterministic."""
+    return all(isinstance(family, Soft) for family in guide.families)
+
+
 def mean_prediction(
     trained: Trained[Any, Any], arguments: Iterable[Any], transform: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Mean of a network's transformed outputs over posterior samples; under soft attention its outputs."""
-    soft = isinstance(trained.guide.family("layers.0"), Soft)
+    """Return the mean of a network's transformed outputs over posterior samples; one run under soft attention."""
+    soft = is_soft(trained.guide)
     return predict(
         trained.guide, *arguments, num_samples=1 if soft else trained.config.num_samples,
         noise="none" if soft else "attention", seed=trained.config.seed, transform=transform,
@@ -255,7 +260,7 @@ def fit(
     gradient_clip: float | None = None,
     callbacks: Sequence[pl.Callback] = (),
 ) -> Fitted:
-    """Train a module and leave it, on the device, with its best weights, or with the last ones.
+    """Train a module and leave it, on the device and in evaluation mode, with its best weights or the last ones.
 
     With ``resume`` training goes on from the last checkpoint in the folder, if there is one; more epochs may be asked
     for than before. Of several devices each takes the gradient of its own part of a batch, divided by its observations,
@@ -320,7 +325,7 @@ def fit(
     if stopping.best_epoch < 0:
         raise UserError(f"no epoch has a finite {' and '.join(monitor)}; try a smaller learning rate")
     module.load_state_dict(stopping.weights)
-    module.to(target)
+    module.to(target).eval()
     if config.progress and len(history.rows) < config.max_epochs:
         names = " or ".join(monitor)
         print(f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}")

@@ -78,7 +78,7 @@ class SummarizeConfig:
 
 
 COMMANDS = {
-    "train": Command(HeadlineConfig, "experiments.headlines.train:train"),
-    "table": Command(StudyOptions, "experiments.headlines.train:table", training=HeadlineConfig),
-    "summarize": Command(SummarizeConfig, "experiments.headlines.train:summarize_file"),
+    "train": Command(HeadlineConfig, "experiments.headlines.task:train"),
+    "table": Command(StudyOptions, "experiments.headlines.studies:table", training=HeadlineConfig),
+    "summarize": Command(SummarizeConfig, "experiments.headlines.task:summarize_file"),
 }

@@ -50,5 +50,5 @@ class NeuralProcessConfig(TrainingOptions, KLScheduleOptions):
 
 
 COMMANDS = {
-    "table": Command(StudyOptions, "experiments.neural_process.train:table", training=NeuralProcessConfig),
+    "table": Command(StudyOptions, "experiments.neural_process.studies:table", training=NeuralProcessConfig),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,30 +12,24 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.datasets.text.parallel_text import ParallelText
-from experiments.files import UserError, check_outputs
-from experiments.nmt.config import AlignConfig, CombineName, ProbabilityCombineName, TranslationConfig
-from experiments.nmt.model import Trained, batches, load_text, load_trained, read_gold, read_pairs
-from experiments.report.report import Part, write_page
+from experiments.nmt.texts import batches
+from experiments.report.report import write_page
 from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap, predicts_by_posterior
-from experiments.sequence.own_text import write_lines
+from experiments.sequence.model import AnyTrained
 from pyro_attention.analysis import (
     Alignment,
     GoldAlignment,
     alignment_error_rate,
     hard_alignment,
-    mbr_alignment,
     merge_pieces,
-    symmetrize,
 )
 from pyro_attention.analysis.inputs import equal_tailed
-from pyro_attention.families.alignment import CategoricalAlignment
-from pyro_attention.families.distribution import LogWeights
 from pyro_attention.viewer import AlignmentView
 
 
 @dataclass(frozen=True)
 class PairAlignment:
-    """Weights between the words of one sentence pair; what a row lacks to one is the probability of no link."""
+    """Weights between the words of one sentence pair."""
 
     source: list[str]  # N words
     target: list[str]  # M words
@@ -45,12 +39,12 @@ class PairAlignment:
 
     @property
     def links(self) -> Alignment:
-        """Every target word with its most probable source word; none where NULL is more probable."""
+        """Every target word with its most probable source word."""
         return hard_alignment(self.posterior.mean(0))
 
 
 def aligned_pairs(
-    trained: Trained,
+    trained: AnyTrained,
     text: ParallelText,
     *,
     num_samples: int,
@@ -64,29 +58,27 @@ def aligned_pairs(
     ``exact`` and ``drawing`` as of :func:`experiments.sequence.alignments.align_batch`; the entropies are summed where
     they are given.
     """
-    null = trained.model.null_word is not None
     pairs = dict[int, PairAlignment]()
     bar = tqdm(desc="aligning", total=len(text), unit="sentence", disable=not progress)
     for batch in batches(trained, text):
-        found = align_batch(trained, batch, num_samples=num_samples, exact=exact, **drawing)
+        alignment = align_batch(trained, batch, num_samples=num_samples, exact=exact, **drawing)
         if entropies is not None:
-            entropies.add(trained, batch, found)
+            entropies.add(trained, batch, alignment)
         for row, index in enumerate(batch.indices.tolist()):
             source = trained.vocabulary.words(batch.source[row][batch.source_mask[row]].tolist())
             target = trained.vocabulary.words(batch.target_out[row][batch.target_mask[row]].tolist())
-            if null:
-                source = [None, *source]
             cut = slice(len(target)), slice(len(source))
-            merge = partial(merge_pieces, source=source, target=target, renormalize=not null)
-            prior, summed = (None if part is None else merge(part[row][cut]) for part in (found.prior, found.exact))
+            merge = partial(merge_pieces, source=source, target=target, renormalize=True)
+            means = alignment.prior, alignment.exact
+            prior, summed = (None if mean is None else merge(mean[row][cut]) for mean in means)
             words = text.source[index].split(), text.target[index].split()
-            pairs[index] = PairAlignment(*words, prior, merge(found.posterior[:, row][:, *cut]), summed)
+            pairs[index] = PairAlignment(*words, prior, merge(alignment.posterior[:, row][:, *cut]), summed)
         bar.update(len(batch))
     bar.close()
     return [pairs[index] for index in range(len(text))]
 
 
-def alignment_summary(trained: Trained, text: ParallelText) -> dict[str, float]:
+def alignment_summary(trained: AnyTrained, text: ParallelText) -> dict[str, float]:
     """Entropies, and alignment error rates where the text has gold links; docs/metrics.md says what they are."""
     count, exact, entropies = trained.config.num_samples, has_posterior_gap(trained), EntropySums()
     pairs = aligned_pairs(trained, text, num_samples=count, exact=exact, entropies=entropies)
@@ -101,50 +93,6 @@ def alignment_summary(trained: Trained, text: ParallelText) -> dict[str, float]:
     return summary
 
 
-def combine_weights(forward: Tensor, backward: Tensor, *, combine: ProbabilityCombineName) -> Tensor:
-    r"""Probability ``[..., M, N]`` of every link by both directions, ``[..., M, N]`` and ``[..., N, M]``.
-
-    The product of their posteriors, :math:`p_{ji}\, p'_{ij}` (Liang, Taskar and Klein, 2006, Alignment by Agreement,
-    section 2), is large only where both agree, but smaller than both where they do. Its root, the geometric mean, keeps
-    their scale, by which minimum Bayes risk chooses links.
-    """
-    if combine == "mean":
-        return (forward + backward.mT) / 2
-    product = forward * backward.mT
-    return product if combine == "product" else product.sqrt()
-
-
-def combine_pairs(forward: PairAlignment, backward: PairAlignment, *, combine: ProbabilityCombineName) -> PairAlignment:
-    """The posterior of one sentence pair by both directions, whose rows may have any sum; draws are put together.
-
-    Where one direction has a single posterior and the other one samples, each sample meets the single one.
-    """
-    first, second = forward.posterior, backward.posterior
-    count = min({len(first), len(second)} - {1}, default=1)
-    posterior = combine_weights(first[:count], second[:count], combine=combine)
-    return PairAlignment(forward.source, forward.target, None, posterior)
-
-
-def link_both(forward: Tensor, backward: Tensor, *, combine: CombineName, threshold: float | None = None) -> Alignment:
-    """Links by the weights of both directions, ``[M, N]`` and ``[N, M]``: their links or their probabilities combined.
-
-    Links are those above the threshold. Without one they are of minimum Bayes risk where probabilities are combined,
-    else of each direction the most probable ones.
-    """
-    if combine == "product" or combine == "geometric" or combine == "mean":
-        probabilities = combine_weights(forward, backward, combine=combine)
-        return mbr_alignment(probabilities) if threshold is None else Alignment.from_matrix(probabilities > threshold)
-    first, second = (hard_links(part, threshold) for part in (forward, backward))
-    return symmetrize(first, second.transposed(), method=combine)
-
-
-def hard_links(weights: Tensor, threshold: float | None = None) -> Alignment:
-    """Links ``[M, N]`` above a threshold, or every target word's most probable one."""
-    if threshold is None:
-        return hard_alignment(weights)
-    return Alignment.from_matrix(weights > threshold)
-
-
 SAMPLES = 100
 
 
@@ -153,14 +101,14 @@ def alignment_views(
 ) -> list[AlignmentView]:
     """A view of every sentence pair, with the prior and posterior of each scheme that has one."""
     views, gold = list[AlignmentView](), gold or text.gold
-    for place, pairs in enumerate(zip(*schemes.values(), strict=True)):
-        found = dict(zip(schemes, pairs, strict=True))
+    for number, pairs in enumerate(zip(*schemes.values(), strict=True)):
+        by_scheme = dict(zip(schemes, pairs, strict=True))
         views.append(
             AlignmentView(
-                title=f"Pair {place + 1}", source=pairs[0].source, target=pairs[0].target, languages=text.languages,
-                posterior={name: pair.posterior for name, pair in found.items()},
-                prior={name: pair.prior for name, pair in found.items() if pair.prior is not None},
-                gold=None if gold is None else gold[place],
+                title=f"Pair {number + 1}", source=pairs[0].source, target=pairs[0].target, languages=text.languages,
+                posterior={name: pair.posterior for name, pair in by_scheme.items()},
+                prior={name: pair.prior for name, pair in by_scheme.items() if pair.prior is not None},
+                gold=None if gold is None else gold[number],
             )
         )  # fmt: skip
     return views
@@ -178,59 +126,8 @@ def write_alignments(path: Path, views: Sequence[AlignmentView], *, title: str) 
     return write_page(path, views, title=title, text=text)
 
 
-def viewer_part(runs: Mapping[str, TranslationConfig], path: Path) -> Part:
-    """The first test sentences, with the network of every row, on a page of their own."""
-    text = load_text(next(iter(runs.values())), "test").first(10)
-    networks = {row: load_trained(Path(str(config.out)), device=config.device) for row, config in runs.items()}
-    schemes = {row: aligned_pairs(one, text, num_samples=SAMPLES) for row, one in networks.items()}
-    page = write_alignments(path, alignment_views(schemes, text), title="Sentences and their translations")
-    return Part(text=f"Alignments to look at: {page}", published=False)
-
-
 COLUMNS = ("line", "source", "target", "source_word", "target_word", "prior", "posterior", "low", "high", "link")
 _LEAST = 0.01  # links whose prior and posterior are below it are left out
-_MOST_PAIRS = 200  # on the page
-
-
-def align_file(config: AlignConfig) -> Path:
-    """Write the alignments and the page, print where they are and, against gold links, the error rate."""
-    trained = load_trained(config.run, device=config.device)
-    # gold links count the words between blanks
-    words = trained.config.words if config.gold is None else "none"
-    text = read_pairs(config.source_file, config.target_file, trained.config, max_words=config.max_words, words=words)
-    gold = None if config.gold is None else read_gold(config.gold, text, config)
-    out = config.out or Path("alignments")
-    links_file, table, page = (out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
-    sides = dict[Path, list[str]]()  # the words that links count, where these are others than those between blanks
-    if words != "none":
-        sides = {out / f"words.{text.languages[0]}": text.source, out / f"words.{text.languages[1]}": text.target}
-    inputs = [config.source_file, config.target_file, *([] if config.gold is None else [config.gold])]
-    check_outputs([links_file, page, *sides, *[table] * config.table], inputs, overwrite=config.overwrite)
-    pairs = _pairs(config, trained, text)
-    if config.reverse is None:
-        links = [hard_links(pair.posterior.mean(0), config.threshold) for pair in pairs]
-    else:
-        others = _pairs(config, _turned(config, trained), text.turned())
-        both = [(one.posterior.mean(0), other.posterior.mean(0)) for one, other in zip(pairs, others, strict=True)]
-        links = [link_both(*pair, combine=config.symmetrize, threshold=config.threshold) for pair in both]
-        # the product if links are chosen by it, else what is calibrated best, by the results page
-        combine: ProbabilityCombineName = "product" if config.symmetrize == "product" else "mean"
-        pairs = [combine_pairs(one, other, combine=combine) for one, other in zip(pairs, others, strict=True)]
-    write_lines(links_file, links)
-    for path, sentences in sides.items():
-        write_lines(path, sentences)
-    some = text.first(_MOST_PAIRS)
-    views = alignment_views({trained.config.guide: pairs[: len(some)]}, some, gold)
-    write_alignments(page, views, title=f"{config.source_file.name} and {config.target_file.name}, aligned")
-    print(f"{len(links)} sentence pairs: {links_file}", *sides, f"the first {len(some)}: {page}", sep="\n")
-    if config.table:
-        write_lines(table, table_lines(pairs, links))
-        print(table)
-    if gold is not None:
-        scores = alignment_error_rate(links, gold)
-        rates = {"AER": scores.aer, "precision": scores.precision, "recall": scores.recall}
-        print(", ".join(f"{name} {100 * rate:.1f} %" for name, rate in rates.items()))
-    return links_file
 
 
 def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, level: float = 0.9) -> Iterator[str]:
@@ -248,28 +145,5 @@ def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, l
         likely = (mean if pair.prior is None else mean.maximum(pair.prior)) >= _LEAST
         for target, source in (likely.cpu() | chosen.to_matrix()).nonzero().tolist():
             cells = ["" if part is None else f"{part[target, source]:.4f}" for part in (pair.prior, mean, *ends)]
-            place = [str(number), str(source), str(target), pair.source[source], pair.target[target]]
-            yield "\t".join([*place, *cells, str(int((source, target) in chosen.links))])
-
-
-def _turned(config: AlignConfig, trained: Trained) -> Trained:
-    """The network of the other direction, which must read text as this one does."""
-    other = load_trained(Path(str(config.reverse)), device=config.device)
-    ours, theirs = trained.config, other.config
-    seen = {"from": theirs.source, "to": theirs.target, "tokenize": theirs.words, "lowercase": theirs.lowercase}
-    wanted = {"from": ours.target, "to": ours.source, "tokenize": ours.words, "lowercase": ours.lowercase}
-    if seen != wanted:
-        found, expected = (", ".join(f"{name} {value}" for name, value in one.items()) for one in (seen, wanted))
-        raise UserError(f"{config.reverse} was trained {found}; expected {expected}, to go with {config.run}")
-    return other
-
-
-def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
-    """Alignments of the text, with the posterior of z in place of another where that is asked for."""
-    if config.exact and trained.model.attention.prior.kind not in (CategoricalAlignment.kind, LogWeights.kind):
-        raise UserError(
-            f"{trained.config.out} was trained with guide {trained.config.guide}, whose weights cannot be summed out; "
-            f"leave out --exact"
-        )
-    found = aligned_pairs(trained, text, num_samples=SAMPLES, exact=config.exact, progress=True)
-    return [pair if pair.exact is None else replace(pair, posterior=pair.exact.unsqueeze(0)) for pair in found]
+            labels = [str(number), str(source), str(target), pair.source[source], pair.target[target]]
+            yield "\t".join([*labels, *cells, str(int((source, target) in chosen.links))])

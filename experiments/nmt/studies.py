@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from experiments.files import UserError
-from experiments.harness.options import StudyOptions
-from experiments.nmt.align import viewer_part
-from experiments.nmt.aligners import DIRECTIONS, aligner_parts, link_all, linked_words, pyro_align
+from experiments.aligners.scores import written_links
+from experiments.aligners.task import aligners, pyro_align
+from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.calibration import CALIBRATION
-from experiments.nmt.config import ALIGNER, TranslationConfig
-from experiments.nmt.em_aligners import train_em
+from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import MEASURES
-from experiments.nmt.model import load_text, word_pairs
-from experiments.nmt.train import TranslationTask
+from experiments.nmt.task import TranslationTask, load_trained
+from experiments.nmt.texts import load_text, word_pairs
 from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Claim, Part, claims_part
-from experiments.report.statistics import Column, Estimate, Runs, columns_of, paired_difference, summary_rows
-from experiments.study import Finished, Study, run_study
-from guides.names import WeightsSchemeName
+from experiments.report.statistics import Column, Estimate, Runs, beside, columns_of, paired_difference, summary_rows
+from experiments.study import Finished, First, Study, run_study
 from guides.options import AMORTISED, WEIGHTS
-from pyro_attention.analysis import alignment_error_rate, hard_alignment
+from pyro_attention.analysis import alignment_error_rate
 
 TASK = TranslationTask()
 PERPLEXITY = Column("perplexity", "test_ppl", better="lower")
@@ -44,7 +42,7 @@ MORE = (
     Column("parameters", "parameters", 0, spread=False),
 )
 GOING_ON = (
-    "Soft attention is trained for {base.max_epochs} epochs; every scheme, soft too, goes on from there for "
+    "Soft attention is trained for {first.max_epochs} epochs; every scheme, soft too, goes on from there for "
     "{config.max_epochs} at half the learning rate. Inference networks start at q = p."
 )
 FROM_SCRATCH = (
@@ -101,20 +99,21 @@ def _runs(finished: Finished) -> dict[str, Runs]:
     return {name: finished.runs(*place) for name, place in _named(finished).items()}
 
 
-def _summary(finished: Finished) -> str:
-    """What can be told of the schemes beside soft attention; nothing without it, or of a single seed."""
+def _summary(finished: Finished) -> Iterator[Part]:
+    """Name the schemes that differ from soft attention; nothing without it, or of a single seed."""
     runs, sentences = _runs(finished), list[str]()
     soft = runs.pop("soft", [])
     for column in (PERPLEXITY, ERRORS) if runs and len(soft) > 1 else ():
-        rows = {row: found for row, found in runs.items() if column.values(found) and column.values(soft)}
-        differences = {row: column.difference(found, soft, "soft") for row, found in rows.items()}
-        told = {row: one for row, one in differences.items() if one.low > 0 or one.high < 0}
-        rest = ", ".join(row for row in differences if row not in told)
-        if told:
-            sentences.append(f"{column.name} minus soft: " + "; ".join(f"{row} {one}" for row, one in told.items()))
+        rows = {row: of_row for row, of_row in runs.items() if column.values(of_row) and column.values(soft)}
+        differences = {row: column.difference(of_row, soft, "soft") for row, of_row in rows.items()}
+        clear = [row for row, interval in differences.items() if interval.low > 0 or interval.high < 0]
+        rest = ", ".join(row for row in differences if row not in clear)
+        if clear:
+            sentences.append(f"{column.name} minus soft: " + "; ".join(f"{row} {differences[row]}" for row in clear))
         if rest:
-            sentences.append(f"In {column.name} {rest} cannot be told from soft")
-    return "".join(f"{sentence[0].upper()}{sentence[1:]}. " for sentence in sentences).strip()
+            sentences.append(f"In {column.name} there is no clear difference of {rest} from soft")
+    if sentences:
+        yield Part(text=" ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences))
 
 
 def _parts(finished: Finished) -> list[Part]:
@@ -123,8 +122,8 @@ def _parts(finished: Finished) -> list[Part]:
     first = {name: finished.configs[*place, finished.seeds[0]] for name, place in _named(finished).items()}
     legend = finished.fill(LEGEND) + f"\n\n{GOLD}" * bool(columns_of(runs, [ERRORS]))
     return [
-        viewer_part(first, finished.folder / "alignments.html"),
-        *claim_parts(runs, from_scratch=not finished.study.base),
+        _viewer_part(first, finished.folder / "alignments.html"),
+        *claim_parts(runs, from_scratch=not finished.firsts),
         *_selective_parts(runs, next(iter(first.values()))),
         *_aligners_part(next(iter(first.values())), finished.folder),
         Part("What the columns are", legend),
@@ -232,30 +231,39 @@ def claim_parts(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list
 # Parts of the report
 
 
+def _viewer_part(runs: Mapping[str, TranslationConfig], path: Path) -> Part:
+    """The first test sentences, with the network of every row, on a page of their own."""
+    text = load_text(next(iter(runs.values())), "test").first(10)
+    networks = {row: load_trained(Path(str(config.out)), device=config.device) for row, config in runs.items()}
+    schemes = {row: aligned_pairs(network, text, num_samples=SAMPLES) for row, network in networks.items()}
+    page = write_alignments(path, alignment_views(schemes, text), title="Sentences and their translations")
+    return Part(text=f"Alignments to look at: {page}", published=False)
+
+
 def _aligners_part(config: TranslationConfig, folder: Path) -> list[Part]:
-    """Error rates of two aligners without a network, trained on the same pairs; none without gold links."""
+    """Error rates of aligners without a network, trained on the same pairs; none without gold links."""
     train, test = load_text(config, "train"), load_text(config, "test")
     if (gold := test.gold) is None:
         return []
     pairs, own = word_pairs(train), word_pairs(test)
-    model = train_em(pairs, model="ibm1")
-    aligned = pyro_align([*pairs, *own], own, held_out=True)
-    linked = {
-        "IBM Model 1": [hard_alignment(model.link_probabilities(*pair)) for pair in own],
-        "pyro-align": link_all(aligned.weights("posterior"), "geometric, mbr", gold).links,
-    }
-    rates = {name: 100 * alignment_error_rate(found, gold).aer for name, found in linked.items()}
+    known = {name: align for name, align in aligners().items() if name == "IBM Model 1" or "votes" in name}
+    aligned = {name: align([*pairs, *own], own) for name, align in known.items()}
+    aligned["pyro-align"] = pyro_align([*pairs, *own], own, held_out=True)
+    rates = {name: 100 * alignment_error_rate(links_of.links, gold).aer for name, links_of in aligned.items()}
     rows = [{"aligner": name, "AER %": Estimate(rate, digits=1)} for name, rate in rates.items()]
-    links = linked_words(aligned, linked["pyro-align"], gold)
+    probabilities, right = written_links(aligned["pyro-align"], aligned["pyro-align"].links, gold)
     diagram = reliability_panels(
-        {"pyro-align": (links["mean"].clamp(0, 1), links["right"])}, confidence="probability of a link", right="right"
+        {"pyro-align": (probabilities.clamp(0, 1), right)}, confidence="probability of a link", right="right"
     )
     picture = save(diagram, folder / "figures" / "calibration.png")
-    text = "Trained on the same pairs. pyro-align is the aligner of this library: both directions, exact posteriors."
-    said = f"How often the {len(links['right'])} links of pyro-align are right, by their probability"
+    text = (
+        "pyro-align, the aligner of this library, is trained on the same pairs; the others on these and, as is their "
+        "custom, on the test text without its links. Links of minimum Bayes risk by both directions."
+    )
+    caption = f"How often the {len(right)} links of pyro-align are right, by their probability"
     return [
         Part("Aligners without a network", text, rows, published=False),
-        Part("Calibration of pyro-align", picture=picture, caption=said, published=False),
+        Part("Calibration of pyro-align", picture=picture, caption=caption, published=False),
     ]
 
 
@@ -296,24 +304,21 @@ def _selective_parts(runs: Mapping[str, Runs], config: TranslationConfig) -> lis
 TOY = Study(
     name="translation-toy",
     title="Translation: toy",
-    about="text: translation",
+    about=None,
     text=GOING_ON,
     task=TASK,
     rows=scheme_rows(
         "soft", "marginal", "hard_enum", "categorical_enum", "categorical_sample", "dirichlet", "weibull", "lognormal",
     ),
-    row="scheme",
+    heads=("scheme", ""),
     options={
         # half of it is the demo
         "dataset": "toy", "train_pairs": 3000, "test_pairs": 250, "layers": 1, "beam": 1, "k_max": None,
         "max_epochs": 1, "patience": 1, "learning_rate": 5e-3,
+        "init_from": First({"guide": "soft", "max_epochs": 6, "patience": 6, "learning_rate": 1e-2}),
     },
-    base={"guide": "soft", "max_epochs": 6, "patience": 6, "learning_rate": 1e-2},
-    columns=(PERPLEXITY,),
-    more=MORE,
-    parts=_parts,
-    summary=_summary,
-    published=False,
+    columns=(PERPLEXITY, *beside(*MORE)),
+    parts=(_summary, _parts),
 )  # fmt: skip
 NORMALIZED = replace(
     TOY,
@@ -322,8 +327,8 @@ NORMALIZED = replace(
     text=f"{GOING_ON} {NORMALIZERS}",
     rows=scheme_rows("soft", "marginal", "weibull"),
     levels={name: {"normalizer": name} for name in ("softmax", "temporal", "hybrid")},
-    axis="normalised by",
-    published=True,
+    heads=("scheme", "normalised by"),
+    about="text: translation",
 )
 _REAL: dict[str, Any] = {"vocabulary": 4000, "batch_size": 64, "beam": 5}
 MULTI30K = replace(
@@ -335,11 +340,11 @@ MULTI30K = replace(
     options={
         **_REAL, "dataset": "multi30k", "hidden": 192, "embedding": 192, "max_epochs": 1, "patience": 1,
         "learning_rate": 1e-3,
+        "init_from": First({"guide": "soft", "max_epochs": 9, "patience": 9, "learning_rate": 2e-3}),
     },
-    base={"guide": "soft", "max_epochs": 9, "patience": 9, "learning_rate": 2e-3},
-    columns=(PERPLEXITY, BLEU),
+    columns=(PERPLEXITY, BLEU, *beside(*MORE)),
     seeds=1,
-    published=True,
+    about="text: translation",
 )  # fmt: skip
 _SCRATCH: dict[str, Any] = {
     **_REAL, "max_epochs": 6, "patience": 3, "learning_rate": 5e-3, "precision": "bf16-mixed",
@@ -358,7 +363,6 @@ MULTI30K_SCRATCH = replace(
         **_SCRATCH, "dataset": "multi30k", "hidden": 192, "embedding": 192, "selective_pairs": 500,
         "out_of_domain": ("tatoeba", "europarl_de_en"),
     },
-    base={},
     seeds=3,
 )  # fmt: skip
 TED_SCRATCH = replace(
@@ -374,60 +378,30 @@ TED_SCRATCH = replace(
     },
 )  # fmt: skip
 
-ALIGNERS = scheme_rows(
-    "marginal", "soft", "hard_enum", "categorical_enum", "categorical_sample", "weibull", "dirichlet", warm_start=2
-)
-_NO_ALIGNMENT = {"prior_from": "words", "jumps": False}  # such weights would be the same for all words
-ALIGNERS |= {name: {**row, **_NO_ALIGNMENT} for name, row in ALIGNERS.items() if name in get_args(WeightsSchemeName)}
 
-
-def _aligners(dataset: str, source: str, target: str, **options: Any) -> Study:
-    return Study(
+def _alignment(dataset: str, source: str, **options: Any) -> Study:
+    return replace(
+        MULTI30K_SCRATCH,
         name=f"alignment-{dataset}",
-        title=f"Word alignment: {dataset}",
+        title=f"Word alignment by translation networks: {dataset}",
         about="text: word alignment",
-        text=(
-            "Every scheme is trained from the beginning, once for each direction, on the pairs that have at most "
-            "{config.max_words} words."
+        rows=scheme_rows(
+            "soft", "marginal", "hard_enum", "categorical_enum", "categorical_sample", "weibull", "dirichlet",
+            warm_start=3,
         ),
-        task=TASK,
-        rows={"marginal": ALIGNERS["marginal"]},
-        row="aligner",
-        levels={
-            direction: {"source": pair[0], "target": pair[1]}
-            for direction, pair in zip(DIRECTIONS, ((source, target), (target, source)), strict=True)
-        },
-        axis="direction",
         options={
-            **ALIGNER, "dataset": dataset, "max_epochs": 8, "patience": 3, "test": False, "precision": "bf16-mixed",
-            **options,
+            **_SCRATCH, "dataset": dataset, "source": source, "hidden": 128, "embedding": 128, "layers": 1,
+            "max_words": 40, "beam": 1, "k_max": None, **options,
         },
-        columns=(),
-        more=(Column("perplexity", "val_ppl", 2), Column("ms/step", "step_ms", 0), Column("epochs", "epochs", 0)),
-        parts=aligner_parts,
+        columns=(PERPLEXITY, ERRORS, *beside(*MORE)),
+        seeds=1,
     )  # fmt: skip
 
 
-def _ablations(study: Study, **changes: Any) -> Study:
-    """All schemes, and exact alignments with one option changed at a time."""
-    more = {f"marginal, {name} {value}": {**ALIGNERS["marginal"], name: value} for name, value in changes.items()}
-    title = f"{study.title}, one option changed at a time"
-    return replace(study, name=f"{study.name}-ablations", title=title, about="", rows={**ALIGNERS, **more}, seeds=1)
+EUROPARL = _alignment("europarl_de_en", "de")
+HANSARDS = _alignment("hansards_fr_en", "fr", train_pairs=20000)
 
-
-EUROPARL = _aligners("europarl_de_en", "de", "en")
-HANSARDS = _aligners("hansards_fr_en", "fr", "en", train_pairs=20000)
-
-_ALL = (
-    NORMALIZED, MULTI30K, MULTI30K_SCRATCH, TED_SCRATCH, EUROPARL, HANSARDS, _ablations(HANSARDS, jumps=False),
-    _ablations(EUROPARL, jumps=False, prior_from="words", null_word=False),
-)  # fmt: skip
+_ALL = (NORMALIZED, MULTI30K, MULTI30K_SCRATCH, TED_SCRATCH, EUROPARL, HANSARDS)
 STUDIES = {"compare": TOY, CALIBRATION.name: CALIBRATION, **{study.name: study for study in _ALL}}
 
-
-def table(options: StudyOptions) -> dict[str, float]:
-    """Train the rows of a study and publish its tables."""
-    study, given = STUDIES.get(options.name), {"source", "target"} & options.changes.keys()
-    if given and study is not None and study.axis == "direction":
-        raise UserError(f"{study.name} trains both directions of its languages; leave out --{' and --'.join(given)}")
-    return run_study(STUDIES, options)
+table = partial(run_study, STUDIES)

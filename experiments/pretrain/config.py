@@ -35,6 +35,6 @@ class PretrainConfig(TextEncoderOptions):
 
 
 COMMANDS = {
-    "train": Command(PretrainConfig, "experiments.pretrain.train:train"),
-    "table": Command(StudyOptions, "experiments.pretrain.train:table", training=PretrainConfig),
+    "train": Command(PretrainConfig, "experiments.pretrain.task:train"),
+    "table": Command(StudyOptions, "experiments.pretrain.studies:table", training=PretrainConfig),
 }

@@ -19,10 +19,9 @@ VERDICTS = ("better", "worse", "cannot be told")
 NO_ATTENTION = ("MC dropout", "question only", "soft, in noise")  # rows that differ in something else than attention
 _HEAD = """# Where it helps
 
-**Networks with latent attention make fewer errors in word alignment than the IBM models and the diagonal model; with
-eflomal they tie at best. In most other tasks no difference from soft attention can be told.** Not counted here: the
-aligner without a network ([tables](results/alignments.md#aligners-without-a-network)), [learned
-widths](results/coverage.md), [causal edges](results/graphs.md) and [bags](how_to/which_instance.md).
+**In most tasks there is no clear difference from soft attention.** Not counted here: the aligner without a network
+([tables](results/alignments.md#aligners-without-a-network)), [learned widths](results/coverage.md), [causal
+edges](results/graphs.md) and [bags](how_to/which_instance.md).
 
 The table counts every difference of the studies of a task that has an interval and a better side;
 `python -m experiments.pages` writes this page.

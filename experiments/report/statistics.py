@@ -144,6 +144,8 @@ class Column:
     factor: float = 1.0
     spread: bool = True  # not shown of what is the same for all seeds
     better: Better | None = None  # which numbers are good; None where neither are
+    compared: bool = True  # whether a study shows differences of rows beside it
+    levels: Sequence[str] = ()  # levels of a study that have the column; all when empty
 
     def values(self, runs: Runs) -> list[float]:
         """One number a seed; seeds without the metric are left out."""
@@ -167,6 +169,11 @@ class Column:
         """
         found = paired_difference(self.values(runs), (other or self).values(others))
         return replace(found, digits=self.digits, metric=self.name, against=against, better=self.better)
+
+
+def beside(*columns: Column) -> tuple[Column, ...]:
+    """Return columns that a study shows without differences."""
+    return tuple(replace(column, compared=False) for column in columns)
 
 
 def columns_of(runs: Mapping[str, Runs], columns: Sequence[Column]) -> list[Column]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from experiments.datasets.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
-from models.decoding import smoothed_alignments, target_alignments
+from models.decoding import target_alignments
 from pyro_attention import Amortized, FixedGammaPrior, Soft, sample_posterior
 from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.distribution import LogWeights
@@ -26,10 +26,7 @@ _CHUNK = 32  # posterior samples that are drawn in one pass
 
 @dataclass(frozen=True)
 class BatchAlignment:
-    """Weights between the word pieces of a batch and what they attend to; zeros at the padding of the source.
-
-    In a model with a NULL word that is the first of N.
-    """
+    """Weights between the word pieces of a batch and what they attend to; zeros at the padding of the source."""
 
     prior: Tensor | None  # its mean [B, M, N]; None where it is the same for all keys, or under soft attention
     posterior: Tensor  # samples [S, B, M, N], or its mean where that is exact, with S = 1
@@ -46,7 +43,7 @@ def align_batch(
     scheme                         posterior
     ============================== ==================================================================
     with an inference network      q(z | x, y); samples of it where its mean is no closed form
-    other alignments               exact, p(z | x, y_1..j); p(z | x, y) with jumps, which tell of the past
+    other alignments               exact, p(z | x, y_1..j)
     Bayesian attention             samples of q(W | x, y_1..j-1)
     soft                           its weights
     ============================== ==================================================================
@@ -91,19 +88,17 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, exact: boo
 def _exact_alignment(trained: AnyTrained, batch: Batch) -> Tensor:
     model = trained.model
     state = model.start(model.encode(batch.source, batch.source_mask), batch.source_mask)
-    if model.jumps is not None:
-        return smoothed_alignments(model, state, batch.target_in, batch.target_out, batch.target_mask)
     return target_alignments(model, state, batch.target_in, batch.target_out, trained.inference())
 
 
 def has_posterior_gap(trained: AnyTrained) -> bool:
-    """Whether the posterior is of an inference network, and the exact one a product over words with all keys.
+    """Return whether the posterior is of an inference network, and the exact one has all keys.
 
-    With jumps it is no product, and under a sparse prior it leaves keys out, to which a network may give probability.
+    Under a sparse prior the exact one leaves keys out, to which a network may give probability.
     """
     family, prior = trained.guide.family("alignment"), trained.model.attention.prior
     amortized = isinstance(family, Amortized) and trained.family.kind == CategoricalAlignment.kind
-    return amortized and trained.model.jumps is None and not isinstance(prior, SparseAlignmentPrior)
+    return amortized and not isinstance(prior, SparseAlignmentPrior)
 
 
 def predicts_by_posterior(trained: AnyTrained) -> bool:
@@ -140,7 +135,7 @@ class EntropySums:
         sparse = posterior if isinstance(trained.family, SparseCategorical) else sparse
         if sparse is not None:
             self._count("test_support", (sparse > 0).sum(-1)[mask])
-        places = batch.source_mask.sum(1, keepdim=True) + int(trained.model.null_word is not None)
+        places = batch.source_mask.sum(1, keepdim=True)
         self._count("test_relative_entropy", (after / places.clamp(min=2).log())[mask & (places > 1)])
         words = mask.sum(1, keepdim=True)
         mean = (posterior.double() * mask.unsqueeze(-1)).sum(1, keepdim=True) / words.unsqueeze(-1)

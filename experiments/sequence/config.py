@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.harness.options import BatchOptions, Dropout
-from guides.names import AlignmentSchemeName, NormalizerName, WeightsSchemeName
+from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import AMORTISED, AlignmentSchemeOptions, SchemeOptions, UsedBy
 
 if TYPE_CHECKING:
-    from guides.schemes import Scheme
+    pass
 
 Schedule = Literal["plateau", "one-cycle"]
 
@@ -58,7 +58,7 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
         hidden: Width of the networks.
         beam: Live hypotheses of the beam search; 1 is greedy.
         input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
-            with an inference network or that sum alignments out), or none, the words alone.
+            with an inference network or that sum alignments out).
         warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet. Give
             posterior_from_prior too, or the network, which is untrained then, pulls the model away.
         posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from, and for
@@ -77,7 +77,7 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
     vocabulary: PositiveInt = 4000
     hidden: PositiveInt = 128
     beam: PositiveInt = 5
-    input_feed: Literal["expected", "sampled", "none"] = "expected"
+    input_feed: Literal["expected", "sampled"] = "expected"
     warm_start: NonNegativeInt = 0
     posterior_from_prior: bool = False
     init_from: Path | None = None
@@ -95,12 +95,3 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
     def planned(self) -> bool:
         """Whether the learning rate is planned over all epochs."""
         return self.schedule == "one-cycle"
-
-    def build_scheme(self, **changes: Any) -> "Scheme":
-        """The inference scheme; alignments that depend on those before are drawn one by one, not summed out."""
-        if self.input_feed == "sampled" and self.guide in set(get_args(AlignmentSchemeName)) - {"hard_sample"}:
-            raise ValueError(
-                f"guide {self.guide} does not go with input_feed sampled, where each alignment depends on those "
-                f"before; expected soft, weibull, lognormal, gamma or hard_sample, or input_feed expected"
-            )
-        return super().build_scheme(**changes)

@@ -1,23 +1,18 @@
-"""Networks that write sentences: their task, the search, whether they have learned anything, how sure they are."""
+"""Networks that write sentences: their training, the search, whether they have learned anything, how sure they are."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from experiments.datasets.text.batches import BEGIN, END, PAD, Batch, BucketSampler, batch_loader
-from experiments.harness.options import TrainingOptions
-from experiments.harness.training import Fitted, Trained, fit_batches
-from experiments.run import Task
-from experiments.sequence.model import AnyTrained, model_arguments
-from experiments.sequence.own_text import write_lines
+from experiments.datasets.text.batches import BEGIN, END, PAD, Batch
+from experiments.harness.training import Fitted
+from experiments.sequence.model import AnyTrained, Encoded, TrainedText, model_arguments
 from models.decoding import Hypothesis, Inference, beam_search, next_word_mixture, target_log_probs
 from pyro_attention.posterior.predictive import seeded
 
@@ -114,50 +109,7 @@ def sentence_doubts(trained: AnyTrained, batches: Iterable[Batch], inference: In
     return torch.cat(found, 1)[:, torch.cat(places).argsort()]
 
 
-Config = TypeVar("Config", bound=TrainingOptions)
-Data = TypeVar("Data")
-Network = TypeVar("Network", bound=Trained[Any, Any])
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Training and validation data as numbers of word pieces."""
-
-    train: Any  # what a batch of training data is taken from
-    val: Any
-    sampler: BucketSampler  # chooses the batches of training data
-    targets: Sequence[Tensor]  # the sentences of the training data that are learned to be written, each once
-
-
-class SequenceTask(Task[Config, Data, Network]):
-    """A network that writes sentences."""
-
-    file: str  # of the sentences that it writes of the test data
-
-    @abstractmethod
-    def encode(self, trained: Network, data: Data) -> Encoded:
-        """What is trained on."""
-
-    @abstractmethod
-    def scores(self, trained: Network, data: Data) -> tuple[dict[str, float], list[str]]:
-        """Metrics on the test data, and the sentences that the network writes of them."""
-
-    def fit(self, trained: Network, data: Data, folder: Path) -> Fitted:
-        config: Any = trained.config
-        encoded = self.encode(trained, data)
-        in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
-        loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, in_order)
-        return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
-
-    def evaluate(self, trained: Network, data: Data, fitted: Fitted, folder: Path) -> dict[str, float]:
-        network: Any = trained
-        metrics, sentences = self.scores(trained, data)
-        if sentences:
-            write_lines(folder / self.file, sentences)
-        encoded = self.encode(trained, data)
-        unigram = unigram_perplexity(encoded.targets, encoded.val.targets, vocabulary=len(network.vocabulary))
-        perplexity = math.exp(fitted.history[fitted.best_epoch]["val_loss"])
-        return metrics | {"val_ppl": perplexity, "val_ppl_unigram": unigram}
-
-    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
-        return warnings_of(metrics)
+def validation_perplexities(trained: TrainedText[Any, Any], encoded: Encoded, fitted: Fitted) -> dict[str, float]:
+    """Compute the perplexity on validation data, and that of a unigram model."""
+    unigram = unigram_perplexity(encoded.targets, encoded.val.targets, vocabulary=len(trained.vocabulary))
+    return {"val_ppl": math.exp(fitted.history[fitted.best_epoch]["val_loss"]), "val_ppl_unigram": unigram}

@@ -6,19 +6,21 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from torch import Tensor, nn
 
-from experiments.datasets.text.batches import Batch, Vocabulary
+from experiments.datasets.text.batches import Batch, BucketSampler, Vocabulary, batch_loader
 from experiments.files import UserError, user_errors
 from experiments.harness.callbacks import read_weights, weights_file
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import (
     ELBOTraining,
+    Fitted,
     OneCycleTraining,
     PriorFactory,
     Trained,
+    fit_batches,
     load_best,
     resolve_device,
 )
@@ -26,6 +28,7 @@ from experiments.report.statistics import Column
 from experiments.sequence.config import SequenceConfig, TextEncoderOptions
 from experiments.study import Block
 from guides.inference_network import AlignmentNetwork, RegionNetwork
+from guides.names import AlignmentSchemeName
 from guides.schemes import Scheme, build_normalizer
 from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
@@ -92,7 +95,16 @@ def assembled(
     *,
     plateau: int,
 ) -> TrainedSequences[Config, Network]:
-    """Model, guide and objective on their device, with the weights of ``init_from`` where it is given."""
+    """Put model, guide and objective on their device, with the weights of ``init_from`` where it is given.
+
+    Raises:
+        ValueError: Alignments that are summed out, with a sampled input feed, where each depends on those before.
+    """
+    if config.input_feed == "sampled" and config.guide in set(get_args(AlignmentSchemeName)) - {"hard_sample"}:
+        raise ValueError(
+            f"guide {config.guide} does not go with input_feed sampled, where each alignment depends on those "
+            f"before; expected soft, weibull, lognormal, gamma or hard_sample, or input_feed expected"
+        )
     if config.init_from is not None:
         start_from(model, config.init_from)
     from_prior = config.posterior_from_prior
@@ -105,6 +117,24 @@ def assembled(
         learning_rate=config.learning_rate,
     )  # fmt: skip
     return TrainedSequences(config, module.to(resolve_device(config.device)), vocabulary)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Training and validation data as numbers of word pieces."""
+
+    train: Any  # what a batch of training data is taken from
+    val: Any
+    sampler: BucketSampler  # chooses the batches of training data
+    targets: Sequence[Tensor]  # the sentences of the training data that are learned to be written, each once
+
+
+def fit_sequences(trained: Trained[Any, Any], encoded: Encoded, folder: Path) -> Fitted:
+    """Train a network that writes sentences, until the validation loss has stopped falling."""
+    config = trained.config
+    in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
+    loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, in_order)
+    return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
 
 
 def prediction_family(guide: AttentionGuide) -> Family:

@@ -97,8 +97,8 @@ class AskConfig:
 
 
 COMMANDS = {
-    "train": Command(VQAConfig, "experiments.vqa.train:train"),
-    "ask": Command(AskConfig, "experiments.vqa.train:ask"),
+    "train": Command(VQAConfig, "experiments.vqa.task:train"),
+    "ask": Command(AskConfig, "experiments.vqa.task:ask"),
     "table": Command(StudyOptions, "experiments.vqa.studies:table", training=VQAConfig),
     "search": Command(StudyOptions, "experiments.vqa.studies:search", training=VQAConfig),
 }

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from experiments.files import user_errors
 from experiments.report.report import Claim, Part, claims_part
-from experiments.report.statistics import Column, Estimate, Row, paired_difference
-from experiments.study import Block, Finished, Study, run_search, run_study
+from experiments.report.statistics import Column, Estimate, Row, beside, paired_difference
+from experiments.study import Block, Finished, Search, Study, curves, run_search, run_study
 from experiments.vqa.model import Answered, load_questions, load_words
-from experiments.vqa.train import UNCERTAINTIES, VQATask, accuracies
+from experiments.vqa.task import UNCERTAINTIES, VQATask, accuracies
 from guides.rows import EVIDENCE, LEGEND, rows
 from pyro_attention.analysis import decompose_uncertainty
 
@@ -159,7 +159,7 @@ def _mcan(dataset: str, **options: Any) -> Study:
         rows=POSTERIORS | NOISY | {"question only": {**POSTERIORS["soft"], "blind": True}},
         options={"dataset": dataset, "max_epochs": 8, **options},
         columns=[*(_in_noise(ACCURACY, noise) for noise in NOISE), _in_noise(NLL, "clean")],
-        against={"WC, in noise": "soft, in noise"},
+        baselines={"WC, in noise": "soft, in noise"},
         paper={
             "soft": "66.95 / 61.25; 70.04 / 65.34",
             "LF": "66.89 / 61.43; 69.92 / 65.48",
@@ -167,7 +167,8 @@ def _mcan(dataset: str, **options: Any) -> Study:
             "WF": "66.93 / 61.60; 70.09 / 65.62",
             "WC": "67.02 / 62.89; 71.21 / 66.75",
         },
-        blocks=(
+        parts=(
+            _claims,
             TRAINING,
             BY_QUESTION,
             *_scores("mean", "Confidence at the posterior mean, no dropout, before and after temperature scaling"),
@@ -175,9 +176,6 @@ def _mcan(dataset: str, **options: Any) -> Study:
             *_scores("mc_dropout", "Samples of dropout alone, attention at its posterior mean"),
             *_scores("both", "Samples of attention and dropout"),
         ),
-        parts=_claims,
-        grid=GRID,
-        quality=QUALITY,
     )
 
 
@@ -194,7 +192,7 @@ def _alignments(mcan: Study) -> Study:
             for guide in ("soft", "marginal", "hard_enum", "hard_sample", "categorical_enum", "categorical_sample")
         },
         columns=(NLL, ACCURACY),
-        against={},
+        baselines={},
         paper={
             "soft": "1.76, 58.93, 2.70",
             "marginal": "1.69, 60.33, 2.66",
@@ -203,9 +201,7 @@ def _alignments(mcan: Study) -> Study:
             "categorical_enum": "1.69, 58.44, 2.07",
             "categorical_sample": "1.75, 57.52, 2.44",
         },
-        blocks=(TRAINING, BY_QUESTION),
-        parts=_claims,
-        grid={},
+        parts=(_claims, TRAINING, BY_QUESTION),
     )
 
 
@@ -226,8 +222,7 @@ VIEWS = replace(
     },
     columns=(ACCURACY, NLL),
     paper={"softmax": "69.14 / 69.50", "doubly_normalized": "69.70 / 70.01"},
-    blocks=(SHARES, TRAINING, BY_QUESTION),
-    parts=_claims,
+    parts=(_claims, SHARES, TRAINING, BY_QUESTION),
 )
 
 
@@ -314,19 +309,20 @@ SHARES_OF_QUESTIONS = replace(
     rows={row: POSTERIORS[row] for row in ("soft", "WC")},
     options={**MCAN["digits"].options, "test_noise": (0.0,)},
     levels={f"{share:g}": {"train_share": share} for share in (0.05, 0.1, 0.25, 1.0)},
-    axis="share of the questions",
-    columns=(ACCURACY, NLL),
-    more=(ECE, Column("ECE, scaled", "test_scaled_ece/mean"), Column("questions", "train_questions", 0, spread=False)),
-    against={},
+    heads=("row", "share of the questions"),
+    columns=(
+        *(ACCURACY, NLL),
+        *beside(
+            ECE, Column("ECE, scaled", "test_scaled_ece/mean"), Column("questions", "train_questions", 0, spread=False)
+        ),
+    ),
+    baselines={},
     paper={},
-    blocks=(),
-    picture="curves",
-    parts=_uncertainty,
-    grid={},
+    parts=(curves, _uncertainty),
 )
 
 
 _ALL = (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS)
 STUDIES = {study.name: study for study in _ALL}
 table = partial(run_study, STUDIES)
-search = partial(run_search, STUDIES)
+search = partial(run_search, {MCAN[name].name: Search(MCAN[name], GRID, QUALITY) for name in MCAN})

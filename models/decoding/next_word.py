@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -176,8 +175,6 @@ def target_log_probs(
     inference.check(model)
     state, log_probs = model.start(model.encode(source, source_mask), source_mask), []
     steps = model.steps(state, target_in, k_max=inference.k_max)
-    if _serves_all_words(model, inference) and inference.terms is None and not inference.draws:
-        return _joint(model, steps, target_out, inference).logsumexp(1).where(target_mask, 0)
     for step, wanted in zip(steps, target_out.unbind(1), strict=True):
         contexts, log_weights = _mixture(model, step, inference)
         log_f = model.likelihood(step.queries.unsqueeze(1), contexts).log_prob(wanted.unsqueeze(1))
@@ -221,63 +218,8 @@ def target_alignments(
         inference: How the attention is integrated out.
     """
     steps = model.steps(state, target_in, k_max=inference.k_max)
-    if _serves_all_words(model, inference):
-        return _joint(model, steps, target_out, inference).softmax(1).transpose(1, 2)
     pairs = zip(steps, target_out.unbind(1), strict=True)
     return torch.stack([word_alignment(model, step, words, inference) for step, words in pairs], 1)
-
-
-def smoothed_alignments(
-    model: AttentionDecoder, state: DecoderState, target_in: Tensor, target_out: Tensor, target_mask: Tensor
-) -> Tensor:
-    r"""Alignment of every word given the whole sentence, under the hidden Markov model that jumps make.
-
-    .. math:: p(z_j = i \mid x, y) = \frac{\partial \log p(y \mid x)}{\partial \log p(y_j \mid z_j = i)}
-
-    so that the backward pass of automatic differentiation is that of the forward-backward algorithm.
-
-    Args:
-        model: A model with ``jumps``, in evaluation mode.
-        state: Its state before the first word.
-        target_in: Ids ``[B, M]`` of the words before.
-        target_out: Ids ``[B, M]`` of the words.
-        target_mask: True at target words, ``[B, M]``.
-
-    Returns:
-        ``[B, M, N]``; zeros at the padding of both sides.
-
-    Raises:
-        ValueError: The model has no jumps.
-
-    Source: Rabiner (1989), A Tutorial on Hidden Markov Models; Eisner (2016), Inside-Outside and Forward-Backward
-        Algorithms Are Just Backprop.
-    """
-    with torch.no_grad():
-        log_f = model.explained(state, target_out)
-        words = model.embed(target_in).unbind(1)
-    if log_f is None:
-        raise ValueError("the model has no jumps, without which the words to come tell nothing; use target_alignments")
-    with torch.enable_grad():
-        log_f = log_f.double().requires_grad_()  # small probabilities are differences of larger numbers
-        total, before = log_f.new_zeros(()), None
-        for word, of_word, real in zip(words, log_f.unbind(2), target_mask.unbind(1), strict=True):
-            step, before = model.step(state, word, log_f=before), of_word
-            total, state = total + (step.log_prior + of_word).logsumexp(-1).where(real, 0).sum(), step.state
-        (posterior,) = torch.autograd.grad(total, log_f)
-    return posterior.clamp(0, 1).to(words[0].dtype).transpose(1, 2)
-
-
-def _serves_all_words(model: AttentionDecoder, inference: Inference) -> bool:
-    """Whether the distribution of a word is the same at every step, once it is known what it is aligned to."""
-    return inference.sums_out(model) and not model.reads_state
-
-
-def _joint(model: AttentionDecoder, steps: Iterable[Step], words: Tensor, inference: Inference) -> Tensor:
-    """Log joint probability ``[B, N, M]`` of every word and its alignment, with one row of logits a source word."""
-    taken = list(steps)
-    queries, memory = taken[0].queries[:, None, None], taken[0].state.memory.unsqueeze(2)
-    log_prior = torch.stack([_log_prior(model, step, inference.k_max) for step in taken], 2)
-    return log_prior + model.likelihood(queries, memory).log_prob(words.unsqueeze(1))
 
 
 def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple[Tensor, Tensor]:

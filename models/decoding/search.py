@@ -366,9 +366,9 @@ def _align(
     tokens = torch.tensor(padded, device=device)
     state = start.select(torch.tensor([sentence for sentence, _ in pairs], device=device))
     rows = target_alignments(model, state, tokens[:, :-1], tokens[:, 1:], inference)
-    sizes, first = start.mask.sum(1).tolist(), 0 if model.null_word is None else 1
+    sizes = start.mask.sum(1).tolist()
     for (sentence, hypothesis), weights in zip(pairs, rows, strict=True):
-        own = weights[: len(hypothesis.tokens), first : sizes[sentence]].clone()  # without the padding behind a view
+        own = weights[: len(hypothesis.tokens), : sizes[sentence]].clone()  # without the padding behind a view
         aligned[sentence].append(replace(hypothesis, alignments=own))
     return aligned
 

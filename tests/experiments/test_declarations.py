@@ -1,6 +1,7 @@
 """What every study declares: options and rows that there are, and settings that a search has tried."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -8,21 +9,27 @@ from pathlib import Path
 import pytest
 
 from experiments.captioning.studies import STUDIES as CAPTIONING_STUDIES
+from experiments.captioning.studies import search as captioning_search
 from experiments.coverage.studies import STUDIES as COVERAGE_STUDIES
 from experiments.finetune.studies import QA_STUDIES
 from experiments.finetune.studies import STUDIES as GLUE_STUDIES
+from experiments.finetune.studies import search as glue_search
 from experiments.graph.studies import STUDIES as GRAPH_STUDIES
-from experiments.headlines.train import STUDIES as HEADLINE_STUDIES
-from experiments.neural_process.train import NEURAL_PROCESS
+from experiments.graph.studies import search as graph_search
+from experiments.headlines.studies import STUDIES as HEADLINE_STUDIES
+from experiments.neural_process.studies import NEURAL_PROCESS
 from experiments.nmt.studies import STUDIES as TRANSLATION_STUDIES
-from experiments.pretrain.train import STUDIES as PRETRAIN_STUDIES
-from experiments.study import Study
+from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
+from experiments.study import Block, Search, Study
 from experiments.vqa.studies import STUDIES as VQA_STUDIES
+from experiments.vqa.studies import search as vqa_search
 
 _TASKS = (
     CAPTIONING_STUDIES, COVERAGE_STUDIES, GLUE_STUDIES, GRAPH_STUDIES, HEADLINE_STUDIES, PRETRAIN_STUDIES, QA_STUDIES,
     TRANSLATION_STUDIES, VQA_STUDIES, {"": NEURAL_PROCESS},
 )  # fmt: skip
+_SEARCHES = (captioning_search, glue_search, graph_search, vqa_search)
+SEARCHES = [search for searches in _SEARCHES for search in searches.args[0].values()]
 ALL = {study.name: study for studies in _TASKS for study in studies.values()}
 
 
@@ -45,16 +52,24 @@ def glossary() -> list[str]:
 
 @pytest.mark.parametrize("study", ALL.values(), ids=ALL)
 def test_a_study_declares_options_and_rows_that_there_are(study: Study) -> None:
-    known = {field.name for field in fields(study.task.config)}
-    assert {*study.named, *study.seeded, *(option for cell in study.cells.values() for option in cell)} <= known
-    needed = {"model": "bert"} if "model" in study.named else {}
-    for level in study.levels.values():
-        for row in (study.base, *study.rows.values()):
-            study.task.config(**{**study.options, **level, **row, **needed})
-    assert {*study.against, *study.against.values(), *study.paper, *study.shows.values()} <= study.rows.keys()
-    columns = [*study.columns, *study.more, *study.quality, *(one for block in study.blocks for one in block.columns)]
-    columns += [one for some in study.level_columns.values() for one in some]
+    assert {*study.task.named} <= {field.name for field in fields(study.task.config)}
+    needed = {"model": "bert"} if "model" in study.task.named else {}
+    for level, of_level in study.levels.items():
+        assert {name for name, value in of_level.items() if isinstance(value, Mapping)} <= study.rows.keys()
+        for row in (None, *study.rows):
+            study.task.config(**study.training(level, row, 3, Path("first")) | needed)
+    shown = {of for row, (of, _) in study.readings.items() if of != row}
+    assert {*study.baselines, *study.baselines.values(), *study.paper, *shown} <= study.rows.keys()
+    blocks = [part for part in study.parts if isinstance(part, Block)]
+    columns = [*study.columns, *(one for block in blocks for one in block.columns)]
+    assert {level for column in columns for level in column.levels} <= study.levels.keys()
     for metric in {column.metric.replace("{kind}", "mean") for column in columns}:
         assert any(re.fullmatch(pattern, metric) for pattern in glossary()), metric
-    for row, settings in study.grid.items():
-        assert any(setting.items() <= study.rows[row].items() for setting in settings)
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: search.study.name)
+def test_a_row_has_settings_that_were_searched(search: Search) -> None:
+    for row, settings in search.grid.items():
+        assert any(setting.items() <= search.study.rows[row].items() for setting in settings)
+    for column in search.quality:
+        assert any(re.fullmatch(pattern, column.metric) for pattern in glossary()), column.metric

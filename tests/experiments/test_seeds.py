@@ -1,25 +1,37 @@
 """The seed of a run decides its initial weights, whatever was drawn in the process before."""
 
-from functools import partial
+from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pyro
 import pytest
 import torch
+from torch import nn
 
 from experiments.neural_process.config import NeuralProcessConfig
-from experiments.neural_process.train import NeuralProcessTask
-from experiments.nmt.train import TranslationTask
-from experiments.pretrain import train as pretraining
+from experiments.neural_process.task import NeuralProcessTask
+from experiments.pretrain.task import build_classifier
 from experiments.run import Task
 from tests.experiments.training_scripts import SCRIPTS, Script, small_data  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.usefixtures("small_data")
 NEURAL_PROCESS = {"functions": 4, "steps": 2, "num_samples": 2}
-TASKS = {
-    **SCRIPTS,
-    "neural_process": Script(NeuralProcessConfig, partial(print, NeuralProcessTask()), lambda _: NEURAL_PROCESS),
-}
+TASKS = {**SCRIPTS, "neural_process": Script(NeuralProcessConfig, NeuralProcessTask().run, lambda _: NEURAL_PROCESS)}
+
+
+class StoppedError(Exception):
+    """A run has come to its training; with the network that would be trained."""
+
+
+@pytest.fixture(autouse=True)
+def untrained(small_data: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Stop all runs where their training begins."""
+
+    def fit(trainer: pl.Trainer, module: nn.Module, *_: Any, **options: Any) -> None:
+        raise StoppedError(module)
+
+    monkeypatch.setattr(pl.Trainer, "fit", fit)
+
 
 # every kind of part that is drawn: networks of the weights, of a width, of the posterior, of the prior
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -38,19 +50,27 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 """A task, and the options that differ from its tiny run."""
 
 
-def task_of(script: Script) -> Task[Any, Any, Any]:
+def task_of(script: Script) -> Task[Any, Any]:
     run: Any = script.run
-    return next(one for one in (*run.args, TranslationTask()) if isinstance(one, Task))
+    task: Task[Any, Any] = run.__self__
+    return task
 
 
-def initial_weights(task: Task[Any, Any, Any], config: Any, folder: Any, before: int) -> dict[str, torch.Tensor]:
+def restored(script: Script, config: Any) -> Any:
+    """Networks that a run's folder gives."""
+    return task_of(script).restore(config, config.out)
+
+
+def initial_weights(script: Script, config: Any, before: int) -> dict[str, torch.Tensor]:
     """Initial weights of all networks of a run that begins where the random generators are in another state."""
     pyro.set_rng_seed(before)
-    folder.mkdir()
-    trained = task.build(config, task.load(config), folder)
-    modules = getattr(trained, "modules", [trained.module])
+    with pytest.raises(StoppedError) as begun:
+        script.run(config)
+    state = torch.get_rng_state()  # of which the noise of the first step is drawn
+    networks = restored(script, config)
+    modules = [begun.value.args[0], *getattr(networks, "modules", [networks.module])]
     values = {f"{place}.{name}": value for place, one in enumerate(modules) for name, value in one.state_dict().items()}
-    return values | {"random state": torch.get_rng_state()}  # of which the noise of the first step is drawn
+    return values | {"random state": state}
 
 
 def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
@@ -67,20 +87,24 @@ def data(tmp_path_factory):
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
 def test_the_seed_decides_the_initial_weights(name, options, data, tmp_path):
     script = TASKS[name]
-    task, config = task_of(script), partial(script.config, data, tmp_path, **options)
-    first, second = (initial_weights(task, config(), tmp_path / str(before), before) for before in (1, 2))
+
+    def weights(folder: Path, before: int, **more: Any) -> dict[str, torch.Tensor]:
+        return initial_weights(script, script.config(data, folder, **options, **more), before)
+
+    first, second = (weights(tmp_path / str(before), before) for before in (1, 2))
     assert_equal(first, second)
-    other = initial_weights(task, config(seed=7), tmp_path / "other", 1)
+    other = weights(tmp_path / "other", 1, seed=7)
     assert any(not torch.equal(value, other[key]) for key, value in first.items() if value.shape == other[key].shape)
 
 
 @pytest.mark.parametrize("scratch", [True, False])
 def test_the_seed_decides_the_initial_weights_of_a_fine_tuned_encoder(scratch, data, tmp_path):
     script = TASKS["pretrain"]
-    task, config = task_of(script), script.config(data, tmp_path)
-    start = task.build(config, task.load(config), tmp_path)
+    config = script.config(data, tmp_path / "run")
+    initial_weights(script, config, 0)
+    start = restored(script, config)
     states = []
     for before in (1, 2):
         pyro.set_rng_seed(before)
-        states.append(pretraining.build_classifier(start, scratch=scratch).module.state_dict())
+        states.append(build_classifier(start, scratch=scratch).module.state_dict())
     assert_equal(*states)

@@ -1,7 +1,7 @@
 """A study without a network: what is trained, compared, chosen and published."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from experiments.files import UserError
 from experiments.harness.folder import write_environment
 from experiments.harness.options import StudyOptions, TrainingOptions
 from experiments.report.report import read_results, write_results
-from experiments.report.statistics import Column, paired_difference
-from experiments.study import Block, Study, run_search, run_study
+from experiments.report.statistics import Column, beside, paired_difference
+from experiments.study import Block, First, Search, Seed, Study, curves, run_search, run_study
 
 SCORE = Column("score", "{kind}_score", 1, better="higher")
 NOISE = (0.0, 1.0, -1.0)  # of the seeds, shared by the rows
@@ -33,7 +33,10 @@ class Config(TrainingOptions):
 class Task:
     """What a study needs of a task."""
 
-    config, script = Config, "experiments.nothing"
+    config, script, named = Config, "experiments.nothing", ()
+
+    def run(self, config: Config) -> dict[str, float]:
+        raise NotImplementedError  # patched
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return ["no gain"] if metrics["mean_score"] == 0 else []
@@ -44,14 +47,14 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Every training that was made: its score is its gain, the noise of its seed, and half of its level."""
     done = []
 
-    def run(task: Any, config: Config) -> dict[str, float]:
+    def run(_: Any, config: Config) -> dict[str, float]:
         done.append(config)
         config.out.mkdir(parents=True)  # type: ignore[union-attr]
         write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
         score = config.gain + NOISE[config.seed % 3] + config.level / 2
         return {"mean_score": score, "other_score": 10 * score, "val": -abs(config.gain - 2)}
 
-    monkeypatch.setattr(experiments.study, "run", run)
+    monkeypatch.setattr(Task, "run", run)
     monkeypatch.setattr(experiments.study, "run_all", lambda run, configs, **_: {k: run(c) for k, c in configs.items()})
     return done
 
@@ -76,7 +79,9 @@ def published(folder: Path) -> Any:
 
 def test_rows_are_compared_seed_by_seed(tmp_path: Path, trained: list[Config]) -> None:
     noisy = study(
-        rows={"soft": {"gain": 0.0}, "good": {"gain": 3.0}}, levels={"low": {}, "high": {"level": 1.0}}, axis="at"
+        rows={"soft": {"gain": 0.0}, "good": {"gain": 3.0}},
+        levels={"low": {}, "high": {"level": 1.0}},
+        heads=("row", "at"),
     )
     means = run_study({"made": noisy}, options(tmp_path))
     assert [(config.seed, config.level, config.gain) for config in trained[:4]] == [
@@ -106,12 +111,12 @@ def test_published_values_of_the_seeds_give_the_paired_intervals_again(
 ) -> None:
     noise = {0.0: (0.0, 1.0, -1.0), 3.0: (0.25, 0.5, -0.5)}
 
-    def run(task: Any, config: Config) -> dict[str, float]:
+    def run(_: Any, config: Config) -> dict[str, float]:
         config.out.mkdir(parents=True)  # type: ignore[union-attr]
         write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
         return {"mean_score": config.gain + noise[config.gain][config.seed]}
 
-    monkeypatch.setattr(experiments.study, "run", run)
+    monkeypatch.setattr(Task, "run", run)
     run_study({"made": study(rows={"soft": {"gain": 0.0}, "good": {"gain": 3.0}})}, options(tmp_path))
     soft, good = published(tmp_path)[0].parts[0].rows
     assert soft["score"].values == (0.0, 1.0, -1.0)
@@ -123,14 +128,14 @@ def test_published_values_of_the_seeds_give_the_paired_intervals_again(
 def test_the_correction_is_bonferronis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of differences with p just above and just below .05 / 2 the second is bold."""
 
-    def run(task: Any, config: Config) -> dict[str, float]:
+    def run(_: Any, config: Config) -> dict[str, float]:
         config.out.mkdir(parents=True)  # type: ignore[union-attr]
         write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
         return {"mean_score": config.gain + (config.gain > 0) * NOISE[config.seed]}
 
     critical = stats.t(2).ppf(1 - 0.05 / 2 / 2) / 3**0.5  # mean over deviation
     rows = {"soft": {"gain": 0.0}, "less": {"gain": 0.99 * critical}, "more": {"gain": 1.01 * critical}}
-    monkeypatch.setattr(experiments.study, "run", run)
+    monkeypatch.setattr(Task, "run", run)
     run_study({"made": study(rows=rows)}, options(tmp_path))
     cells = [row["score: difference"] for row in published(tmp_path)[0].parts[0].rows]
     assert [cell.bold for cell in cells[1:]] == [False, True]
@@ -138,20 +143,25 @@ def test_the_correction_is_bonferronis(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_wide_table_and_rows_of_another_kind(tmp_path: Path) -> None:
     wide = study(
-        levels={"low": {}, "high": {"level": 1.0}}, wide=True,
-        shows={"soft again": "soft"}, kinds={"soft again": "other"},
-        against={"better": "good"}, paper={"good": {"high": "3.1"}},
-        more=(Column("raw", "mean_score"),), blocks=(Block("More of {seeds}", "", (Column("other", "other_score"),)),),
+        levels={"low": {}, "high": {"level": 1.0, "better": {"gain": 4.5}}},
+        readings={"soft again": ("soft", "other")},
+        baselines={"better": "good"}, paper={"good": {"high": "3.1"}},
+        columns=(SCORE, *beside(Column("raw", "mean_score")), Column("high one", "mean_score", levels=("high",))),
+        parts=(Block("More of {seeds}", "", (Column("other", "other_score"),)), curves),
     )  # fmt: skip
     run_study({"made": wide}, options(tmp_path))
     report, _ = published(tmp_path)
     rows = {row["row"]: row for row in report.parts[0].rows}
     assert list(rows) == ["soft", "soft again", "good", "better"]
     assert rows["soft again"]["high score"].mean == pytest.approx(5)
+    assert (rows["better"]["high score"].mean, rows["better"]["high score: difference"].mean) == (5.0, 1.5)
+    assert {"high high one", "low raw"} <= rows["good"].keys()
+    assert not {"low high one", "low raw: difference"} & rows["good"].keys()
     assert (rows["good"]["low raw"].mean, rows["good"]["high raw"].mean) == (3, 3.5)
     assert (rows["better"]["compared with"], rows["better"]["low score: difference"].mean) == ("good", 0.5)
     assert (rows["good"]["high paper"], rows["good"]["low paper"]) == ("3.1", "")
     assert report.parts[1].title == "More of 3"
+    assert report.parts[-1].picture == tmp_path / "results" / "pictures" / "made.png"
 
 
 def test_changes_hold_for_all_trainings_and_are_told(tmp_path: Path, trained: list[Config]) -> None:
@@ -175,8 +185,9 @@ def test_rows_go_on_from_a_first_training(
 ) -> None:
     """Its options stand above the study's, and a change above both."""
     made = study(
-        rows={"soft": {}, "good": {"gain": 3.0}}, levels={"low": {}, "high": {"level": 1.0}}, axis="at", seeds=1,
-        base={"max_epochs": 7, "gain": 9.0}, text="{base.max_epochs} and {config.max_epochs}",
+        rows={"soft": {}, "good": {"gain": 3.0}}, levels={"low": {}, "high": {"level": 1.0}}, heads=("row", "at"),
+        seeds=1, options={"init_from": First({"max_epochs": 7, "gain": 9.0})},
+        text="{first.max_epochs} and {config.max_epochs}",
     )  # fmt: skip
     run_study({"made": made}, options(tmp_path, changes={"max_epochs": 2}))
     runs = tmp_path / "out" / "runs"
@@ -197,13 +208,22 @@ def test_rows_go_on_from_a_first_training(
 def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> None:
     grid = {"good": ({"gain": 1.5}, {"gain": 2.25}, {"gain": 1.75})}  # .5, .25 and .25 away from 2
     quality = (Column("validation", "val", better="higher"), Column("score", "mean_score", better="lower"))
-    run_search({"made": study(grid=grid, quality=quality)}, options(tmp_path))
+    run_search({"made": Search(study(), grid, quality)}, options(tmp_path))
     assert {config.seed for config in trained} == {1000, 1001, 1002}
     report, source = published(tmp_path)
     assert {row["setting"]: row["best"] for row in report.parts[0].rows} == {
         "gain 1.5": "", "gain 2.25": "", "gain 1.75": "best",
     }  # fmt: skip
     assert source.command == "python -m experiments.nothing search made"
+
+
+def test_an_option_may_be_the_seed(tmp_path: Path, trained: list[Config]) -> None:
+    run_study({"made": study(options={"level": Seed.SEED})}, options(tmp_path, first_seed=4))
+    assert {(config.seed, config.level) for config in trained} == {(4, 4.0), (5, 5.0), (6, 6.0)}
+
+
+def test_a_study_has_few_fields() -> None:
+    assert len(fields(Study)) <= 15
 
 
 @pytest.mark.parametrize(
@@ -215,6 +235,13 @@ def test_only_a_whole_study_takes_the_place_of_published_numbers(
     monkeypatch.setattr(experiments.study, "RESULTS", tmp_path / "results")
     run_study({"made": study()}, options(tmp_path, results=None, **given))
     assert (tmp_path / "results").exists() == is_published
+
+
+def test_a_study_of_no_task_stays_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments.study, "RESULTS", tmp_path / "results")
+    run_study({"made": study(about=None)}, options(tmp_path, results=None))
+    assert not (tmp_path / "results").exists()
+    assert (tmp_path / "out" / "report.md").is_file()
 
 
 @pytest.mark.parametrize(

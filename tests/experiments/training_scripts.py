@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,23 @@ import torch
 from safetensors.torch import load_file
 
 from experiments.captioning.config import CaptioningConfig
-from experiments.captioning.train import CaptioningTask
+from experiments.captioning.task import CaptioningTask
 from experiments.coverage.config import CoverageConfig
-from experiments.coverage.train import CoverageTask
+from experiments.coverage.task import CoverageTask
 from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.parallel import toy_translation
 from experiments.finetune.config import GlueConfig, QaConfig
 from experiments.finetune.glue import GlueTask
 from experiments.finetune.questions import QaTask
 from experiments.graph.config import GraphConfig
-from experiments.graph.train import GraphTask
+from experiments.graph.task import GraphTask
 from experiments.headlines.config import HeadlineConfig
-from experiments.headlines.train import HeadlineTask
+from experiments.headlines.task import HeadlineTask
 from experiments.nmt.config import TranslationConfig
 from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.train import PretrainTask
-from experiments.run import run
+from experiments.pretrain.task import PretrainTask
 from experiments.vqa.config import VQAConfig
-from experiments.vqa.train import VQATask
+from experiments.vqa.task import VQATask
 from tests.experiments.captioning import tiny_captions
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
@@ -97,21 +95,19 @@ def _qa(root: Path) -> dict[str, Any]:
 
 
 SCRIPTS = {
-    "graph": Script(GraphConfig, partial(run, GraphTask()), _graph),
+    "graph": Script(GraphConfig, GraphTask().run, _graph),
     "nmt": Script(TranslationConfig, tiny_text.run, _nmt),
-    "captioning": Script(
-        CaptioningConfig, partial(run, CaptioningTask()), lambda _: tiny_captions.TINY | {"guide": "weibull"}
-    ),
-    "headlines": Script(HeadlineConfig, partial(run, HeadlineTask()), _headlines),
-    "vqa": Script(VQAConfig, partial(run, VQATask()), lambda _: tiny_questions.TINY | QUESTIONS),
+    "captioning": Script(CaptioningConfig, CaptioningTask().run, lambda _: tiny_captions.TINY | {"guide": "weibull"}),
+    "headlines": Script(HeadlineConfig, HeadlineTask().run, _headlines),
+    "vqa": Script(VQAConfig, VQATask().run, lambda _: tiny_questions.TINY | QUESTIONS),
     "pretrain": Script(
         PretrainConfig,
-        partial(run, PretrainTask()),
+        PretrainTask().run,
         lambda root: TEXT | REVIEWS | {"data_root": write_reviews(root)},
     ),
-    "coverage": Script(CoverageConfig, partial(run, CoverageTask()), lambda _: ENSEMBLE),
-    "glue": Script(GlueConfig, partial(run, GlueTask()), _glue),
-    "qa": Script(QaConfig, partial(run, QaTask()), _qa),
+    "coverage": Script(CoverageConfig, CoverageTask().run, lambda _: ENSEMBLE),
+    "glue": Script(GlueConfig, GlueTask().run, _glue),
+    "qa": Script(QaConfig, QaTask().run, _qa),
 }
 
 

@@ -166,9 +166,9 @@ def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alon
                                      (ContextualGammaPrior(8), Weibull(2.0), 7)],
     ids=["alignment", "soft", "weibull"],
 )  # fmt: skip
-@pytest.mark.parametrize(("k_max", "words_from"), [(None, "context"), (2, "both")])
-def test_given_words_one_by_one(prior, family, samples, k_max, words_from):
-    model = make(prior=prior, words_from=words_from, null_word=prior is None).eval()
+@pytest.mark.parametrize("k_max", [None, 2])
+def test_given_words_one_by_one(prior, family, samples, k_max):
+    model = make(prior=prior).eval()
     source, source_mask, target_in, target_out, target_mask = arguments = batch()
     inference = Inference(k_max=k_max, family=family, samples=samples)
     with seeded(0):

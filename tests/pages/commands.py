@@ -65,7 +65,9 @@ DEMO_FILES = tuple(f"runs/table/translation-toy*/{name}" for name in ("metrics.j
 SCENES = f"--max-epochs 1 {SMALL}"
 CAPTIONED = f"{SCENES} --beam 1"
 
-NMT, CAPTIONING, VQA, FINETUNE = (f"python -m experiments.{name}" for name in ("nmt", "captioning", "vqa", "finetune"))
+NMT, CAPTIONING, VQA, FINETUNE, ALIGNERS = (
+    f"python -m experiments.{name}" for name in ("nmt", "captioning", "vqa", "finetune", "aligners")
+)
 QUESTIONS_TRAIN = f"{VQA} train --dataset digits --model mcan --guide weibull --out RUN"
 SOFT_ROWS = """--rows '["softmax, soft", "hybrid, soft"]'"""
 
@@ -82,7 +84,7 @@ STUDIES = (
      f"--rows [soft,marginal] {TRANSLATIONS} --selective-pairs 2 --out-of-domain [tatoeba]"),
     (f"{NMT} table translation-toy-normalizers", TRANSLATIONS),
     (f"{NMT} table coverage-translation", f"{TRANSLATIONS} --rows [soft,evidence]"),
-    (f"{NMT} table alignment-europarl_de_en --data-root DIR", f"{SMALL} --max-epochs 1"),
+    (f"{NMT} table alignment-europarl_de_en --data-root DIR", f"{TRANSLATIONS} --rows [soft,marginal] --precision 32"),
     (f"{CAPTIONING} table compare-flickr8k", f"{CAPTIONED} --rows [soft,weibull] --size 32"),
     (f"{CAPTIONING} table flickr8k --encoder-weights mobilenet_v2_imagenet.safetensors",
      f"{CAPTIONED} --rows [soft,WC] --batch-size 8 --size 64"),
@@ -154,26 +156,21 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft,dirichlet]", DEMO_FILES)],
     "aligners without a network": [
-        Step(f"{NMT} classics --dataset europarl_de_en --pairs 20000 --data-root DIR", "", (), ("pyro-align",)),
-        Step(f"{NMT} classics --dataset hansards_fr_en --pairs 20000 --data-root DIR", "--dataset toy --pairs 50", (),
+        Step(f"{ALIGNERS} --dataset europarl_de_en --pairs 20000 --data-root DIR", "", (), ("pyro-align",)),
+        Step(f"{ALIGNERS} --dataset hansards_fr_en --pairs 20000 --data-root DIR", "--dataset toy --pairs 50", (),
              ("pyro-align",)),
-        Step(f"{NMT} classics --dataset drawn-order", "--pairs 50 --aligners '[\"pyro-align\"]'", (), ("pyro-align",)),
+        Step(f"{ALIGNERS} --dataset drawn-order", "--pairs 50 --aligners '[\"pyro-align\"]'", (), ("pyro-align",)),
     ],
     "compare captioning": [
         Step(f"{CAPTIONING} table compare", f"{COMPARISON} {CAPTIONED}",
              ("runs/table/captioning-digits*/report.md",)),
     ],
     "list": [Step("python -m experiments", "", (), ("compare", "nmt"))],
-    "own aligner": [
-        Step(f"{NMT} train --dataset own --text FOLDER --guide marginal --encoder words --words-from context "
-             "--prior-from place --diagonal --jumps --null-word --learning-rate 0.01 --vocabulary 2000 "
-             "--no-test --out ALIGNER", TEXT, looked_at("ALIGNER")),
-        Step(f"{NMT} align ALIGNER some.de some.en --out alignments --table", "",
-             ("alignments/alignments.txt", "alignments/probabilities.tsv", "alignments/alignments.html")),
-    ],
     "own translation": [
         Step(f"{NMT} train --dataset own --text FOLDER --guide categorical_enum --hidden 128 --vocabulary 2000 "
              "--out RUN", TEXT, looked_at("RUN")),
+        Step(f"{NMT} align RUN some.de some.en --out alignments --table", "",
+             ("alignments/alignments.txt", "alignments/probabilities.tsv", "alignments/alignments.html")),
         Step(f"{NMT} translate RUN new.de", "", ("new.en",)),
         Step(f"{NMT} evaluate RUN --k-max 5", "", (), ("perplexity", "BLEU")),
         Step(f"{NMT} evaluate RUN --source-file a.de --target-file a.en", "", (), ("perplexity", "BLEU")),

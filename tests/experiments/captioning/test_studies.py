@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from experiments.captioning import studies, train
+from experiments.captioning import studies
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches
 from experiments.captioning.studies import gradient_noise, loss_terms
-from experiments.captioning.train import CaptioningTask, load_images
+from experiments.captioning.task import CaptionData, CaptioningTask, load_images
 from pyro_attention import AttentionELBO
 from tests.experiments.captioning.tiny_captions import small_scenes
 
@@ -32,7 +32,7 @@ def untrained(tmp_path):
     def untrained(**options):
         config = CaptioningConfig(hidden=8, embedding=8, vocabulary=300, dropout=0.0, out=tmp_path, **options)
         images, task = load_images(config), CaptioningTask()
-        trained = task.build(config, train.CaptionData(images, None), tmp_path)
+        trained = task.build(config, CaptionData(images, None), tmp_path)
         return trained, next(batches(trained, images["train"], references=1))
 
     return untrained

@@ -9,7 +9,7 @@ from PIL import Image
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches, map_scores, pointing
-from experiments.captioning.train import CaptioningTask, load_images, load_trained, read_config, view_caption
+from experiments.captioning.task import CaptioningTask, load_images, load_trained, read_config, view_caption
 from experiments.datasets.images import image_features
 from experiments.datasets.images.captions import ImageFile
 from experiments.datasets.images.digit_scenes import word_cells
@@ -22,7 +22,6 @@ from experiments.datasets.images.region_captions import (
 )
 from experiments.datasets.text.batches import train_tokenizer
 from experiments.harness.folder import read_metrics
-from experiments.run import run
 from experiments.sequence.alignments import BatchAlignment
 from experiments.sequence.evaluation import word_uncertainty
 from experiments.sequence.model import perplexity
@@ -57,7 +56,7 @@ def finished(tmp_path_factory):
     def train(guide):
         if guide not in folders:
             folders[guide] = tmp_path_factory.mktemp(guide)
-            run(CaptioningTask(), CaptioningConfig(**TINY, guide=guide, warm_start=1, out=folders[guide]))
+            CaptioningTask().run(CaptioningConfig(**TINY, guide=guide, warm_start=1, out=folders[guide]))
         return folders[guide]
 
     return train

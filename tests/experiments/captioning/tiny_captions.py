@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments.captioning import train as captioning_data
+from experiments.captioning import task as captioning_data
 from experiments.captioning.config import COMMANDS
 from experiments.datasets.images.digit_scenes import digit_scenes
 from experiments.datasets.images.image_features import GridEncoder, Scale

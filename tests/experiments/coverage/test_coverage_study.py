@@ -9,9 +9,8 @@ import pytest
 
 from experiments.coverage.config import CoverageConfig
 from experiments.coverage.problems import PROBLEMS
-from experiments.coverage.train import CoverageTask, build, draws, generate, scores, true_draws
+from experiments.coverage.task import CoverageTask, build, draws, generate, scores, true_draws
 from experiments.harness.folder import open_run
-from experiments.run import run
 from pyro_attention import EvidenceELBO
 from tests.experiments.test_declarations import glossary
 
@@ -57,10 +56,10 @@ def test_the_spread_is_that_of_log_weights(family):
 )
 def test_a_training_has_intervals_and_is_read_again(options, kind, tmp_path):
     config = CoverageConfig(out=tmp_path, **TINY, **options)
-    metrics = run(CoverageTask(), config)
+    metrics = CoverageTask().run(config)
     assert metrics[f"{kind}_width"] > 0
     assert [name for name in metrics if not any(re.fullmatch(pattern, name) for pattern in glossary())] == []
-    assert run(CoverageTask(), CoverageConfig(out=tmp_path, resume=True, **TINY, **options)) == pytest.approx(metrics)
+    assert CoverageTask().run(CoverageConfig(out=tmp_path, resume=True, **TINY, **options)) == pytest.approx(metrics)
 
 
 README = Path(__file__).parents[3] / "README.md"
@@ -81,7 +80,7 @@ def test_the_readme_trains_with_the_settings_of_the_study():
 def test_intervals_of_the_readme_hold_in_every_third(toy, tmp_path):
     """One seed of the study; a third differs between seeds by .02."""
     options = {"num_samples": 400, "check": True, "progress": False}
-    metrics = run(CoverageTask(), CoverageConfig(toy=toy, seed=1, out=tmp_path, **options))
+    metrics = CoverageTask().run(CoverageConfig(toy=toy, seed=1, out=tmp_path, **options))
     assert all(0.85 < metrics[f"mean_coverage_{third}"] < 0.95 for third in ("low", "middle", "high"))
     assert metrics["gap_warned"] == 0
 
@@ -89,6 +88,6 @@ def test_intervals_of_the_readme_hold_in_every_third(toy, tmp_path):
 def test_members_of_an_ensemble_know_other_items(tmp_path):
     options = {**TINY, "batch_size": 200, "repeats": 200, "learning_rate": 0.05}
     config = CoverageConfig(toy="ignorance", noise="known", objective="soft", members=2, out=tmp_path, **options)
-    assert run(CoverageTask(), config)["mean_width"] > 0.01  # on the same items they end at the same optimum
+    assert CoverageTask().run(config)["mean_width"] > 0.01  # on the same items they end at the same optimum
     open_run(tmp_path, replace(config, overwrite=True))  # leaves no member for a later --resume
     assert {path.name for path in tmp_path.rglob("*")} == {".lock", "config.yaml"}

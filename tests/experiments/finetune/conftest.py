@@ -7,7 +7,6 @@ import pytest
 from experiments.finetune.config import GlueConfig, QaConfig
 from experiments.finetune.glue import GlueTask
 from experiments.finetune.questions import QaTask
-from experiments.run import run
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 
@@ -52,6 +51,6 @@ def finished(place, tiny_config):
     def train(name):
         config = tiny_config(name, place / "runs" / name, **RUNS[name])
         task = QaTask() if name.startswith("squad") else GlueTask()
-        return task, config, run(task, config)
+        return task, config, task.run(config)
 
     return train

@@ -250,10 +250,12 @@ def options(place: Path, out: Path, **given: Any) -> StudyOptions:
 def test_intervals_over_questions_are_those_of_resampled_answers(tmp_path: Path) -> None:
     """The standard error of the mean over seeds of the difference."""
     generator = np.random.default_rng(1)
-    study = replace(QA_STUDIES["squad-v1"], rows={row: {} for row in ("soft", "WC")}, shows={})
+    study = replace(
+        QA_STUDIES["squad-v1"], rows={row: {} for row in ("soft", "WC")}, readings={"WC": ("WC", "attention")}
+    )
     configs, scores = {}, {}
     for key in [(row, "", seed) for row in study.rows for seed in (0, 1)]:
-        folder, kind = tmp_path / "-".join(map(str, key)), study.kinds.get(key[0], "mean")
+        folder, kind = tmp_path / "-".join(map(str, key)), study.readings.get(key[0], ("", "mean"))[1]
         folder.mkdir()
         scores[key] = generator.random((2, 300))
         np.savez(folder / "predictions.npz", **dict(zip((f"{kind}_exact", f"{kind}_f1"), scores[key], strict=True)))

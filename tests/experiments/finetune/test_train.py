@@ -19,7 +19,7 @@ from experiments.files import UserError
 from experiments.finetune.glue import GlueTask, PairBatch, load_texts
 from experiments.finetune.no_answer import question_scores
 from experiments.finetune.questions import QaTask, Windows, answers_of
-from experiments.run import load_trained, run
+from experiments.run import load_trained
 from models.transformers import PairModel
 from pyro_attention.analysis import fit_temperature
 from tests.experiments.finetune.conftest import RUNS
@@ -33,7 +33,7 @@ def test_training(name, finished):
     assert all(math.isfinite(value) for value in metrics.values())
     assert (config.out / "checkpoints" / "best.safetensors").exists() == config.keep_weights
     assert not (config.out / "checkpoints" / "last.ckpt").exists()
-    assert run(task, replace(config, resume=True)) == pytest.approx(metrics)
+    assert task.run(replace(config, resume=True)) == pytest.approx(metrics)
 
 
 @pytest.mark.parametrize("name", ["rte", "stsb", "sst2", "mrpc", "mnli"])
@@ -95,10 +95,10 @@ def test_the_train_part_is_learned(tiny_config, tmp_path):
     fast = {"learning_rate": 1e-2, "max_epochs": 5, "num_samples": 1}
     root = write_glue(tmp_path / "glue", train=120, test=40)
     glue = tiny_config("sst2", tmp_path / "a", data_root=root, **fast)
-    assert run(GlueTask(), glue)["test_mean_accuracy"] > 0.8
+    assert GlueTask().run(glue)["test_mean_accuracy"] > 0.8
     root = write_squad(tmp_path / "squad", train=50, test=8)
     config = tiny_config("squad", tmp_path / "b", data_root=root, **fast)
-    assert run(QaTask(), config)["test_mean_exact"] > 0.6
+    assert QaTask().run(config)["test_mean_exact"] > 0.6
     trained, questions = load_trained(QaTask(), config), load_squad(data_root=root)["test"]
     together = answers_of(trained, Windows(questions, trained.tokenizer, config), "mean")
     # padding and the order of the windows do not matter
@@ -205,7 +205,7 @@ def test_training_leaves_out_an_answer_that_is_in_no_window(tiny_config):
 )
 def test_bad_options(task, options, message, tiny_config, tmp_path):
     with pytest.raises(UserError, match=message):
-        run(QaTask() if task == "squad" else GlueTask(), tiny_config(task, tmp_path / "run", **options))
+        (QaTask() if task == "squad" else GlueTask()).run(tiny_config(task, tmp_path / "run", **options))
 
 
 def test_a_model_of_which_weights_are_missing(tiny_config, tmp_path):
@@ -213,13 +213,13 @@ def test_a_model_of_which_weights_are_missing(tiny_config, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(UserError, match=r"16 weights of .* are missing, such as bert\.encoder\.layer\.2"):
-        run(GlueTask(), tiny_config("rte", tmp_path / "run", model=str(folder)))
+        GlueTask().run(tiny_config("rte", tmp_path / "run", model=str(folder)))
 
 
 def test_pickled_weights_are_not_read(tiny_config, tmp_path):
     folder = write_bert(tmp_path / "bert", safe=False)
     with pytest.raises(UserError, match="pickled weights are not read: save them again"):
-        run(GlueTask(), tiny_config("rte", tmp_path / "run", model=str(folder)))
+        GlueTask().run(tiny_config("rte", tmp_path / "run", model=str(folder)))
 
 
 @pytest.mark.parametrize("task", ["rte", "squad"])
@@ -233,9 +233,9 @@ def test_a_tokenizer_that_cannot_pad_is_refused(task, tiny_config, tmp_path):
     )
     config = replace(config, model=str(folder))
     with pytest.raises(UserError, match=f"the tokenizer of {folder} has no padding token.*save_pretrained"):
-        run(trainer, config)
+        trainer.run(config)
     # the remedy
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.pad_token = tokenizer.unk_token
     tokenizer.save_pretrained(folder)
-    assert run(trainer, config)["updates"] > 0
+    assert trainer.run(config)["updates"] > 0

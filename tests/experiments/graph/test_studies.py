@@ -11,10 +11,9 @@ import torch
 from experiments.graph import studies
 from experiments.graph.config import GraphConfig
 from experiments.graph.studies import STUDIES, TASK
-from experiments.graph.train import chosen_graph
+from experiments.graph.task import chosen_graph
 from experiments.harness.options import StudyOptions
 from experiments.report.report import read_results
-from experiments.run import run
 from experiments.study import Finished
 from tests.experiments.graph.tiny_graphs import write_citations, write_splits
 
@@ -51,7 +50,7 @@ def test_splits_are_those_of_the_seeds_and_levels_have_their_own_metric(data: Pa
 def test_ensemble_averages_probabilities(data: Path) -> None:
     shared: dict[str, Any] = {"dataset": "cora", "data_root": data, "guide": "soft", "progress": False}
     configs = {("soft", "", seed): GraphConfig(**shared, **TINY, seed=seed, out=data / str(seed)) for seed in range(2)}
-    metrics = {key: run(TASK, config) for key, config in configs.items()}
+    metrics = {key: TASK.run(config) for key, config in configs.items()}
     study = replace(STUDIES["bam1"], rows={"soft": {}}, levels={"": {}})
     (part,) = studies.ensemble(Finished(study, "bam1", data, data, configs, metrics))
     logits = torch.stack([torch.from_numpy(np.load(data / str(seed) / "predictions.npz")["logits"]) for seed in (0, 1)])

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from experiments.datasets.graphs.load import GraphData, read_own_graph
 from experiments.files import UserError
 from experiments.graph.config import GraphConfig
-from experiments.graph.train import (
+from experiments.graph.task import (
     GraphTask,
     build,
     build_model,
@@ -28,7 +28,7 @@ from experiments.graph.train import (
     relative_entropies,
     uniform_guide,
 )
-from experiments.run import load_trained, run
+from experiments.run import load_trained
 from guides.schemes import build_scheme
 from pyro_attention import AttentionELBO, EdgeList, predict, sample_posterior
 from tests.experiments.graph.tiny_graphs import write_citations, write_splits
@@ -69,7 +69,7 @@ def numbers(metrics: dict[str, float]) -> dict[str, float]:
 def test_every_kind_of_guide(guide: Any, prior: Any, precision: Any, data: Path, tmp_path: Path) -> None:
     """On a graph with sparse features; of soft attention there is nothing to sample."""
     given = {"guide": guide, "prior": prior, "precision": precision, "dataset": "cora", "data_root": data}
-    metrics = run(GraphTask(), config(tmp_path, **given))
+    metrics = GraphTask().run(config(tmp_path, **given))
     assert all(math.isfinite(value) for value in metrics.values())
     sampled = [name for name in metrics if re.search("test_attention|test_both|^attention_t|^both|share", name)]
     assert len(sampled) == (0 if guide == "soft" else 2 * (4 + 3 + 1 + 1 + 4) + 3)
@@ -80,15 +80,15 @@ def test_every_kind_of_guide(guide: Any, prior: Any, precision: Any, data: Path,
 
 def test_attention_learns_digits(tmp_path: Path) -> None:
     fast = {"dropout": 0.0, "learning_rate": 0.02, "kl_weight": 0.0, "hidden": 8, "max_epochs": 15}
-    metrics = run(GraphTask(), config(tmp_path, **fast))
+    metrics = GraphTask().run(config(tmp_path, **fast))
     assert metrics["val_accuracy"] > 0.9
     assert metrics["test_attention_accuracy"] > 0.85
 
 
 def test_a_graph_of_ones_own(data: Path, tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch) -> None:
     first = config(tmp_path / "a")
-    metrics = run(GraphTask(graph), first)
-    assert numbers(run(GraphTask(), config(tmp_path / "b", graph=data / "people.npz"))) == numbers(metrics)
+    metrics = GraphTask(graph).run(first)
+    assert numbers(GraphTask().run(config(tmp_path / "b", graph=data / "people.npz"))) == numbers(metrics)
     # the network that is loaded is that of the best epoch
     trained = load_trained(GraphTask(graph), first)
     logits = np.load(tmp_path / "a" / "predictions.npz")["logits"]
@@ -96,14 +96,14 @@ def test_a_graph_of_ones_own(data: Path, tmp_path: Path, graph: GraphData, monke
     np.testing.assert_allclose(mean.numpy(), logits, rtol=1e-5, atol=1e-6)
     # and is read, not trained again
     monkeypatch.setattr(GraphTask, "fit", None)
-    assert run(GraphTask(graph), replace(first, resume=True)) == metrics
+    assert GraphTask(graph).run(replace(first, resume=True)) == metrics
     with pytest.raises(UserError, match="another configuration"):
-        run(GraphTask(graph), replace(first, resume=True, kl_weight=0.5))
+        GraphTask(graph).run(replace(first, resume=True, kl_weight=0.5))
 
 
 def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData) -> None:
     graph = replace(graph, features=graph.features.to_sparse())
-    run(GraphTask(graph), config(tmp_path, guide="soft"))
+    GraphTask(graph).run(config(tmp_path, guide="soft"))
     (tmp_path / "metrics.json").unlink()
     for other in (
         replace(graph, features=2 * graph.features),
@@ -111,15 +111,15 @@ def test_a_run_goes_on_with_its_graph_alone(tmp_path: Path, graph: GraphData) ->
         replace(graph, metric="roc_auc"),
     ):
         with pytest.raises(UserError, match=r"run on another graph.*--overwrite"):
-            run(GraphTask(other), config(tmp_path, guide="soft", resume=True))
-    run(GraphTask(replace(graph, name="another name")), config(tmp_path, guide="soft", resume=True))
+            GraphTask(other).run(config(tmp_path, guide="soft", resume=True))
+    GraphTask(replace(graph, name="another name")).run(config(tmp_path, guide="soft", resume=True))
 
 
 def test_two_classes_are_judged_by_roc_auc(tmp_path: Path, graph: GraphData) -> None:
     task = GraphTask(replace(graph, metric="roc_auc"))
     options = {"architecture": "gat_sep", "normalizer": "hybrid", "scores": "gatv2", "objective": "evidence"}
     chosen = config(tmp_path, monitor="metric", guide="lognormal", **options)
-    found, trained = run(task, chosen), load_trained(task, chosen)
+    found, trained = task.run(chosen), load_trained(task, chosen)
     logits = torch.from_numpy(np.load(tmp_path / "predictions.npz")["logits"])
     margin = (logits[:, 1] - logits[:, 0]).double()
     second, first = (margin[graph.test_mask & (graph.labels == label)] for label in (1, 0))
@@ -140,7 +140,7 @@ def test_noise_reaches_the_graph_and_is_measured(data: Path, tmp_path: Path) -> 
     assert after.train_mask.sum() == 7
     assert not torch.equal(after.features.to_dense(), before.features.to_dense())
     assert build(noise, chosen_graph(noise)).noise.sum() == after.edge_index.size(1) - before.edge_index.size(1)
-    assert 0 < run(GraphTask(), noise)["noise_edge_attention"] < 3
+    assert 0 < GraphTask().run(noise)["noise_edge_attention"] < 3
 
 
 # network, KL and prior

@@ -56,17 +56,23 @@ def finished(tmp_path: Path) -> Path:
 # --overwrite
 
 
-def test_overwrite_removes_what_the_run_has_written_and_nothing_else(finished: Path, tmp_path: Path) -> None:
-    mine = {"notes.txt", "more/picture.png"}
-    for name in mine:
-        (finished / name).parent.mkdir(exist_ok=True)
-        (finished / name).touch()
-    (finished / "metrics.json").rename(tmp_path / "target")
-    (finished / "metrics.json").symlink_to(tmp_path / "target")
+def test_overwrite_empties_the_folder_and_leaves_what_links_point_to(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mine").touch()
+    (finished / "more").symlink_to(tmp_path / "target")
+    (finished / "figures" / "link.png").symlink_to(tmp_path / "target" / "mine")
     open_run(finished, Options(weight=2.0, overwrite=True))
-    assert names(finished) == {"config.yaml", *mine}
+    assert names(finished) == {"config.yaml"}
     assert saved_options(finished)["weight"] == 2.0
-    assert (tmp_path / "target").is_file()
+    assert (tmp_path / "target" / "mine").is_file()
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+def test_a_folder_with_files_of_others_is_refused_and_stays(options: dict[str, bool], tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"holds notes\.txt but no config\.yaml: .* choose an empty --out"):
+        open_run(tmp_path, Options(**options))
+    assert names(tmp_path) == {"notes.txt"}
 
 
 @pytest.mark.parametrize("config", [None, "weight: 1.0\n"])
@@ -75,7 +81,7 @@ def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path,
     if config is not None:
         (tmp_path / "config.yaml").write_text(config)
     before = names(tmp_path)
-    with pytest.raises(UserError, match="choose another"):
+    with pytest.raises(UserError, match="choose an"):
         open_run(tmp_path, Options(overwrite=True))
     assert names(tmp_path) == before
 

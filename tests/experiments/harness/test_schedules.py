@@ -12,8 +12,7 @@ from experiments.finetune.glue import GlueTask
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import OneCycleTraining, fit, one_cycle
 from experiments.neural_process.config import NeuralProcessConfig
-from experiments.neural_process.train import NeuralProcessTask
-from experiments.run import run
+from experiments.neural_process.task import NeuralProcessTask
 from pyro_attention import AttentionELBO, AttentionGuide, Weibull
 from tests.experiments.finetune.conftest import place, tiny_config  # noqa: F401 (fixtures)
 from tests.experiments.harness.test_training import DATA, Model, Training
@@ -67,11 +66,11 @@ def test_tasks_train_for_ten_steps_and_for_one(tmp_path, tiny_config):  # noqa: 
     options = {"functions": 4, "num_samples": 2, "progress": False}
     for steps, epochs in ((10, 1), (10, 2), (1, 1)):
         config = NeuralProcessConfig(steps=steps, max_epochs=epochs, out=tmp_path / f"{steps}-{epochs}", **options)
-        metrics = run(NeuralProcessTask(), config)
+        metrics = NeuralProcessTask().run(config)
         assert metrics["updates"] == steps
         assert all(math.isfinite(value) for value in metrics.values())
     one = tiny_config("rte", tmp_path / "rte", train_share=0.1, max_epochs=1)
-    assert run(GlueTask(), one)["updates"] == 1
+    assert GlueTask().run(one)["updates"] == 1
 
 
 def test_an_encoder_that_has_one_step_learns_in_it(tmp_path):

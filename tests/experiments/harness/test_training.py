@@ -33,9 +33,10 @@ from experiments.harness.callbacks import (
     weights_file,
     write_weights,
 )
+from experiments.harness.folder import begin, resumed
 from experiments.harness.options import TrainingOptions
 from experiments.harness.training import ELBOTraining, Trained, fit, load_best
-from experiments.run import Task, load_trained, run
+from experiments.run import Task, finish, load_trained, run_folder
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
 
@@ -313,10 +314,19 @@ class Regression(Task):
     def folder(self, config):
         return "regression"
 
-    def load(self, config):
-        return DataLoader(DATA, batch_size=4, shuffle=True), DataLoader(DATA, batch_size=8)
+    def run(self, config):
+        folder = run_folder(self, config)
+        if (metrics := resumed(folder, config)) is not None:
+            return metrics
+        begin(folder, config)
+        data = DataLoader(DATA, batch_size=4, shuffle=True), DataLoader(DATA, batch_size=8)
+        trained = self.restore(config, folder)
+        fitted = self.fit(trained, data, folder)
+        assert not trained.module.training
+        loss = trained.module.evaluate(next(iter(data[1])))["loss"].item()
+        return finish(folder, trained, fitted, {"loss": loss})
 
-    def build(self, config, data, folder):
+    def restore(self, config, folder):
         pyro.set_rng_seed(config.seed)
         model = Model()
         module = self.kind(model, AttentionGuide(model, Weibull()), AttentionELBO(), learning_rate=0.05)
@@ -326,15 +336,11 @@ class Regression(Task):
         monitor = {"val_loss": "min"}
         return fit(trained.config, trained.module, *data, folder=folder, patience=self.patience, monitor=monitor)
 
-    def evaluate(self, trained, data, fitted, folder):
-        assert not trained.module.training
-        return {"loss": trained.module.evaluate(next(iter(data[1])))["loss"].item()}
-
 
 def test_a_run_is_trained_once_and_goes_on_with_more_epochs(tmp_path, monkeypatch):
     def trained(name, epochs, **options):
         config = TrainingOptions(out=tmp_path / name, max_epochs=epochs, progress=False, **options)
-        metrics = run(Regression(), config)
+        metrics = Regression().run(config)
         return {name: value for name, value in metrics.items() if name != "step_ms"}, load_trained(Regression(), config)
 
     whole, network = trained("whole", 4)
@@ -354,9 +360,9 @@ def test_a_run_that_stopped_early_has_all_epochs_that_it_takes(tmp_path, monkeyp
     task = Regression()
     task.kind, task.patience = Worse, 2
     config = TrainingOptions(out=tmp_path / "run", max_epochs=6, progress=False)
-    assert run(task, config)["epochs"] == 3
+    assert task.run(config)["epochs"] == 3
     monkeypatch.setattr(task, "fit", None)
-    assert run(task, replace(config, max_epochs=9, resume=True))["epochs"] == 3
+    assert task.run(replace(config, max_epochs=9, resume=True))["epochs"] == 3
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ from functools import cache
 import pytest
 
 from experiments.headlines.config import HeadlineConfig
-from experiments.headlines.train import HeadlineTask
-from experiments.run import run
+from experiments.headlines.task import HeadlineTask
 from tests.experiments.headlines.tiny_headlines import TINY, write_texts
 
 RUNS = {
@@ -37,6 +36,6 @@ def finished(texts):
     @cache
     def train(name):
         config = HeadlineConfig(**(TINY | {"data_root": texts, "out": texts / "runs" / name} | RUNS[name]))
-        return config, run(HeadlineTask(), config)
+        return config, HeadlineTask().run(config)
 
     return train

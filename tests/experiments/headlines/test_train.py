@@ -11,7 +11,8 @@ from experiments.datasets.text.word_rules import join_words
 from experiments.harness.cli import run_commands
 from experiments.harness.options import StudyOptions
 from experiments.headlines.config import COMMANDS, HeadlineConfig
-from experiments.headlines.train import (
+from experiments.headlines.studies import table
+from experiments.headlines.task import (
     HeadlineTask,
     LeadSampler,
     TrainingPairs,
@@ -22,7 +23,6 @@ from experiments.headlines.train import (
     load_vocabulary,
     perplexity,
     summaries,
-    table,
     write_headlines,
 )
 from experiments.report.report import read_results

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from experiments.neural_process.config import NeuralProcessConfig
-from experiments.neural_process.train import (
+from experiments.neural_process.task import (
     CONTEXTS,
     HEADS,
     NOISE,

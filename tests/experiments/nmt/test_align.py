@@ -15,16 +15,13 @@ from experiments.nmt.align import (
     PairAlignment,
     aligned_pairs,
     alignment_summary,
-    combine_pairs,
-    link_both,
     table_lines,
 )
-from experiments.nmt.config import AlignConfig
 from experiments.nmt.evaluation import perplexity
-from experiments.nmt.model import batches, build, load_text, load_trained, read_gold, word_pairs
+from experiments.nmt.task import build, load_trained
+from experiments.nmt.texts import batches, load_text, read_gold, word_pairs
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
-from models.score_terms import PROBABILITY
 from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, read_pharaoh
 from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.families.gaussian import FixedGaussianPrior
@@ -40,19 +37,6 @@ def config(translation_run):
 @pytest.fixture
 def vocabulary(translation_run):
     return Vocabulary.load(translation_run / "vocabulary.json")
-
-
-def test_null_has_no_link(config, vocabulary):
-    config = replace(config, guide="marginal", null_word=True, diagonal=True)
-    trained = build(config, vocabulary)
-    text = load_text(config, "test")
-    for pair in aligned_pairs(trained, text, num_samples=1):
-        # what fast_align gives to NULL is missing from every row of the prior
-        assert pair.prior.sum(-1).tolist() == pytest.approx([1 - PROBABILITY] * len(pair.target), rel=1e-4)
-        assert (pair.posterior.sum(-1) < 1).all()
-        assert pair.posterior.shape == (1, len(pair.target), len(pair.source))
-    trained.model.null_word.probability = 1 - 1e-9
-    assert [str(pair.links) for pair in aligned_pairs(trained, text, num_samples=1)] == [""] * len(text)
 
 
 @pytest.mark.parametrize("scheme", ["categorical_enum", "marginal", "sparse_enum", "weibull"])
@@ -78,10 +62,7 @@ def test_the_posterior_gap_is_what_the_bound_leaves_of_the_evidence(config, voca
     assert summary["test_posterior_gap"] == pytest.approx(gap, rel=1e-3)
 
 
-@pytest.mark.parametrize("jumps", [False, True])
-def test_the_exact_posterior_is_that_of_a_network_without_inference_network(config, vocabulary, jumps):
-    options = {"jumps": True, "input_feed": "none", "words_from": "context"} if jumps else {}
-    config = replace(config, **options)
+def test_the_exact_posterior_is_that_of_a_network_without_inference_network(config, vocabulary):
     inferring, summing = (build(replace(config, guide=guide), vocabulary) for guide in ("categorical_enum", "marginal"))
     summing.model.load_state_dict(inferring.model.state_dict())
     batch = next(batches(inferring, load_text(config, "test")))
@@ -90,7 +71,7 @@ def test_the_exact_posterior_is_that_of_a_network_without_inference_network(conf
     assert (found.exact - found.posterior[0]).abs().max() > 0.01
     assert expected.exact is None
     assert align_batch(inferring, batch, num_samples=1).exact is None  # only where it is asked for
-    assert has_posterior_gap(inferring) != jumps
+    assert has_posterior_gap(inferring)
     assert not has_posterior_gap(summing)
 
 
@@ -101,42 +82,6 @@ def test_an_inference_network_may_start_at_the_prior(config, vocabulary, from_pr
     found = align_batch(trained, batch, num_samples=1)
     difference = (found.prior - found.posterior[0])[batch.target_mask].abs().max()
     assert (difference < 1e-6) == from_prior
-
-
-# both directions
-
-FORWARD = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3]])  # two target words, three source words
-BACKWARD = torch.tensor([[0.8, 0.2], [0.1, 0.9], [0.6, 0.4]])
-
-
-@pytest.mark.parametrize(
-    ("combine", "options", "links"),
-    [
-        ("intersection", {}, "0-0 1-1"),
-        ("grow-diag-final-and", {}, "0-0 1-1 2-0"),
-        ("intersection", {"threshold": 0.25}, "0-0 1-1 2-1"),
-        ("mean", {"threshold": 0.6}, "0-0 1-1"),
-        ("geometric", {"threshold": 0.1**0.5}, "0-0 1-1 2-1"),
-        ("product", {}, "0-0 1-1"),  # 2 (.72 + .45) / (2 + 1.34), and with .12: less
-    ],
-)
-def test_links_of_both_directions(combine, options, links):
-    assert str(link_both(FORWARD, BACKWARD, combine=combine, **options)) == links
-
-
-def pair(samples, num_source, num_target):
-    weights = torch.rand(samples, num_target, num_source).softmax(-1)
-    return PairAlignment(["w"] * num_source, ["w"] * num_target, None, weights)
-
-
-@pytest.mark.parametrize(("counts", "samples"), [((1, 1), 1), ((1, 3), 3), ((5, 2), 2)], ids=str)
-def test_samples_of_both_directions_meet(counts, samples):
-    forward, backward = pair(counts[0], 3, 2), pair(counts[1], 2, 3)
-    found = combine_pairs(forward, backward, combine="product")
-    assert found.posterior.shape == (samples, 2, 3)
-    for number in range(samples):
-        first, second = (part.posterior[min(number, len(part.posterior) - 1)] for part in (forward, backward))
-        torch.testing.assert_close(found.posterior[number], first * second.mT)
 
 
 @pytest.fixture
@@ -184,18 +129,10 @@ def test_links_count_the_words_of_files_that_are_written_too_or_with_gold_links_
 TEXT = ParallelText(["a b", "a b c"], ["x y z w", "x y z"], "text", ("de", "en"))
 
 
-@pytest.mark.parametrize(
-    ("lines", "options"),
-    [
-        ("7\t4-2 1p1\n9\t1-3\n", {"gold_index": 1, "gold_order": "target-source"}),
-        ("0001 2 4 S\n0001 1 1 P\n0002 3 1\n", {}),
-        ("2 0 2 S\n1 3 1\n1 0 0 P\n", {"gold_index": 0, "gold_order": "target-source"}),
-    ],
-)
-def test_gold_links_in_every_order(tmp_path, lines, options):
+@pytest.mark.parametrize("lines", ["0p0 1-3\n2-0\n", "0001 2 4 S\n0001 1 1 P\n0002 3 1\n"])
+def test_gold_links_in_both_formats(tmp_path, lines):
     (tmp_path / "gold").write_text(lines)
-    config = AlignConfig(run=tmp_path, source_file=tmp_path, target_file=tmp_path, **options)
-    assert [str(links) for links in read_gold(tmp_path / "gold", TEXT, config)] == ["0p0 1-3", "2-0"]
+    assert [str(links) for links in read_gold(tmp_path / "gold", TEXT)] == ["0p0 1-3", "2-0"]
 
 
 def test_gold_links_that_do_not_fit_leave_the_results_of_before(align, text, tmp_path, capsys):
@@ -204,30 +141,13 @@ def test_gold_links_that_do_not_fit_leave_the_results_of_before(align, text, tmp
     links = [Alignment(one.sure, 99, 99) for one in read_pharaoh(tmp_path / "out" / "alignments.txt").values()]
     rate = alignment_error_rate(links, list(read_pharaoh(text / "gold.txt").values())).aer
     assert f"AER {100 * rate:.1f} %, precision" in printed
-    for lines, part in {"0-99\n" * 6: "--gold-order", "7 1 1\n": "sentence 7"}.items():
+    for lines, part in {"0-99\n" * 6: "expected source-target links, counted from 0", "7 1 1\n": "sentence 7"}.items():
         (tmp_path / "gold").write_text(lines)
         assert align("--gold", tmp_path / "gold", "--overwrite") == 1
         assert part in capsys.readouterr().err
     assert align() == 1  # nothing is replaced unasked
     assert "--overwrite" in capsys.readouterr().err
     assert links_of(tmp_path / "out") == found
-
-
-# both directions
-
-
-def test_probabilities_of_both_directions(align, translation_run, reverse_run, tmp_path, capsys):
-    """The table has the product by which the links were chosen."""
-    assert align("--reverse", reverse_run, "--symmetrize", "product", "--threshold", "0.02", "--table") == 0
-    table = table_of(tmp_path / "out")
-    assert {row["link"] for row in table} == {"0", "1"}
-    for row in table:
-        assert (float(row["posterior"]) > 0.02) == (row["link"] == "1") or row["posterior"] == "0.0200"
-        assert row["prior"] == ""
-    assert links_of(tmp_path / "out").count("-") == sum(row["link"] == "1" for row in table)
-    assert align("--reverse", translation_run, out=tmp_path / "other") == 1
-    assert "expected from en, to de, tokenize nltk" in capsys.readouterr().err
-    assert not (tmp_path / "other").exists()
 
 
 # the exact posterior, the table and the page
@@ -265,7 +185,7 @@ def test_weights_that_cannot_be_summed_out(prior, align, tmp_path, capsys, monke
         trained.model.attention.prior = prior
         return trained
 
-    monkeypatch.setattr("experiments.nmt.align.load_trained", load)
+    monkeypatch.setattr("experiments.nmt.commands.load_trained", load)
     assert align("--exact") == 1
     assert "whose weights cannot be summed out; leave out --exact" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

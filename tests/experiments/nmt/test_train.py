@@ -8,27 +8,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-import experiments.sequence.evaluation
+import experiments.sequence.model
 from experiments.datasets.text.batches import EncodedText
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.datasets.text.word_rules import divide_words
 from experiments.files import UserError
 from experiments.nmt import evaluation
 from experiments.nmt.align import aligned_pairs
+from experiments.nmt.commands import evaluate_run
 from experiments.nmt.config import EvaluateConfig, SearchOptions, TranslationConfig
 from experiments.nmt.evaluation import (
     MEASURES,
     Translated,
     bleu,
     chrf,
-    evaluate_run,
-    foreign_texts,
     measured,
     perplexity,
     translate,
     translation_uncertainty,
 )
-from experiments.nmt.model import batches, load_text, load_trained
+from experiments.nmt.task import load_trained
+from experiments.nmt.texts import batches, foreign_texts, load_text
 from experiments.sequence.model import SequenceTraining, model_arguments
 from guides.schemes import build_scheme
 from models.decoding.next_word import next_word_log_probs
@@ -43,16 +43,13 @@ def tiny_config(tmp_path, **options):
     return TranslationConfig(**(TINY | {"text": text, "out": tmp_path / "run", "max_epochs": 1} | options))
 
 
-PLACES = {"prior_from": "place", "words_from": "context", "encoder": "words", "diagonal": True, "null_word": True}
-
-
 @pytest.mark.parametrize(
     ("guide", "options"),
     [
         ("soft", {"input_feed": "sampled", "k_max": None}),
         ("lognormal", {"objective": "evidence", "draws": 3, "learned_width": True}),
-        ("marginal", PLACES | {"jumps": True}),  # as the table of aligners trains it
-        ("dirichlet", PLACES | {"warm_start": 1}),
+        ("marginal", {"schedule": "one-cycle"}),
+        ("dirichlet", {"warm_start": 1}),
         ("categorical_sample", {"normalizer": "hybrid"}),
         ("sparse_enum", {"top_k": 2, "max_epochs": 2}),
     ],
@@ -83,7 +80,6 @@ def test_schemes_train_and_evaluate(guide, options, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"guide": "soft", "prior_from": "place"}, "guide soft does not go with prior_from place"),
         ({"hidden": 10, "init_from": True}, "give both runs the same sizes"),
         ({"dataset": "toy", "tokenize": "nltk"}, "toy is tokenized already; leave out --tokenize nltk"),
     ],
@@ -120,7 +116,7 @@ def test_going_on_from_another_run_starts_with_its_network(tmp_path, translation
         torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
     assert (config.out / "vocabulary.json").read_text() == (translation_run / "vocabulary.json").read_text()
     # a finished run is not trained again
-    monkeypatch.setattr(experiments.sequence.evaluation, "fit_batches", None)
+    monkeypatch.setattr(experiments.sequence.model, "fit_batches", None)
     assert run(replace(config, resume=True)) == metrics
 
 
@@ -133,21 +129,9 @@ def test_the_command_says_what_became_of_the_text_and_shows_the_first_sentences(
     out, err = capsys.readouterr()
     for name in ("test_ppl", "val_ppl_unigram"):
         assert name in out
+    assert "instructions for bfloat16" in err
     assert "training text: 22 pairs; left out in reading: 1 long, 1 empty\n" in err
     assert "warning: the network predicts words hardly better than their frequencies do" in err  # three updates
-    assert (tmp_path / "run" / "figures" / "alignments.html").is_file()
-
-
-def test_a_network_that_is_to_align_needs_no_test_text(tmp_path, capsys):
-    text = write_text(tmp_path / "text")
-    for path in text.glob("test.*"):
-        path.unlink()
-    assert command_line("train", *tiny_options(text), "--no-test", "--out", tmp_path / "run", "--progress") == 0
-    out, err = capsys.readouterr()
-    assert "val_ppl" in out
-    assert "test_ppl" not in out
-    assert not (tmp_path / "run" / "translations.txt").exists()
-    assert "instructions for bfloat16" in err
     assert (tmp_path / "run" / "figures" / "alignments.html").is_file()
 
 

@@ -1,15 +1,13 @@
 """A tiny parallel text on disk and the command line, for end-to-end runs of the translation scripts."""
 
-from functools import partial
 from pathlib import Path
 
 from experiments.datasets.text.parallel import toy_translation
 from experiments.harness.cli import run_commands
 from experiments.nmt.config import COMMANDS
-from experiments.nmt.train import TranslationTask
-from experiments.run import run as run_task
+from experiments.nmt.task import TranslationTask
 
-run = partial(run_task, TranslationTask())
+run = TranslationTask().run
 SIZES = {"train": 24, "val": 6, "test": 6}
 TINY = {"dataset": "own", "vocabulary": 300, "embedding": 8, "hidden": 8, "layers": 1, "batch_size": 8, "beam": 2}
 TINY |= {"max_epochs": 2, "num_samples": 3, "progress": False}

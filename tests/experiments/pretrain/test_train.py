@@ -10,8 +10,8 @@ from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.parallel import toy_translation
 from experiments.files import UserError
 from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.train import PretrainTask, build_classifier, hidden_batches, key_masses, token_scores
-from experiments.run import load_trained, run
+from experiments.pretrain.task import PretrainTask, build_classifier, hidden_batches, key_masses, token_scores
+from experiments.run import load_trained
 from pyro_attention import predict
 
 TASK = PretrainTask()
@@ -37,7 +37,7 @@ def pretrained(request, tmp_path_factory):
     """Configuration and metrics of a finished run."""
     normalizer, guide = request.param
     config = tiny_config(tmp_path_factory.mktemp("runs") / "run", normalizer=normalizer, guide=guide)
-    return config, run(TASK, config)
+    return config, TASK.run(config)
 
 
 def test_pretraining(pretrained):
@@ -87,5 +87,5 @@ def test_finetuning_begins_with_the_pretrained_encoder(pretrained):
 
 def test_bad_input(tmp_path):
     with pytest.raises(UserError, match="SST-2"):  # found before the pretraining
-        run(TASK, tiny_config(tmp_path / "sst2", finetune_epochs=1, data_root=tmp_path))
+        TASK.run(tiny_config(tmp_path / "sst2", finetune_epochs=1, data_root=tmp_path))
     assert not (tmp_path / "sst2").exists()

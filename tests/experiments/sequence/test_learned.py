@@ -65,7 +65,7 @@ def spread(weights):
     posterior = torch.rand(1, 2, 3, 4)  # at the padding anything
     posterior[0, 0] = torch.tensor(weights)
     posterior[0, 1, 0] = torch.tensor([1.0, 0, 0, 0])
-    model = SimpleNamespace(attention=SimpleNamespace(prior=None), null_word=None)
+    model = SimpleNamespace(attention=SimpleNamespace(prior=None))
     guide = SimpleNamespace(family=lambda site: None)
     trained = SimpleNamespace(family=SimpleNamespace(kind="alignment"), model=model, guide=guide)
     sums = EntropySums()

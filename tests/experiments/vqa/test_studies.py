@@ -49,7 +49,7 @@ def verdicts(name, runs):
     """The verdicts on the claims of a study with these metrics, by row."""
     metrics = {(row, "", seed): found for row, seeds in runs.items() for seed, found in enumerate(seeds)}
     finished = Finished(STUDIES[name], name, None, None, dict.fromkeys(metrics), metrics)
-    return [row["verdict"] for part in STUDIES[name].parts(finished) for row in part.rows]
+    return [row["verdict"] for part in STUDIES[name].parts[0](finished) for row in part.rows]
 
 
 def bam(noisy, certain):

@@ -12,7 +12,7 @@ from experiments.files import UserError
 from experiments.harness.folder import read_metrics
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, Words, load_questions, load_words
-from experiments.vqa.train import ask, evaluate, guesses, load_trained, looked_at, outputs_of, reply_to
+from experiments.vqa.task import ask, evaluate, guesses, load_trained, looked_at, outputs_of, reply_to
 from pyro_attention.analysis import classification_scores, fit_temperature, pavpu
 from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny

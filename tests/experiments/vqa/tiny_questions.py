@@ -4,12 +4,11 @@ from functools import cache
 
 import pytest
 
-from experiments import run as engine
 from experiments.datasets.questions.digit_questions import digit_questions
 from experiments.harness.cli import run_commands
 from experiments.vqa import model as vqa_data
 from experiments.vqa.config import VQAConfig
-from experiments.vqa.train import VQATask
+from experiments.vqa.task import VQATask
 
 TINY = {"hidden": 8, "layers": 1, "heads": 2, "batch_size": 32, "max_epochs": 1, "num_samples": 2, "progress": False}
 
@@ -26,7 +25,7 @@ def small_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_tiny(folder, **options):
     """The metrics of a tiny run."""
-    return engine.run(VQATask(), VQAConfig(**(TINY | {"out": folder} | options)))
+    return VQATask().run(VQAConfig(**(TINY | {"out": folder} | options)))
 
 
 def command(*words):

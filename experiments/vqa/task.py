@@ -6,7 +6,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -21,13 +20,13 @@ from experiments.datasets.images.captions import caption_words, open_photograph
 from experiments.datasets.questions.load import Questions, Regions, regions_of
 from experiments.datasets.questions.votes import consensus, vqa_accuracy
 from experiments.files import UserError, user_errors, write_atomic
-from experiments.harness.folder import saved_config
+from experiments.harness.folder import begin, exclusive, resumed, saved_config
 from experiments.harness.options import Device
 from experiments.harness.training import Fitted, fit_batches, load_best
 from experiments.report.figures import panels, printable, save
 from experiments.report.report import as_table
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
-from experiments.run import Task, run_and_show
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
 from pyro_attention import sample_posterior
@@ -219,7 +218,7 @@ def guesses(train: Questions, test: Questions) -> dict[str, float]:
 # training, and asking
 
 
-class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
+class VQATask(Task[VQAConfig, TrainedAnswers]):
     """Questions about photographs, or about scenes of digits."""
 
     config = VQAConfig
@@ -228,11 +227,20 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
     def folder(self, config: VQAConfig) -> str:
         return f"vqa/{config.dataset}-{config.model}-{config.guide}-{config.seed}"
 
-    def load(self, config: VQAConfig) -> Mapping[str, Questions]:
-        return load_questions(config)
+    def restore(self, config: VQAConfig, folder: Path) -> TrainedAnswers:
+        return build(config, load_words(folder), load_questions(config)["train"])
 
-    def build(self, config: VQAConfig, data: Mapping[str, Questions], folder: Path) -> TrainedAnswers:
-        return build(config, load_words(folder, data["train"], answers=config.answers), data["train"])
+    @exclusive
+    def run(self, config: VQAConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = load_questions(config)
+            begin(folder, config)
+            trained = build(config, load_words(folder, data["train"], answers=config.answers), data["train"])
+        fitted = self.fit(trained, data, folder)
+        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted, folder))
 
     def fit(self, trained: TrainedAnswers, data: Mapping[str, Questions], folder: Path) -> Fitted:
         config = trained.config
@@ -256,7 +264,10 @@ class VQATask(Task[VQAConfig, Mapping[str, Questions], TrainedAnswers]):
         }
 
 
-train = partial(run_and_show, VQATask())
+def train(config: VQAConfig) -> None:
+    """Run the command."""
+    task = VQATask()
+    show_run(task, config, task.run(config))
 
 
 class Reply(NamedTuple):

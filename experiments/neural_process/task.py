@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from experiments.files import user_errors
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from experiments.neural_process.config import NeuralProcessConfig
-from experiments.report.statistics import Column
-from experiments.run import Task
-from experiments.study import Study, run_study
+from experiments.run import BAD_INPUT, Task, finish, run_folder
 from models.neural_process import HEADS, WIDTH, NeuralProcess
 from pyro_attention import (
     AttentionELBO,
@@ -173,7 +173,7 @@ TESTS = [("same", 5), ("same", 10), ("same", 20), ("same", 60), *((name, 20) for
 TEST_FUNCTIONS = 128
 
 
-class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedProcess]):
+class NeuralProcessTask(Task[NeuralProcessConfig, TrainedProcess]):
     """Attentive neural processes."""
 
     config = NeuralProcessConfig
@@ -188,8 +188,20 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
         val = generate(Kernel(), 128, 1000 + config.seed)
         return tests | {"train": generate(Kernel(), config.functions, config.seed), "val": val}
 
-    def build(self, config: NeuralProcessConfig, data: dict[str, Functions], folder: Path) -> TrainedProcess:  # noqa: ARG002
+    def restore(self, config: NeuralProcessConfig, folder: Path) -> TrainedProcess:  # noqa: ARG002
         return build(config)
+
+    @exclusive
+    def run(self, config: NeuralProcessConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = self.load(config)
+            begin(folder, config)
+            trained = build(config)
+        fitted = self.fit(trained, data, folder)
+        return finish(folder, trained, fitted, self.evaluate(trained, data))
 
     def fit(self, trained: TrainedProcess, data: dict[str, Functions], folder: Path) -> Fitted:
         config = trained.config
@@ -201,9 +213,7 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
             monitor={"val_loss": "min"}, keep="last", gradient_clip=10.0,
         )  # fmt: skip
 
-    def evaluate(
-        self, trained: TrainedProcess, data: dict[str, Functions], fitted: Fitted, folder: Path  # noqa: ARG002
-    ) -> dict[str, float]:  # fmt: skip
+    def evaluate(self, trained: TrainedProcess, data: dict[str, Functions]) -> dict[str, float]:
         soft, found = trained.config.objective == "soft", {}
         quiet = AttentionGuide(trained.model, Soft())
         for name, contexts in TESTS:
@@ -214,42 +224,3 @@ class NeuralProcessTask(Task[NeuralProcessConfig, dict[str, Functions], TrainedP
             other = oracle(KERNELS[name], data[name], contexts) if soft else predictive(quiet, batch, 1)
             found[f"{'oracle' if soft else 'quiet'}_{end}"] = other.mean().item()
         return found
-
-
-TASK = NeuralProcessTask()
-_BASES = {"soft": "product", "distance": "distance", "heads, then contexts": "heads"}
-_KINDS: dict[str, dict[str, Any]] = {
-    "": {},
-    ", Weibull 300": {"objective": "elbo"},
-    ", Weibull 10": {"objective": "elbo", "concentration": 10.0},
-    ", evidence": {"objective": "evidence"},
-    ", as long as evidence": {"steps": 9000},
-}
-_QUIET = ("heads, then contexts, Weibull 300", "heads, then contexts, evidence")
-NEURAL_PROCESS = Study(
-    name="neural-process",
-    title="Attentive neural processes: which attention, and what noise in it is worth",
-    text=(
-        "Functions of a Gaussian process (RBF, lengthscale U[.1, .6], variance U[.1, 1]) at random points of [-2, 2], "
-        "seen with noise of .05. Deterministic path, width 64, 8 heads; {config.functions} training functions, "
-        "{config.steps} steps of Adam on batches of {config.batch_size}, 3 to 60 context points and 20 targets each. "
-        "Numbers: mean log likelihood of a target of 128 test functions, each by itself, given 5, 10, 20 and 60 "
-        "points; and given 20 points, of functions with lengthscales U[.05, .1] (short) or U[.6, 1.2] (long), with a "
-        "Matern 3/2 kernel, or with noise of .3 more in the context. Rows: products of queries and keys; distances of "
-        "the points, with a learned bandwidth a head; products that are normalised over the heads, and then over the "
-        "context. Weibull: with concentration 300 or 10, contextual Gamma prior, KL weight .0002. Evidence: LogNormal "
-        "weights whose width is a network of the query, by {config.draws} draws for the target set of a function. "
-        "Tests: {config.num_samples} draws. Without noise: the same network with the mean attention. As long as "
-        "evidence: three times the steps, which take about its time. True process: that of the data."
-    ),
-    task=TASK,
-    row="attention",
-    rows={f"{base}{kind}": {"scores": scores, **of} for base, scores in _BASES.items() for kind, of in _KINDS.items()},
-    against={f"{base}{kind}": base for base in _BASES for kind in _KINDS if kind},
-    shows={f"{row}, without noise": row for row in _QUIET} | {"true process": "soft"},
-    kinds={f"{row}, without noise": "quiet" for row in _QUIET} | {"true process": "oracle"},
-    columns=[Column(f"{n} points", f"{{kind}}_same_{n}", better="higher") for n in (5, 10, 20, 60)],
-    more=[Column(name, f"{{kind}}_{name}_20", better="higher") for name in list(KERNELS)[1:]],
-)
-
-table = partial(run_study, {NEURAL_PROCESS.name: NEURAL_PROCESS})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -28,8 +27,8 @@ from experiments.datasets.text.batches import (
 from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines, plain_words
 from experiments.datasets.text.parallel_text import ParallelText, Rules
 from experiments.datasets.text.word_rules import join_words
-from experiments.files import text_lines
-from experiments.harness.folder import saved_config
+from experiments.files import text_lines, user_errors
+from experiments.harness.folder import begin, exclusive, resumed, saved_config
 from experiments.harness.training import (
     OneCycleTraining,
     PriorFactory,
@@ -39,15 +38,18 @@ from experiments.harness.training import (
     seeded_build,
 )
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
-from experiments.report.report import Part
-from experiments.report.statistics import Column, Estimate, Row, paired_difference
-from experiments.run import load_trained, run_and_show
+from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
 from experiments.sequence import evaluation
-from experiments.sequence.evaluation import Encoded, SequenceTask
-from experiments.sequence.model import HYBRID, TrainedText, model_arguments, run_vocabulary, text_encoder
-from experiments.sequence.own_text import read_source
-from experiments.study import Finished, Study, run_study
-from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
+from experiments.sequence.evaluation import validation_perplexities
+from experiments.sequence.model import (
+    Encoded,
+    TrainedText,
+    fit_sequences,
+    model_arguments,
+    run_vocabulary,
+    text_encoder,
+)
+from experiments.sequence.own_text import read_source, write_lines
 from models.decoding import search_words
 from models.headlines import HeadlineWriter
 from pyro_attention import AttentionGuide, FixedGammaPrior, Soft
@@ -149,24 +151,18 @@ def build(config: HeadlineConfig, vocabulary: Vocabulary) -> TrainedWriter:
 
 # training
 
+_SUMMARIES = "summaries.txt"
 _ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # torchmetrics' names
 
 
-class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], TrainedWriter]):
+class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
     """Headlines of texts."""
 
     config = HeadlineConfig
     script = "experiments.headlines"
-    file = "summaries.txt"
 
     def folder(self, config: HeadlineConfig) -> str:
         return f"headlines/{config.normalizer}-{config.guide}-{config.seed}"
-
-    def load(self, config: HeadlineConfig) -> Mapping[str, HeadlineText]:
-        return load_texts(config)
-
-    def build(self, config: HeadlineConfig, data: Mapping[str, HeadlineText], folder: Path) -> TrainedWriter:
-        return build(config, load_vocabulary(config, folder, data["train"]))
 
     def restore(self, config: HeadlineConfig, folder: Path) -> TrainedWriter:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))
@@ -177,6 +173,24 @@ class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], Trai
         val = first_headlines(data["val"], trained.vocabulary, config)
         sampler = LeadSampler(pairs, lead_epochs=config.lead_epochs, sentences=config.batch_size, seed=config.seed)
         return Encoded(pairs, val, sampler, pairs.targets[: sum(pairs.counts)])
+
+    @exclusive
+    def run(self, config: HeadlineConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = load_texts(config)
+            begin(folder, config)
+            trained = build(config, load_vocabulary(config, folder, data["train"]))
+        encoded = self.encode(trained, data)
+        fitted = fit_sequences(trained, encoded, folder)
+        metrics, headlines = self.scores(trained, data)
+        write_lines(folder / _SUMMARIES, headlines)
+        return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
+
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        return evaluation.warnings_of(metrics)
 
     def scores(self, trained: TrainedWriter, data: Mapping[str, HeadlineText]) -> tuple[dict[str, float], list[str]]:
         config, test = trained.config, data["test"]
@@ -200,10 +214,13 @@ class HeadlineTask(SequenceTask[HeadlineConfig, Mapping[str, HeadlineText], Trai
 
 def summaries(folder: Path) -> list[str]:
     """The headlines that a finished run has written of the test texts, in their order."""
-    return text_lines(folder / HeadlineTask.file, "remove the folder to train again")
+    return text_lines(folder / _SUMMARIES, "remove the folder to train again")
 
 
-train = partial(run_and_show, HeadlineTask())
+def train(config: HeadlineConfig) -> None:
+    """Run the command."""
+    task = HeadlineTask()
+    show_run(task, config, task.run(config))
 
 
 # what it writes and predicts
@@ -287,68 +304,3 @@ def summarize_file(config: SummarizeConfig) -> Path:
     source.write([join_words(one.text, config.tokenize) for one in found], [one.cut for one in found])
     print(f"{len(found)} headlines, in small letters, with # for digits: {out}")
     return out
-
-
-SCORES = (
-    Column("ROUGE-1", "test_rouge_1", 2, better="higher"),
-    Column("ROUGE-2", "test_rouge_2", 2, better="higher"),
-    Column("ROUGE-L", "test_rouge_l", 2, better="higher"),
-)
-
-
-def first_words(finished: Finished) -> Sequence[Part]:
-    """How far every row is beyond a headline of the first words of each text."""
-    config = next(iter(finished.configs.values()))
-    test = load_texts(config)["test"]
-    baseline, words = lead_baseline(test, config.lead_words), f"the first {config.lead_words} words"
-    names = {column.metric.removeprefix("test_"): column.name for column in SCORES}
-    rows: list[Row] = [{"headlines of": words}]
-    for name, values in baseline.items():
-        interval = paired_difference(values, [0.0] * len(values))
-        rows[0][names[name]] = Estimate(interval.mean, low=interval.low, high=interval.high)
-    for row in finished.rows:
-        folders = [Path(finished.configs[row, "", seed].out) for seed in finished.seeds]
-        seeds = [rouge(summaries(folder), test.headlines) for folder in folders]
-        means = {name: [fmean(text) for text in zip(*(one[name] for one in seeds), strict=True)] for name in baseline}
-        differences = {names[name]: paired_difference(means[name], baseline[name]) for name in baseline}
-        rows.append({"headlines of": f"{row}, minus {words}"} | differences)
-    text = (
-        f"On {len(test)} test texts, each text's score being its mean over seeds; the 95 % intervals are over texts "
-        f"and not corrected for their number."
-    )
-    return [Part("Beyond the first words", text, rows)]
-
-
-HEADLINES = Study(
-    name="headlines",
-    title="Headlines with normalisers of attention",
-    about="text: headlines",
-    text=(
-        "Transformer of {config.layers} + {config.layers} layers of {config.heads} heads, width {config.width}, at "
-        "most {config.vocabulary} word pieces, and no copying of words; {config.max_epochs} epochs, in the first "
-        "{config.lead_epochs} of which the decoder learns to say the first {config.lead_words} words of a text. The "
-        "decoder has {config.decoder} attention, normalised by softmax. Weibull: concentration "
-        "{config.concentration:g}, {config.prior} prior, KL weight {config.kl_weight:g}; hybrid begins with a share of "
-        "{config.hybrid_share:g}. Beam search with {config.beam} hypotheses, attention at its mean; perplexity of "
-        "weibull over {config.num_samples} posterior samples. ROUGE is the F-measure of torchmetrics. The paper's "
-        "numbers, ROUGE-1, 2 and L of its table 3, are of 3.8 million training texts and 12 layers of width 768, and "
-        "stand here for the order of the rows alone."
-    ),
-    task=HeadlineTask(),
-    options={"precision": "bf16-mixed"},
-    rows=NORMALIZERS,
-    row="attention",
-    against=UNDER_ITS_GUIDE,
-    columns=(*SCORES, Column("perplexity", "test_ppl", 2, better="lower")),
-    more=(Column("words", "test_words", 1), Column("ms/step", "step_ms", 0)),
-    paper={
-        "softmax, soft": "38.02 / 18.93 / 35.25",
-        "doubly_normalized, soft": "38.19 / 19.09 / 35.52",
-        "hybrid, soft": "38.27 / 19.30 / 35.56",
-    },
-    blocks=(HYBRID,),
-    parts=first_words,
-)
-STUDIES = {study.name: study for study in (HEADLINES,)}
-
-table = partial(run_study, STUDIES)

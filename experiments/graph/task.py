@@ -27,24 +27,26 @@ from experiments.datasets.graphs.load import (
     load_graph,
     read_own_graph,
 )
-from experiments.files import UserError, write_atomic, write_text
+from experiments.files import UserError, user_errors, write_atomic, write_text
 from experiments.graph.config import GraphConfig
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import (
     ELBOTraining,
     Fitted,
     PriorFactory,
     Trained,
     fit,
+    is_soft,
     mean_prediction,
     resolve_device,
     seeded_build,
 )
 from experiments.report.figures import panels, save
 from experiments.report.statistics import KINDS, roc_auc, score, score_samples, score_scaled
-from experiments.run import Task, load_trained, run_and_show
+from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT
-from pyro_attention import AttentionELBO, AttentionGuide, EdgeList, GraphAttention, Soft, predict, sample_posterior
+from pyro_attention import AttentionELBO, AttentionGuide, EdgeList, GraphAttention, predict, sample_posterior
 from pyro_attention.analysis import fit_temperature, hybrid_weights, selective_accuracy, split_variance
 from pyro_attention.normalizers import Softmax
 from pyro_attention.plots import reliability
@@ -198,14 +200,13 @@ def _by_rows(features: Tensor) -> Tensor:
 # training and pictures
 
 
-class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
+class GraphTask(Task[GraphConfig, TrainedGraph]):
     """Classes of nodes, on the graph that the options choose or on one of your own.
 
     Example:
         >>> from experiments.datasets.graphs.load import load_graph
-        >>> from experiments.run import run
         >>> config = GraphConfig(max_epochs=200, out=Path("runs", "mine"))
-        >>> run(GraphTask(load_graph("digits")), config)["test_attention_accuracy"]  # doctest: +SKIP
+        >>> GraphTask(load_graph("digits")).run(config)["test_attention_accuracy"]  # doctest: +SKIP
         0.96...
     """
 
@@ -223,11 +224,28 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
     def load(self, config: GraphConfig) -> GraphData:
         return chosen_graph(config) if self.graph is None else self.graph
 
-    def build(self, config: GraphConfig, data: GraphData, folder: Path) -> TrainedGraph:
+    def restore(self, config: GraphConfig, folder: Path) -> TrainedGraph:
+        data = self.load(config)
         check_same_graph(data, folder)
         return build(config, data)
 
-    def fit(self, trained: TrainedGraph, data: GraphData, folder: Path) -> Fitted:  # noqa: ARG002
+    @exclusive
+    def run(self, config: GraphConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = self.load(config)
+            begin(folder, config)
+            check_same_graph(data, folder)
+            trained = build(config, data)
+        fitted = self.fit(trained, folder)
+        metrics, logits = evaluate(trained, fitted)
+        write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, logits=logits.cpu().numpy()))
+        return finish(folder, trained, fitted, metrics)
+
+    def fit(self, trained: TrainedGraph, folder: Path) -> Fitted:
+        """Train the network, a batch being the whole graph."""
         config = trained.config
         # an epoch is one batch; a loader draws a seed, here from a generator that no noise depends on
         loaders = [
@@ -239,13 +257,6 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
             monitor["val_loss"] = "min"
         return fit(config, trained.module, *loaders, folder=folder, patience=config.patience, monitor=monitor)
 
-    def evaluate(
-        self, trained: TrainedGraph, data: GraphData, fitted: Fitted, folder: Path  # noqa: ARG002
-    ) -> dict[str, float]:  # fmt: skip
-        metrics, logits = evaluate(trained, fitted)
-        write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, logits=logits.cpu().numpy()))
-        return metrics
-
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)
         figure, ((axes,),) = panels(1, 1, size=(5, 4))
@@ -253,7 +264,10 @@ class GraphTask(Task[GraphConfig, GraphData, TrainedGraph]):
         print(save(figure, folder / "figures" / "reliability.png"))
 
 
-train = partial(run_and_show, GraphTask())
+def train(config: GraphConfig) -> None:
+    """Run the command."""
+    task = GraphTask()
+    show_run(task, config, task.run(config))
 
 
 def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
@@ -275,7 +289,7 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
     With the same weights and seed these are the same numbers.
     """
     guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
-    soft = isinstance(guide.family("layers.0"), Soft)
+    soft = is_soft(guide)
     samples: dict[str, Any] = {}
     for kind, noise in KINDS.items():
         if soft and kind in ("attention", "both"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -26,13 +27,14 @@ from experiments.datasets.images.region_captions import (
 from experiments.datasets.places import SPLITS, data_folder
 from experiments.datasets.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, text_lines, user_errors
-from experiments.harness.folder import saved_config
+from experiments.harness.folder import begin, exclusive, resumed, saved_config
 from experiments.harness.training import PriorFactory, resolve_device, seeded_build
 from experiments.report.report import write_page
-from experiments.run import run_and_show
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.sequence.alignments import align_batch
-from experiments.sequence.evaluation import Encoded, SequenceTask
-from experiments.sequence.model import TrainedSequences, assembled, load_run, run_vocabulary
+from experiments.sequence.evaluation import validation_perplexities, warnings_of
+from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
+from experiments.sequence.own_text import write_lines
 from guides.inference_network import RegionNetwork
 from models.captioning import Captioning
 from models.decoder import DecoderSizes
@@ -102,7 +104,8 @@ def load_trained(folder: Path, features: int, *, device: str = "auto") -> Traine
 
 def read_config(folder: Path, **changes: Any) -> CaptioningConfig:
     """The configuration of the run in a folder."""
-    return saved_config(folder, CaptioningConfig, script="experiments.captioning", **changes)
+    # the weights are loaded: where they started does not matter any more
+    return saved_config(folder, CaptioningConfig, script="experiments.captioning", init_from=None, **changes)
 
 
 class CaptionData(NamedTuple):
@@ -112,12 +115,11 @@ class CaptionData(NamedTuple):
     maps: SegmentationMaps | None
 
 
-class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
+class CaptioningTask(Task[CaptioningConfig, Trained]):
     """Captions of images."""
 
     config = CaptioningConfig
     script = "experiments.captioning"
-    file = "captions.txt"
 
     def folder(self, config: CaptioningConfig) -> str:
         return f"captioning/{config.dataset}-{config.guide}-{config.seed}"
@@ -134,6 +136,9 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
         vocabulary = run_vocabulary(folder, config.init_from, lambda: train_tokenizer(texts, size=config.vocabulary))
         return build(config, vocabulary, features=train.regions.size(2))
 
+    def restore(self, config: CaptioningConfig, folder: Path) -> Trained:
+        return self.build(config, self.load(config), folder)
+
     def encode(self, trained: Trained, data: CaptionData) -> Encoded:
         train = EncodedCaptions(data.splits["train"], trained.vocabulary)
         val = EncodedCaptions(data.splits["val"], trained.vocabulary, references=1)
@@ -141,11 +146,29 @@ class CaptioningTask(SequenceTask[CaptioningConfig, CaptionData, Trained]):
         sampler = ChoiceSampler(train.lengths, train.counts, **sizes)
         return Encoded(train, val, sampler, train.targets)
 
-    def scores(self, trained: Trained, data: CaptionData) -> tuple[dict[str, float], list[str]]:
-        return evaluate(trained, data.splits, data.maps)
+    @exclusive
+    def run(self, config: CaptioningConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = self.load(config)
+            begin(folder, config)
+            trained = self.build(config, data, folder)
+        encoded = self.encode(trained, data)
+        fitted = fit_sequences(trained, encoded, folder)
+        metrics, captions = evaluate(trained, data.splits, data.maps)
+        write_lines(folder / "captions.txt", captions)
+        return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
+
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        return warnings_of(metrics)
 
 
-train = partial(run_and_show, CaptioningTask())
+def train(config: CaptioningConfig) -> None:
+    """Run the command."""
+    task = CaptioningTask()
+    show_run(task, config, task.run(config))
 
 
 # looking at captions

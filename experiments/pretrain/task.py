@@ -16,6 +16,8 @@ from experiments.datasets.places import SPLITS
 from experiments.datasets.text.batches import Sentences, Vocabulary, padded, train_tokenizer
 from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
+from experiments.files import user_errors
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import (
     Fitted,
     OneCycleTraining,
@@ -28,11 +30,8 @@ from experiments.harness.training import (
     seeded_build,
 )
 from experiments.pretrain.config import PretrainConfig
-from experiments.report.statistics import Column
-from experiments.run import Task, run_and_show
-from experiments.sequence.model import HYBRID, TrainedText, run_vocabulary, text_encoder
-from experiments.study import Study, run_study
-from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.sequence.model import TrainedText, run_vocabulary, text_encoder
 from models.text import MaskedLanguageModel, TextClassifier
 from pyro_attention import Dense, predict, sample_posterior
 from pyro_attention.analysis import key_mass
@@ -178,7 +177,7 @@ def finetuned_accuracy(start: TrainedEncoder, folder: Path, *, scratch: bool) ->
 Texts = Mapping[str, Sequence[str]]  # sentences by split
 
 
-class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
+class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
     """Hidden word pieces of sentences."""
 
     config = PretrainConfig
@@ -192,7 +191,20 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
             load_sst2(data_root=config.data_root)
         return load_english(config.dataset, limit=config.sentences, data_root=config.data_root)
 
-    def build(self, config: PretrainConfig, data: Texts, folder: Path) -> TrainedEncoder:  # noqa: ARG002
+    @exclusive
+    def run(self, config: PretrainConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = self.load(config)
+            begin(folder, config)
+            trained = self.build(config, folder)
+        fitted = self.fit(trained, data, folder)
+        return finish(folder, trained, fitted, self.evaluate(trained, fitted, folder))
+
+    def build(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
+        """Build the untrained network, and put its vocabulary into the folder."""
         # of all sentences, also where fewer are trained on
         texts = partial(load_english, config.dataset, data_root=config.data_root)
         vocabulary = run_vocabulary(folder, None, lambda: train_tokenizer(texts()["train"], size=config.vocabulary))
@@ -211,9 +223,8 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
             loaders.append(text.loader(sentences=config.batch_size, **order))
         return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.max_epochs)
 
-    def evaluate(
-        self, trained: TrainedEncoder, data: Texts, fitted: Fitted, folder: Path  # noqa: ARG002
-    ) -> dict[str, float]:  # fmt: skip
+    def evaluate(self, trained: TrainedEncoder, fitted: Fitted, folder: Path) -> dict[str, float]:
+        """Compute the metrics of the trained network, after fine-tuning too."""
         config, best = trained.config, fitted.history[fitted.best_epoch]
         mass = torch.cat(list(key_masses(trained).values())).flatten()
         rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
@@ -231,41 +242,7 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
         return metrics
 
 
-train = partial(run_and_show, PretrainTask())
-
-
-PRETRAINING = Study(
-    name="pretraining-english",
-    title="Pretraining with normalisers of attention: english",
-    about="text: masked language model",
-    text=(
-        "Masked language model: {config.layers} layers of {config.heads} heads, width {config.width}, "
-        "{config.masked:.0%} of the word pieces hidden, at most {config.sentences} sentences, {config.max_epochs} "
-        "epochs. Perplexity and accuracy are those of hidden pieces of the test sentences. Weibull: concentration "
-        "{config.concentration:g}, {config.prior} prior, KL weight {config.kl_weight:g}, test scores over "
-        "{config.num_samples} posterior samples. SST-2: fine-tuned on at most 10000 sentences and phrases for "
-        "{config.finetune_epochs} epochs; half of GLUE's development part validates and the other half (436 sentences) "
-        "tests: these are no GLUE scores. Not pretrained: the same from fresh weights. A key's mass is the sum of the "
-        "weights that all queries give to it, at the mean of the attention; it is explained away below 1e-8. Losses "
-        "still fall at the end, so these are speeds of learning as much as qualities."
-    ),
-    task=PretrainTask(),
-    options={"dataset": "english", "sentences": 20_000, "max_epochs": 6, "finetune_epochs": 3},
-    rows=NORMALIZERS,
-    row="attention",
-    against=UNDER_ITS_GUIDE,
-    columns=(
-        Column("perplexity", "test_ppl", 2, better="lower"),
-        Column("hidden pieces %", "test_accuracy", 2, 100, better="higher"),
-        Column("SST-2 %", "sst2_accuracy", 2, 100, better="higher"),
-    ),
-    more=(
-        Column("SST-2 %, not pretrained", "scratch_accuracy", 2, 100),
-        Column("explained away %", "explained_away", 3, 100),
-        Column("mass, 1st percentile", "key_mass_1_percent"),
-    ),
-    blocks=(HYBRID,),
-)
-STUDIES = {study.name: study for study in (PRETRAINING,)}
-
-table = partial(run_study, STUDIES)
+def train(config: PretrainConfig) -> None:
+    """Run the command."""
+    task = PretrainTask()
+    show_run(task, config, task.run(config))

@@ -1,24 +1,21 @@
-"""Texts, vocabulary, network and guide of a translation run."""
+"""Sentence pairs of a translation run, and of files of one's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.datasets.text.batches import Batch, EncodedText, Vocabulary, in_order
+from experiments.datasets.names import ParallelName
+from experiments.datasets.text.batches import Batch, EncodedText, in_order
 from experiments.datasets.text.parallel import PARALLEL, load_parallel
 from experiments.datasets.text.parallel_text import ParallelText, read_parallel
 from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
-from experiments.harness.folder import saved_config
-from experiments.harness.training import PriorFactory, seeded_build
-from experiments.nmt.config import AlignConfig, TranslationConfig
+from experiments.nmt.config import TranslationConfig
 from experiments.sequence.evaluation import BATCH
-from experiments.sequence.model import TrainedSequences, assembled, load_run
-from guides.inference_network import AlignmentNetwork
-from models.nmt import Translation, TranslationSizes
-from models.score_terms import DiagonalBias, Jumps, TemporalNormalizer
+from experiments.sequence.model import AnyTrained
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
 
 _LONGEST = 1000  # words of a validation or test sentence
@@ -74,65 +71,45 @@ def read_pairs(
         )  # fmt: skip
 
 
-def read_gold(path: Path, text: ParallelText, config: AlignConfig) -> list[GoldAlignment]:
+def read_gold(path: Path, text: ParallelText) -> list[GoldAlignment]:
     """Gold links of every pair of a text, in Pharaoh or NAACL format; UserError where they do not fit the text."""
     sizes = [Alignment(frozenset(), len(source), len(target)) for source, target in word_pairs(text)]
     with user_errors(ValueError, OSError):
         first = path.read_text(encoding="utf-8-sig").lstrip().partition("\n")[0]
         naacl = "-" not in first and "p" not in first
-        index = int(naacl) if config.gold_index is None else config.gold_index
-        read = read_naacl if naacl else read_pharaoh
-        found = read(path, index=index, target_first=config.gold_order == "target-source")
+        gold = read_naacl(path, index=1) if naacl else read_pharaoh(path)
         if naacl:  # sentences from 1, of which those without links may be missing
-            links = {int(name): one for name, one in found.items()}
-            found = {str(n): links.pop(n, GoldAlignment(frozenset())) for n in range(1, len(text) + 1)}
+            links = {int(name): links_of for name, links_of in gold.items()}
+            gold = {str(n): links.pop(n, GoldAlignment(frozenset())) for n in range(1, len(text) + 1)}
             if links:
                 raise UserError(f"{path} has a sentence {min(links)}; expected numbers from 1 to {len(text)}")
     try:
-        alignment_error_rate(sizes, list(found.values()))
+        alignment_error_rate(sizes, list(gold.values()))
     except ValueError as error:
-        raise UserError(f"{path}: {error}; --gold-order and --gold-index say how its links count") from error
-    return list(found.values())
+        raise UserError(
+            f"{path}: {error}; expected source-target links, counted from 0 in Pharaoh format and from 1 in NAACL's"
+        ) from error
+    return list(gold.values())
 
 
-Trained = TrainedSequences[TranslationConfig, Translation]
+def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
+    """Test texts of data sets that a network was not trained on, read as its own was.
+
+    Raises:
+        UserError: One is that of the training, or cannot be had.
+    """
+    texts: dict[str, ParallelText] = {}
+    for name in names:
+        if name == config.dataset:
+            raise UserError(f"--out-of-domain is {name}, expected other data sets than the one that is trained on")
+        foreign = replace(config, dataset=name, text=None, test_pairs=None)
+        if tokenized(foreign):  # what divides the network's own text has divided this one already
+            foreign = replace(foreign, tokenize=None)
+        with user_errors(ValueError, OSError):
+            texts[name] = load_text(foreign, "test")
+    return texts
 
 
-def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
-    """Network and guide, untrained or with the network of ``init_from``."""
-    scheme, hidden = config.build_scheme(), config.hidden
-    sizes = TranslationSizes(
-        embedding=config.embedding, memory=hidden, decoder=hidden, attention=hidden, layers=config.layers
-    )  # fmt: skip
-
-    def make(prior: PriorFactory) -> Translation:
-        normalizer = None
-        if config.normalizer != "softmax":
-            normalizer = TemporalNormalizer(share=0.5 if config.normalizer == "hybrid" else None)
-        return Translation(
-            len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
-            input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
-            diagonal=DiagonalBias() if config.diagonal else None, words_from=config.words_from,
-            encoder=config.encoder, prior_from=config.prior_from, null_word=config.null_word,
-            jumps=Jumps() if config.jumps else None,
-        )  # fmt: skip
-
-    model = seeded_build(make, scheme.prior, seed=config.seed)
-    network = None
-    if scheme.amortized:
-        network = AlignmentNetwork(
-            model.source_embedding, model.target_embedding, hidden=hidden, layers=config.layers,
-            dropout=config.dropout, null_word=config.null_word,
-        )  # fmt: skip
-    return assembled(config, scheme, model, network, vocabulary, plateau=0)
-
-
-def batches(trained: Trained, text: ParallelText) -> Iterator[Batch]:
-    """The pairs of a text in batches of similar lengths, on the network's device."""
+def batches(trained: AnyTrained, text: ParallelText) -> Iterator[Batch]:
+    """Yield the pairs of a text in batches of similar lengths, on the network's device."""
     return in_order(EncodedText(text, trained.vocabulary), sentences=BATCH, device=trained.device)
-
-
-def load_trained(folder: Path, *, device: str = "auto") -> Trained:
-    """The network of a finished run, at its best epoch; UserError where there is none."""
-    config = saved_config(folder, TranslationConfig, script="experiments.nmt", device=device)
-    return load_run(config, folder, build)

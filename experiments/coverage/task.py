@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from experiments.coverage.config import CoverageConfig
 from experiments.coverage.problems import PROBLEMS, normal
+from experiments.files import user_errors
+from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
-from experiments.run import Task, run_and_show
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
@@ -239,7 +241,7 @@ class Batches:
                 yield self.items.chosen(index)[:4]
 
 
-class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
+class CoverageTask(Task[CoverageConfig, TrainedCoverage]):
     """Intervals of attention weights that are known."""
 
     config = CoverageConfig
@@ -248,11 +250,20 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
     def folder(self, config: CoverageConfig) -> str:
         return f"coverage/{config.toy}-{config.objective}-{config.family}-{config.width}-{config.seed}"
 
-    def load(self, config: CoverageConfig) -> dict[str, Items]:
-        return generate(config)
-
-    def build(self, config: CoverageConfig, data: dict[str, Items], folder: Path) -> TrainedCoverage:  # noqa: ARG002
+    def restore(self, config: CoverageConfig, folder: Path) -> TrainedCoverage:  # noqa: ARG002
         return build(config)
+
+    @exclusive
+    def run(self, config: CoverageConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            data = generate(config)
+            begin(folder, config)
+            trained = build(config)
+        fitted = self.fit(trained, data, folder)
+        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted))
 
     def fit(self, trained: TrainedCoverage, data: dict[str, Items], folder: Path) -> Fitted:
         config = trained.config
@@ -274,9 +285,7 @@ class CoverageTask(Task[CoverageConfig, dict[str, Items], TrainedCoverage]):
             module.eval()
         return found[0]
 
-    def evaluate(
-        self, trained: TrainedCoverage, data: dict[str, Items], fitted: Fitted, folder: Path  # noqa: ARG002
-    ) -> dict[str, float]:  # fmt: skip
+    def evaluate(self, trained: TrainedCoverage, data: dict[str, Items], fitted: Fitted) -> dict[str, float]:
         data = {part: items.to(trained.device) for part, items in data.items()}
         config, test = trained.config, data["test"]
         with seeded(config.seed):
@@ -394,4 +403,7 @@ def _at_temperature(
     return {**same, "scaled_nll": nll(test, best), "temperature": best}
 
 
-train = partial(run_and_show, CoverageTask())
+def train(config: CoverageConfig) -> None:
+    """Run the command."""
+    task = CoverageTask()
+    show_run(task, config, task.run(config))

@@ -1,0 +1,1 @@
+"""Word aligners that need no network, on hand-made links."""

@@ -1,0 +1,10 @@
+"""Word aligners that need no network, on hand-made links: IBM Model 1, eflomal, pyro-align."""
+
+import sys
+
+from experiments.harness.cli import Command, run_commands
+
+COMMAND = Command("experiments.aligners.config:AlignersConfig", "experiments.aligners.task:compare")
+
+if __name__ == "__main__":
+    sys.exit(run_commands(COMMAND, name="experiments.aligners"))

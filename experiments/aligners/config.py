@@ -1,0 +1,28 @@
+"""Options of the comparison of aligners."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse.typing import PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignersConfig:
+    """Compare aligners that need no network: IBM Model 1, eflomal where it is installed, and pyro-align.
+
+    Args:
+        dataset: Sentence pairs with gold links in their test split, or drawn ones (:func:`drawn_text`).
+        pairs: Number of training pairs; all when omitted.
+        aligners: Rows of the table; all but cross-fitting when omitted.
+        encoder: Folder with a multilingual encoder of Hugging Face, for one more row.
+        data_root: Folder of the data sets.
+        results: Folder to publish the table in.
+    """
+
+    dataset: Literal["toy", "europarl_de_en", "hansards_fr_en", "drawn-jumps", "drawn-order"] = "toy"
+    pairs: PositiveInt | None = None
+    aligners: tuple[str, ...] = ()
+    encoder: Path | None = None
+    data_root: Path | None = None
+    results: Path | None = None

@@ -1,0 +1,120 @@
+"""Links by the probabilities of both directions, their error rates, and how far the probabilities can be believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import binary_calibration_error
+
+from pyro_attention.analysis import Alignment, AlignmentScores, GoldAlignment, alignment_error_rate, mbr_alignment
+
+RESAMPLES = 5000
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Probabilities of the links of some sentence pairs by both directions."""
+
+    forward: Sequence[Tensor]  # [M, N] of each pair, a row a target word
+    backward: Sequence[Tensor]  # [N, M]
+    certainty: Sequence[Tensor] | None = None  # [M] of each pair, where the probabilities do not say how sure a word is
+
+    @property
+    def mean(self) -> list[Tensor]:
+        """Mean of both directions ``[M, N]`` of each pair: the probability of each link."""
+        return [(forward + backward.mT) / 2 for forward, backward in zip(self.forward, self.backward, strict=True)]
+
+    @property
+    def links(self) -> list[Alignment]:
+        """Links of minimum Bayes risk by the geometric mean of both directions, which no gold link chooses."""
+        pairs = zip(self.forward, self.backward, strict=True)
+        return [mbr_alignment((forward * backward.mT).sqrt()) for forward, backward in pairs]
+
+
+def link_counts(links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> Tensor:
+    """Count predicted links, sure ones, predicted sure and predicted possible ones: int64 ``[sentences, 4]``."""
+    scores = [alignment_error_rate([written], [truth]) for written, truth in zip(links, gold, strict=True)]
+    return torch.tensor(
+        [
+            (score.num_predicted, score.num_sure, score.num_predicted_sure, score.num_predicted_possible)
+            for score in scores
+        ]
+    )
+
+
+def total_scores(counts: Tensor) -> AlignmentScores:
+    """Return scores over all sentences, of counts ``[sentences, 4]``."""
+    return AlignmentScores(len(counts), *counts.sum(0).tolist())
+
+
+def bootstrap(counts: Tensor, baseline: Tensor | None = None) -> tuple[float, float, float]:
+    """Compute an error rate in percent, or its difference to a baseline's, and the ends of its 95 % interval.
+
+    The interval is over resampled sentences. Both rates are computed on the same sentences of each sample, so what
+    makes sentences hard for both cancels out. The sentences are drawn with a fixed seed: the same counts give the same
+    interval.
+
+    Args:
+        counts: Those of :func:`link_counts`, ``[sentences, 4]``.
+        baseline: Those of the other aligner.
+    """
+    sentences = len(counts)
+    drawn = np.random.default_rng(0).multinomial(sentences, np.full(sentences, 1 / sentences), size=RESAMPLES)
+    times = torch.from_numpy(np.concatenate([np.ones((1, sentences)), drawn]))  # all once, and the samples
+
+    def rates(part: Tensor) -> Tensor:
+        predicted, sure, right, possible = (times @ part.double()).unbind(1)
+        return 1 - (right + possible) / (predicted + sure).clamp_min(1)
+
+    percent = 100 * (rates(counts) if baseline is None else rates(counts) - rates(baseline))
+    low, high = percent[1:].quantile(percent.new_tensor([0.025, 0.975])).tolist()
+    return percent[0].item(), low, high
+
+
+def written_links(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> tuple[Tensor, Tensor]:
+    """Return the probability of every written link and whether it is a gold link, float64 ``[links]`` each."""
+    probabilities, right = list[Tensor](), list[Tensor]()
+    for mean, written, truth in zip(aligned.mean, links, gold, strict=True):
+        mask = written.to_matrix()
+        probabilities.append(mean[mask].double())
+        right.append(replace(written, links=truth.possible).to_matrix()[mask].double())
+    return torch.cat(probabilities), torch.cat(right)
+
+
+def calibration_error(probabilities: Tensor, right: Tensor) -> float:
+    """Compute the expected calibration error of probabilities ``[n]`` of what is right (1) or wrong (0)."""
+    return float(binary_calibration_error(probabilities.clamp(0, 1).float(), right.long(), n_bins=BINS))
+
+
+def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> Tensor:
+    """Compute the error rate of the links of the most certain target words, for every number of them.
+
+    A word's certainty is the largest probability of its links, by the mean of both directions, unless the aligner
+    gives another. A word left out counts in no way, with its predicted and gold links, so an aligner does not lose
+    recall by saying that it does not know.
+
+    Returns:
+        float64 ``[words]``.
+    """
+    certain, right, total = list[Tensor](), list[Tensor](), list[Tensor]()
+    for number, (mean, alignment, truth) in enumerate(zip(aligned.mean, links, gold, strict=True)):
+        certain.append((mean.amax(-1) if aligned.certainty is None else aligned.certainty[number]).double())
+        written = alignment.to_matrix()
+        sure, possible = (replace(alignment, links=part).to_matrix() for part in (truth.sure, truth.possible))
+        right.append((written & sure).sum(-1) + (written & possible).sum(-1))
+        total.append(written.sum(-1) + sure.sum(-1))
+    order = torch.cat(certain).argsort(descending=True, stable=True)
+    rights, totals = (torch.cat(part)[order].cumsum(0).double() for part in (right, total))
+    return torch.where(totals > 0, 1 - rights / totals.clamp_min(1), 0.0)
+
+
+def rate_at(curve: Tensor, coverage: float) -> float:
+    """Return the error rate at the least number of words that reaches a coverage in (0, 1]."""
+    # 0.07 * 100 is 7.000000000000001, and means 7
+    return curve[math.ceil(coverage * len(curve) * (1 - 1e-12)) - 1].item()

@@ -1,0 +1,114 @@
+"""What a trained translation network does with files: translate, evaluate and align them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from experiments.datasets.text.parallel_text import ParallelText, Rules
+from experiments.files import UserError, check_outputs, user_errors
+from experiments.nmt.align import (
+    SAMPLES,
+    PairAlignment,
+    aligned_pairs,
+    alignment_views,
+    table_lines,
+    write_alignments,
+)
+from experiments.nmt.config import AlignConfig, EvaluateConfig, TranslateConfig
+from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
+from experiments.nmt.task import Trained, load_trained
+from experiments.nmt.texts import load_text, read_gold, read_pairs
+from experiments.report.report import metrics_table
+from experiments.sequence.own_text import read_source, write_lines
+from pyro_attention.analysis import alignment_error_rate
+from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.families.distribution import LogWeights
+
+MOST_PAIRS = 200  # on the page of alignments
+
+
+def translate_file(config: TranslateConfig) -> Path:
+    """Write the translations, a line for each of the file, and print where they are; what was left out on stderr."""
+    trained = load_trained(config.run, device=config.device)
+    languages = trained.config.source, trained.config.target
+    out = config.out or config.file.with_suffix(f".{languages[1]}")
+    rules = Rules(trained.config.lowercase, config.max_words, words=trained.config.words)
+    source = read_source(config.file, rules, out, config.overwrite)
+    text = ParallelText(source.sentences, [""] * len(source.sentences), config.file.name, languages)
+    translations = translate(trained, text, config, progress=True)
+    source.write([translation.text for translation in translations], [translation.cut for translation in translations])
+    case = ", lower-cased as the text of the training" if trained.config.lowercase else ""
+    print(f"{len(translations)} sentences{case}: {out}")
+    return out
+
+
+def evaluated_text(config: EvaluateConfig, trained: Trained) -> ParallelText:
+    """The sentence pairs of the two files, or of the test text; UserError where they cannot be had."""
+    source, target = config.source_file, config.target_file
+    if source is not None and target is not None:
+        return read_pairs(source, target, trained.config, max_words=config.max_words, words=trained.config.words)
+    if source is not None or target is not None:
+        raise UserError("one of --source-file and --target-file is missing; expected both, or none for the test text")
+    with user_errors(ValueError, OSError):
+        return load_text(trained.config, "test")
+
+
+def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
+    """Print perplexity, BLEU and chrF."""
+    trained = load_trained(config.run, device=config.device)
+    text = evaluated_text(config, trained)
+    translations = translate(trained, text, config, progress=True)
+    scores = {"BLEU": bleu(translations, text, trained.config), "chrF": chrf(translations, text, trained.config)}
+    metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
+    metrics |= {name: score.score for name, score in scores.items()}
+    print(metrics_table(metrics), *(f"{name}: {score.signature}" for name, score in scores.items()), sep="\n")
+    if trained.inference().sums_out(trained.model) and config.sum_over != "all":
+        print(f"The search sums over the {config.sum_over} most probable alignments of each word (--sum-over).")
+    if cut := sum(translation.cut for translation in translations):
+        print(f"{cut} of {len(translations)} translations were cut at {config.max_length} word pieces (--max-length)")
+    return metrics
+
+
+def align_file(config: AlignConfig) -> Path:
+    """Write the alignments and the page, print where they are and, against gold links, the error rate."""
+    trained = load_trained(config.run, device=config.device)
+    # gold links count the words between blanks
+    words = trained.config.words if config.gold is None else "none"
+    text = read_pairs(config.source_file, config.target_file, trained.config, max_words=config.max_words, words=words)
+    gold = None if config.gold is None else read_gold(config.gold, text)
+    out = config.out or Path("alignments")
+    links_file, table, page = (out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
+    sides = dict[Path, list[str]]()  # the words that links count, where these are others than those between blanks
+    if words != "none":
+        sides = {out / f"words.{text.languages[0]}": text.source, out / f"words.{text.languages[1]}": text.target}
+    inputs = [config.source_file, config.target_file, *([] if config.gold is None else [config.gold])]
+    check_outputs([links_file, page, *sides, *[table] * config.table], inputs, overwrite=config.overwrite)
+    pairs = _pairs(config, trained, text)
+    links = [pair.links for pair in pairs]
+    write_lines(links_file, links)
+    for path, sentences in sides.items():
+        write_lines(path, sentences)
+    some = text.first(MOST_PAIRS)
+    views = alignment_views({trained.config.guide: pairs[: len(some)]}, some, gold)
+    write_alignments(page, views, title=f"{config.source_file.name} and {config.target_file.name}, aligned")
+    print(f"{len(links)} sentence pairs: {links_file}", *sides, f"the first {len(some)}: {page}", sep="\n")
+    if config.table:
+        write_lines(table, table_lines(pairs, links))
+        print(table)
+    if gold is not None:
+        scores = alignment_error_rate(links, gold)
+        rates = {"AER": scores.aer, "precision": scores.precision, "recall": scores.recall}
+        print(", ".join(f"{name} {100 * rate:.1f} %" for name, rate in rates.items()))
+    return links_file
+
+
+def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
+    """Alignments of the text, with the posterior of z in place of another where that is asked for."""
+    if config.exact and trained.model.attention.prior.kind not in (CategoricalAlignment.kind, LogWeights.kind):
+        raise UserError(
+            f"{trained.config.out} was trained with guide {trained.config.guide}, whose weights cannot be summed out; "
+            f"leave out --exact"
+        )
+    pairs = aligned_pairs(trained, text, num_samples=SAMPLES, exact=config.exact, progress=True)
+    return [pair if pair.exact is None else replace(pair, posterior=pair.exact.unsqueeze(0)) for pair in pairs]

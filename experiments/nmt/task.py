@@ -1,0 +1,128 @@
+"""Translation with a latent alignment: its network, and its training from the options to the metrics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from experiments.datasets.places import SPLITS
+from experiments.datasets.text.batches import BucketSampler, EncodedText, Vocabulary, train_tokenizer
+from experiments.datasets.text.parallel_text import ParallelText
+from experiments.files import user_errors
+from experiments.harness.folder import begin, exclusive, resumed, saved_config
+from experiments.harness.training import PriorFactory, seeded_build
+from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
+from experiments.nmt.config import TranslationConfig
+from experiments.nmt.evaluation import evaluate, measured
+from experiments.nmt.texts import foreign_texts, load_text
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.sequence.evaluation import validation_perplexities, warnings_of
+from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
+from experiments.sequence.own_text import write_lines
+from guides.inference_network import AlignmentNetwork
+from models.nmt import Translation, TranslationSizes
+from models.temporal import TemporalNormalizer
+
+Texts = dict[str, ParallelText]
+Trained = TrainedSequences[TranslationConfig, Translation]
+
+
+def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
+    """Network and guide, untrained or with the network of ``init_from``."""
+    scheme, hidden = config.build_scheme(), config.hidden
+    sizes = TranslationSizes(
+        embedding=config.embedding, memory=hidden, decoder=hidden, attention=hidden, layers=config.layers
+    )  # fmt: skip
+
+    def make(prior: PriorFactory) -> Translation:
+        normalizer = None
+        if config.normalizer != "softmax":
+            normalizer = TemporalNormalizer(share=0.5 if config.normalizer == "hybrid" else None)
+        return Translation(
+            len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
+            input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
+        )  # fmt: skip
+
+    model = seeded_build(make, scheme.prior, seed=config.seed)
+    network = None
+    if scheme.amortized:
+        network = AlignmentNetwork(
+            model.source_embedding, model.target_embedding, hidden=hidden, layers=config.layers,
+            dropout=config.dropout,
+        )  # fmt: skip
+    return assembled(config, scheme, model, network, vocabulary, plateau=0)
+
+
+def load_trained(folder: Path, *, device: str = "auto") -> Trained:
+    """The network of a finished run, at its best epoch; UserError where there is none."""
+    # the weights are loaded: where they started does not matter any more
+    config = saved_config(folder, TranslationConfig, script="experiments.nmt", device=device, init_from=None)
+    return load_run(config, folder, build)
+
+
+class TranslationTask(Task[TranslationConfig, Trained]):
+    """Translations of sentences."""
+
+    config = TranslationConfig
+    script = "experiments.nmt"
+
+    def folder(self, config: TranslationConfig) -> str:
+        return f"nmt/{config.dataset}-{config.guide}-{config.seed}"
+
+    @exclusive
+    def run(self, config: TranslationConfig) -> dict[str, float]:
+        folder = run_folder(self, config)
+        with user_errors(*BAD_INPUT):
+            if (metrics := resumed(folder, config)) is not None:
+                return metrics
+            texts = load_texts(config)
+            begin(folder, config)
+            sentences = [*texts["train"].source, *texts["train"].target]
+            vocabulary = run_vocabulary(
+                folder, config.init_from, lambda: train_tokenizer(sentences, size=config.vocabulary)
+            )
+            trained = build(config, vocabulary)
+        train, val = (EncodedText(texts[split], vocabulary) for split in ("train", "val"))
+        sampler = BucketSampler(train.lengths, sentences=config.batch_size, seed=config.seed)
+        encoded = Encoded(train, val, sampler, train.targets)
+        fitted = fit_sequences(trained, encoded, folder)
+        metrics, translations = self.scores(trained, texts)
+        write_lines(folder / "translations.txt", translations)
+        return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
+
+    def restore(self, config: TranslationConfig, folder: Path) -> Trained:
+        return build(config, Vocabulary.load(folder / "vocabulary.json"))
+
+    def scores(self, trained: Trained, texts: Texts) -> tuple[dict[str, float], list[str]]:
+        """Compute metrics on the test text, and the translations of it."""
+        metrics, translations = evaluate(trained, texts["test"])
+        if pairs := trained.config.selective_pairs:
+            elsewhere: Texts = {name: texts[name] for name in trained.config.out_of_domain}
+            metrics |= measured(trained, texts["test"], elsewhere, pairs)
+        sizes = {"train_pairs": len(texts["train"]), "train_left_out": sum(texts["train"].skipped.values())}
+        return metrics | sizes, translations
+
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        return warnings_of(metrics)
+
+    def show(self, config: TranslationConfig, metrics: Mapping[str, float], folder: Path) -> None:
+        super().show(config, metrics, folder)
+        trained, text = load_trained(folder, device=config.device), load_text(config, "test").first(10)
+        views = alignment_views({config.guide: aligned_pairs(trained, text, num_samples=SAMPLES)}, text)
+        print(write_alignments(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: sentences"))
+
+
+def load_texts(config: TranslationConfig) -> Texts:
+    """Load all splits, and the test texts of data sets out of domain by their names."""
+    texts = {split: load_text(config, split) for split in SPLITS}
+    if config.progress and texts["train"].skipped:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in texts["train"].skipped.items())
+        print(f"training text: {len(texts['train'])} pairs; left out in reading: {reasons}", file=sys.stderr)
+    return texts | foreign_texts(config, config.out_of_domain)
+
+
+def train(config: TranslationConfig) -> None:
+    """Run the command."""
+    task = TranslationTask()
+    show_run(task, config, task.run(config))
