@@ -146,7 +146,7 @@ def test_layers_hand_on_queries_and_keys(kind, of):
             pyro.sample("y", Normal(context.sum((-1, -2)), 1.0), obs=torch.zeros(len(x)))
 
     guide = AttentionGuide(model, FromPrior())
-    loss = EvidenceELBO(3, max_plate_nesting=1).differentiable_loss(model, guide, torch.randn(2, 3, 4))
+    loss = EvidenceELBO(4, max_plate_nesting=1).differentiable_loss(model, guide, torch.randn(2, 3, 4))
     assert (flat(loss, list(prior.parameters())) != 0).all()
 
 
