@@ -14,9 +14,6 @@ from typing import IO, Any
 import yaml
 from filelock import FileLock
 
-from pyro_attention import atomic_write
-from pyro_attention.text_lines import split_lines
-
 _CITED = 300  # letters of the error of a library, some of which give a page of advice
 
 
@@ -64,6 +61,8 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     Raises:
         UserError: The file cannot be written; the old one is as it was.
     """
+    from pyro_attention import atomic_write  # not above: it imports torch, which help needs not
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -74,6 +73,8 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path], *, overwrite: bool) -> None:
     """Raise UserError unless files can be written without the loss of one that is read or is there already."""
+    from pyro_attention import atomic_write  # not above: it imports torch, which help needs not
+
     with user_errors(OSError, ValueError):
         for path in outputs:
             for file in inputs:
@@ -125,6 +126,8 @@ def text_lines(path: Path, remedy: str, *, expected: str = "text in UTF-8") -> l
 
     A byte order mark is no part of the first line.
     """
+    from pyro_attention.text_lines import split_lines  # not above: it imports torch, which help needs not
+
     return split_lines(read_text(path, remedy, expected=expected).removeprefix("\ufeff"))
 
 

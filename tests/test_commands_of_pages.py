@@ -91,7 +91,7 @@ def execute(line: str, monkeypatch: pytest.MonkeyPatch) -> object:
 
 @pytest.mark.slow
 # an untrained network writes any character, and not every font has it; few draws carry no weight
-@pytest.mark.filterwarnings("ignore:Glyph", "ignore:draws given the observations")
+@pytest.mark.filterwarnings("ignore:Glyph", "ignore:draws given the observations", "ignore:.*draws are too few")
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
 def test_commands_do_what_their_pages_say(chain, place, monkeypatch, capfd):
     for step in chain:
