@@ -60,7 +60,7 @@ ALLOWED = LIBRARY | {
     "benchmarks": TASK,
     "commands": {"files", "harness", "report", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 126, 9  # of experiments
+MOST_ARROWS, MOST_LEVELS = 124, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
 
 
