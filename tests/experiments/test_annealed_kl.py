@@ -7,8 +7,8 @@ import pytest
 from experiments.harness.options import OptionError
 from pyro_attention import AttentionELBO
 from pyro_attention.schedules import rising
-from tests.experiments.test_seeds import TASKS, task_of
-from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixture)
+from tests.experiments.test_seeds import TASKS
+from tests.experiments.training_scripts import small_data, untrained  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.usefixtures("small_data")
 ELBO = {"objective": "elbo"}
@@ -21,9 +21,8 @@ def data(tmp_path_factory):
 
 
 def weight_of(name, data, folder, **options):
-    script = TASKS[name]
-    task, config = task_of(script), script.config(data, folder, **OPTIONS[name], **options)
-    elbo = task.build(config, task.load(config), folder).module.objective.elbo
+    script, out = TASKS[name], folder / "-".join(map(str, options.values()))
+    elbo = untrained(script, script.config(data, out, **OPTIONS[name], **options)).objective.elbo
     assert isinstance(elbo, AttentionELBO)
     return elbo.kl_weight
 

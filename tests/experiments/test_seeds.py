@@ -3,34 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pyro
 import pytest
 import torch
-from torch import nn
 
 from experiments.neural_process.config import NeuralProcessConfig
 from experiments.neural_process.task import NeuralProcessTask
 from experiments.pretrain.task import build_classifier
 from experiments.run import Task
-from tests.experiments.training_scripts import SCRIPTS, Script, small_data  # noqa: F401 (a fixture)
+from tests.experiments.training_scripts import SCRIPTS, Script, small_data, untrained  # noqa: F401 (a fixture)
 
+pytestmark = pytest.mark.usefixtures("small_data")
 NEURAL_PROCESS = {"functions": 4, "steps": 2, "num_samples": 2}
 TASKS = {**SCRIPTS, "neural_process": Script(NeuralProcessConfig, NeuralProcessTask().run, lambda _: NEURAL_PROCESS)}
-
-
-class StoppedError(Exception):
-    """A run has come to its training; with the network that would be trained."""
-
-
-@pytest.fixture(autouse=True)
-def untrained(small_data: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """Stop all runs where their training begins."""
-
-    def fit(trainer: pl.Trainer, module: nn.Module, *_: Any, **options: Any) -> None:
-        raise StoppedError(module)
-
-    monkeypatch.setattr(pl.Trainer, "fit", fit)
 
 
 # every kind of part that is drawn: networks of the weights, of a width, of the posterior, of the prior
@@ -64,11 +49,10 @@ def restored(script: Script, config: Any) -> Any:
 def initial_weights(script: Script, config: Any, before: int) -> dict[str, torch.Tensor]:
     """Initial weights of all networks of a run that begins where the random generators are in another state."""
     pyro.set_rng_seed(before)
-    with pytest.raises(StoppedError) as begun:
-        script.run(config)
+    module = untrained(script, config)
     state = torch.get_rng_state()  # of which the noise of the first step is drawn
     networks = restored(script, config)
-    modules = [begun.value.args[0], *getattr(networks, "modules", [networks.module])]
+    modules = [module, *getattr(networks, "modules", [networks.module])]
     values = {f"{place}.{name}": value for place, one in enumerate(modules) for name, value in one.state_dict().items()}
     return values | {"random state": state}
 

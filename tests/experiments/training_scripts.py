@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.task import CaptioningTask
@@ -121,6 +123,23 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> Any:
     masked_text.english_side.cache_clear()
     yield
     masked_text.english_side.cache_clear()
+
+
+class StoppedError(Exception):
+    """A run has come to its training; with the network that would be trained."""
+
+
+def untrained(script: Script, config: Any) -> Any:
+    """The network that a run is about to train, where its training begins."""
+
+    def fit(trainer: pl.Trainer, module: nn.Module, *_: Any, **options: Any) -> None:
+        raise StoppedError(module)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pl.Trainer, "fit", fit)
+        with pytest.raises(StoppedError) as stopped:
+            script.run(config)
+    return stopped.value.args[0]
 
 
 @dataclass(frozen=True)

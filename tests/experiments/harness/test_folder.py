@@ -193,7 +193,7 @@ def test_metrics_are_flat_and_valid_json(tmp_path: Path) -> None:
 CHANGES: dict[str, Any] = {
     "prior": "fixed", "kl_weight": 0.3, "concentration": 3.0, "scale": 0.3, "prior_rate": 2.0, "prior_scale": 2.0,
     "learnable": True, "draws": 3, "learned_width": True, "temperature": 0.1, "particles": 3, "top_k": 2,
-    "roulette": 0.01,
+    "roulette": 0.01, "kl_schedule": "sigmoid", "kl_steps": 3,
 }  # fmt: skip
 
 
@@ -202,26 +202,28 @@ def scheme_parts(name: str, **changes: Any) -> str:
     torch.manual_seed(0)
     scheme = AlignmentSchemeOptions(**{"guide": name} | changes).build_scheme()
     modules = scheme.family, scheme.prior(4, 2)
-    return str(
-        [(one, [*one.named_parameters()], [*one.named_buffers()]) for one in modules] + [vars(scheme.objective())]
-    )
+    objective = dict(vars(scheme.objective()))
+    if callable(weight := objective.get("kl_weight")):
+        objective["kl_weight"] = [weight(step) for step in range(4)]
+    return str([(one, [*one.named_parameters()], [*one.named_buffers()]) for one in modules] + [objective])
 
 
-SCHEMES = [(name, "elbo") for name in get_args(SchemeName) + get_args(AblationSchemeName)]
-SCHEMES += [(name, "evidence") for name in POSITIVE]
+SCHEMES = [(name, "elbo", "constant") for name in get_args(SchemeName) + get_args(AblationSchemeName)]
+SCHEMES += [(name, "evidence", "constant") for name in POSITIVE]
+SCHEMES += [(name, "elbo", "linear") for name in ("weibull", "categorical_enum")]
 
 
-@pytest.mark.parametrize(("name", "objective"), SCHEMES)
-def test_a_scheme_uses_the_options_that_it_says(name: str, objective: str) -> None:
-    base: dict[str, Any] = {"objective": objective}
+@pytest.mark.parametrize(("name", "objective", "schedule"), SCHEMES)
+def test_a_scheme_uses_the_options_that_it_says(name: str, objective: str, schedule: str) -> None:
+    base: dict[str, Any] = {"objective": objective, "kl_schedule": schedule}
     changes = CHANGES | {"objective": "elbo" if objective == "evidence" else "evidence"}
     changed = {
         option
         for option, value in changes.items()
         if scheme_parts(name, **base) != scheme_parts(name, **base | {option: value})
     }
-    without_kl = {"kl_weight"} if name in ("soft", "hard_sample") else set()
-    chosen = {"guide": name, "objective": objective}
+    without_kl = {"kl_weight", "kl_schedule"} if name in ("soft", "hard_sample") else set()
+    chosen = {"guide": name, **base}
     uses = AlignmentSchemeOptions.USED_BY.items()
     used = {option for option, choices in uses if all(chosen[choice] in values for choice, values in choices.items())}
     assert used == changed - without_kl
