@@ -14,8 +14,8 @@ from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write
 from experiments.nmt.calibration import CALIBRATION
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import MEASURES
-from experiments.nmt.task import TranslationTask, load_trained
-from experiments.nmt.texts import load_text, word_pairs
+from experiments.nmt.task import TranslationTask, load_text, load_trained
+from experiments.nmt.texts import word_pairs
 from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Claim, Part, claims_part
 from experiments.report.statistics import Column, Estimate, Runs, beside, columns_of, paired_difference, summary_rows
