@@ -15,8 +15,8 @@ from experiments.aligners.scores import calibration_error
 from experiments.datasets.text.parallel_text import ParallelText
 from experiments.nmt.align import aligned_pairs
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.task import Texts, Trained, TranslationTask, load_trained
-from experiments.nmt.texts import batches, load_text
+from experiments.nmt.task import Texts, Trained, TranslationTask, load_text, load_trained
+from experiments.nmt.texts import batches
 from experiments.report.report import Part
 from experiments.report.statistics import Column, beside, summary_rows
 from experiments.sequence.model import model_arguments

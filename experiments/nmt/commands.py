@@ -17,8 +17,8 @@ from experiments.nmt.align import (
 )
 from experiments.nmt.config import AlignConfig, EvaluateConfig, TranslateConfig
 from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
-from experiments.nmt.task import Trained, load_trained
-from experiments.nmt.texts import load_text, read_gold, read_pairs
+from experiments.nmt.task import Trained, load_text, load_trained
+from experiments.nmt.texts import read_gold, read_pairs
 from experiments.report.report import metrics_table
 from experiments.sequence.own_text import read_source, write_lines
 from pyro_attention.analysis import alignment_error_rate

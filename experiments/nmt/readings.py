@@ -11,8 +11,8 @@ from experiments.datasets.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
 from experiments.harness.cli import command_line
 from experiments.nmt.config import ReadingsConfig
-from experiments.nmt.task import Trained, load_trained
-from experiments.nmt.texts import batches, load_text
+from experiments.nmt.task import Trained, load_text, load_trained
+from experiments.nmt.texts import batches
 from experiments.report.report import Part, Report, source_of, write_results
 from experiments.report.statistics import Row, summarize
 from experiments.sequence.model import model_arguments

@@ -1,21 +1,25 @@
-"""Translation with a latent alignment: its network, and its training from the options to the metrics."""
+"""Translation with a latent alignment: its sentence pairs, its network, and its training from options to metrics."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from experiments.datasets.names import ParallelName
 from experiments.datasets.places import SPLITS
 from experiments.datasets.text.batches import BucketSampler, EncodedText, Vocabulary, train_tokenizer
-from experiments.datasets.text.parallel_text import ParallelText
-from experiments.files import user_errors
+from experiments.datasets.text.parallel import load_parallel
+from experiments.datasets.text.parallel_text import ParallelText, read_parallel
+from experiments.files import UserError, user_errors
 from experiments.harness.folder import begin, exclusive, resumed, saved_config
 from experiments.harness.training import PriorFactory, seeded_build
 from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import evaluate, measured
-from experiments.nmt.texts import foreign_texts, load_text
+from experiments.nmt.texts import tokenized
 from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.sequence.evaluation import validation_perplexities, warnings_of
 from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
@@ -25,6 +29,69 @@ from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer
 
 Texts = dict[str, ParallelText]
+_LONGEST = 1000  # words of a validation or test sentence
+
+# data
+
+
+def load_texts(config: TranslationConfig) -> Texts:
+    """Load all splits, and the test texts of data sets out of domain by their names."""
+    texts = {split: load_text(config, split) for split in SPLITS}
+    if config.progress and texts["train"].skipped:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in texts["train"].skipped.items())
+        print(f"training text: {len(texts['train'])} pairs; left out in reading: {reasons}", file=sys.stderr)
+    return texts | foreign_texts(config, config.out_of_domain)
+
+
+def load_text(config: TranslationConfig, split: str) -> ParallelText:
+    """Sentence pairs of a split, "train", "val" or "test", as many as configured.
+
+    Training pairs are left out for their length. A validation or test sentence is refused only where it is so long that
+    it is none, such as a file that has lost its line ends.
+    """
+    languages = (config.source, config.target)
+    rules: dict[str, Any] = {
+        "lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words, "max_words": _LONGEST
+    }  # fmt: skip
+    if config.words != "none" and tokenized(config):
+        raise UserError(f"dataset {config.dataset} is tokenized already; leave out --tokenize {config.words}")
+    if split == "train":
+        rules |= {"max_words": config.max_words, "skip": True}
+    if config.dataset != "own":
+        source, target = languages
+        text = load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
+    elif config.text is None:
+        raise UserError("dataset own needs --text, the folder of train.SOURCE, train.TARGET, val.SOURCE, ...")
+    else:
+        files = [config.text / f"{split}.{language}" for language in languages]
+        if split == "train" and not config.skip_bad:
+            # a long pair is left out, a bad line stops
+            read_parallel(*files, languages=languages, words=config.words)
+        text = read_parallel(*files, languages=languages, name=config.text.name, **rules)
+    pairs = {"train": config.train_pairs, "test": config.test_pairs}.get(split)
+    return text if pairs is None else text.first(pairs)
+
+
+def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
+    """Test texts of data sets that a network was not trained on, read as its own was.
+
+    Raises:
+        UserError: One is that of the training, or cannot be had.
+    """
+    texts: dict[str, ParallelText] = {}
+    for name in names:
+        if name == config.dataset:
+            raise UserError(f"--out-of-domain is {name}, expected other data sets than the one that is trained on")
+        foreign = replace(config, dataset=name, text=None, test_pairs=None)
+        if tokenized(foreign):  # what divides the network's own text has divided this one already
+            foreign = replace(foreign, tokenize=None)
+        with user_errors(ValueError, OSError):
+            texts[name] = load_text(foreign, "test")
+    return texts
+
+
+# network
+
 Trained = TrainedSequences[TranslationConfig, Translation]
 
 
@@ -59,6 +126,9 @@ def load_trained(folder: Path, *, device: str = "auto") -> Trained:
     # the weights are loaded: where they started does not matter any more
     config = saved_config(folder, TranslationConfig, script="experiments.nmt", device=device, init_from=None)
     return load_run(config, folder, build)
+
+
+# training
 
 
 class TranslationTask(Task[TranslationConfig, Trained]):
@@ -111,15 +181,6 @@ class TranslationTask(Task[TranslationConfig, Trained]):
         trained, text = load_trained(folder, device=config.device), load_text(config, "test").first(10)
         views = alignment_views({config.guide: aligned_pairs(trained, text, num_samples=SAMPLES)}, text)
         print(write_alignments(folder / "figures" / "alignments.html", views, title=f"{config.dataset}: sentences"))
-
-
-def load_texts(config: TranslationConfig) -> Texts:
-    """Load all splits, and the test texts of data sets out of domain by their names."""
-    texts = {split: load_text(config, split) for split in SPLITS}
-    if config.progress and texts["train"].skipped:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in texts["train"].skipped.items())
-        print(f"training text: {len(texts['train'])} pairs; left out in reading: {reasons}", file=sys.stderr)
-    return texts | foreign_texts(config, config.out_of_domain)
 
 
 def train(config: TranslationConfig) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from experiments.datasets.names import ParallelName
 from experiments.datasets.text.batches import Batch, EncodedText, in_order
-from experiments.datasets.text.parallel import PARALLEL, load_parallel
+from experiments.datasets.text.parallel import PARALLEL
 from experiments.datasets.text.parallel_text import ParallelText, read_parallel
 from experiments.datasets.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
@@ -17,37 +14,6 @@ from experiments.nmt.config import TranslationConfig
 from experiments.sequence.evaluation import BATCH
 from experiments.sequence.model import AnyTrained
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate, read_naacl, read_pharaoh
-
-_LONGEST = 1000  # words of a validation or test sentence
-
-
-def load_text(config: TranslationConfig, split: str) -> ParallelText:
-    """Sentence pairs of a split, "train", "val" or "test", as many as configured.
-
-    Training pairs are left out for their length. A validation or test sentence is refused only where it is so long that
-    it is none, such as a file that has lost its line ends.
-    """
-    languages = (config.source, config.target)
-    rules: dict[str, Any] = {
-        "lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words, "max_words": _LONGEST
-    }  # fmt: skip
-    if config.words != "none" and tokenized(config):
-        raise UserError(f"dataset {config.dataset} is tokenized already; leave out --tokenize {config.words}")
-    if split == "train":
-        rules |= {"max_words": config.max_words, "skip": True}
-    if config.dataset != "own":
-        source, target = languages
-        text = load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
-    elif config.text is None:
-        raise UserError("dataset own needs --text, the folder of train.SOURCE, train.TARGET, val.SOURCE, ...")
-    else:
-        files = [config.text / f"{split}.{language}" for language in languages]
-        if split == "train" and not config.skip_bad:
-            # a long pair is left out, a bad line stops
-            read_parallel(*files, languages=languages, words=config.words)
-        text = read_parallel(*files, languages=languages, name=config.text.name, **rules)
-    pairs = {"train": config.train_pairs, "test": config.test_pairs}.get(split)
-    return text if pairs is None else text.first(pairs)
 
 
 def tokenized(config: TranslationConfig) -> bool:
@@ -90,24 +56,6 @@ def read_gold(path: Path, text: ParallelText) -> list[GoldAlignment]:
             f"{path}: {error}; expected source-target links, counted from 0 in Pharaoh format and from 1 in NAACL's"
         ) from error
     return list(gold.values())
-
-
-def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
-    """Test texts of data sets that a network was not trained on, read as its own was.
-
-    Raises:
-        UserError: One is that of the training, or cannot be had.
-    """
-    texts: dict[str, ParallelText] = {}
-    for name in names:
-        if name == config.dataset:
-            raise UserError(f"--out-of-domain is {name}, expected other data sets than the one that is trained on")
-        foreign = replace(config, dataset=name, text=None, test_pairs=None)
-        if tokenized(foreign):  # what divides the network's own text has divided this one already
-            foreign = replace(foreign, tokenize=None)
-        with user_errors(ValueError, OSError):
-            texts[name] = load_text(foreign, "test")
-    return texts
 
 
 def batches(trained: AnyTrained, text: ParallelText) -> Iterator[Batch]:

@@ -18,8 +18,8 @@ from experiments.nmt.align import (
     table_lines,
 )
 from experiments.nmt.evaluation import perplexity
-from experiments.nmt.task import build, load_trained
-from experiments.nmt.texts import batches, load_text, read_gold, word_pairs
+from experiments.nmt.task import build, load_text, load_trained
+from experiments.nmt.texts import batches, read_gold, word_pairs
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, read_pharaoh

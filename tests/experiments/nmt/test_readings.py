@@ -9,8 +9,8 @@ import torch
 from experiments.files import UserError
 from experiments.nmt.config import ReadingsConfig
 from experiments.nmt.readings import as_alignment, compare, perplexity, readings
-from experiments.nmt.task import load_trained
-from experiments.nmt.texts import batches, load_text
+from experiments.nmt.task import load_text, load_trained
+from experiments.nmt.texts import batches
 from experiments.sequence.model import model_arguments
 from experiments.sequence.model import perplexity as own_perplexity
 from models.decoding import Inference, target_log_probs

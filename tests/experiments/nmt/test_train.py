@@ -27,8 +27,8 @@ from experiments.nmt.evaluation import (
     translate,
     translation_uncertainty,
 )
-from experiments.nmt.task import load_trained
-from experiments.nmt.texts import batches, foreign_texts, load_text
+from experiments.nmt.task import foreign_texts, load_text, load_trained
+from experiments.nmt.texts import batches
 from experiments.sequence.model import SequenceTraining, model_arguments
 from guides.schemes import build_scheme
 from models.decoding.next_word import next_word_log_probs
