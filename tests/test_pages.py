@@ -56,12 +56,11 @@ def test_the_readme_is_short_and_runs_and_its_predictions_are_uncertain(tmp_path
     assert len(readme.splitlines()) <= 130
     monkeypatch.chdir(tmp_path)
     names = run_snippets("README.md")
-    prediction, weights, fresh_y = names["prediction"], names["weights"], names["fresh_y"]
-    width, width_of_y = (found.quantiles[0.95] - found.quantiles[0.05] for found in (prediction, fresh_y))
-    assert (width_of_y > 0.2).all()  # the noise of y alone, of deviation 0.1, has 0.33
-    assert (width_of_y > width).all()
-    assert prediction.mean.shape == (3,)
-    assert (prediction.quantiles[0.95] > prediction.quantiles[0.05]).all()
+    weights, fresh_y = names["weights"], names["fresh_y"]
+    assert (
+        (fresh_y.quantiles[0.95] - fresh_y.quantiles[0.05]) > 0.2
+    ).all()  # the noise of y, of deviation 0.1, has 0.33
+    assert fresh_y.mean.shape == (3,)
     assert weights.shape == (100, 3, 2, 5, 5)
     assert torch.allclose(weights.sum(-1), torch.ones(100, 3, 2, 5))
 

@@ -29,7 +29,9 @@ The table counts every difference of the studies of a task that has an interval 
 A difference is *better* or *worse* if its whole 95 % interval lies on one side of zero, else it *cannot be told*.
 Intervals over seeds are Student's t, and are widened by Bonferroni's correction for the number of differences in their
 study and by the rounding of the numbers; intervals over resampled test sentences are not corrected. What cannot be told
-is not shown to be small: with three seeds and many differences the corrected intervals are wide.
+is not shown to be small: with three seeds and many differences the corrected intervals are wide. Trainings of 6 or 8
+epochs (questions about digits, views, Multi30k, TED, pretraining) end while networks still improve: their differences
+are of how fast something is learned.
 """
 
 
