@@ -58,6 +58,7 @@ from pyro_attention import (
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
 from pyro_attention.families.sparse import SparseCategorical
 from pyro_attention.normalizers import NORMALIZERS, Normalizer
+from pyro_attention.over_queries import Sinkhorn
 
 __all__ = ["Scheme", "build_normalizer", "build_scheme"]
 
@@ -192,19 +193,22 @@ def _alignment_scheme(
     return Scheme(prior, family, elbo, amortized=name not in from_prior)
 
 
-def build_normalizer(name: NormalizerName, heads: int, **hybrid: float) -> Normalizer:
+def build_normalizer(name: NormalizerName, heads: int, *, initial: float = 0.5, sweeps: int = 5) -> Normalizer:
     """Build a normalizer by its name.
 
     Args:
         name: The name.
         heads: Number of heads of the attention.
-        hybrid: Options of :class:`Hybrid`, which others do not use.
+        initial: Share of doubly normalized attention that hybrid begins with.
+        sweeps: Times that sinkhorn normalizes over the queries and over the keys; doubly_normalized does once.
 
     Example:
-        >>> build_normalizer("hybrid", 2, initial=0.1).extra_repr() == build_normalizer("softmax", 2).extra_repr()
-        False
+        >>> build_normalizer("sinkhorn", 2, sweeps=3)
+        Sinkhorn(3)
     """
-    return Hybrid(heads, **hybrid) if name == "hybrid" else NORMALIZERS[name]()
+    if name == "hybrid":
+        return Hybrid(heads, initial=initial)
+    return Sinkhorn(sweeps) if name == "sinkhorn" else NORMALIZERS[name]()
 
 
 def _factory(name: str, **options: Any) -> PriorFactory:
