@@ -30,7 +30,7 @@ _NAMES = [
 _PARTS = {"noun": 1, "verb": 2, "adj": 3, "adv": 4}
 
 
-class DebianWordNet(WordNetCorpusReader):  # type: ignore[misc]
+class DebianWordNet(WordNetCorpusReader):
     """WordNet 3.0 in the folder of Debian's package wordnet-base."""
 
     def __init__(self, folder: Path = DEBIAN) -> None:
