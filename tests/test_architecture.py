@@ -58,7 +58,7 @@ ALLOWED = LIBRARY | {
     "benchmarks": TASK,
     "commands": {"files", "harness", "report", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 115, 9  # of experiments
+MOST_ARROWS, MOST_LEVELS = 116, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
 
 
