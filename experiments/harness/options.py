@@ -274,7 +274,7 @@ _GROUPS = {
     "split_seed labels_per_class label_noise edge_noise feature_noise test_noise out_of_domain",
     "attention": "guide prior objective family prior_rate prior_scale scale concentration learnable learned_width "
     "draws particles spread kl kl_weight kl_schedule kl_steps kl_scale kl_warmup num_samples normalizer hybrid_share "
-    "scores decoder input_feed top_k roulette temperature laplace",
+    "sweeps scores decoder input_feed top_k roulette temperature laplace",
     "training": "seed learning_rate prior_learning_rate weight_decay gradient_clip batch_size max_epochs steps repeats "
     "patience monitor schedule init_from warm_start posterior_from_prior init_range lead_epochs lead_words "
     "masked finetune_epochs",

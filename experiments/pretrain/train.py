@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.datasets.places import SPLITS
+from experiments.datasets.places import SPLITS, read_arrays
 from experiments.datasets.text.batches import Sentences, Vocabulary, padded, train_tokenizer
 from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
+from experiments.files import read_text, write_atomic
 from experiments.harness.training import (
     Fitted,
     OneCycleTraining,
@@ -28,10 +31,13 @@ from experiments.harness.training import (
     seeded_build,
 )
 from experiments.pretrain.config import PretrainConfig
+from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_counts, mass_figure
+from experiments.report.figures import save
+from experiments.report.report import Part
 from experiments.report.statistics import Column
 from experiments.run import Task, run_and_show
 from experiments.sequence.model import HYBRID, TrainedText, run_vocabulary, text_encoder
-from experiments.study import Study, run_study
+from experiments.study import Finished, Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
 from models.text import MaskedLanguageModel, TextClassifier
 from pyro_attention import Dense, predict, sample_posterior
@@ -215,7 +221,10 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
         self, trained: TrainedEncoder, data: Texts, fitted: Fitted, folder: Path  # noqa: ARG002
     ) -> dict[str, float]:  # fmt: skip
         config, best = trained.config, fitted.history[fitted.best_epoch]
-        mass = torch.cat(list(key_masses(trained).values())).flatten()
+        masses = key_masses(trained)
+        counts: dict[str, Any] = {site: mass_counts([found.numpy()]) for site, found in masses.items()}
+        write_atomic(folder / "key_mass.npz", lambda file: np.savez_compressed(file, **counts))
+        mass = torch.cat(list(masses.values())).flatten()
         rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
         metrics = token_scores(trained) | hybrid_metrics(trained.model)
         metrics |= {
@@ -230,8 +239,39 @@ class PretrainTask(Task[PretrainConfig, Texts, TrainedEncoder]):
                 metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, place, scratch=scratch)
         return metrics
 
+    def show(self, config: PretrainConfig, metrics: Mapping[str, float], folder: Path) -> None:
+        super().show(config, metrics, folder)
+        print(save(mass_figure({str(config.normalizer): key_counts(folder)}), folder / "figures" / "key_mass.png"))
+        if config.normalizer == "hybrid":
+            print(save(hybrid_figure(hybrid_shares(read_history(folder))), folder / "figures" / "hybrid.png"))
+
 
 train = partial(run_and_show, PretrainTask())
+
+
+def key_counts(folder: Path) -> Any:
+    """Keys of all sites of a finished run, by the bins of their mass."""
+    return sum(read_arrays(folder / "key_mass.npz", "train again with --overwrite").values())
+
+
+def read_history(folder: Path) -> list[dict[str, float]]:
+    """Metrics of every epoch of a finished run."""
+    text = read_text(folder / "history.csv", "train again with --overwrite")
+    return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(text.splitlines())]
+
+
+def pictures(finished: Finished) -> Iterator[Part]:
+    """What keys receive, and how hybrid attention divides its weight, of the first seed."""
+    seed = finished.seeds[0]
+    folders = {row: Path(str(finished.configs[row, "", seed].out)) for row in finished.rows}
+    figure = mass_figure({row: key_counts(folder) for row, folder in folders.items()})
+    mass = save(figure, finished.pictures / f"{finished.name}-mass.png")
+    yield Part("What keys receive", "Of the first seed; as in figure 1 of the paper.", picture=mass)
+    for row, folder in folders.items():
+        if shares := hybrid_shares(read_history(folder)):
+            path = finished.pictures / f"{finished.name}-{row.replace(', ', '-')}.png"
+            text = "Share of doubly normalised attention by layer and epoch, of the first seed; as figures 3 to 5."
+            yield Part(f"Hybrid attention: {row}", text, picture=save(hybrid_figure(shares), path))
 
 
 PRETRAINING = Study(
@@ -246,14 +286,15 @@ PRETRAINING = Study(
         "{config.num_samples} posterior samples. SST-2: fine-tuned on at most 10000 sentences and phrases for "
         "{config.finetune_epochs} epochs; half of GLUE's development part validates and the other half (436 sentences) "
         "tests: these are no GLUE scores. Not pretrained: the same from fresh weights. A key's mass is the sum of the "
-        "weights that all queries give to it, at the mean of the attention; it is explained away below 1e-8. Losses "
-        "still fall at the end, so these are speeds of learning as much as qualities."
+        "weights that all queries give to it, at the mean of the attention; it is explained away below 1e-8. Five "
+        "sweeps: of normalising over queries and keys, of which doubly normalised attention is one. Losses still fall "
+        "at the end, so these are speeds of learning as much as qualities."
     ),
     task=PretrainTask(),
     options={"dataset": "english", "sentences": 20_000, "max_epochs": 6, "finetune_epochs": 3},
-    rows=NORMALIZERS,
+    rows={**NORMALIZERS, "five sweeps, soft": {"normalizer": "sinkhorn", "sweeps": 5, "guide": "soft"}},
     row="attention",
-    against=UNDER_ITS_GUIDE,
+    against={**UNDER_ITS_GUIDE, "five sweeps, soft": UNDER_ITS_GUIDE["doubly_normalized, soft"]},
     columns=(
         Column("perplexity", "test_ppl", 2, better="lower"),
         Column("hidden pieces %", "test_accuracy", 2, 100, better="higher"),
@@ -265,6 +306,7 @@ PRETRAINING = Study(
         Column("mass, 1st percentile", "key_mass_1_percent"),
     ),
     blocks=(HYBRID,),
+    parts=lambda finished: list(pictures(finished)),
 )
 STUDIES = {study.name: study for study in (PRETRAINING,)}
 

@@ -187,7 +187,7 @@ def test_metrics_are_flat_and_valid_json(tmp_path: Path) -> None:
 CHANGES: dict[str, Any] = {
     "prior": "fixed", "kl_weight": 0.3, "concentration": 3.0, "scale": 0.3, "prior_rate": 2.0, "prior_scale": 2.0,
     "learnable": True, "draws": 3, "learned_width": True, "temperature": 0.1, "particles": 3, "top_k": 2,
-    "roulette": 0.01,
+    "roulette": 0.01, "kl_schedule": "linear", "kl_steps": 7,
 }  # fmt: skip
 
 
@@ -214,8 +214,8 @@ def test_a_scheme_uses_the_options_that_it_says(name: str, objective: str) -> No
         for option, value in changes.items()
         if scheme_parts(name, **base) != scheme_parts(name, **base | {option: value})
     }
-    without_kl = {"kl_weight"} if name in ("soft", "hard_sample") else set()
-    chosen = {"guide": name, "objective": objective}
+    without_kl = {"kl_weight", "kl_schedule"} if name in ("soft", "hard_sample") else set()
+    chosen = {"guide": name, "objective": objective, "kl_schedule": "constant"}
     uses = AlignmentSchemeOptions.USED_BY.items()
     used = {option for option, choices in uses if all(chosen[choice] in values for choice, values in choices.items())}
     assert used == changed - without_kl
