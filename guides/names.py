@@ -20,4 +20,4 @@ SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
 AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
 ObjectiveName = Literal["elbo", "evidence"]
 PriorName = Literal["fixed", "contextual", "contextual_as_printed"]
-NormalizerName = Literal["softmax", "doubly_normalized", "hybrid"]
+NormalizerName = Literal["softmax", "doubly_normalized", "hybrid", "sinkhorn"]

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from guides.names import AblationSchemeName, NormalizerName, ObjectiveName, PriorName, SchemeName
 from pyro_attention import Hybrid, scheme
 from pyro_attention.normalizers import NORMALIZERS, Normalizer
+from pyro_attention.over_queries import Sinkhorn
 from pyro_attention.schemes import Scheme
 
 __all__ = ["Scheme", "build_normalizer", "build_scheme"]
@@ -85,16 +86,19 @@ def build_scheme(
     return replace(built, objective=partial(built.objective, max_plate_nesting=plates))
 
 
-def build_normalizer(name: NormalizerName, heads: int, **hybrid: float) -> Normalizer:
+def build_normalizer(name: NormalizerName, heads: int, *, initial: float = 0.5, sweeps: int = 5) -> Normalizer:
     """Build a normalizer by its name.
 
     Args:
         name: The name.
         heads: Number of heads of the attention.
-        hybrid: Options of :class:`Hybrid`, which others do not use.
+        initial: Share of doubly normalized attention that hybrid begins with.
+        sweeps: Times that sinkhorn normalizes over the queries and over the keys; doubly_normalized does once.
 
     Example:
-        >>> build_normalizer("hybrid", 2, initial=0.1).extra_repr() == build_normalizer("softmax", 2).extra_repr()
-        False
+        >>> build_normalizer("sinkhorn", 2, sweeps=3)
+        Sinkhorn(3)
     """
-    return Hybrid(heads, **hybrid) if name == "hybrid" else NORMALIZERS[name]()
+    if name == "hybrid":
+        return Hybrid(heads, initial=initial)
+    return Sinkhorn(sweeps) if name == "sinkhorn" else NORMALIZERS[name]()

@@ -138,8 +138,8 @@ class LatentAttention(nn.Module):
             raise TypeError(f"site '{self.name}': values are of type {values.dtype}, expected floating-point numbers")
         check_scores(scores, site=self.name, mask=layout.mask)
         layout.check(scores, site=self.name)
-        layout.check_values(values, scores, site=self.name)
         self.normalizer.check(layout, site=self.name)
+        layout.check_values(values, scores, site=self.name)
         device = scores.device.type  # where autocast would redo the softmax inputs in half precision
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             call = self.call(as_float(scores), layout=layout, queries=queries, keys=keys)

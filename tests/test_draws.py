@@ -38,6 +38,9 @@ from tests.helpers import flat
 ITEMS, KEYS, WIDTH = 5, 4, 3
 
 
+plain_bound = partial(EvidenceELBO, correction=None)  # whose value is that of the draws
+
+
 def by_rows(c):
     return torch.stack([row.sum() for row in c])
 
@@ -160,7 +163,7 @@ def test_the_evidence_is_that_of_single_runs(head, chunk_size):
     model = Pooling(head)
     guide, leaves = AttentionGuide(model, FromPrior()), list(model.parameters())
     expected = seeded(lambda: bound(single_runs(guide, 5)), warns=False)
-    elbo = EvidenceELBO(5, chunk_size=chunk_size, max_plate_nesting=1)
+    elbo = plain_bound(5, chunk_size=chunk_size, max_plate_nesting=1)
     loss = seeded(lambda: elbo.differentiable_loss(model, guide), warns=chunk_size != 1)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(flat(loss, leaves), flat(expected, leaves))
@@ -215,7 +218,7 @@ def test_models_that_broadcast_keep_the_plate(head):
     model, shapes = Pooling(head), []
     model.attention.register_forward_hook(lambda _, __, output: shapes.append(output.context.shape))
     guide = AttentionGuide(model, FromPrior())
-    elbo = EvidenceELBO(7, max_plate_nesting=1)
+    elbo = plain_bound(7, max_plate_nesting=1)
     elbo.loss(model, guide)
     assert shapes.pop() == (7, ITEMS, 1, 1, WIDTH)
     torch.manual_seed(0)
@@ -293,14 +296,15 @@ def test_pooling_by_one_query():
     guide = AttentionGuide(model, FromPrior())
     expected = seeded(lambda: bound(single_runs(guide, 8)), warns=False)
     torch.testing.assert_close(
-        seeded(lambda: EvidenceELBO(8, max_plate_nesting=1).differentiable_loss(model, guide)), expected
+        seeded(lambda: plain_bound(8, max_plate_nesting=1).differentiable_loss(model, guide)),
+        expected,
     )
-    report = check_model(model, guide, elbo=EvidenceELBO(8, max_plate_nesting=1))
+    report = check_model(model, guide, elbo=plain_bound(8, max_plate_nesting=1))
     assert report.ok
     assert "log probability of site 'y', of shape (16,), is" in report.notes[0]
     assert "draws go one by one" in str(report)
     model.right = True
-    assert not check_model(model, guide, elbo=EvidenceELBO(8, max_plate_nesting=1)).notes
+    assert not check_model(model, guide, elbo=plain_bound(8, max_plate_nesting=1)).notes
 
 
 class Nodes(nn.Module):
@@ -342,7 +346,7 @@ def test_observations_outside_the_plate_of_the_attention_are_one_item(make, chun
     model = make()
     guide, leaves = AttentionGuide(model, FromPrior()), list(model.parameters())
     expected = seeded(lambda: bound(single_runs(guide, 6).sum(-1)), warns=False)
-    elbo = EvidenceELBO(6, chunk_size=chunk_size, max_plate_nesting=1)
+    elbo = plain_bound(6, chunk_size=chunk_size, max_plate_nesting=1)
     loss = seeded(lambda: elbo.differentiable_loss(model, guide))
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(flat(loss, leaves), flat(expected, leaves))
@@ -358,7 +362,7 @@ def test_own_posteriors_of_observations_outside_the_plate_have_their_gradients()
     """The doubly reparameterised one, whose weights have other dimensions than the site."""
     model = Sequence()
     guide = AttentionGuide(model, Amortized(Anything(model), LogNormal(0.4, learnable=True)))
-    elbo = EvidenceELBO(4)
+    elbo = plain_bound(4)
     with pytest.warns(BroadcastWarning):
         loss = elbo.differentiable_loss(model, guide)
     assert flat(loss, list(guide.parameters())).isfinite().all()
@@ -379,7 +383,8 @@ def test_equal_twins_would_not_show_that_draws_are_mixed():
     guide = AttentionGuide(model, FromPrior())
     expected = seeded(lambda: bound(single_runs(guide, 4)), warns=False)
     torch.testing.assert_close(
-        seeded(lambda: EvidenceELBO(4, max_plate_nesting=1).differentiable_loss(model, guide)), expected
+        seeded(lambda: plain_bound(4, max_plate_nesting=1).differentiable_loss(model, guide)),
+        expected,
     )
 
 
@@ -387,7 +392,7 @@ def test_narrow_posteriors_hide_nothing():
     """Two draws of a width of 1e-5 are the same up to rounding; the replay moves them apart."""
     model = Pooling(FROM_THE_LEFT["softmax over items"])
     with pytest.warns(BroadcastWarning):
-        EvidenceELBO(4, max_plate_nesting=1).loss(model, AttentionGuide(model, LogNormal(1e-5)))
+        plain_bound(4, max_plate_nesting=1).loss(model, AttentionGuide(model, LogNormal(1e-5)))
 
 
 # What a replay looks at and leaves alone
@@ -414,13 +419,13 @@ class Noisy(nn.Module):
 def test_noise_of_the_model_does_not_count():
     torch.manual_seed(0)
     model = Noisy()
-    EvidenceELBO(4, max_plate_nesting=1).loss(model, AttentionGuide(model, FromPrior()))
+    plain_bound(4, max_plate_nesting=1).loss(model, AttentionGuide(model, FromPrior()))
 
 
 def test_statistics_of_the_batch_do_and_running_ones_are_as_before():
     torch.manual_seed(0)
     model = Noisy(norm=True)
-    guide, elbo = AttentionGuide(model, FromPrior()), EvidenceELBO(4, max_plate_nesting=1)
+    guide, elbo = AttentionGuide(model, FromPrior()), plain_bound(4, max_plate_nesting=1)
     state = torch.get_rng_state()
     with pytest.warns(BroadcastWarning):
         elbo.loss(model, guide)
@@ -430,7 +435,7 @@ def test_statistics_of_the_batch_do_and_running_ones_are_as_before():
     twin.x, twin.y = model.x, model.y
     twin.load_state_dict({**model.state_dict(), **{f"norm.{name}": value for name, value in fresh_norm().items()}})
     torch.set_rng_state(state)
-    EvidenceELBO(4, chunk_size=1, max_plate_nesting=1).loss(twin, AttentionGuide(twin, FromPrior()))
+    plain_bound(4, chunk_size=1, max_plate_nesting=1).loss(twin, AttentionGuide(twin, FromPrior()))
     torch.testing.assert_close(twin.norm.running_mean, first)
 
 
@@ -456,7 +461,7 @@ def test_training_and_evaluation_are_looked_at_apart():
     """Whether the model is a module, or a function that knows it."""
     for wrap in (lambda model: model, lambda model: partial(model), lambda model: lambda: model()):
         model = Normed()
-        guide, elbo = AttentionGuide(wrap(model), FromPrior()), EvidenceELBO(4, max_plate_nesting=1)
+        guide, elbo = AttentionGuide(wrap(model), FromPrior()), plain_bound(4, max_plate_nesting=1)
         model.eval()
         elbo.loss(guide.model, guide)
         model.train()
@@ -468,7 +473,7 @@ def test_the_calls_that_are_replayed():
     assert [calls for calls in range(1, 1001) if is_due(calls)] == [1, 10, 100, 1000]
     model, runs = Pooling(FROM_THE_RIGHT["index"]), []
     model.attention.register_forward_hook(lambda *_: runs.append(1))
-    guide, elbo = AttentionGuide(model, FromPrior()), EvidenceELBO(3, max_plate_nesting=1)
+    guide, elbo = AttentionGuide(model, FromPrior()), plain_bound(3, max_plate_nesting=1)
     counts = []
     for _ in range(11):
         runs.clear()
@@ -480,7 +485,7 @@ def test_the_calls_that_are_replayed():
 def test_draws_are_those_without_a_replay():
     """It leaves the generator alone: the first call draws what the second one does."""
     model = Pooling(FROM_THE_RIGHT["index"])
-    guide, elbo = AttentionGuide(model, FromPrior()), EvidenceELBO(3, max_plate_nesting=1)
+    guide, elbo = AttentionGuide(model, FromPrior()), plain_bound(3, max_plate_nesting=1)
     assert seeded(lambda: elbo.loss(model, guide), warns=False) == seeded(lambda: elbo.loss(model, guide), warns=False)
 
 
@@ -506,5 +511,5 @@ def test_importance_weights_of_half_precision_are_summed_in_32_bits(dtype):
         site = guide.run().trace.nodes["y"]
         rows.append(site["fn"].log_prob(site["value"]).double().sum(-1))
     torch.testing.assert_close(weighted.log_weights.double(), torch.stack(rows), rtol=1e-5, atol=1e-3)
-    loss = seeded(lambda: EvidenceELBO(3, chunk_size=1, max_plate_nesting=2).loss(model, guide), warns=False)
+    loss = seeded(lambda: plain_bound(3, chunk_size=1, max_plate_nesting=2).loss(model, guide), warns=False)
     assert loss == pytest.approx(bound(torch.stack(rows)).item(), rel=1e-5)

@@ -15,22 +15,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Gamma, Weibull, register_kl
 from tqdm import tqdm
 
 from experiments.report.statistics import Estimate, Row
 
 Step = Callable[[], object]
 LONG = 20_000.0  # milliseconds, after which no round begins but the first three
-
-
-@register_kl(Weibull, Gamma)  # type: ignore[untyped-decorator]
-def kl_weibull_gamma(q: Weibull, p: Gamma) -> Tensor:
-    """KL that the contestants by hand and in stock Pyro need; Fan et al. (2020), section 3.2."""
-    k, a, b = q.concentration, p.concentration, p.rate
-    gamma = -torch.special.digamma(torch.ones(()))  # Euler's constant
-    expected = q.scale * torch.lgamma(1 + 1 / k).exp()
-    return gamma * a / k - a * q.scale.log() + k.log() + b * expected - gamma - 1 - a * b.log() + torch.lgamma(a)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -14,12 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import sacrebleu
 import torch
-from nltk.corpus import wordnet
 from nltk.translate.meteor_score import meteor_score
 from nltk.util import everygrams, ngrams
 from scipy import stats
 from torch import Tensor
 
+from experiments.captioning.wordnet import MISSING, find_wordnet
 from experiments.datasets.images.captions import caption_words
 from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, word_cells
 from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, SegmentationMaps
@@ -43,7 +44,7 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
     """Scores of one caption an image, times 100 as papers print them.
 
     CIDEr-D weighs words by how many of these images have them in their references, so the scores of a caption depend on
-    the whole set, and those of a single image are 0. METEOR is there where NLTK finds WordNet.
+    the whole set, and those of a single image are 0. METEOR is there where NLTK, or Debian, has WordNet.
 
     Source: Papineni et al., BLEU, 2002; Lin, ROUGE, 2004; Vedantam, Zitnick and Parikh, CIDEr, 2015; Lavie and Agarwal,
     METEOR, 2007; https://github.com/tylin/coco-caption. Post, A Call for Clarity in Reporting BLEU Scores, 2018.
@@ -63,9 +64,8 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
     scores = {f"bleu_{n}": 100 * score for n, score in enumerate(corpus_bleu(spoken, written), 1)}
     scores["rouge_l"] = 100 * (sum(rouge_l(words, texts) for words, texts in pairs) / len(pairs))
     scores["cider_d"] = 100 * (sum(cider_d(spoken, written)) / len(pairs))
-    try:
-        wordnet.synsets("dog")
-    except (LookupError, OSError):  # not there, or not complete
+    wordnet = find_wordnet()
+    if wordnet is None:
         return scores
     meteors = [meteor_score(texts, words, wordnet=wordnet) for words, texts in pairs]
     return scores | {"nltk_meteor": 100 * sum(meteors) / len(pairs)}
@@ -195,6 +195,8 @@ def evaluate(
     test, photographs = data["test"], data["test"].digits is None
     captions, references = describe(trained, test), _REFERENCES if photographs else 1
     metrics = {f"test_{name}": score for name, score in score_captions(captions, test.captions).items()}
+    if photographs and "test_nltk_meteor" not in metrics and trained.config.progress:
+        print(MISSING, file=sys.stderr)
     random = Random(0)
     drawn = [random.choice(random.choice(data["train"].captions)) for _ in range(len(test))]
     floor = score_captions(drawn, test.captions)

@@ -12,7 +12,7 @@ Heterophilous = Literal["actor", "texas", "chameleon_filtered", "squirrel_filter
 GraphName = Literal["digits", Citations, Heterophilous]
 ParallelName = Literal["toy", "multi30k", "iwslt14", "ted", "tatoeba", "europarl_de_en", "hansards_fr_en"]
 CaptionsName = Literal["flickr8k", "coco"]
-PhotoQuestionsName = Literal["easy_vqa", "daquar", "vqa_v2"]
+PhotoQuestionsName = Literal["easy_vqa", "daquar"]
 GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb", "mnli", "qnli", "qqp"]
 _PHOTOGRAPHS = ("flickr8k", "coco", "easy_vqa", "daquar")
 

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
-from experiments.pretrain.task import PretrainTask
+from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_figure
+from experiments.pretrain.task import PretrainTask, key_counts, read_history
+from experiments.report.figures import save
+from experiments.report.report import Part
 from experiments.report.statistics import Column, beside
 from experiments.sequence.model import HYBRID
-from experiments.study import Study, run_study
+from experiments.study import Finished, Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
+
+
+def pictures(finished: Finished) -> Iterator[Part]:
+    """Draw what keys receive, and how hybrid attention divides its weight, of the first seed."""
+    seed = finished.seeds[0]
+    folders = {row: Path(str(finished.configs[row, "", seed].out)) for row in finished.rows}
+    figure = mass_figure({row: key_counts(folder) for row, folder in folders.items()})
+    mass = save(figure, finished.pictures / f"{finished.name}-mass.png")
+    yield Part("What keys receive", "Of the first seed; as in figure 1 of the paper.", picture=mass)
+    for row, folder in folders.items():
+        if shares := hybrid_shares(read_history(folder)):
+            path = finished.pictures / f"{finished.name}-{row.replace(', ', '-')}.png"
+            text = "Share of doubly normalised attention by layer and epoch, of the first seed; as figures 3 to 5."
+            yield Part(f"Hybrid attention: {row}", text, picture=save(hybrid_figure(shares), path))
+
 
 PRETRAINING = Study(
     name="pretraining-english",
@@ -22,14 +42,15 @@ PRETRAINING = Study(
         "{config.num_samples} posterior samples. SST-2: fine-tuned on at most 10000 sentences and phrases for "
         "{config.finetune_epochs} epochs; half of GLUE's development part validates and the other half (436 sentences) "
         "tests: these are no GLUE scores. Not pretrained: the same from fresh weights. A key's mass is the sum of the "
-        "weights that all queries give to it, at the mean of the attention; it is explained away below 1e-8. Losses "
-        "still fall at the end, so these are speeds of learning as much as qualities."
+        "weights that all queries give to it, at the mean of the attention; it is explained away below 1e-8. Five "
+        "sweeps: of normalising over queries and keys, of which doubly normalised attention is one. Losses still fall "
+        "at the end, so these are speeds of learning as much as qualities."
     ),
     task=PretrainTask(),
     options={"dataset": "english", "sentences": 20_000, "max_epochs": 6, "finetune_epochs": 3},
-    rows=NORMALIZERS,
+    rows={**NORMALIZERS, "five sweeps, soft": {"normalizer": "sinkhorn", "sweeps": 5, "guide": "soft"}},
     heads=("attention", ""),
-    baselines=UNDER_ITS_GUIDE,
+    baselines={**UNDER_ITS_GUIDE, "five sweeps, soft": UNDER_ITS_GUIDE["doubly_normalized, soft"]},
     columns=(
         Column("perplexity", "test_ppl", 2, better="lower"),
         Column("hidden pieces %", "test_accuracy", 2, 100, better="higher"),
@@ -40,7 +61,7 @@ PRETRAINING = Study(
             Column("mass, 1st percentile", "key_mass_1_percent"),
         ),
     ),
-    parts=(HYBRID,),
+    parts=(HYBRID, pictures),
 )
 STUDIES = {study.name: study for study in (PRETRAINING,)}
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.datasets.places import SPLITS
+from experiments.datasets.places import SPLITS, read_arrays
 from experiments.datasets.text.batches import Sentences, Vocabulary, padded, train_tokenizer
 from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
-from experiments.files import user_errors
+from experiments.files import read_text, user_errors, write_atomic
 from experiments.harness.folder import begin, exclusive, resumed
 from experiments.harness.training import (
     Fitted,
@@ -30,6 +32,8 @@ from experiments.harness.training import (
     seeded_build,
 )
 from experiments.pretrain.config import PretrainConfig
+from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_counts, mass_figure
+from experiments.report.figures import save
 from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.sequence.model import TrainedText, run_vocabulary, text_encoder
 from models.text import MaskedLanguageModel, TextClassifier
@@ -226,7 +230,10 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
     def evaluate(self, trained: TrainedEncoder, fitted: Fitted, folder: Path) -> dict[str, float]:
         """Compute the metrics of the trained network, after fine-tuning too."""
         config, best = trained.config, fitted.history[fitted.best_epoch]
-        mass = torch.cat(list(key_masses(trained).values())).flatten()
+        masses = key_masses(trained)
+        counts: dict[str, Any] = {site: mass_counts([found.numpy()]) for site, found in masses.items()}
+        write_atomic(folder / "key_mass.npz", lambda file: np.savez_compressed(file, **counts))
+        mass = torch.cat(list(masses.values())).flatten()
         rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
         metrics = token_scores(trained) | hybrid_metrics(trained.model)
         metrics |= {
@@ -241,8 +248,25 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
                 metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, place, scratch=scratch)
         return metrics
 
+    def show(self, config: PretrainConfig, metrics: Mapping[str, float], folder: Path) -> None:
+        super().show(config, metrics, folder)
+        print(save(mass_figure({str(config.normalizer): key_counts(folder)}), folder / "figures" / "key_mass.png"))
+        if config.normalizer == "hybrid":
+            print(save(hybrid_figure(hybrid_shares(read_history(folder))), folder / "figures" / "hybrid.png"))
+
 
 def train(config: PretrainConfig) -> None:
     """Run the command."""
     task = PretrainTask()
     show_run(task, config, task.run(config))
+
+
+def key_counts(folder: Path) -> Any:
+    """Keys of all sites of a finished run, by the bins of their mass."""
+    return sum(read_arrays(folder / "key_mass.npz", "train again with --overwrite").values())
+
+
+def read_history(folder: Path) -> list[dict[str, float]]:
+    """Metrics of every epoch of a finished run."""
+    text = read_text(folder / "history.csv", "train again with --overwrite")
+    return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(text.splitlines())]

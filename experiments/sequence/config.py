@@ -27,6 +27,7 @@ class TextEncoderOptions(BatchOptions, SchemeOptions):
         layers: Layers.
         normalizer: How attention is normalised.
         hybrid_share: Share of doubly normalised attention that hybrid begins with.
+        sweeps: Times that sinkhorn normalises over the queries and over the keys.
         length: Pieces of a text at most; the rest is cut off.
         dropout: Dropout of embeddings, attention weights and layers.
         kl_weight: Weight of the KL, which is summed over all attention weights of a text.
@@ -39,6 +40,7 @@ class TextEncoderOptions(BatchOptions, SchemeOptions):
     layers: PositiveInt = 2
     normalizer: NormalizerName = "softmax"
     hybrid_share: ClosedUnitInterval = 0.5
+    sweeps: PositiveInt = 5
     length: PositiveInt = 64
     dropout: Dropout = 0.1
     guide: WeightsSchemeName = "soft"
@@ -46,7 +48,10 @@ class TextEncoderOptions(BatchOptions, SchemeOptions):
     num_samples: PositiveInt = 10
 
     planned = True  # the learning rate is, over all epochs
-    USED_BY: ClassVar[UsedBy] = {"hybrid_share": {"normalizer": ("hybrid",)}}
+    USED_BY: ClassVar[UsedBy] = {
+        "hybrid_share": {"normalizer": ("hybrid",)},
+        "sweeps": {"normalizer": ("sinkhorn",)},
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,7 +231,7 @@ def text_encoder(config: TextEncoderOptions, vocabulary: Vocabulary, prior: Prio
     """An untrained encoder; ``prior`` makes a prior network from (key width, heads)."""
 
     def normalizer(heads: int) -> Normalizer:
-        return build_normalizer(config.normalizer, heads, initial=config.hybrid_share)
+        return build_normalizer(config.normalizer, heads, initial=config.hybrid_share, sweeps=config.sweeps)
 
     sizes = {name: getattr(config, name) for name in ("width", "heads", "layers", "dropout")}
     return TextEncoder(len(vocabulary), **sizes, positions=config.length, prior=prior, normalizer=normalizer)

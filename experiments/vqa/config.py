@@ -20,7 +20,8 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     Args:
         dataset: The questions; digits are about scenes of handwritten digits and need no file. vqa_v2 has the answers
             of ten people; the published sizes of MCAN for it are --hidden 512 --layers 6 --heads 8 --answers 3129
-            --likelihood scores --batch-size 64 --learning-rate 1e-4.
+            --likelihood scores --batch-size 64 --learning-rate 1e-4; scores of all test questions, answers and samples
+            are in memory at once, so that --test-questions 10000 is wise.
         blind: Blank all regions, so that answers come from the question alone.
         test_questions: Validate and test on so many questions each, the first; all when omitted.
         train_share: Share of the training questions to train on, drawn by the seed.
@@ -45,7 +46,7 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
         gradient_clip: Largest norm of the gradient of the loss per question.
     """
 
-    dataset: Literal["digits", PhotoQuestionsName] = "digits"
+    dataset: Literal["digits", PhotoQuestionsName, "vqa_v2"] = "digits"
     blind: bool = False
     test_questions: PositiveInt | None = None
     train_share: ClosedUnitInterval = 1.0

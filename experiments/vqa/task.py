@@ -30,7 +30,13 @@ from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
 from pyro_attention import sample_posterior
-from pyro_attention.analysis import TemperatureScaling, decompose_uncertainty, fit_temperature, hybrid_weights
+from pyro_attention.analysis import (
+    TemperatureScaling,
+    decompose_uncertainty,
+    fit_temperature,
+    hybrid_weights,
+    top_two_p_values,
+)
 from pyro_attention.plots import patches
 from pyro_attention.posterior.predictive import Noise, seeded
 
@@ -278,6 +284,12 @@ class Reply(NamedTuple):
     weights: Tensor | None  # samples [S, N] of all regions that the answer is read from, if one attention says which
     picture: Path | None  # of these weights
 
+    @property
+    def p_value(self) -> float | None:
+        """Whether the two most probable answers differ, by a paired t-test over the samples; None without samples."""
+        logits = self.outputs.logits
+        return top_two_p_values(logits).item() if len(logits) > 1 and logits.size(-1) > 1 else None
+
 
 def reply_to(
     trained: TrainedAnswers, regions: Regions, words: Sequence[str], photograph: int, path: Path, *,
@@ -330,6 +342,11 @@ def ask(config: AskConfig) -> Reply:
         f"{name.replace('_', ' ')} {value.item():.3f} nats" for name, value in reply.outputs.uncertainties().items()
     )
     print(f"{' '.join(words)}?\n\n{as_table(reply.answers)}\n\n{doubt}")
+    if (p_value := reply.p_value) is not None:
+        print(
+            f"p = {p_value:.3g} of a paired t-test that the two most probable answers score the same, over "
+            f"{len(reply.outputs.logits)} samples"
+        )
     print(reply.picture or f"{trained.config.model} does not read the answer from one latent attention: no picture")
     return reply
 

@@ -35,6 +35,7 @@ from pyro_attention.analysis.classification import (
     pavpu,
     selective_accuracy,
     split_variance,
+    top_two_p_values,
 )
 from pyro_attention.analysis.coverage import Coverage, check_coverage
 from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
@@ -74,5 +75,6 @@ __all__ = [
     "selective_accuracy",
     "split_variance",
     "symmetrize",
+    "top_two_p_values",
     "word_map",
 ]

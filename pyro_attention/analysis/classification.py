@@ -197,15 +197,35 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
     Source: Mukhoti and Gal (2018), Evaluating Bayesian Deep Learning Methods for Semantic Segmentation; the test is
     that of Fan et al. (2020), Bayesian Attention Modules.
     """
-    p_values = _p_values(logits)
+    p_values = top_two_p_values(logits)
     accurate = _check_accuracy("accuracy", accuracy, len(p_values)).to(p_values.device)
     if not thresholds or not all(0 < threshold < 1 for threshold in thresholds):
         raise ValueError(f"thresholds is {tuple(thresholds)}, expected numbers between 0 and 1, such as 0.05")
     return {threshold: accurate.where(p_values <= threshold, 1 - accurate).mean().item() for threshold in thresholds}
 
 
-def _p_values(logits: Tensor) -> Tensor:
-    """p-values of each item, float64 ``[items]``; 0 where the differences are all the same, or 1 where they are 0."""
+def top_two_p_values(logits: Tensor) -> Tensor:
+    """Test whether the two most probable classes of each item score the same, by a paired two-sided t-test.
+
+    Args:
+        logits: Samples ``[M, items, classes]``, at least two; of any noise. Any gap becomes certain as M grows, so only
+            results of one M are comparable.
+
+    Returns:
+        p-values, float64 ``[items]``; 0 where the differences are all the same, or 1 where they are 0.
+
+    Raises:
+        ImportError: SciPy is not installed.
+        TypeError: Logits are no floats.
+        ValueError: Wrong shapes, fewer than two samples, or numbers that are not finite.
+
+    Example:
+        >>> logits = torch.tensor([[[2.0, 0.0], [1.0, 0.0]], [[2.1, 0.0], [-0.8, 0.0]], [[1.9, 0.0], [0.1, 0.0]]])
+        >>> top_two_p_values(logits)
+        tensor([0.0008, 0.8643], dtype=torch.float64)
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, figure 2 and section 4.2.
+    """
     try:
         from scipy.special import stdtr
     except ImportError as error:

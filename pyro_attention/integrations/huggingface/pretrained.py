@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-
 __all__ = ["load_checked"]
 
 _ATTENTION = (None, "eager", "sdpa")  # what torch computes; other names are code that transformers fetches from the hub
@@ -27,6 +25,8 @@ def load_checked(auto_class: Any, model: str | Path, **options: Any) -> Any:
         ValueError: The configuration asks for attention that is computed by code from elsewhere, or weights of the base
             are missing in the checkpoint.
     """
+    from transformers import AutoConfig
+
     local = {"local_files_only": True} if options.get("local_files_only") else {}
     attention = AutoConfig.from_pretrained(model, trust_remote_code=False, **local)._attn_implementation
     if attention not in _ATTENTION:

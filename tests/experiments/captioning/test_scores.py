@@ -8,7 +8,7 @@ import sacrebleu
 import torch
 from nltk.translate.bleu_score import corpus_bleu as nltk_bleu
 
-from experiments.captioning import evaluation as module
+from experiments.captioning import wordnet
 from experiments.captioning.evaluation import (
     cider_d,
     corpus_bleu,
@@ -37,7 +37,7 @@ def words(texts):
 @pytest.fixture(autouse=True)
 def empty_wordnet(monkeypatch):
     """A WordNet that knows no synonyms, wherever the tests run."""
-    monkeypatch.setattr(module, "wordnet", SimpleNamespace(synsets=lambda word: []))
+    monkeypatch.setattr(wordnet, "wordnet", SimpleNamespace(synsets=lambda word: []))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,8 @@ def test_captions_that_cannot_be_scored(captions, references, message):
         score_captions(captions, references)
 
 
-def test_meteor(monkeypatch):
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # NLTK leaves files open
+def test_meteor(monkeypatch, tmp_path):
     """Two of three words match, in one piece; then both by their stems; the better reference counts."""
     pairs = ["a dog runs", "dogs running"], [["a dog ran", "x"], ["dog runs"]]
     scores = score_captions(*pairs)
@@ -126,8 +127,31 @@ def test_meteor(monkeypatch):
     def synsets(word):
         raise LookupError(word)
 
-    monkeypatch.setattr(module, "wordnet", SimpleNamespace(synsets=synsets))
+    monkeypatch.setattr(wordnet, "wordnet", SimpleNamespace(synsets=synsets))
+    monkeypatch.setattr(wordnet, "DEBIAN", tmp_path / "nowhere")
     assert score_captions(*pairs).keys() == scores.keys() - {"nltk_meteor"}
+    # in the format of Debian's package, with one synonym
+    monkeypatch.setattr(wordnet, "DEBIAN", write_wordnet(tmp_path / "wordnet"))
+    assert {lemma.name() for lemma in wordnet.find_wordnet().synsets("dog")[0].lemmas()} == {"dog", "hound"}
+    synonyms = ["a hound runs"], [["a dog runs"]]
+    assert score_captions(*synonyms)["nltk_meteor"] == pytest.approx(100 * (1 - 0.5 * (1 / 3) ** 3))
+
+
+def write_wordnet(folder):
+    """A WordNet of one noun, as Debian has it: without the files lexnames and index.sense."""
+    folder.mkdir()
+    for part in ("adj", "adv", "verb"):
+        (folder / f"data.{part}").write_text("")
+        (folder / f"index.{part}").write_text("")
+    line = "{:08} 05 n 02 dog 0 hound 0 000 | a domestic animal  \n"
+    head = "  1 a line of the licence  \n"
+    (folder / "data.noun").write_text(head + line.format(len(head)))
+    (folder / "index.noun").write_text(
+        head + "".join(f"{word} n 1 0 1 0 {len(head):08}  \n" for word in ("dog", "hound"))
+    )
+    for part in ("adj", "adv", "noun", "verb"):
+        (folder / f"{part}.exc").write_text("")
+    return folder
 
 
 # doubt, and several captions of an image

@@ -4,15 +4,30 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 from torch.nn.functional import nll_loss
 
 from experiments.datasets.text import masked_text, parallel
 from experiments.datasets.text.parallel import toy_translation
 from experiments.files import UserError
+from experiments.harness.options import StudyOptions
 from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.task import PretrainTask, build_classifier, hidden_batches, key_masses, token_scores
+from experiments.pretrain.pictures import BINS, hybrid_figure, hybrid_shares, mass_counts
+from experiments.pretrain.studies import STUDIES
+from experiments.pretrain.task import (
+    PretrainTask,
+    build_classifier,
+    hidden_batches,
+    key_counts,
+    key_masses,
+    read_history,
+    token_scores,
+)
+from experiments.report.report import read_results
 from experiments.run import load_trained
-from pyro_attention import predict
+from experiments.study import run_study
+from guides.schemes import build_normalizer
+from pyro_attention import Dense, predict
 
 TASK = PretrainTask()
 TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8, "max_epochs": 1, "num_samples": 2}
@@ -32,7 +47,7 @@ def tiny_config(out, **options):
     return PretrainConfig(**(TINY | {"progress": False, "out": out} | options))
 
 
-@pytest.fixture(scope="module", params=[("doubly_normalized", "soft"), ("hybrid", "weibull")])
+@pytest.fixture(scope="module", params=[("doubly_normalized", "soft"), ("hybrid", "weibull"), ("sinkhorn", "soft")])
 def pretrained(request, tmp_path_factory):
     """Configuration and metrics of a finished run."""
     normalizer, guide = request.param
@@ -70,8 +85,39 @@ def test_key_masses(pretrained):
         assert mass.sum(1).tolist() == pytest.approx([sum(pieces)] * 2, rel=1e-4)
         assert config.normalizer != "doubly_normalized" or mass.min() > 1 / max(pieces) - 1e-6
     assert metrics["explained_away"] == 0
+    counts = mass_counts([mass.numpy() for mass in masses.values()])
+    assert counts.tolist() == key_counts(config.out).tolist()
+    assert counts.sum() == 4 * sum(pieces)
+    assert counts[BINS[1:] < math.log(1 / max(pieces))].sum() == 0 or config.normalizer == "hybrid"
     smallest = min(mass.min().item() for mass in masses.values())
     assert smallest <= metrics["key_mass_1_percent"] < 1
+
+
+def test_sweeps(tmp_path):
+    config = tiny_config(tmp_path / "run", normalizer="sinkhorn", guide="soft", sweeps=7)
+    trained = TASK.build(config, tmp_path)
+    assert repr(trained.model).count("Sinkhorn(7)") == 2
+    # one sweep is doubly normalized attention
+    one, doubly = (build_normalizer(name, 2, sweeps=1) for name in ("sinkhorn", "doubly_normalized"))
+    scores = torch.randn(2, 4, 5)
+    torch.testing.assert_close(one(scores, Dense()), doubly(scores, Dense()))
+
+
+@pytest.mark.parametrize("pretrained", [("hybrid", "weibull")], indirect=True)
+def test_the_share_of_hybrid_attention_is_drawn_by_layer_and_epoch(pretrained, capsys):
+    config, metrics = pretrained
+    shares = hybrid_shares(read_history(config.out))
+    assert list(shares) == ["layers.0", "layers.1"]
+    for layer, values in shares.items():
+        heads = [metrics[f"hybrid_{layer}_{head}"] for head in (0, 1)]
+        assert values == [pytest.approx(sum(heads) / 2, rel=1e-5)]
+    TASK.show(config, metrics, config.out)
+    said = capsys.readouterr().out
+    for name in ("hybrid.png", "key_mass.png"):
+        assert (config.out / "figures" / name).read_bytes().startswith(b"\x89PNG")
+        assert str(config.out / "figures" / name) in said
+    (lines,) = hybrid_figure({"a": [0.5, 0.6], "b": [0.4, 0.3]}).axes
+    assert [line.get_ydata().tolist() for line in lines.lines[:2]] == [[0.5, 0.6], [0.4, 0.3]]
 
 
 @pytest.mark.parametrize("pretrained", [("hybrid", "weibull")], indirect=True)
@@ -89,3 +135,16 @@ def test_bad_input(tmp_path):
     with pytest.raises(UserError, match="SST-2"):  # found before the pretraining
         TASK.run(tiny_config(tmp_path / "sst2", finetune_epochs=1, data_root=tmp_path))
     assert not (tmp_path / "sst2").exists()
+
+
+def test_the_pictures_of_the_table(tmp_path):
+    rows = ("softmax, soft", "hybrid, soft", "five sweeps, soft")
+    options = StudyOptions(
+        name="pretraining-english", seeds=1, rows=rows, workers=1, progress=False, out=tmp_path / "out",
+        results=tmp_path / "results", changes=TINY | {"dataset": "toy", "finetune_epochs": 0},
+    )  # fmt: skip
+    run_study(STUDIES, options)
+    (path,) = (tmp_path / "results").glob("*.json")
+    titles = {part.title: part.picture for part in read_results(path)[0].parts if part.picture is not None}
+    assert list(titles) == ["What keys receive", "Hybrid attention: hybrid, soft"]
+    assert all(picture.is_file() for picture in titles.values())

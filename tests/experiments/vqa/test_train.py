@@ -1,6 +1,7 @@
 """Training on questions, end to end on tiny sizes, and asking: models and schemes, data, numbers and answers."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -216,9 +217,15 @@ def test_answers_of_ten_people(likelihood, options, tmp_path, capsys):
     if options["model"] == "mcan":
         found, _ = evaluate(*load_trained(run))
         assert found == pytest.approx({name: metrics[name] for name in found})
+        capsys.readouterr()
         assert command("ask", run, "is there a cat") == 0
         assert (run / "figures" / "asked.png").is_file()
-        assert "yes" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "yes" in said
+        # the test of the paper's figure 2
+        assert re.search(
+            r"p = [\d.e-]+ of a paired t-test that the two most probable answers .* over 200 samples", said
+        )
 
 
 def test_questions_alone(tmp_path):

@@ -1,0 +1,72 @@
+"""Pictures of a pretraining: how hybrid attention divides its weight, and what keys receive."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from experiments.report.figures import panels
+
+BINS = np.linspace(-20.0, 5.0, 101)  # of the log of a key's mass; smaller ones are in the first
+Counts = NDArray[np.int64]
+
+
+def mass_counts(masses: Sequence[NDArray[np.float32]]) -> Counts:
+    """Number of keys in each of ``BINS``, by the log of the sum of the weights of all queries.
+
+    Example:
+        >>> counts = mass_counts([np.array([0.0, 1.0, 1.0], np.float32)])
+        >>> int(counts[0]), int(counts.sum())
+        (1, 3)
+    """
+    with np.errstate(divide="ignore"):  # a key without any mass
+        logs = np.log(np.concatenate([one.ravel() for one in masses]))
+    return np.histogram(logs.clip(BINS[0], BINS[-1]), BINS)[0]
+
+
+def mass_figure(counts: Mapping[str, Counts]) -> Figure:
+    """Histogram of the log of the mass of a key, a line a network; at the left edge are keys that are explained away.
+
+    Source: Ding et al. (2020), Attention that does not Explain Away, figure 1.
+    """
+    figure, ((axis,),) = panels(1, 1, size=(6.4, 3.4))
+    for name, found in counts.items():
+        axis.stairs(found / found.sum(), BINS, label=name)
+    axis.set(xlabel="log of the attention that a key gets from all queries", ylabel="share of keys", yscale="log")
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def hybrid_shares(history: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Share of doubly normalised attention of every layer, a number an epoch, mean over heads.
+
+    Example:
+        >>> hybrid_shares([{"hybrid_layers.0_0": 0.4, "hybrid_layers.0_1": 0.6, "val_loss": 1.0}])
+        {'layers.0': [0.5]}
+    """
+    heads: dict[str, list[str]] = {}
+    for name in history[0]:
+        if head := re.fullmatch(r"hybrid_(.+)_\d+", name):
+            heads.setdefault(head[1], []).append(name)
+    return {
+        layer: [float(np.mean([row[name] for name in names])) for row in history]
+        for layer, names in sorted(heads.items())
+    }
+
+
+def hybrid_figure(shares: Mapping[str, Sequence[float]]) -> Figure:
+    """Share of doubly normalised attention against the epoch, a line a layer.
+
+    Source: Ding et al. (2020), Attention that does not Explain Away, figures 3 to 5.
+    """
+    figure, ((axis,),) = panels(1, 1, size=(6.4, 3.4))
+    for place, (layer, values) in enumerate(shares.items()):
+        axis.plot(range(1, len(values) + 1), values, marker="o", markersize=3, color=f"C{place}", label=layer)
+    axis.axhline(0.5, color="0.8", linewidth=1)
+    axis.set(xlabel="epoch", ylabel="share of doubly normalised attention")
+    axis.legend(frameon=False, fontsize=8)
+    return figure
