@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from scipy import stats
 
 import experiments.study
@@ -123,6 +125,23 @@ def test_published_values_of_the_seeds_give_the_paired_intervals_again(
     again, shown = paired_difference(good["score"].values, soft["score"].values), good["score: difference"]
     assert (again.mean, again.low, again.high) == (shown.mean, shown.low, shown.high)
     assert again.high > again.low
+
+
+def test_the_aim_of_a_column_is_a_line_in_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = list[Figure]()
+    monkeypatch.setattr(experiments.study, "save", lambda figure, path: figures.append(figure) or path)
+    drawn = study(
+        rows={"soft": {"gain": 0.0}, "good": {"gain": 3.0}}, levels={"low": {}, "high": {"level": 1.0}},
+        heads=("row", "at"), columns=(SCORE, *beside(Column("other", "other_score"))),
+        parts=(partial(curves, aims={"score": 2.5}),),
+    )  # fmt: skip
+    run_study({"made": drawn}, options(tmp_path))
+    (figure,) = figures
+    aims = {
+        axes.get_title(): [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == "--"]
+        for axes in figure.axes
+    }
+    assert aims == {"score": [2.5], "other": []}
 
 
 def test_the_correction_is_bonferronis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from experiments.coverage.config import CoverageConfig
 from experiments.coverage.problems import PROBLEMS
+from experiments.coverage.studies import STUDIES
 from experiments.coverage.task import CoverageTask, build, draws, generate, scores, true_draws
 from experiments.harness.folder import open_run
+from experiments.study import Finished
 from pyro_attention import EvidenceELBO
 from tests.experiments.test_declarations import glossary
 
@@ -91,3 +93,18 @@ def test_members_of_an_ensemble_know_other_items(tmp_path):
     assert CoverageTask().run(config)["mean_width"] > 0.01  # on the same items they end at the same optimum
     open_run(tmp_path, replace(config, overwrite=True))  # leaves no member for a later --resume
     assert {path.name for path in tmp_path.rglob("*")} == {".lock", "config.yaml"}
+
+
+def test_what_is_said_above_intervals_of_few_items(tmp_path):
+    """Shares of the weights that intervals hold, of ScorePosterior by level, of others the least and the most."""
+    study = replace(STUDIES["coverage-ignorance"], levels={"30": {"items": 30}, "100": {"items": 100}}, seeds=1)
+    configs = {(row, level, 0): None for row in study.rows for level in study.levels}
+    names = {"mean": 0.1, "dropout": 0.3, "scaled": 0.2, "laplace": 0.8}
+    metrics = {
+        key: {f"{kind}_coverage": share + 0.1 * (key[1] == "100") for kind, share in names.items()} for key in configs
+    }
+    finished = Finished(study, study.name, tmp_path, None, configs, metrics)
+    (part,) = study.parts[0](finished)
+    assert "these hold the true weight: 80% from 30 items, 90% from 100 items" in part.text
+    assert "MC dropout: 30% to 40%" in part.text
+    assert "temperature" not in part.text
