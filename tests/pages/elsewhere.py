@@ -17,7 +17,6 @@ ELSEWHERE: dict[str, str] = {
     "python -m experiments.benchmarks gpu --out runs/gpu": f"{GPU}test_command_of_a_gpu",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
-    "python -m experiments.benchmarks gpu": "tests/experiments/benchmarks/test_suite.py::test_command_of_a_gpu",
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
 
