@@ -114,11 +114,11 @@ def _is_device(path: Path) -> bool:
 
 
 def _open_descriptor(path: Path) -> int | None:
-    """Number of the open descriptor of this process that a path stands for, if it does."""
+    """Return the number of the open descriptor of this process that a path stands for, if it does."""
     for _ in range(_LINKS):
         if match := _DESCRIPTOR.fullmatch(str(path)):
-            own = str(path).startswith(("/dev/", "/proc/self/", f"/proc/{os.getpid()}/"))
-            return int(match[1]) if own else None
+            is_this_process = str(path).startswith(("/dev/", "/proc/self/", f"/proc/{os.getpid()}/"))
+            return int(match[1]) if is_this_process else None
         if not path.is_symlink():
             return None
         path = Path(os.path.normpath(path.parent / path.readlink()))

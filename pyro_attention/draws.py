@@ -1,4 +1,6 @@
-"""Several draws of one model: in one pass, by a plate at the left, where a replay allows it, else one by one.
+"""Several draws of one model, in one pass or one by one.
+
+One pass has a plate of draws at the left, where a replay allows it.
 
 A plate of draws is right only for a model that counts its dimensions from the right: ``x[0]``, ``mean(1)`` and
 ``reshape(len(x), -1)`` take the draws for something else, often without an error. So nobody takes a model's word for
@@ -172,7 +174,7 @@ _RECORDS: WeakKeyDictionary[Any, dict[Hashable, _Record]] = WeakKeyDictionary() 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a run shows to a replay.
+    """Record of a run that a replay compares.
 
     Attributes:
         traces: Traces of model and guide, with every observed and latent site.
@@ -354,7 +356,7 @@ class _Quantity:
 
 
 def _quantities(replayed: Replayed) -> dict[Hashable, _Quantity]:
-    """What is compared of a run, by site."""
+    """Return the quantities of a run that are compared, by site."""
     compared: dict[Hashable, _Quantity] = {}
     fixed = {
         name
@@ -389,7 +391,7 @@ def _difference(
     nesting: int,
     count: int,
 ) -> str | None:
-    """What is another in a pass of several draws than in single runs; None where nothing is."""
+    """Describe the first difference between a pass of several draws and single runs; None where they agree."""
     if not first.keys() == second.keys() == together.keys():
         return "its sites are others with another draw, or in a pass of several draws"
     for key, a in first.items():
@@ -404,19 +406,23 @@ def _difference(
         if is_shared:
             pair = pair.expand_as(expected) if _expands(pair.shape, expected.shape) else pair
         if pair.shape != expected.shape:
-            seen = f"has shape {tuple(pair.shape)} for {count} draws in one pass, expected {tuple(expected.shape)}"
-            return f"{a.what} {seen} as of single runs {single}"
+            difference = (
+                f"has shape {tuple(pair.shape)} for {count} draws in one pass, expected {tuple(expected.shape)}"
+            )
+            return f"{a.what} {difference} as of single runs {single}"
         if not is_close(pair, expected):
-            place = (pair - expected).abs().nan_to_num(torch.inf).argmax()
-            values = pair.flatten()[place].item(), expected.flatten()[place].item()
-            seen = f"is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
-            return f"{a.what}, of shape {single}, {seen}"
+            index = (pair - expected).abs().nan_to_num(torch.inf).argmax()
+            values = pair.flatten()[index].item(), expected.flatten()[index].item()
+            difference = f"is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
+            return f"{a.what}, of shape {single}, {difference}"
     return None
 
 
 def _expands(shape: torch.Size, target: torch.Size) -> bool:
     offset = len(target) - len(shape)
-    return offset >= 0 and all(size in (1, wanted) for size, wanted in zip(shape, target[offset:], strict=True))
+    return offset >= 0 and all(
+        size in (1, target_size) for size, target_size in zip(shape, target[offset:], strict=True)
+    )
 
 
 def is_close(value: Tensor, expected: Tensor) -> bool:

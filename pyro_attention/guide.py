@@ -99,15 +99,15 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         _check_is_model(model)
         super().__init__(model)
         patterns = dict(families) if isinstance(families, Mapping) else {"*": families}
-        others = {pattern: each for pattern, each in patterns.items() if isinstance(each, AutoMessenger)}
-        own = {pattern: each for pattern, each in patterns.items() if pattern not in others}
-        for pattern, family in own.items():
+        messengers = {pattern: family for pattern, family in patterns.items() if isinstance(family, AutoMessenger)}
+        attention_families = {pattern: family for pattern, family in patterns.items() if pattern not in messengers}
+        for pattern, family in attention_families.items():
             check_kind(f"families['{pattern}']", family, Family, "Weibull(concentration=10.0)")
-        for messenger in others.values():
+        for messenger in messengers.values():
             messenger.trace = Trace()  # without which Pyro's messengers cannot be pickled
-        self.patterns, self.other_patterns = tuple(own), tuple(others)
+        self.patterns, self.other_patterns = tuple(attention_families), tuple(messengers)
         # module names may not contain the dots that patterns do
-        self.families, self.messengers = nn.ModuleList(own.values()), PyroModuleList(others.values())
+        self.families, self.messengers = nn.ModuleList(attention_families.values()), PyroModuleList(messengers.values())
         self.keep_prior = tuple(keep_prior)
         name_sites(model)
 
@@ -162,7 +162,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         posterior = call.posterior(family, prior)
         if not isinstance(posterior, AttentionDistribution | Delta):
             family.prior(prior).check_posterior(posterior, call.scores, site=name)
-        # a plate around the guide (vectorised particles) gives the prior a larger batch than the call has
+        # a plate around the guide (vectorized particles) gives the prior a larger batch than the call has
         return posterior if posterior.batch_shape == prior.batch_shape else posterior.expand(prior.batch_shape)
 
     def get_posterior(self, name: str, prior: Any) -> Any:
@@ -198,7 +198,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if not isinstance(msg["fn"], AttentionDistribution):
             super()._pyro_sample(msg)
             if msg["fn"] is msg["infer"]["prior"]:
-                # a plate outside the guide (vectorised particles) makes prior and posterior two objects
+                # a plate outside the guide (vectorized particles) makes prior and posterior two objects
                 msg["infer"]["family"] = None
             return
         if msg["name"] in self.trace:
@@ -207,9 +207,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"name_sites(net); call a layer that is used again in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
         if "call" not in msg["infer"]:
-            seen = f"site '{msg['name']}' has a {type(msg['fn']).__name__}, but no scores"
+            problem = f"site '{msg['name']}' has a {type(msg['fn']).__name__}, but no scores"
             raise ValueError(
-                f"{seen}; sample it through LatentAttention, or leave it out of the guide by poutine.block"
+                f"{problem}; sample it through LatentAttention, or leave it out of the guide by poutine.block"
             )
         family, prior = self.family(msg["name"]), msg["fn"]
         msg["fn"] = self.attention_posterior(msg["name"], msg["infer"]["call"], prior)

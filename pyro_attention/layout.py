@@ -1,4 +1,4 @@
-"""Where attention weights live: on a dense query x key grid, or elsewhere, such as on the edges of a graph.
+"""Layouts of attention weights: a dense query x key grid, or another, such as the edges of a graph.
 
 Shapes: B batch, H heads, M queries, N keys or nodes, D width, E edges.
 """
@@ -106,8 +106,8 @@ class Dense(Layout):
         if self.event_dim not in (2, 3):
             raise ValueError(f"event_dim is {self.event_dim}, expected 3 (heads, queries, keys) or 2 (heads, keys)")
         if self.counted is not None and (self.event_dim == 2 or self.counted.dim() < 2 or self.counted.size(-1) != 1):
-            seen = f"counted has shape {tuple(self.counted.shape)}, event_dim is {self.event_dim}"
-            raise ValueError(f"{seen}, expected [..., queries, 1] and 3")
+            problem = f"counted has shape {tuple(self.counted.shape)}, event_dim is {self.event_dim}"
+            raise ValueError(f"{problem}, expected [..., queries, 1] and 3")
 
     @property
     def head_dim(self) -> int:  # type: ignore[override]
@@ -161,5 +161,5 @@ class Dense(Layout):
         """``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``; without M when queries lie in a plate."""
         rows = weights if self.event_dim == 3 else weights.unsqueeze(-2)
         # where there are more draws of weights than of values, `@` would copy the values
-        found = rows @ values if rows.dim() <= values.dim() else torch.einsum("...mn,...nd->...md", rows, values)
-        return found if self.event_dim == 3 else found.squeeze(-2)
+        context = rows @ values if rows.dim() <= values.dim() else torch.einsum("...mn,...nd->...md", rows, values)
+        return context if self.event_dim == 3 else context.squeeze(-2)

@@ -65,14 +65,16 @@ class NodeLikelihood(TorchDistribution):
         self._sum: EdgeSum | None = None
         shape, expected = distribution.batch_shape, None if self.nodes is None else len(self.nodes.index)
         if not shape or expected not in (None, shape[-1]):
-            seen = f"NodeLikelihood: the distribution has batch shape {tuple(shape)}, the context {expected} rows"
-            raise ValueError(f"{seen}, expected [..., {expected}]; bring what nodes have to them: attention.at_rows(x)")
+            problem = f"NodeLikelihood: the distribution has batch shape {tuple(shape)}, the context {expected} rows"
+            raise ValueError(
+                f"{problem}, expected [..., {expected}]; bring what nodes have to them: attention.at_rows(x)"
+            )
         count = shape[-1] if self.nodes is None else self.nodes.count
         super().__init__(shape[:-1], torch.Size((count, *distribution.event_shape)), validate_args=validate_args)
 
     @property
     def support(self) -> constraints.Constraint:
-        """That of the distribution, for every node."""
+        """Support of the distribution, for every node."""
         return constraints.independent(self.distribution.support, 1)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> NodeLikelihood:
@@ -89,17 +91,17 @@ class NodeLikelihood(TorchDistribution):
         return new
 
     def log_prob_nodes(self, value: Tensor) -> Tensor:
-        """Log probability of what is observed of each node, ``[..., N]``; 0 where masked."""
+        """Return the log probability of the observation of each node, ``[..., N]``; 0 where masked."""
         mask, nodes = self._observed, self.nodes
         if nodes is None:
-            found: Tensor = self.distribution.log_prob(value)
-            return found if mask is None else found.where(mask, 0)
+            log_prob: Tensor = self.distribution.log_prob(value)
+            return log_prob if mask is None else log_prob.where(mask, 0)
         if self._sum is None:
             remedy = "use AlignmentELBO, and give pyro.sample this distribution itself, without to_event or mask"
             raise ValueError(f"NodeLikelihood: nothing sums over the edges of site '{self.site}'; {remedy}")
-        found = self.distribution.log_prob(value.index_select(-len(self.event_shape), nodes.index))
+        log_prob = self.distribution.log_prob(value.index_select(-len(self.event_shape), nodes.index))
         # a node that is not observed says nothing of its edge
-        return self._sum.add(found if mask is None else found.where(mask[..., nodes.index], 0))
+        return self._sum.add(log_prob if mask is None else log_prob.where(mask[..., nodes.index], 0))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log probability of what is observed of all nodes: the batch shape."""

@@ -1,4 +1,4 @@
-"""From log weights to weights: Softmax normalises over the keys, those of ``over_queries`` also over the queries."""
+"""From log weights to weights: Softmax normalizes over the keys, those of ``over_queries`` also over the queries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Normalizer(nn.Module):
 
 @NORMALIZERS.register("softmax")
 class Softmax(Normalizer):
-    r"""Normalise over the keys each query may attend to: :math:`W_{ij} = S_{ij} / \sum_{j'} S_{ij'}`.
+    r"""Normalize over the keys each query may attend to: :math:`W_{ij} = S_{ij} / \sum_{j'} S_{ij'}`.
 
     Example:
         >>> import torch

@@ -63,7 +63,7 @@ def hybrid_weights(module: nn.Module) -> dict[str, Tensor]:
         module: A model, or anything that holds one, whose layers have names of their own (:func:`name_sites`).
 
     Returns:
-        Site name to the share of doubly normalised attention in each head, ``[heads]``, detached, on the CPU.
+        Site name to the share of doubly normalized attention in each head, ``[heads]``, detached, on the CPU.
 
     Example:
         >>> from pyro_attention import MultiheadAttention

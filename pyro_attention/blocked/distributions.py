@@ -34,7 +34,7 @@ _WINDOW_ENTRIES = 2**20
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    r"""What determines the scores :math:`s_{ij} = q_i \cdot k_j` of an attention call, and who may attend to whom.
+    r"""Inputs of an attention call that determine its scores :math:`s_{ij} = q_i \cdot k_j` and its mask.
 
     Arguments are those of :func:`attend_blocked`; ``normalize`` says whether scores enter the site as log-softmax.
     """
@@ -111,16 +111,16 @@ class Pairs:
         return self.sum_over_queries(as_float(self.queries).new_ones(1, self.shape[-2], 1)).transpose(-1, -2)
 
     def seeing(self) -> Tensor:
-        """Which queries see any key: boolean, broadcastable to ``[..., H, M]``."""
+        """Mask of the queries that see any key: boolean, broadcastable to ``[..., H, M]``."""
         queries, keys = self.shape[-2:]
-        seen = self.queries.new_ones(1, keys, dtype=torch.bool) if self.key_mask is None else self.key_mask
+        allowed = self.queries.new_ones(1, keys, dtype=torch.bool) if self.key_mask is None else self.key_mask
         if self.causal:
-            last = torch.arange(queries, device=seen.device).clamp(max=keys - 1)
-            seen = seen.cummax(-1).values[..., last]
+            last = torch.arange(queries, device=allowed.device).clamp(max=keys - 1)
+            allowed = allowed.cummax(-1).values[..., last]
         else:
-            seen = seen.any(-1, keepdim=True)
-        seen = seen.unsqueeze(-2) if self.key_mask is not None else seen
-        return seen if self.query_mask is None else seen & self.query_mask.unsqueeze(-2)
+            allowed = allowed.any(-1, keepdim=True)
+        allowed = allowed.unsqueeze(-2) if self.key_mask is not None else allowed
+        return allowed if self.query_mask is None else allowed & self.query_mask.unsqueeze(-2)
 
 
 class BlockedValue(Tensor):
@@ -408,7 +408,7 @@ def _score_sums(q: BlockedPosterior) -> Tensor:
 def _expected_sums(q: BlockedPosterior) -> Tensor:
     """Sum over queries and keys of the exponentials of the scores, ``[..., H or 1, 1, 1]``."""
     seeing = q.pairs.seeing()
-    # one for each query that sees a key, if these are normalised
+    # one for each query that sees a key, if these are normalized
     total = seeing if q.pairs.normalize else q.log_sums.exp().where(seeing, 0)
     queries = q.event_shape[1]
     return as_float(total).expand(*total.shape[:-1], queries).sum(-1)[..., None, None]

@@ -42,7 +42,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     expectation under them.
 
     Args:
-        scores: Unnormalised log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
+        scores: Unnormalized log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
         layout: Dense with ``event_dim=2``; its mask takes keys out. Without any key the weights are zero.
         validate_args: Check values.
 
@@ -125,14 +125,14 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         return weights.sum(-1)
 
     def is_possible(self, value: Tensor) -> Tensor:
-        """True where an index ``[...]`` is a key that the layout has; without any key the first."""
+        """Return True where an index ``[...]`` is a key that the layout has; without any key the first."""
         if self.layout.mask is None:
             return torch.ones_like(value, dtype=torch.bool)
         mask = torch.atleast_2d(self.layout.mask).squeeze(-2)
         possible = or_first(mask.expand(*mask.shape[:-1], self._num_events))
         shape = torch.broadcast_shapes(value.shape, mask.shape[:-1])
-        found: Tensor = possible.expand(*shape, -1).gather(-1, value.expand(shape).unsqueeze(-1))
-        return found.squeeze(-1)
+        is_allowed: Tensor = possible.expand(*shape, -1).gather(-1, value.expand(shape).unsqueeze(-1))
+        return is_allowed.squeeze(-1)
 
     def weights(self, value: Tensor, normalizer: Normalizer | None = None) -> Tensor:  # noqa: ARG002
         """Return the attention weights ``[..., 1, N]`` of indices ``[...]``; weights are returned as they are."""

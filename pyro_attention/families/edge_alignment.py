@@ -33,7 +33,7 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
     node without edges), so that sums need no padding.
 
     Args:
-        scores: Unnormalised log probabilities of the edges, ``[..., E, 1]``: one head.
+        scores: Unnormalized log probabilities of the edges, ``[..., E, 1]``: one head.
         layout: The graph.
         validate_args: Check values.
 
@@ -56,8 +56,8 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
 
     def __init__(self, scores: Tensor, *, layout: EdgeList, validate_args: bool | None = None) -> None:
         if scores.dim() < 2 or scores.size(-1) != 1:
-            seen = f"scores have shape {tuple(scores.shape)}"
-            raise ValueError(f"{seen}, expected one head, [..., edges, 1]; an alignment is one edge: pass heads=1")
+            problem = f"scores have shape {tuple(scores.shape)}"
+            raise ValueError(f"{problem}, expected one head, [..., edges, 1]; an alignment is one edge: pass heads=1")
         scores = as_float(scores)
         self.layout = layout
         self._log_weights = layout.log_softmax(enter(scores, layout, None))
@@ -105,7 +105,7 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
         return EdgeAlignment(scores, layout=self.layout)
 
     def tilted(self, tilt: Tensor) -> EdgeAlignment:
-        """Copy whose log probabilities have something added, without normalisation."""
+        """Copy whose log probabilities have something added, without normalization."""
         new = copy.copy(self)
         new._log_weights = self._log_weights + self._clear(tilt)
         return new

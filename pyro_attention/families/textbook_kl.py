@@ -15,7 +15,7 @@ __all__ = ["kl_textbook"]
 
 
 class _Moments(NamedTuple):
-    """What the KL from a Gamma or LogNormal needs to know of S."""
+    """Moments of S that the KL from a Gamma or LogNormal needs."""
 
     mean: Tensor  # E[log S]
     variance: Tensor  # Var[log S]

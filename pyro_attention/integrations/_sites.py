@@ -1,4 +1,4 @@
-"""What the converters of other people's models share: which attentions they take, and the priors of these."""
+"""Selection of the attention layers that a converter replaces, and of their priors."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _site_dims(name: str, site: Any) -> list[str] | None:
     frames = site["cond_indep_stack"]
     plates = {frame.dim: f"{frame.name}_plate" if frame.name in _OF_ARVIZ else frame.name for frame in frames}
     batch = len(prior.full_shape) - len(event)
-    outer = [plates.get(place - batch, f"{name}_dim_{place}") for place in range(batch)]
+    outer = [plates.get(dim - batch, f"{name}_dim_{dim}") for dim in range(batch)]
     return outer + [f"{name}_{part}" for part in event]
 
 

@@ -92,7 +92,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         vectorize_particles: Draw them in one pass, by a plate at the left, where a replay shows that the model
             broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else one by one. A pass shares dropout ahead
             of the attention, which single runs draw anew; both are bounds.
-        max_plate_nesting: Number of nested plates, needed only with vectorised particles; guessed when omitted.
+        max_plate_nesting: Number of nested plates, needed only with vectorized particles; guessed when omitted.
 
     Attributes:
         step: Step given to a ``kl_weight`` schedule; set by the caller (the training loop), never counted inside.
@@ -161,7 +161,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
     @property
     def _nesting(self) -> int:
-        """Number of nested plates of the model, to the left of which particles are vectorised."""
+        """Number of nested plates of the model, to the left of which particles are vectorized."""
         return int(self.max_plate_nesting) - 1
 
     def _broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any, plate: type[pyro.plate]) -> bool:
@@ -217,7 +217,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         return elbo
 
     def _kl(self, name: str, guide_site: Any, model_site: Any) -> Tensor | None:
-        """KL of one site, with the dimensions of its plates; None where the site has no prior term."""
+        """Return the KL of one site, with the dimensions of its plates; None where the site has no prior term."""
         q, value = guide_site["fn"], guide_site["value"]
         at_prior = keeps_prior(guide_site) or (model_site is not None and q is model_site["fn"])
         if guide_site["mask"] is False or (at_prior and _has_path(guide_site)):
@@ -231,8 +231,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             except NotImplementedError:
                 if type(q) is not TransformedDistribution:  # which is that of an autoguide
                     remedy = "choose another pair, register one with torch.distributions.register_kl, or pass"
-                    seen = f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form"
-                    raise ValueError(f"{seen}; {remedy} kl='sampled'") from None
+                    problem = f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form"
+                    raise ValueError(f"{problem}; {remedy} kl='sampled'") from None
         return _weighted(q.log_prob(value), guide_site) - _weighted(p.log_prob(value), model_site)
 
     def _check_pathwise(self, name: str, site: Any) -> None:

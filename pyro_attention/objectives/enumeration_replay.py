@@ -152,10 +152,10 @@ def _difference(key: Any, picked: Tensor, alone: Tensor | None, nesting: int) ->
         return f"site '{key[1]}' is there only where alignments are enumerated"
     picked, alone = (_right(value, 0 if value.numel() == 1 else 1) for value in (picked, alone))
     if picked.shape != alone.shape:
-        seen = f"has shape {tuple(picked.shape)} of enumerated alignments, expected {tuple(alone.shape)}"
-        return f"{what} {seen} as of single ones, in {nesting} nested plates"
+        problem = f"has shape {tuple(picked.shape)} of enumerated alignments, expected {tuple(alone.shape)}"
+        return f"{what} {problem} as of single ones, in {nesting} nested plates"
     if not is_close(picked, alone):
-        place = (picked - alone).abs().nan_to_num(torch.inf).argmax()
-        values = picked.flatten()[place].item(), alone.flatten()[place].item()
+        index = (picked - alone).abs().nan_to_num(torch.inf).argmax()
+        values = picked.flatten()[index].item(), alone.flatten()[index].item()
         return f"{what} is {values[0]:.5g} where alignments are enumerated and {values[1]:.5g} for the same alone"
     return None

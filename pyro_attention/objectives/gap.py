@@ -24,7 +24,7 @@ class GapWarning(UserWarning):
 
 @dataclass(frozen=True)
 class GapRecord:
-    """What the draws of one evaluation leave of the log evidence, estimated by the jackknife; numbers as tensors.
+    """Gap between log evidence and objective in one evaluation, estimated by the jackknife; numbers as tensors.
 
     Attributes:
         mean: Gap between objective and log evidence in nats, a mean over the items; of a corrected objective that is

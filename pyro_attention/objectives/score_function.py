@@ -76,8 +76,8 @@ class ScoreFunctionELBO(AttentionELBO):
                 # what came before the draw does not depend on it
                 after = [other for other in sites[sites.index(name) + 1 :] if other in rewards]
                 nodes = [_site_above(model_trace.nodes.get(other)) for other in after]
-                found = [_reward_of(site, rewards[other], of) for other, of in zip(after, nodes, strict=True)]
-                elbo = elbo + _surrogate(site, found)
+                site_rewards = [_reward_of(site, rewards[other], of) for other, of in zip(after, nodes, strict=True)]
+                elbo = elbo + _surrogate(site, site_rewards)
         self._soft = {}
         return elbo
 
@@ -98,15 +98,20 @@ def _site_above(site: Any) -> str | None:
 
 
 def _log_likelihood(site: Any) -> Tensor:
-    """Log likelihood of an observed site: of every node, behind the plates, below an alignment over edges."""
+    """Return the log likelihood of an observed site; below an alignment over edges of every node, behind the plates."""
     if _site_above(site) is None:
         return torch.as_tensor(site["log_prob"])
-    scale, mask = (each.unsqueeze(-1) if isinstance(each, Tensor) else each for each in (site["scale"], site["mask"]))
+    scale, mask = (
+        factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor for factor in (site["scale"], site["mask"])
+    )
     return torch.as_tensor(scale_and_mask(site["fn"].log_prob_nodes(site["value"]), scale=scale, mask=mask))
 
 
 def _reward_of(site: Any, reward: Tensor, above: str | None) -> Tensor:
-    """A reward as it counts for a drawn alignment: that of each node for its own edge, of all of them for others."""
+    """Return a reward as it counts for a drawn alignment.
+
+    The edge of a node has the reward of that node, any other alignment the sum over all nodes.
+    """
     if above == site["name"]:
         return reward
     reward = reward if above is None else reward.sum(-1)
@@ -114,7 +119,7 @@ def _reward_of(site: Any, reward: Tensor, above: str | None) -> Tensor:
 
 
 def _surrogate(site: Any, rewards: list[Tensor]) -> Tensor:
-    """Zero, with the score function's gradient."""
+    """Return zero, with the score function's gradient."""
     fn, mask = site["fn"], site["mask"]
     if isinstance(fn, EdgeAlignment):
         log_q, mask = fn.log_prob_nodes(site["value"]), mask.unsqueeze(-1) if isinstance(mask, Tensor) else mask

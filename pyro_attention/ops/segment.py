@@ -24,7 +24,7 @@ __all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_soft
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Which segment (node) each edge belongs to, prepared once for many reductions.
+    """Membership of edges in segments (nodes), prepared once for many reductions.
 
     Args:
         index: Segment of each edge, int64 ``[E]`` in ``0 .. count - 1``.

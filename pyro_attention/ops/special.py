@@ -28,9 +28,9 @@ _SMALL_DIGAMMA = (
 
 
 def _polynomial(a: Tensor, coefficients: tuple[float, ...]) -> Tensor | None:
-    """Value of a polynomial where it is worth a look and all numbers are in [0, 1], as of a softmax but for rounding.
+    """Return the value of a polynomial for many numbers in [0, 1], as of a softmax but for rounding; else None.
 
-    A few vectorised passes, in place; torch's functions run element by element on a CPU and cost several times as much.
+    A few vectorized passes, in place; torch's functions run element by element on a CPU and cost several times as much.
     """
     if not a.is_cpu or a.dtype != torch.float32 or a.numel() < 2**10 or a.max() > 1.01:
         return None

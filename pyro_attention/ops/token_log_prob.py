@@ -46,7 +46,7 @@ class _OutputLayer:
         self.chunk = chunk_rows or default_chunk_rows(len(weight), self.exact, device=features.device)
 
     def new(self, *shape: int) -> Tensor:
-        """Uninitialised, in float32 or float64."""
+        """Uninitialized, in float32 or float64."""
         return torch.empty(shape, dtype=self.exact, device=self.x.device)
 
     @cached_property
@@ -212,8 +212,8 @@ def token_log_prob(
         return _token_log_prob(features, weight, bias, token, dtype, chunk_rows)
 
 
-def chosen_slots(wanted: Tensor) -> tuple[Tensor, list[int]]:
-    """Where the true entries of ``[G, N]`` stand, flattened, and how many there are up to the end of each row.
+def chosen_slots(mask: Tensor) -> tuple[Tensor, list[int]]:
+    """Return flat indices of the true entries of ``[G, N]``, and their number up to the end of each row.
 
     Their numbers have to be known on the host: this is the one time that a training step waits for them.
 
@@ -221,8 +221,8 @@ def chosen_slots(wanted: Tensor) -> tuple[Tensor, list[int]]:
         >>> chosen_slots(torch.tensor([[True, False], [True, True]]))
         (tensor([0, 2, 3]), [1, 3])
     """
-    ends: list[int] = wanted.sum(1).cumsum(0).tolist()
-    total, flat = ends[-1] if ends else 0, wanted.flatten()
+    ends: list[int] = mask.sum(1).cumsum(0).tolist()
+    total, flat = ends[-1] if ends else 0, mask.flatten()
     places = (flat.cumsum(0) - 1).masked_fill(~flat, total)  # the others share one behind the last
     return places.new_zeros(total + 1).scatter_(0, places, torch.arange(len(flat), device=flat.device))[:total], ends
 
@@ -285,9 +285,14 @@ class _SummedTokenLogProb(torch.autograd.Function):
             shares = groups.rounded(shares)
             rows: slice | Tensor = chunk
             if shares.is_cpu:  # elsewhere one would have to wait for their number
-                kept = (shares > torch.finfo(shares.dtype).eps).nonzero().squeeze(1)  # less is lost in a sum
-                if len(kept) < _MOST_WORTH_LEAVING_OUT * len(x):
-                    logits, x, shares, rows = logits[kept], x[kept], shares[kept], kept + chunk.start
+                significant = (shares > torch.finfo(shares.dtype).eps).nonzero().squeeze(1)  # less is lost in a sum
+                if len(significant) < _MOST_WORTH_LEAVING_OUT * len(x):
+                    logits, x, shares, rows = (
+                        logits[significant],
+                        x[significant],
+                        shares[significant],
+                        significant + chunk.start,
+                    )
             factors = shares.unsqueeze(1)
             if for_features is not None:
                 for_features[rows] = (logits @ layer.weight).to(layer.exact).mul_(factors)
@@ -303,7 +308,7 @@ class _SummedTokenLogProb(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         _once_differentiable()
-        features, weight, bias, token, shares, *found = ctx.saved_tensors
+        features, weight, bias, token, shares, *stored = ctx.saved_tensors
         factor = (grad * shares).sum() / shares.square().sum().clamp(min=torch.finfo(shares.dtype).tiny)
         tolerance = max(100 * torch.finfo(shares.dtype).eps, 1e-10) * factor.abs()
         # not so where sentences have weights, or something else is observed below the alignment
@@ -311,25 +316,27 @@ class _SummedTokenLogProb(torch.autograd.Function):
             return (*_gradients(features, weight, bias, token, grad, ctx.needs_input_grad[:3]), None, None, None)
         gradients = (
             None if gradient is None else (factor * gradient).to(tensor.dtype)
-            for gradient, tensor in zip(found, (features, weight, bias), strict=True)
+            for gradient, tensor in zip(stored, (features, weight, bias), strict=True)
         )
         return (*gradients, None, None, None)
 
 
 def _to_residuals(logits: Tensor, layer: _OutputLayer, token: Tensor) -> Tensor:
-    """Log probability of each row's token; its logits become the observed minus the expected number of each token.
+    """Return the log probability of each row's token, and turn its logits into residuals.
+
+    A residual is the observed minus the expected number of a token.
 
     The numbers of a few rows stay in the cache of a CPU from the first of these passes to the last.
     """
     log_prob = layer.new(len(logits))
     few = default_chunk_rows(logits.size(1), device=logits.device) // (8 if logits.device.type == "cpu" else 1)
-    for part, chosen, found in zip(*(x.split(max(1, few)) for x in (logits, token, log_prob)), strict=True):
+    for part, chosen, part_log_prob in zip(*(x.split(max(1, few)) for x in (logits, token, log_prob)), strict=True):
         exact = part.to(layer.exact)
         if layer.bias is not None:
             exact.add_(layer.bias)
         observed, highest = exact.gather(1, chosen), exact.amax(1, keepdim=True)
         total = exact.sub_(highest).exp_().sum(1, keepdim=True)
-        found.copy_((observed - highest - total.log()).squeeze(1))
+        part_log_prob.copy_((observed - highest - total.log()).squeeze(1))
         exact.div_(-total).scatter_add_(1, chosen, torch.ones_like(total))
         if exact is not part:
             part.copy_(exact)
@@ -339,14 +346,14 @@ def _to_residuals(logits: Tensor, layer: _OutputLayer, token: Tensor) -> Tensor:
 def _gradients(
     features: Tensor, weight: Tensor, bias: Tensor | None, token: Tensor, grad: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Gradients of the inputs that need one, whatever that of the result is."""
+    """Return gradients of the inputs that need one, for any gradient of the result."""
     with torch.enable_grad():
         x, w = features.detach().requires_grad_(needed[0]), weight.detach().requires_grad_(needed[1])
         b = None if bias is None else bias.detach().requires_grad_(needed[2])
         log_prob = token_log_prob(x, w, token, b)
     leaves = [leaf for leaf in (x, w, b) if leaf is not None and leaf.requires_grad]
     gradients = iter(torch.autograd.grad(log_prob, leaves, grad))
-    return [next(gradients) if wanted else None for wanted in needed]
+    return [next(gradients) if needs_grad else None for needs_grad in needed]
 
 
 _summed_token_log_prob: Callable[..., Tensor] = _SummedTokenLogProb.apply

@@ -98,8 +98,8 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
     if noise in ("dropout", "both") and chunk_size > 1:
-        seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
-        raise ValueError(f"{seen}; use chunk_size=1")
+        problem = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
+        raise ValueError(f"{problem}; use chunk_size=1")
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
     with (
         _TURN,
@@ -113,7 +113,9 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
 
 
 def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
-    """Passes of at most as many samples as asked for, the first of one; of one each where a model does not broadcast.
+    """Yield passes of at most ``chunk_size`` samples.
+
+    The first has one sample, and so has every pass where a model does not broadcast.
 
     Where the attention alone is wanted, passes after the first end when its sites have their values. On a CPU, samples
     of several sites are so few in a pass that they take no longer than one by one.

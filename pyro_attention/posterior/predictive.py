@@ -149,14 +149,14 @@ def predict(
                 samples.append(chunk)
             bar.update(drawn.size)
             del drawn, chunk  # the next pass needs the memory
-    kept = torch.cat(samples) if samples else None
-    ordered = kept.sort(0).values if kept is not None and quantiles else torch.empty(0)
+    joined = torch.cat(samples) if samples else None
+    ordered = joined.sort(0).values if joined is not None and quantiles else torch.empty(0)
     return Prediction(
         mean=moments.mean,
         variance=moments.variance,
         num_samples=moments.count,
         quantiles={q: _quantile(ordered, q) for q in quantiles},
-        samples=kept if keep_samples else None,
+        samples=joined if keep_samples else None,
         observed=observed,
     )
 
@@ -182,7 +182,7 @@ def _may_be_observed(site: Any) -> bool:
 
 
 class _AtMeanBut(AtMean):
-    """The same, but at the sites that match a pattern, which are drawn."""
+    """Handler that draws the sites that match a pattern, and has the others at their mean."""
 
     def __init__(self, drawn: Collection[str]) -> None:
         super().__init__()
@@ -209,9 +209,9 @@ def _quantile(ordered: Tensor, q: float) -> Tensor:
 def _check_averageable(chunk: Any, source: str) -> None:
     """Raise TypeError or ValueError unless samples are numbers that have a mean; ``source`` says what gave them."""
     if not isinstance(chunk, Tensor) or not chunk.is_floating_point():
-        seen = f"{chunk.dtype} (labels, say)" if isinstance(chunk, Tensor) else type(chunk).__name__
+        actual = f"{chunk.dtype} (labels, say)" if isinstance(chunk, Tensor) else type(chunk).__name__
         raise TypeError(
-            f"{source} returned {seen}, whose mean says nothing, expected "
+            f"{source} returned {actual}, whose mean says nothing, expected "
             f"floating point such as logits; return those from the model, or pass transform=, for example "
             f"lambda labels: torch.nn.functional.one_hot(labels, classes).float()"
         )

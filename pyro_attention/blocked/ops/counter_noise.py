@@ -77,7 +77,7 @@ class CounterNoise:
         return uniform.mul_(2).sub_(1).erfinv_().mul_(math.sqrt(2))
 
     def _uniform(self, slices: slice, rows: slice, columns: slice) -> Tensor:
-        """Odd multiples of 2^-24 in (0, 1), in float32. In 32 bits: 64-bit products are not vectorised on a CPU."""
+        """Odd multiples of 2^-24 in (0, 1), in float32. In 32 bits: 64-bit products are not vectorized on a CPU."""
         x = self._offsets[slices, rows] + self._columns[columns]
         spare = torch.empty_like(x)
         _xor_shifted(x, 16, spare).mul_(self._multipliers[slices, rows])

@@ -77,7 +77,7 @@ def _erfinv(x, FAST: tl.constexpr):
 
 @triton.jit
 def _noise(offset, multiplier, column, NOISE: tl.constexpr, FAST: tl.constexpr):
-    """What CounterNoise.block gives."""
+    """Compute the noise of CounterNoise.block."""
     u = _uniform(offset, multiplier, column)
     if NOISE == "log_exponential":
         noise = 0.6931471805599453 * _log2(_exponential(u, FAST), FAST)
@@ -107,10 +107,10 @@ def _store(base, rows, count, x, WIDTH: tl.constexpr, PADDED: tl.constexpr):
 @triton.jit
 def _bias(MASK, slice, columns, keys):
     """Zero for the keys that may be attended to, else -inf."""
-    seen = columns < keys
+    allowed = columns < keys
     if MASK is not None:
-        seen = tl.load(MASK + slice * keys + columns, mask=seen, other=0) != 0
-    return tl.where(seen, 0.0, float("-inf"))
+        allowed = tl.load(MASK + slice * keys + columns, mask=allowed, other=0) != 0
+    return tl.where(allowed, 0.0, float("-inf"))
 
 
 @triton.jit
@@ -131,7 +131,10 @@ def _row(POINTER, slice, rows, queries, other):
 
 @triton.jit
 def _slice_and_block(count, BLOCK: tl.constexpr, BACKWARDS: tl.constexpr):
-    """What this program works on; backwards where the last blocks are the longest, which should start first."""
+    """Return the slice and the block of this program.
+
+    They count backwards where the last blocks are the longest, which should start first.
+    """
     blocks = tl.cdiv(count, BLOCK)
     block = tl.program_id(0) % blocks
     if BACKWARDS:
@@ -154,7 +157,7 @@ def forward(
     NOISE: tl.constexpr, FAST: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Context, and the normalisers of noisy and of plain scores, of a block of queries."""
+    """Context, and the normalizers of noisy and of plain scores, of a block of queries."""
     slice, block = _slice_and_block(queries, ROWS, CAUSAL)
     rows = block * ROWS + tl.arange(0, ROWS)
     q = _load(Q + slice * queries * WIDTH, rows, queries, WIDTH, PADDED)
@@ -181,12 +184,12 @@ def forward(
         context = tl.dot(weights.to(v.dtype), v, context * factor[:, None], input_precision=PRECISION)
     if NOISE is None:
         plain_maximum, plain_total = maximum, total
-    seen = total != 0.0  # of each row the same with and without noise; NaN, of scores that overflow, stays
-    total, plain_total = tl.where(seen, total, 1.0), tl.where(seen, plain_total, 1.0)
+    attends = total != 0.0  # of each row the same with and without noise; NaN, of scores that overflow, stays
+    total, plain_total = tl.where(attends, total, 1.0), tl.where(attends, plain_total, 1.0)
     _store(CONTEXT + slice * queries * VALUE_WIDTH, rows, queries, context / total[:, None], VALUE_WIDTH, VALUE_PADDED)
     # zero where a row saw nothing, whose exponentials are zero then too
-    noisy = tl.where(seen, maximum + tl.log2(total), 0.0)
-    plain = tl.where(seen, plain_maximum + tl.log2(plain_total), 0.0) * 0.6931471805599453
+    noisy = tl.where(attends, maximum + tl.log2(total), 0.0)
+    plain = tl.where(attends, plain_maximum + tl.log2(plain_total), 0.0) * 0.6931471805599453
     tl.store(NOISY + slice * queries + rows, noisy, mask=rows < queries)
     tl.store(PLAIN + slice * queries + rows, plain, mask=rows < queries)
 
