@@ -42,7 +42,7 @@ _VALUE_GIVERS = (ConditionMessenger, DoMessenger, ReplayMessenger)
 
 
 def pyro_runs_the_model() -> bool:
-    """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
+    """Return whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
     return not all(isinstance(handler, _ANNOTATIONS) for handler in active_handlers())
 
 
@@ -226,7 +226,7 @@ class AttentionOutput:
 
 
 def name_sites(model: Callable[..., Any]) -> list[str]:
-    """Name the site of every layer without a name of its own after its path; returns the names of all attention sites.
+    """Name the site of every layer without a name after its path; return the names of all attention sites.
 
     An :class:`AttentionGuide` does this where its model is a module or a method of one; call it once elsewhere. Of a
     function nobody knows the modules: it does nothing then.
@@ -247,7 +247,7 @@ def name_sites(model: Callable[..., Any]) -> list[str]:
 
 
 def _gives(handler: ConditionMessenger | DoMessenger | ReplayMessenger, value: Tensor) -> bool:
-    """Whether a handler has given a site this value: by identity, as handlers between them may rename sites."""
+    """Return whether a handler has given a site this value: by identity, as handlers between them may rename sites."""
     data: Any = handler.trace if isinstance(handler, ReplayMessenger) else handler.data
     if isinstance(data, Trace):
         data = {name: site.get("value") for name, site in data.nodes.items()}

@@ -263,5 +263,5 @@ def _holds_torch_attention(network: nn.Module) -> bool:
 
 
 def _is_batch_first(network: nn.Module) -> bool:
-    """Whether the first attention of one of torch's own layers has the batch in front."""
+    """Return whether the first attention of one of torch's own layers has the batch in front."""
     return next(bool(part.batch_first) for part in network.modules() if isinstance(part, nn.MultiheadAttention))

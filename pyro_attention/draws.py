@@ -230,7 +230,7 @@ def look_when_due(owner: Any, kind: Hashable, look: Callable[[], str | None]) ->
 
 
 def is_due(calls: int) -> bool:
-    """Whether a call is one of those that are replayed: the first, the 10th, the 100th and so on."""
+    """Return whether a call is one of those that are replayed: the first, 10th, 100th and so on."""
     return str(calls).rstrip("0") == "1"
 
 
@@ -253,19 +253,19 @@ def forget_replays(owner: Any) -> None:
 
 
 def _owner(function: Any) -> Any:
-    """The object behind a guide or model, which lives as long as it: a bound method is another object every time."""
+    """Return the object behind a guide or model, which lives as long; a bound method is a new object every time."""
     inner = poutine.unwrap(function)
     function = inner if callable(inner) else function  # a partial function that is no handler
     return function.__self__ if isinstance(function, MethodType) else function
 
 
 def modes(model: Any) -> int:
-    """Number of modules of a model in training mode, where they may read the statistics of their batch."""
+    """Return the number of modules of a model in training mode, where they may read the statistics of their batch."""
     return sum(module.training for root in _modules(_owner(model)) for module in root.modules())
 
 
 def _modules(model: Any) -> Iterator[nn.Module]:
-    """A model that is a module, or those that a function knows by its arguments, its closure or its globals."""
+    """Yield a model that is a module, or the modules among arguments, closure and globals of a function."""
     if isinstance(model, nn.Module):
         yield model
     elif isinstance(model, partial):
@@ -327,13 +327,13 @@ def first_line(error: Exception) -> str:
 
 
 def _unused_size(quantities: Sequence[_Quantity]) -> int:
-    """The least number of draws that no dimension has by chance."""
+    """Return the least number of draws that no dimension has by chance."""
     sizes = {size for quantity in quantities for size in quantity.value.shape}
     return next(count for count in range(2, len(sizes) + 3) if count not in sizes)
 
 
 def _in_turn(first: Tensor, second: Tensor, missing: int, count: int) -> Tensor:
-    """Two draws in turn, ``[count, ...]``, with dimensions of size one for plates that they are not in."""
+    """Return two draws in turn, ``[count, ...]``, with dimensions of size one for plates that they are not in."""
     stacked = torch.stack([second if index % 2 else first for index in range(count)])
     return stacked.reshape(count, *[1] * missing, *first.shape)
 
@@ -469,7 +469,7 @@ class LatentValues(Messenger):
 
 
 def is_point_mass(q: Any) -> bool:
-    """Whether a distribution is a Delta, transformed or not."""
+    """Return whether a distribution is a Delta, transformed or not."""
     while hasattr(q, "base_dist") and not isinstance(q, Delta):
         q = q.base_dist
     return isinstance(q, Delta)

@@ -62,7 +62,7 @@ class EdgeList(Layout):
     def from_edge_index(
         cls, edge_index: Tensor, *, num_nodes: int | tuple[int, int], add_self_loops: bool = False
     ) -> EdgeList:
-        """The layout of PyG's ``edge_index`` (sources in row 0, targets in row 1), built once until torch changes it.
+        """Build the layout of PyG's ``edge_index`` (sources in row 0, targets in row 1), once until torch changes it.
 
         Args:
             edge_index: int64 or int32 ``[2, E]``, or a sparse matrix, PyG's ``adj_t``, with a row for each target.
@@ -104,7 +104,7 @@ class EdgeList(Layout):
         return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
 
     def to(self, device: torch.device | str) -> EdgeList:
-        """The layout on another device; itself when it is there already."""
+        """Return the layout on another device; itself when it is there already."""
         if torch.device(device) == self.sources.index.device:
             return self
         mask = None if self.mask is None else self.mask.to(device)
@@ -154,7 +154,7 @@ class EdgeList(Layout):
         return segment_softmax(scores, self.targets, mask=self.mask)
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
-        """``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""
+        """Compute ``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""
         return segment_aggregate(weights, values, sources=self.sources, targets=self.targets)
 
 

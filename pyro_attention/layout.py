@@ -47,19 +47,19 @@ class Layout(ABC):
 
     @abstractmethod
     def heads_first(self, keys: Tensor) -> Tensor:
-        """Keys of this layout as ``[..., H, N, D]``."""
+        """Return keys of this layout as ``[..., H, N, D]``."""
 
     @abstractmethod
     def spread_keys(self, values: Tensor) -> Tensor:
-        """Per-key values ``[..., H, N]`` in a shape that broadcasts against the scores."""
+        """Return per-key values ``[..., H, N]`` in a shape that broadcasts against the scores."""
 
     @abstractmethod
     def spread_queries(self, values: Tensor) -> Tensor:
-        """Per-query values ``[..., H, M]``, without M where queries lie in plates, in a shape that broadcasts so."""
+        """Return per-query values ``[..., H, M]`` in a shape that broadcasts so; no M where queries lie in plates."""
 
     @abstractmethod
     def log_softmax(self, scores: Tensor, *, over_queries: bool = False) -> Tensor:
-        """Log softmax over the keys a query may attend to, or the queries that may attend to a key; 0 where masked."""
+        """Return the log softmax over allowed keys of a query, or allowed queries of a key; 0 where masked."""
 
     @abstractmethod
     def softmax(self, scores: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Layout(ABC):
         """Weighted sum of the values for every query."""
 
     def spread_heads(self, values: Tensor) -> Tensor:
-        """Per-head values ``[H]`` in a shape that broadcasts against the scores."""
+        """Return per-head values ``[H]`` in a shape that broadcasts against the scores."""
         return values.reshape(-1, *[1] * (-1 - self.head_dim))
 
 
@@ -158,7 +158,10 @@ class Dense(Layout):
         return self._clear(self._fill(scores).softmax(-1))
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
-        """``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``; without M when queries lie in a plate."""
+        """Compute ``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``.
+
+        M is missing when queries lie in a plate.
+        """
         rows = weights if self.event_dim == 3 else weights.unsqueeze(-2)
         # where there are more draws of weights than of values, `@` would copy the values
         context = rows @ values if rows.dim() <= values.dim() else torch.einsum("...mn,...nd->...md", rows, values)

@@ -82,7 +82,7 @@ class TokenLikelihood(TorchDistribution):
         return constraints.integer_interval(0, len(self.weight) - 1)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TokenLikelihood:
-        """Copy with a larger batch shape; features, weight and bias are shared, not expanded."""
+        """Return a copy with a larger batch shape; features, weight and bias are shared, not expanded."""
         return expand_shared(self, batch_shape)
 
     def where(self, rows: Tensor) -> TokenLikelihood:
@@ -133,7 +133,7 @@ class TokenLikelihood(TorchDistribution):
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log probability of tokens, in the common shape of tokens and batch; once differentiable.
+        """Return the log probability of tokens, in the common shape of tokens and batch; once differentiable.
 
         Args:
             value: Ids, of any integer dtype, that broadcast against the batch shape; valid ones where masked, too.

@@ -78,14 +78,14 @@ class NodeLikelihood(TorchDistribution):
         return constraints.independent(self.distribution.support, 1)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> NodeLikelihood:
-        """Copy with a larger batch shape."""
+        """Return a copy with a larger batch shape."""
         new = copy.copy(self)
         new.distribution = self.distribution.expand((*batch_shape, self.distribution.batch_shape[-1]))
         new._batch_shape = torch.Size(batch_shape)
         return new
 
     def summed_by(self, edges: EdgeSum) -> NodeLikelihood:
-        """Copy whose rows are summed over the edges of every node, together with what was observed before."""
+        """Return a copy whose rows are summed over the edges of every node, together with what was observed before."""
         new = copy.copy(self)
         new._sum = edges
         return new
@@ -104,11 +104,11 @@ class NodeLikelihood(TorchDistribution):
         return self._sum.add(log_prob if mask is None else log_prob.where(mask[..., nodes.index], 0))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log probability of what is observed of all nodes: the batch shape."""
+        """Return the log probability of what is observed of all nodes: the batch shape."""
         return self.log_prob_nodes(value).sum(-1)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        """Values of all nodes, whether they are observed or not; ValueError where rows are edges."""
+        """Return values of all nodes, observed or not; raise ValueError where rows are edges."""
         if self.nodes is not None:
             raise ValueError(f"NodeLikelihood: the edges of site '{self.site}' are summed out, expected obs=")
         drawn: Tensor = self.distribution.sample(sample_shape)

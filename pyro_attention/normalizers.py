@@ -25,11 +25,11 @@ class Normalizer(nn.Module):
     over_queries: ClassVar[bool] = False
 
     def forward(self, log_weights: Tensor, layout: Layout) -> Tensor:
-        """Weights of the shape of ``log_weights``."""
+        """Return weights of the shape of ``log_weights``."""
         raise NotImplementedError
 
     def normalize_scores(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Scores of the same weights whose exponentials are bounded, for a bounded KL; masked entries become 0."""
+        """Return scores of the same weights with bounded exponentials, for a bounded KL; masked entries become 0."""
         raise NotImplementedError
 
     def check(self, layout: Layout, *, site: str) -> None:

@@ -139,7 +139,7 @@ class Hybrid(_OverQueries):
         return torch.lerp(plain, doubly, layout.spread_heads(self.logit.to(plain).sigmoid()))
 
     def normalize_scores(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Scores less one number a head, the only shift that changes neither part: rows sum to one on average."""
+        """Shift scores by one number a head, the only shift that changes neither part: rows sum to one on average."""
         dims = [dim for dim in range(-layout.event_dim, 0) if dim != layout.head_dim]
         rows = layout.softmax(scores.detach()).sum(dims, keepdim=True)  # one for each query with a key
         hidden = None if layout.mask is None else ~layout.mask

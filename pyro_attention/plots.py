@@ -82,7 +82,7 @@ def intervals(
 def patches(
     picture: Tensor, weights: Tensor | None, grid: tuple[int, int], *, cmap: str = "viridis", axes: Axes | None = None
 ) -> Axes:
-    """A picture with the weights of its patches, or what else they have, as colors below its ink.
+    """Draw a picture with the weights of its patches, or another quantity, as colors below its ink.
 
     Args:
         picture: ``[height, width]``, 0 is paper and 1 is ink, or a photograph ``[3, height, width]`` from 0 to 255.

@@ -72,7 +72,7 @@ def unreached_parameters(loss: Tensor, model: Any, sites: Collection[str]) -> st
 
 
 def _layers(owner: nn.Module) -> dict[str, nn.Module]:
-    """Layers of a model that have an attention site of their own, by path."""
+    """Return layers of a model that have an attention site of their own, by path."""
     return {
         path: module
         for path, module in owner.named_modules()

@@ -106,7 +106,7 @@ class TemperatureScaling:
     temperature: float
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Probabilities ``[items, classes]`` of logits ``[items, classes]`` or ``[S, items, classes]``."""
+        """Return probabilities ``[items, classes]`` of logits ``[items, classes]`` or ``[S, items, classes]``."""
         return (_check_logits(logits) / self.temperature).softmax(-1).mean(0)
 
 
@@ -205,7 +205,7 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
 
 
 def _p_values(logits: Tensor) -> Tensor:
-    """p-values of each item, float64 ``[items]``; 0 where the differences are all the same, or 1 where they are 0."""
+    """Return p-values of each item, float64 ``[items]``; 0 where all differences are equal, 1 where they are 0."""
     try:
         from scipy.special import stdtr
     except ImportError as error:
@@ -261,7 +261,7 @@ def decompose_uncertainty(probabilities: Tensor) -> UncertaintyDecomposition:
 
 
 def split_variance(*, attention: Prediction, dropout: Prediction, both: Prediction) -> dict[str, float]:
-    r"""Shares of a prediction's variance by source, :math:`V_{ad} = V_a + V_d + V_\mathrm{interaction}`.
+    r"""Return shares of a prediction's variance by source, :math:`V_{ad} = V_a + V_d + V_\mathrm{interaction}`.
 
     Variances are summed over all entries. A variance of S samples is uncertain by about a fraction
     ``sqrt(2 / (S - 1))`` of itself in each entry, and the interaction, a difference, by more than that fraction of the
@@ -355,7 +355,7 @@ def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy
 
 
 def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
-    """The logits, ``[S, items, classes]`` with S = 1 where there are no samples; they must be finite."""
+    """Return logits as ``[S, items, classes]``, with S = 1 where there are no samples; they must be finite."""
     checked = check_samples("logits", logits, axes="items, classes", min_samples=min_samples)
     _check_classes("logits", checked)
     if not checked.isfinite().all():
@@ -365,7 +365,10 @@ def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
 
 
 def _check_probabilities(probabilities: Tensor) -> Tensor:
-    """The probabilities, ``[S, items, classes]`` with S = 1 where there are no samples: >= 0 and with a sum of one."""
+    """Return probabilities as ``[S, items, classes]``, with S = 1 where there are no samples.
+
+    They must be >= 0 with a sum of one.
+    """
     checked = check_samples("probabilities", probabilities, axes="items, classes")
     sums = checked.sum(-1)
     if not ((checked >= 0).all() and ((sums - 1).abs() <= ROUNDING).all()):

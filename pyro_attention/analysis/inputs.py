@@ -45,7 +45,7 @@ def check_samples(name: str, value: Tensor, *, axes: str, min_samples: int = 0) 
 
 
 def equal_tailed(samples: Tensor, level: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean of samples ``[S, ...]`` and the ends of their equal-tailed intervals, each ``[...]``."""
+    """Return the mean of samples ``[S, ...]`` and the ends of their equal-tailed intervals, each ``[...]``."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}, expected a probability in (0, 1)")
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=samples.dtype, device=samples.device)

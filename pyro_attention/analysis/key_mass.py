@@ -18,7 +18,7 @@ __all__ = ["hybrid_weights", "key_mass"]
 
 
 def key_mass(weights: Tensor, *, layout: Layout | None = None) -> Tensor:
-    r"""Mass of every key, :math:`\sum_i W_{ij}`; one of less than 1e-8, say, is explained away.
+    r"""Return the mass of every key, :math:`\sum_i W_{ij}`; one of less than 1e-8, say, is explained away.
 
     Args:
         weights: ``[..., H, M, N]`` dense or ``[..., E, H]`` on a graph, as from :func:`sample_posterior`.
@@ -48,7 +48,7 @@ def key_mass(weights: Tensor, *, layout: Layout | None = None) -> Tensor:
 
 
 def _over_queries(weights: Tensor, layout: Layout) -> Tensor:
-    """Sum over the queries for every key, ``[..., H, N]``."""
+    """Return the sum over the queries for every key, ``[..., H, N]``."""
     if isinstance(layout, EdgeList):
         return layout.sources.sum(weights).transpose(-1, -2)
     if layout.event_dim == 2:

@@ -41,7 +41,7 @@ class Prior(nn.Module):
         raise NotImplementedError
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Weights of ordinary attention with these scores, for a model that goes on with them and needs no site."""
+        """Return weights of ordinary attention with these scores, for a model that needs no site."""
         return layout.softmax(scores)
 
 
@@ -150,5 +150,5 @@ class OneParameterFamily(Family):
 
 
 def shown(value: Tensor) -> Any:
-    """Number of a tensor, or the list of its numbers, rounded to be shown."""
+    """Return the number of a tensor, or the list of its numbers, rounded to be shown."""
     return value.detach().double().round(decimals=5).tolist()

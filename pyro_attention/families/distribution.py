@@ -97,7 +97,7 @@ class AttentionDistribution:
 
 
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
-    """Copy with a larger batch shape that shares the tensors it holds."""
+    """Return a copy with a larger batch shape that shares the tensors it holds."""
     new = copy.copy(distribution)
     new._batch_shape = torch.Size(batch_shape)
     return new
@@ -147,7 +147,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return expand_shared(self, batch_shape)
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """A value of this full shape, whatever the mask."""
+        """Return a value of this full shape, whatever the mask."""
         raise NotImplementedError
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -183,7 +183,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         raise NotImplementedError
 
     def log_density(self, value: Tensor) -> Tensor:
-        """Log density of the value, per weight."""
+        """Return the log density of the value, per weight."""
         raise NotImplementedError
 
     def sum_event(self, term: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return (total if times == 1 else total * times).expand(self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of the value, masked entries standard normal: the batch shape."""
+        """Return the log density of the value, masked entries standard normal: the batch shape."""
         if self._validate_args:
             self._validate_sample(value)
         density, dims = self.log_density(value), len(self.event_shape)
@@ -246,7 +246,7 @@ class LogWeights(ContinuousWeights):
         return self.log_expected_weight.expand(self.full_shape)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
-        """``-E_q[log p(log S)]``, p being this distribution, summed over the entries of the event that count."""
+        """Return ``-E_q[log p(log S)]``, p being this distribution, summed over the entries of the event that count."""
         raise NotImplementedError(f"{type(self).__name__} has no closed-form cross entropy and is no prior")
 
 
@@ -264,7 +264,7 @@ def around_scores(
 
 @register_kl(LogWeights, LogWeights)
 def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
-    r"""KL between two distributions over log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`: q's batch shape.
+    r"""Return the KL of log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`, in q's batch shape.
 
     One rule serves every pair, because every prior is linear in a few moments of the posterior.
     """

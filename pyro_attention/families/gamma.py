@@ -85,7 +85,7 @@ class GammaWeights(LogWeights):
         return self.concentration * scaled - scaled.exp() - lgamma_exp(self.log_concentration)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
-        r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
+        r"""Sum :math:`\log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
         log_mean, x = q.log_expected_weight.expand(q.full_shape), self.log_concentration
         total = _plain_cross_entropy if in_transform(log_mean, x) else _cross_entropy
         return total(log_mean, x, self.log_rate, self.log_rate - q.mean_gap, self.layout.kept, len(self.event_shape))
@@ -160,7 +160,7 @@ def _sum(x: Tensor, dims: list[int]) -> Tensor:
 
 
 def _is_one(x: Tensor, dim: int) -> bool:
-    """Whether a tensor that is broadcast has one entry along a dimension, counted from the right."""
+    """Return whether a tensor that is broadcast has one entry along a dimension, counted from the right."""
     return x.dim() < -dim or x.size(dim) == 1
 
 

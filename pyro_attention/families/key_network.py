@@ -53,7 +53,7 @@ class KeyNetwork(nn.Module):
         return f"{key_dim}, heads={heads}, hidden_dim={hidden_dim}{', all_nodes=True' if self.all_nodes else ''}"
 
     def forward(self, keys: Tensor | None, layout: Layout) -> Tensor:
-        """``log Psi`` of keys in the layout's shape, broadcastable to the scores; zero (finite) at masked entries."""
+        """Return ``log Psi`` of keys in the layout's shape, which broadcasts to the scores; zero where masked."""
         if keys is None:
             raise ValueError("a contextual prior needs the keys: pass keys= to LatentAttention")
         keys = layout.heads_first(keys)

@@ -49,7 +49,7 @@ class NormalValue(ContinuousWeights):
         return -0.5 * standard.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
 
     def cross_entropy(self, q: Any) -> Tensor:
-        r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[v] + (\mathrm{E}_q[v]-m)^2)/2s^2` of values v."""
+        r"""Sum :math:`\log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[v] + (\mathrm{E}_q[v]-m)^2)/2s^2` of values v."""
         precision = self.scale.square().reciprocal() / 2
         constant = self.sum_event(self.scale.log() + 0.5 * math.log(2 * math.pi))
         return (

@@ -43,7 +43,7 @@ def _moments(q: Distribution) -> _Moments:
 @register_kl(Weibull, LogNormal)
 @register_kl(Gamma, LogNormal)
 def kl_textbook(q: Distribution, p: Gamma | LogNormal) -> Tensor:
-    r"""KL of torch's Weibull, LogNormal or Gamma from torch's Gamma or LogNormal, per entry, in nats.
+    r"""Return the KL of torch's Weibull, LogNormal or Gamma from torch's Gamma or LogNormal, per entry, in nats.
 
     Importing the package registers it with :func:`torch.distributions.kl_divergence`, so that a plain Pyro model gets
     the closed form under stock ``TraceMeanField_ELBO``, which draws where there is none. (Gamma from Gamma, and

@@ -70,7 +70,7 @@ def to_arviz(
 
 
 def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str, list[str]]:
-    """Names of the dimensions of all attention weights of a model, for :func:`to_arviz`; one pass of the model.
+    """Return names of the dimensions of all attention weights of a model, for :func:`to_arviz`; one pass of the model.
 
     Dimensions in a plate have its name, which sites share, with ``_plate`` behind it where ArviZ has a dimension of
     that name (``chain``, ``draw``). Heads, queries, keys and edges belong to one site each, as

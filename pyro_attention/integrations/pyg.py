@@ -63,7 +63,7 @@ def bayesian(
 
 
 def is_attention(module: Any) -> bool:
-    """Whether a module is a ``GATConv`` or ``GATv2Conv`` of torch_geometric itself, which need not be installed."""
+    """Return whether a module is a ``GATConv`` or ``GATv2Conv`` of torch_geometric, which need not be installed."""
     kind = type(module)
     return kind.__name__ in ("GATConv", "GATv2Conv") and kind.__module__.startswith("torch_geometric.")
 

@@ -86,7 +86,7 @@ def bayesian(
 
 
 def deterministic(module: nn.Module) -> nn.Module:
-    """The way back from :func:`bayesian`: torch's own layers with the trained weights; the priors are gone.
+    """Undo :func:`bayesian`: put back torch's own layers with the trained weights; the priors are gone.
 
     Args:
         module: A module that holds :class:`MultiheadAttention`, which is changed in place.

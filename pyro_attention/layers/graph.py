@@ -157,7 +157,7 @@ class GraphAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier-uniform weights and a zero bias, as the original; uniform biases of projections, as PyG."""
+        """Draw Xavier-uniform weights and set a zero bias, as the original; uniform biases of projections, as PyG."""
         for linear in (self.lin_src, self.lin_dst, self.lin_edge, self.res):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)

@@ -148,7 +148,7 @@ class MultiheadAttention(_TorchLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier-uniform weights and zero biases, as torch does."""
+        """Draw Xavier-uniform weights and set zero biases, as torch does."""
         for linear in self._linears():
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
@@ -159,7 +159,7 @@ class MultiheadAttention(_TorchLayer):
     @classmethod
     @torch.no_grad()
     def from_torch(cls, layer: nn.MultiheadAttention, *, name: str | None = None, prior: Prior | None = None) -> Self:
-        """Copy of a trained torch layer, on its device, in its dtype and mode; frozen weights stay frozen.
+        """Copy a trained torch layer, on its device, in its dtype and mode; frozen weights stay frozen.
 
         :func:`pyro_attention.integrations.torch_nn.bayesian` copies all layers of a model.
 
@@ -181,7 +181,7 @@ class MultiheadAttention(_TorchLayer):
 
     @torch.no_grad()
     def to_torch(self) -> nn.MultiheadAttention:
-        """Copy as a torch layer with the trained weights, and without the prior.
+        """Return a torch layer with the trained weights, and without the prior.
 
         Raises:
             ValueError: The normalizer is not :class:`Softmax`, or the scores no scaled dot products.
@@ -429,7 +429,7 @@ class Mask:
 
 
 def _read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
-    """Torch's ``attn_mask``, broadcastable to scores ``[..., H, M, N]``; errors are those of :meth:`Mask.read`."""
+    """Read torch's ``attn_mask``, broadcastable to scores ``[..., H, M, N]``; errors are those of :meth:`Mask.read`."""
     if mask is None:
         return Mask()
     read = Mask.read("attn_mask", mask)
@@ -447,7 +447,10 @@ def _read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
 
 
 def _read_padding(name: str, mask: Tensor | None, shape: torch.Size, dim: int) -> Mask:
-    """Torch's padding mask ``[..., M or N]`` of a dimension of scores ``[..., H, M, N]``; errors: :meth:`Mask.read`."""
+    """Read torch's padding mask ``[..., M or N]`` of a dimension of scores ``[..., H, M, N]``.
+
+    Errors are those of :meth:`Mask.read`.
+    """
     if mask is None:
         return Mask()
     read, (*batch, _, _, _) = Mask.read(name, mask), shape
@@ -458,7 +461,7 @@ def _read_padding(name: str, mask: Tensor | None, shape: torch.Size, dim: int) -
 
 
 def _suffixes(batch: torch.Size | list[int]) -> list[tuple[int, ...]]:
-    """A batch shape, and what is left of it without leading dimensions, which vectorized particles may have put there.
+    """Split a batch shape, and return it with its part without leading dimensions, such as vectorized particles add.
 
     At least one dimension is left; the shape of a single input, where there is none.
     """
@@ -466,6 +469,6 @@ def _suffixes(batch: torch.Size | list[int]) -> list[tuple[int, ...]]:
 
 
 def scores_shape(q: Tensor, k: Tensor) -> torch.Size:
-    """Shape of the scores of queries and keys, ``[..., H, M, N]``."""
+    """Return the shape of the scores of queries and keys, ``[..., H, M, N]``."""
     batch = q.shape[:-2] if q.shape[:-2] == k.shape[:-2] else torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
     return torch.Size((*batch, q.size(-2), k.size(-2)))

@@ -33,7 +33,7 @@ class DifferentiableELBO(ELBO):
     _terms: Mapping[str, Tensor] = {}  # log likelihoods at the observed sites, at the last evaluation
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
-        """The loss as a module, called with the arguments of the model."""
+        """Return the loss as a module, called with the arguments of the model."""
         return _CheckedModule(model, guide, self)
 
     _evaluate: Callable[..., Tensor]  # of model, guide, args and kwargs: the loss
@@ -48,7 +48,7 @@ class DifferentiableELBO(ELBO):
             return float(self.differentiable_loss(model, guide, *args, **kwargs))
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Value of the loss; its gradient is added to the parameters of the param store."""
+        """Return the value of the loss, and add its gradient to the parameters of the param store."""
         frozen = frozen_parameters(model, guide)
         with poutine.trace(param_only=True) as tracer:
             loss = self.differentiable_loss(model, guide, *args, **kwargs)
@@ -136,7 +136,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         self.current_kl_weight()
 
     def current_kl_weight(self) -> float:
-        """The KL weight at the present step."""
+        """Return the KL weight at the present step."""
         weight = self.kl_weight(self.step) if callable(self.kl_weight) else self.kl_weight
         if not 0 <= weight < float("inf"):
             raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
@@ -165,7 +165,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         return int(self.max_plate_nesting) - 1
 
     def _broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any, plate: type[pyro.plate]) -> bool:
-        """Whether particles may share a pass; Pyro counts their plate as one of the nested ones."""
+        """Return whether particles may share a pass; Pyro counts their plate as one of the nested ones."""
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
 
@@ -175,7 +175,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         return broadcasts(guide, poutine.unwrap(model), "objective", run, nesting=self._nesting, plate=plate)
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Traces of model and guide; log-probabilities are computed at observed sites only."""
+        """Return traces of model and guide; log-probabilities are computed at observed sites only."""
         messenger: Any = poutine.unwrap(guide)
         if isinstance(messenger, GuideMessenger):
             try:

@@ -214,7 +214,7 @@ class EvidenceELBO(AttentionELBO):
 
 
 def _joined(rows: list[Tensor]) -> Tensor:
-    """Log weights ``[draws, ...]`` of passes, with dimensions of size one for plates that only some of them show."""
+    """Join log weights ``[draws, ...]`` of passes, with dimensions of size one for plates that only some show."""
     if len(rows) == 1:
         return rows[0]
     dims = max(row.dim() for row in rows)
@@ -238,7 +238,7 @@ class ItemWeights:
 
 
 def item_weights(latent: Iterable[tuple[Any, Any]], observed: Iterable[Any]) -> ItemWeights:
-    r"""Log weights of every item, :math:`\log f(y_i \mid W_i) + \log p(W_i) - \log q(W_i)`, of one pass of a guide.
+    r"""Weigh every item, :math:`\log f(y_i \mid W_i) + \log p(W_i) - \log q(W_i)`, in one pass of a guide.
 
     Args:
         latent: Latent sites of the guide's trace, each with the distribution that the model has there, None where it
@@ -288,7 +288,7 @@ def log_likelihood_at_mean(model: Any, args: Any, kwargs: Any, *, seed: int = 0)
 
 
 def _has_ratio(site: Any, prior: Any) -> bool:
-    """Whether prior and posterior of a latent site differ."""
+    """Return whether prior and posterior of a latent site differ."""
     return not (site["mask"] is False or keeps_prior(site) or site["fn"] is prior)
 
 

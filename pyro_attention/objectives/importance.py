@@ -107,14 +107,14 @@ class ImportanceELBO(AttentionELBO):
 
 
 def _vimco(log_weights: Tensor, log_q: Tensor) -> Tensor:
-    """Bounds of the items, of log weights and probabilities ``[K, ...]`` of their draws, with VIMCO's gradient."""
+    """Bound the items by log weights and probabilities ``[K, ...]`` of their draws, with VIMCO's gradient."""
     bounds = _log_mean(log_weights, 0)
     signal = (bounds - _log_mean(_without_own(log_weights), 1)).detach()
     return bounds + (signal * (log_q - log_q.detach())).sum(0)
 
 
 def _wake_sleep(log_weights: Tensor, log_q: Tensor) -> Tensor:
-    """Bounds of the items, of log weights and probabilities ``[K, ...]``, with the gradient of both wake phases."""
+    """Bound the items by log weights and probabilities ``[K, ...]``, with the gradient of both wake phases."""
     fixed = log_weights.detach()
     phases = (fixed.softmax(0) * (log_weights + 2 * log_q)).sum(0)
     return _log_mean(fixed, 0) + (phases - phases.detach())

@@ -82,7 +82,7 @@ class ScoreFunctionELBO(AttentionELBO):
         return elbo
 
     def _rewards(self, model_trace: Any, guide_trace: Any) -> dict[str, Tensor]:
-        """Terms of the ELBO that may depend on drawn alignments, less their baselines."""
+        """Return terms of the ELBO that may depend on drawn alignments, less their baselines."""
         rewards = {name: _log_likelihood(model_trace.nodes[name]).detach() for name in model_trace.observation_nodes}
         for name, soft in self._soft.items():
             rewards[name] = rewards[name] - soft
@@ -93,7 +93,7 @@ class ScoreFunctionELBO(AttentionELBO):
 
 
 def _site_above(site: Any) -> str | None:
-    """Name of the alignment over edges that the nodes of an observation read; None where it is no such observation."""
+    """Return the name of the alignment over edges that the nodes of an observation read; None elsewhere."""
     return site["fn"].site if site is not None and isinstance(site["fn"], NodeLikelihood) else None
 
 
@@ -130,7 +130,7 @@ def _surrogate(site: Any, rewards: list[Tensor]) -> Tensor:
 
 
 def _reduced(shape: torch.Size, plates: torch.Size) -> list[int]:
-    """Shape of a reward summed over the plates that the alignment does not have."""
+    """Return the shape of a reward summed over the plates that the alignment does not have."""
     padded = (1,) * (len(shape) - len(plates)) + tuple(plates)[max(0, len(plates) - len(shape)) :]
     return [1 if plate == 1 else size for size, plate in zip(shape, padded, strict=True)]
 

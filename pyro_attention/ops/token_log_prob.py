@@ -46,7 +46,7 @@ class _OutputLayer:
         self.chunk = chunk_rows or default_chunk_rows(len(weight), self.exact, device=features.device)
 
     def new(self, *shape: int) -> Tensor:
-        """Uninitialized, in float32 or float64."""
+        """Return an uninitialized tensor, in float32 or float64."""
         return torch.empty(shape, dtype=self.exact, device=self.x.device)
 
     @cached_property
@@ -54,12 +54,12 @@ class _OutputLayer:
         return self.new(min(self.chunk, self.count), len(self.weight))
 
     def chunks(self) -> tuple[Tensor, ...]:
-        """Indices of the rows of each chunk."""
+        """Return the indices of the rows of each chunk."""
         chunks: tuple[Tensor, ...] = torch.arange(self.count, device=self.x.device).split(self.chunk)
         return chunks
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Logits ``[rows, V]`` of a chunk, overwriting those before."""
+        """Return logits ``[rows, V]`` of a chunk, overwriting those before."""
         logits, x = self._buffer[: len(rows)], self.x[rows]
         if x.dtype != self.exact:
             logits.copy_(x @ self.weight.t())
@@ -70,7 +70,7 @@ class _OutputLayer:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``total += left @ right``; sums over chunks are not rounded to half precision."""
+    """Compute ``total += left @ right``; sums over chunks are not rounded to half precision."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:
@@ -92,7 +92,7 @@ def _once_differentiable() -> None:
 def default_chunk_rows(
     vocabulary: int, dtype: torch.dtype = torch.float32, *, device: torch.device | str = "cpu"
 ) -> int:
-    """Rows whose logits take 8 MB on a CPU, 40 MB elsewhere; at least one.
+    """Return the number of rows whose logits take 8 MB on a CPU, 40 MB elsewhere; at least one.
 
     Example:
         >>> default_chunk_rows(10_000), default_chunk_rows(10_000, device="cuda")
@@ -119,7 +119,7 @@ class _Layout:
         return tensor.expand(self.shape).movedim(self._columns, self._last).reshape(self.size)
 
     def restore(self, matrix: Tensor) -> Tensor:
-        """The result, of its matrix."""
+        """Return the result that a matrix holds."""
         order = [dim for dim in range(len(self.shape)) if dim not in self._columns] + [*self._columns]
         return matrix.reshape([self.shape[dim] for dim in order]).movedim(self._last, self._columns)
 
@@ -187,7 +187,7 @@ _token_log_prob: Callable[..., Tensor] = _TokenLogProb.apply
 def token_log_prob(
     features: Tensor, weight: Tensor, token: Tensor, bias: Tensor | None = None, *, chunk_rows: int | None = None
 ) -> Tensor:
-    r"""Log probability of observed tokens under a linear layer with softmax; once differentiable.
+    r"""Return the log probability of observed tokens under a linear layer with softmax; once differentiable.
 
     .. math:: \log p(t) = w_t^\top x + b_t - \log \sum_v \exp(w_v^\top x + b_v)
 
@@ -253,7 +253,7 @@ class _Groups:
         return joint.view_as(log_weight).softmax(-1).flatten()[slots].nan_to_num(0.0)
 
     def rounded(self, shares: Tensor) -> Tensor:
-        """Shares whose small ones are zero or ``roulette``, at random, with the same expectation."""
+        """Return shares whose small ones are zero or ``roulette``, at random, with the same expectation."""
         if not self._roulette:
             return shares
         stays = torch.rand_like(shares) * self._roulette < shares
@@ -373,7 +373,7 @@ def summed_token_log_prob(
     chunk_rows: int | None = None,
     known: bool = False,
 ) -> Tensor:
-    r"""As :func:`token_log_prob`, computed faster with its gradient if a sum over alignments is what it is for.
+    r"""Compute :func:`token_log_prob`, faster with its gradient if a sum over alignments is what it is for.
 
     .. math:: c \sum_g \log \sum_{n} w_{gn}\, p_{gn}(t_g) \quad\text{or}\quad c \sum_g \sum_n w_{gn} \log p_{gn}(t_g)
 

@@ -98,7 +98,7 @@ def exact_alignments(
 
 
 def _outside_inference(value: Any) -> Any:
-    """Copy of the tensors among arguments that were made in inference mode."""
+    """Return a copy of the tensors among arguments that were made in inference mode."""
     if isinstance(value, Tensor):
         return value.clone() if value.is_inference() else value
     if isinstance(value, dict):
@@ -116,7 +116,7 @@ def posterior_attention(
     chunk_size: int = 1,
     **kwargs: Any,
 ) -> dict[str, Tensor]:
-    r"""The key that explains the observation of a query, for weights that are soft or drawn.
+    r"""Compute which key explains the observation of a query, for weights that are soft or drawn.
 
     .. math:: p(z = n \mid x, y) \propto \mathrm{E}_q[W_n]\, f(y \mid z = n)
 
@@ -173,7 +173,7 @@ def posterior_attention(
 
 
 def _log_likelihood(trace: Any, name: str) -> Tensor:
-    """Log likelihood of every query of a site, ``[...]``."""
+    """Return the log likelihood of every query of a site, ``[...]``."""
     plates, total = plates_of(trace.nodes[name]), torch.zeros(())
     dims = [frame.dim for frame in plates.values()]
     for other in trace.observation_nodes:

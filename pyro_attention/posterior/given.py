@@ -182,7 +182,7 @@ class WeightedPosterior:
             )
 
     def resample(self) -> dict[str, Tensor]:
-        """As many draws given the observations: of each item its draws, repeated by their weights (systematically)."""
+        """Resample the draws of each item by their weights (systematically), as many as before."""
         count, weights = len(self.log_weights), self.log_weights.double().softmax(0)
         start = torch.rand(weights.shape[1:], dtype=weights.dtype, device=weights.device)
         points = (torch.arange(count, device=weights.device).view(-1, *[1] * start.dim()) + start) / count

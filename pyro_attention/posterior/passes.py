@@ -45,7 +45,7 @@ class Pass:
     size: int = 1
 
     def weights(self, *, log_weights: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Weights, or values, of every attention site, with one leading sample dimension."""
+        """Return weights, or values, of every attention site, with one leading sample dimension."""
         for name, site in self.trace.nodes.items():
             if is_attention_site(site):
                 value = site["value"].to_dense() if log_weights else attention_weights(site)
@@ -59,7 +59,7 @@ class Pass:
 
 
 def depth(site: Any) -> int:
-    """Number of plate dimensions of a site, without that of the samples."""
+    """Return the number of plate dimensions of a site, without that of the samples."""
     return max((-frame.dim for frame in plates_of(site).values()), default=0)
 
 
@@ -145,7 +145,7 @@ def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
 
 
 def _may_share_a_pass(run: Run, first: Pass, sites: dict[str, bool], nesting: int, plate: type[pyro.plate]) -> bool:
-    """Whether samples may share a pass, given the attention sites of the first one and which of them are fixed."""
+    """Return whether samples may share a pass, given the attention sites of the first and which of them are fixed."""
     if isinstance(run, _Early):
         names = first.trace.stochastic_nodes
         ahead = (first.trace.nodes[name] for name in names[: names.index(run.sites[-1])])
@@ -200,7 +200,7 @@ class _Stop(Messenger):
 
 
 def outputs(drawn: Pass) -> Tensor:
-    """The model's return value in a pass, which must be a tensor, with a leading sample dimension."""
+    """Return the model's return value in a pass, which must be a tensor, with a leading sample dimension."""
     if not isinstance(drawn.output, Tensor):
         raise TypeError(
             f"the model returned {type(drawn.output).__name__}, expected a tensor such as logits; return it from the "

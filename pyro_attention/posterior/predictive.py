@@ -162,7 +162,10 @@ def predict(
 
 
 def _observations(drawn: Pass, name: str) -> Tensor:
-    """Draws of an observation in a pass, with a leading sample dimension, also where the model was passed its value."""
+    """Return draws of an observation in a pass, with a leading sample dimension.
+
+    They are drawn even where the model was passed a value.
+    """
     nodes = {key: site for key, site in drawn.trace.nodes.items() if site["type"] == "sample"}
     site = nodes.get(name)
     if site is None or not _may_be_observed(site):
@@ -176,7 +179,7 @@ def _observations(drawn: Pass, name: str) -> Tensor:
 
 
 def _may_be_observed(site: Any) -> bool:
-    """Whether a site is observed, or would be with the observation, without which it is drawn as a prior is."""
+    """Return whether a site is observed, or would be with the observation, without which it is drawn as a prior is."""
     is_observation = site["is_observed"] or keeps_prior(site)
     return is_observation and not is_attention_site(site) and not site_is_subsample(site)
 

@@ -152,7 +152,7 @@ class ScorePosterior:
             parameter.data = value
 
     def __call__(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A guide, or a model, that has another draw of the parameters in every run."""
+        """Return a guide, or a model, that has another draw of the parameters in every run."""
         return partial(_with_a_draw, self, run)
 
     @property
@@ -228,7 +228,7 @@ def _jacobian(slope: Tensor, values: Sequence[Tensor]) -> Tensor:
 
 
 def _without_negative(curvatures: Tensor, prior_scale: float) -> Tensor:
-    """Curvatures with zeros for negative ones; a warning where that changes a width by more than rounding does."""
+    """Replace negative curvatures by zero; warn where that changes a width by more than rounding does."""
     negative = curvatures < -0.01 * prior_scale**-2 - 1e-6 * curvatures.max()
     if negative.any():
         warnings.warn(

@@ -71,7 +71,7 @@ def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: s
 
 
 def document(title: str, body: str) -> bytes:
-    """A page in the look of the viewer, light and dark, encoded as UTF-8.
+    """Return a page in the look of the viewer, light and dark, encoded as UTF-8.
 
     Args:
         title: Its title, plain text.
@@ -88,7 +88,7 @@ def document(title: str, body: str) -> bytes:
 
 
 def fragment(views: Sequence[View]) -> str:
-    """The viewer alone, HTML for the body of a :func:`document`: controls, data and script.
+    """Return the viewer alone, HTML for the body of a :func:`document`: controls, data and script.
 
     Args:
         views: What is shown, as for :func:`write_viewer`.
@@ -133,7 +133,7 @@ def _file(name: str) -> str:
 
 
 def _differing(view: View) -> list[Panel]:
-    """The panels that are compared: the schemes' posteriors, or else prior and posterior, or else none."""
+    """Return the panels that are compared: the schemes' posteriors, or else prior and posterior, or else none."""
     posteriors = [panel for panel in view.panels if panel.name == "posterior"]
     if len(posteriors) > 1 or not posteriors:
         return posteriors
@@ -219,7 +219,7 @@ def _uncertainty(mean: Tensor) -> Tensor:
 
 
 def _width(samples: Tensor) -> float:
-    """Mean over the rows of the width of the interval of their largest mean weight."""
+    """Return the mean over the rows of the width of the interval of their largest mean weight."""
     mean, low, high = equal_tailed(samples, _LEVEL)
     largest = mean.argmax(-1, keepdim=True)
     return (high - low).gather(-1, largest).mean().item()
@@ -235,7 +235,7 @@ def _per_mille(values: Tensor) -> Sequence[Any]:
 
 
 def _data_uri(picture: Tensor) -> str:
-    """A picture as PNG inside an address; the format is written here, so that no library of pictures is needed."""
+    """Encode a picture as PNG in an address; the format is written here, so that no image library is needed."""
     rows = picture.cpu().permute(1, 2, 0) if picture.dim() == 3 else picture.cpu().unsqueeze(-1)
     height, width, channels = rows.shape
     lines = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), rows.reshape(height, -1)], 1)  # 0: no filter

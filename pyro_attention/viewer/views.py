@@ -65,7 +65,7 @@ class View:
             raise ValueError("posterior is an empty mapping, expected weights of at least one scheme or site")
 
     def _checked(self, group: str, name: str, weights: Tensor) -> Tensor:
-        """Weights as ``[S, M, N]`` on the CPU, in [0, 1]."""
+        """Return weights as ``[S, M, N]`` on the CPU, in [0, 1]."""
         what = f"{name} of {group}" if group else name
         checked, shape = check_matrix(weights, name=f"{what} weights"), (len(self.rows), len(self.columns))
         if checked.shape[1:] != shape:

@@ -205,12 +205,12 @@ def _by_target(links: frozenset[Link]) -> list[Link]:
 
 
 def _taken(link: Link, links: set[Link]) -> tuple[bool, bool]:
-    """Whether the source word and the target word of a link have one."""
+    """Return whether the source word and the target word of a link have one."""
     return any(source == link[0] for source, _ in links), any(target == link[1] for _, target in links)
 
 
 def _grown(common: frozenset[Link], union: frozenset[Link]) -> set[Link]:
-    """Links and their neighbors in the union that have a free word, until nothing changes."""
+    """Add neighbors of links in the union that have a free word, until nothing changes."""
     links, before = set(common), -1
     while before < len(links):
         before = len(links)

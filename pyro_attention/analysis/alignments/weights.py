@@ -311,7 +311,7 @@ def merge_pieces(
 
 
 def _check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0) -> Tensor:
-    """The weights as :func:`check_matrix`; the sums over the sources must be at most one."""
+    """Return the weights as :func:`check_matrix`; the sums over the sources must be at most one."""
     checked = check_matrix(weights, name=name, min_samples=min_samples)
     largest = checked.sum(-1).max().item()
     if largest > 1 + ROUNDING:

@@ -106,7 +106,7 @@ class _Plan:
                 yield slice(first, first + together), slice(row, stop), slice(0, num_keys)
 
     def scores(self, q: Tensor, k: Tensor, bias: Tensor | None, rows: slice) -> Tensor:
-        """Scores of a block, -inf where masked."""
+        """Return scores of a block, -inf where masked."""
         scores = q @ k.transpose(-1, -2)
         if bias is not None:
             scores += bias[..., : k.size(1)]
@@ -117,12 +117,12 @@ class _Plan:
 
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zero where True and -inf where False: a sum is several times faster than masked_fill on a CPU."""
+    """Return zero where True and -inf where False: a sum is several times faster than masked_fill on a CPU."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
 
 
 def _normalizer(x: Tensor) -> Tensor:
-    """Log-sum-exp of the rows; zero where a row saw nothing, whose exponentials are zero then too."""
+    """Return the log-sum-exp of the rows; zero where a row saw nothing, whose exponentials are zero then too."""
     total = x.logsumexp(-1, keepdim=True)
     return total.masked_fill_(total == -torch.inf, 0)
 

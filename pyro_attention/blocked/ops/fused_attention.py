@@ -77,7 +77,7 @@ _TILES = {
 
 
 def tiles(width: int, dtype: torch.dtype) -> tuple[Tiles, Tiles, Tiles]:
-    """Tiles of forward, backward_queries and backward_keys; the width is the wider of heads and values."""
+    """Return the tiles of forward, backward_queries and backward_keys; the width is the wider of heads and values."""
     widest = min(limit for size, limit in _TILES if size == dtype.itemsize and limit >= width)
     return _TILES[dtype.itemsize, widest]
 
