@@ -76,7 +76,7 @@ class AttentionDistribution:
 
     @property
     def over_weights(self) -> AttentionDistribution:
-        """Return this prior as one of weights or their logarithms, where the value of its site is an index."""
+        """Prior of weights or their logarithms, for one whose value is an index; elsewhere this prior."""
         return self
 
     def check_posterior(self, posterior: Any, value: Tensor, *, site: str) -> None:

@@ -45,7 +45,7 @@ class Pass:
     size: int = 1
 
     def weights(self, *, log_weights: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Return weights, or values, of every attention site, with one leading sample dimension."""
+        """Yield weights, or values, of every attention site, with one leading sample dimension."""
         for name, site in self.trace.nodes.items():
             if is_attention_site(site):
                 value = site["value"].to_dense() if log_weights else attention_weights(site)
