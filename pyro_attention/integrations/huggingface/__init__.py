@@ -1,6 +1,7 @@
 """Bayesian attention inside the models of Hugging Face's transformers."""
 
+from pyro_attention.integrations.huggingface.adapters import load_adapter
 from pyro_attention.integrations.huggingface.convert import bayesian, deterministic
 from pyro_attention.integrations.huggingface.model import ELBOModel
 
-__all__ = ["ELBOModel", "bayesian", "deterministic"]
+__all__ = ["ELBOModel", "bayesian", "deterministic", "load_adapter"]
