@@ -47,6 +47,11 @@ class BayesianModel:
         inputs = _named(self.deterministic_class.forward, self, args, kwargs)  # type: ignore[attr-defined]
         # PEFT passes it on to every classifier, whoever calls; generate needs it of the others
         whole = inputs.pop("return_dict", None) and (self.can_generate() or not has_adapters(self))  # type: ignore[attr-defined]
+        if whole and self.can_generate() and inputs.get("use_cache") is False:  # type: ignore[attr-defined]
+            raise ValueError(
+                "use_cache=False would draw the weights of all earlier tokens anew for every token that is generated, "
+                "so that they belong to no draw; leave it out"
+            )
         labels |= {name: inputs.pop(name) for name in _LABELS if name in inputs}
         labels = {name: target for name, target in labels.items() if target is not None}
         likelihood = likelihood_of(self) if labels else None
