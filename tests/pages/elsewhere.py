@@ -14,6 +14,7 @@ ELSEWHERE: dict[str, str] = {
     "make docs": f"{CI}docs",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
+    "python -m experiments.uncertainty smollm2 FOLDER": "tests/experiments/uncertainty/test_smollm2.py::def test_the_command",
     "python -m experiments.benchmarks gpu": "tests/experiments/benchmarks/test_suite.py::test_command_of_a_gpu",
 }
 """Commands that another test runs, or CI: its file, and what stands there."""

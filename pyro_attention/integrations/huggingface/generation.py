@@ -265,6 +265,8 @@ def _sites(model: Any, sites: str | Sequence[str] | None) -> list[str]:
 
 
 def _shown(tokenizer: Any, token: int) -> str:
-    """A token as it is read, where it stands for no whole letter, as the tokenizer writes it."""
-    text = tokenizer.decode([token]).strip()
-    return text if text and "�" not in text else str(tokenizer.convert_ids_to_tokens(token))
+    """A token as it is read; where it is no whole letter, as the tokenizer writes it."""
+    text: str = tokenizer.decode([token])
+    if text and not text.strip():
+        return text.replace("\n", "↵").replace(" ", "␣").replace("\t", "⇥")
+    return text.strip() if text and "�" not in text else str(tokenizer.convert_ids_to_tokens(token))
