@@ -66,7 +66,7 @@ class Language:
 
 def load_language(config: SmolLM2Config) -> Language:
     """The model in single precision; priors without parameters, as nothing is trained."""
-    model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32, local_files_only=True)
+    model: Any = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(config.model, local_files_only=True)
     device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
     return Language(bayesian(model.to(device), prior="gamma_fixed"), tokenizer)

@@ -134,7 +134,13 @@ def choose_threshold(uncertainty: Tensor, correct: Tensor, *, accuracy: float) -
 
 @dataclass(frozen=True)
 class Interval:
-    """A number and its bootstrap interval over the items."""
+    """A number and its bootstrap interval over the items.
+
+    Attributes:
+        value: The number, on all items.
+        low: Lower end of the interval.
+        high: Upper end.
+    """
 
     value: float
     low: float

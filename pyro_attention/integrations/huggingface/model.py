@@ -60,6 +60,11 @@ class BayesianModel:
         token = BATCH.set(None if isinstance(plate, nullcontext) else plate)
         try:
             output = self.deterministic_class.forward(self, **inputs, return_dict=True)  # type: ignore[attr-defined]
+        except (IndexError, RuntimeError) as error:
+            named = _input_error(self, inputs)
+            if named is None:
+                raise
+            raise named from error
         finally:
             BATCH.reset(token)
         if likelihood is not None:
@@ -125,6 +130,35 @@ def _batch_size(model: Any, inputs: dict[str, Any]) -> int:
     if not sizes:
         raise ValueError(f"{type(model).__name__} was given no tensor, expected {model.main_input_name}")
     return sizes[0]
+
+
+def _input_error(model: Any, inputs: Mapping[str, Any]) -> ValueError | None:
+    """Return an error that names the token, or the text, that a table of the model has no row for."""
+    tokens, config = inputs.get("input_ids"), model.config.get_text_config()
+    if tokens is None or not tokens.numel():
+        return None
+    if tokens.max() >= config.vocab_size or tokens.min() < 0:
+        return ValueError(
+            f"input_ids lie in {tokens.min().item()} .. {tokens.max().item()}, expected tokens 0 .. "
+            f"{config.vocab_size - 1}; take the tokenizer of the model"
+        )
+    context = _context(model)
+    if context is None or tokens.size(-1) <= context:
+        return None
+    return ValueError(
+        f"the texts have {tokens.size(-1)} tokens, more than the context of {type(model).__name__}, {context} tokens; "
+        f"shorten them by tokenizer(texts, truncation=True, max_length={context})"
+    )
+
+
+def _context(model: nn.Module) -> int | None:
+    """Longest text in tokens, where a model has a table of positions or says so; RoBERTa's begin behind the padding."""
+    for path, module in model.named_modules():
+        if path.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    config: Any = model.config
+    length: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return length
 
 
 def likelihood_of(model: Any) -> Likelihood:
