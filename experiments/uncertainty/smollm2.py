@@ -178,6 +178,22 @@ def pick(questions: Sequence[Question], count: int) -> list[Question]:
     return [questions[place] for place in order[:count]]
 
 
+def auroc_against(
+    values: Sequence[float], baseline: Sequence[float], right: torch.Tensor, *, resamples: int
+) -> Estimate:
+    """AUROC of wrong answers by some values minus that by others, with a paired bootstrap over the questions."""
+    scores = [torch.tensor(column, dtype=torch.float64) for column in (values, baseline)]
+    generator, differences = torch.Generator().manual_seed(0), list[float]()
+    while len(differences) < resamples:
+        draw = torch.randint(len(right), (len(right),), generator=generator)
+        if 0 < right[draw].sum() < len(right):
+            one, other = (wrong_answer_auroc(column[draw], right[draw]) for column in scores)
+            differences.append(one - other)
+    low, high = torch.tensor(differences, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+    one, other = (wrong_answer_auroc(column, right) for column in scores)
+    return Estimate(one - other, low=low, high=high, digits=3)
+
+
 def table(
     mode: str, records: Sequence[Mapping[str, Any]], chosen: Mapping[str, tuple[str, str]], config: SmolLM2Config
 ) -> tuple[list[Row], dict[str, float]]:
@@ -200,7 +216,9 @@ def table(
         )
         price = sum(seconds) / len(seconds)
         rows.append({
-            "questions": mode, "uncertainty": name, "AUROC of wrong answers": auroc, "risk-coverage area": area,
+            "questions": mode, "uncertainty": name, "AUROC of wrong answers": auroc,
+            "minus RAUQ": auroc_against(values, columns["RAUQ"][0], right, resamples=config.resamples),
+            "risk-coverage area": area,
             "processor seconds": Estimate(price, digits=2),
         })  # fmt: skip
         metrics |= {

@@ -291,8 +291,12 @@ def adapter(base_folder, tmp_path_factory):
     return folder
 
 
-def test_loaded_before_bayesian(base_folder, adapter):
-    model = PeftModel.from_pretrained(load(base_folder), adapter)
+@pytest.mark.parametrize("loader", ["peft", "transformers"])
+def test_loaded_before_bayesian(loader, base_folder, adapter):
+    if loader == "peft":
+        model = PeftModel.from_pretrained(load(base_folder), adapter)
+    else:
+        model = transformers.BertForSequenceClassification.from_pretrained(adapter, num_labels=3)
     with pytest.raises(ValueError, match=r"saved with priors.*load_adapter\(bayesian\(model\), folder\)"):
         bayesian(model)
 

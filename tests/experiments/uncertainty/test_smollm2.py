@@ -11,7 +11,7 @@ from experiments.__main__ import commands
 from experiments.datasets.text.squad import load_squad
 from experiments.uncertainty import smollm2
 from experiments.uncertainty.config import SmolLM2Config
-from experiments.uncertainty.smollm2 import MODES, choose, f1_score, pick, run
+from experiments.uncertainty.smollm2 import MODES, auroc_against, choose, f1_score, pick, run
 from tests.experiments.finetune.tiny_glue import WORDS
 from tests.experiments.finetune.tiny_squad import write_squad
 
@@ -117,6 +117,16 @@ def test_the_choice_is_the_best_on_the_tuning_questions():
 
     rows = [record(True, 0.1, 0.5), record(False, 0.4, 0.5), record(True, 0.2, 0.5)]
     assert choose(rows, "Weibull") == ("3", "disagreement")
+
+
+def test_the_difference_is_paired():
+    right = torch.arange(40) % 2 == 0
+    torch.manual_seed(0)
+    values = (torch.rand(40) + (~right).float()).tolist()
+    same = auroc_against(values, [2 * value for value in values], right, resamples=50)
+    assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)
+    better = auroc_against(values, torch.rand(40).tolist(), right, resamples=50)
+    assert 0 < better.low < better.mean < better.high
 
 
 def test_f1_is_that_of_squad(folders):
