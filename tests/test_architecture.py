@@ -34,6 +34,7 @@ TASKS = {
     "coverage",
     "reasons",
     "neural_process",
+    "uncertainty",
 }
 TASK = {*LIBRARY, "files", "harness", "report", "datasets", "run", "study"}
 ALLOWED = LIBRARY | {
@@ -53,6 +54,7 @@ ALLOWED = LIBRARY | {
     "coverage": TASK,
     "reasons": TASK,
     "neural_process": TASK,
+    "uncertainty": TASK,
     "vqa": TASK,
     "headlines": TASK | {"sequence"},
     "benchmarks": TASK,

@@ -17,6 +17,8 @@ ELSEWHERE: dict[str, str] = {
     "python -m experiments.benchmarks gpu --out runs/gpu": f"{GPU}test_command_of_a_gpu",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
+    "python -m experiments.uncertainty smollm2 FOLDER": "tests/experiments/uncertainty/test_smollm2.py::def test_the_command",
+    "python -m experiments.benchmarks gpu": "tests/experiments/benchmarks/test_suite.py::test_command_of_a_gpu",
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
 
