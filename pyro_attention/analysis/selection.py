@@ -11,8 +11,8 @@ from torch import Tensor
 from pyro_attention.analysis.classification import UncertaintyDecomposition, decompose_uncertainty, selective_accuracy
 from pyro_attention.analysis.inputs import check_floats
 from pyro_attention.guide import AttentionGuide
+from pyro_attention.posterior.passes import Noise
 from pyro_attention.posterior.predictive import predict
-from pyro_attention.posterior.sampling import Noise
 
 __all__ = [
     "ClassUncertainty", "Interval", "SelectionValue", "Threshold", "choose_threshold", "class_uncertainty",

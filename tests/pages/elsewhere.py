@@ -5,6 +5,7 @@ __all__ = ["ELSEWHERE", "NOT_RUN"]
 INSTALLED = "tests/test_wheel.py::test_wheel_holds_only_the_library_and_imports_without_extras"
 DASK = "a test starts a cluster from Python and trains on it"
 GPU = "tests/experiments/benchmarks/test_gpu.py::"
+SMOLLM2 = "tests/experiments/uncertainty/test_smollm2.py::"
 CI = ".github/workflows/ci.yml::make "
 
 ELSEWHERE: dict[str, str] = {
@@ -17,8 +18,7 @@ ELSEWHERE: dict[str, str] = {
     "python -m experiments.benchmarks gpu --out runs/gpu": f"{GPU}test_command_of_a_gpu",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
-    "python -m experiments.uncertainty smollm2 FOLDER": "tests/experiments/uncertainty/test_smollm2.py::def test_the_command",
-    "python -m experiments.benchmarks gpu": "tests/experiments/benchmarks/test_suite.py::test_command_of_a_gpu",
+    "python -m experiments.uncertainty smollm2 FOLDER": f"{SMOLLM2}def test_the_command",
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
 

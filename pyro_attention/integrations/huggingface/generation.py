@@ -18,7 +18,7 @@ from pyro_attention.guide import AttentionGuide, run_guide
 from pyro_attention.integrations.huggingface.adapters import base_model
 from pyro_attention.integrations.huggingface.attention import NAME
 from pyro_attention.integrations.huggingface.model import BayesianModel
-from pyro_attention.posterior.sampling import Run, evaluation_mode, passes, seeded
+from pyro_attention.posterior.passes import Run, evaluation_mode, passes, seeded
 from pyro_attention.viewer.views import View
 
 __all__ = ["Answer", "answer_uncertainty", "draw_answer", "generated_view", "read_answer"]
