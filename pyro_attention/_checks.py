@@ -12,7 +12,7 @@ from pyro_attention._compat import active_handlers, is_in_backward_pass, is_mapp
 
 
 def as_float(value: Tensor | float) -> Tensor:
-    """Value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
+    """Return a value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
     tensor = torch.as_tensor(value)
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
@@ -76,7 +76,7 @@ def check_mask_fits(mask: Tensor | None, scores: Tensor, *, site: str) -> None:
 
 
 def broadcasts_to(shape: torch.Size, larger: torch.Size) -> bool:
-    """Whether a tensor of a shape broadcasts to another shape."""
+    """Return whether a tensor of a shape broadcasts to another shape."""
     try:
         return bool(torch.broadcast_shapes(shape, larger) == larger)
     except RuntimeError:
@@ -84,7 +84,7 @@ def broadcasts_to(shape: torch.Size, larger: torch.Size) -> bool:
 
 
 def in_transform(*tensors: Tensor) -> bool:
-    """Whether a tensor is inside a transform, or torch.export: it has no numbers to look at there.
+    """Return whether a tensor is inside a transform, or torch.export: it has no numbers to look at there.
 
     These take no autograd function of the common kind, either.
     """

@@ -34,9 +34,9 @@ def check_observation(site: Any) -> None:
     for dim in range(-len(items), 0):
         if items[dim] == 1 or dim in plates:
             continue
-        wanted = fn.batch_shape[dim] if dim >= -len(fn.batch_shape) else 1
+        expected_size = fn.batch_shape[dim] if dim >= -len(fn.batch_shape) else 1
         plate = next((frame for frame in misplaced if frame.size == items[dim]), None)
-        if plate is None and (wanted == items[dim] or not plates):
+        if plate is None and (expected_size == items[dim] or not plates):
             continue
         names = ", ".join(f"'{frame.name}' ({frame.size} at {frame.dim})" for frame in plates.values())
         squeezed = (dim if plate is None else plate.dim) - len(fn.event_shape)

@@ -66,7 +66,7 @@ def write_atomic(path: str | Path, write: Callable[[IO[bytes]], object]) -> None
 
 
 def same_file(first: Path, second: Path) -> bool:
-    """Whether two paths lead to the same file: by other names, symbolic links or hard links, there or not yet."""
+    """Return whether two paths lead to one file: by other names, symbolic links or hard links, there or not yet."""
     if first.exists() and second.exists():
         return first.samefile(second)
     return os.path.realpath(first) == os.path.realpath(second)
@@ -109,16 +109,16 @@ def _check_place(name: str, path: Path) -> None:
 
 
 def _is_device(path: Path) -> bool:
-    """Whether a path leads to what is neither a file nor a folder: a device, a pipe or a socket."""
+    """Return whether a path leads to neither a file nor a folder, but a device, a pipe or a socket."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _open_descriptor(path: Path) -> int | None:
-    """Number of the open descriptor of this process that a path stands for, if it does."""
+    """Return the number of the open descriptor of this process that a path stands for, if it does."""
     for _ in range(_LINKS):
         if match := _DESCRIPTOR.fullmatch(str(path)):
-            own = str(path).startswith(("/dev/", "/proc/self/", f"/proc/{os.getpid()}/"))
-            return int(match[1]) if own else None
+            is_this_process = str(path).startswith(("/dev/", "/proc/self/", f"/proc/{os.getpid()}/"))
+            return int(match[1]) if is_this_process else None
         if not path.is_symlink():
             return None
         path = Path(os.path.normpath(path.parent / path.readlink()))
@@ -174,7 +174,7 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether no process that lives writes a partial file."""
+    """Return whether no process that lives writes a partial file."""
     try:
         import fcntl
     except ImportError:  # Windows, where a file that is open cannot be removed

@@ -42,7 +42,7 @@ _VALUE_GIVERS = (ConditionMessenger, DoMessenger, ReplayMessenger)
 
 
 def pyro_runs_the_model() -> bool:
-    """Whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
+    """Return whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
     return not all(isinstance(handler, _ANNOTATIONS) for handler in active_handlers())
 
 
@@ -59,8 +59,8 @@ class LatentAttention(nn.Module):
         name: Name of the sample site.
         prior: Prior network.
         normalizer: From log weights to weights; :class:`Softmax` by default.
-        dropout: Probability of dropping a weight after normalisation, in training mode.
-        normalize_scores: Enter the site with scores normalised as the weights are: log-softmax, for a bounded KL. False
+        dropout: Probability of dropping a weight after normalization, in training mode.
+        normalize_scores: Enter the site with scores normalized as the weights are: log-softmax, for a bounded KL. False
             gives the paper's raw ``exp(score)``, and the same weights.
 
     Raises:
@@ -96,8 +96,8 @@ class LatentAttention(nn.Module):
         normalizer = Softmax() if normalizer is None else normalizer
         check_kind(f"site '{name}': normalizer", normalizer, Normalizer, "Softmax()")
         if normalizer.over_queries and prior.kind != Prior.kind:
-            seen = f"{type(normalizer).__name__} normalises over queries, but weights under {type(prior).__name__}"
-            raise ValueError(f"site '{name}': {seen} belong to one; use Softmax(), or a Gamma or LogNormal prior")
+            problem = f"{type(normalizer).__name__} normalises over queries, but weights under {type(prior).__name__}"
+            raise ValueError(f"site '{name}': {problem} belong to one; use Softmax(), or a Gamma or LogNormal prior")
         self.name, self.prior, self.normalizer = name, prior, normalizer
         self.dropout = Dropout(dropout)
         self.normalize_scores = normalize_scores
@@ -182,10 +182,10 @@ def _check_plates_fit(name: str, prior: AttentionDistribution) -> None:
     for handler in active_handlers():
         if isinstance(handler, IndepMessenger) and handler.dim is not None and -handler.dim <= len(prior.batch_shape):
             size = getattr(handler, "subsample_size", handler.size)
-            seen = prior.batch_shape[handler.dim]
-            if seen not in (1, size) and size != -1:
+            items = prior.batch_shape[handler.dim]
+            if items not in (1, size) and size != -1:
                 raise ValueError(
-                    f"site '{name}': its scores have {seen} items at dimension {handler.dim} of the batch "
+                    f"site '{name}': its scores have {items} items at dimension {handler.dim} of the batch "
                     f"{tuple(prior.batch_shape)}, expected {size}, as plate '{handler.name}' around it has; items come "
                     f"first, so sequences that come first need x.transpose(0, 1), as for batch_first=True"
                 )
@@ -202,7 +202,7 @@ def _check_replayed(name: str, prior: AttentionDistribution) -> None:
 
 @dataclass(frozen=True)
 class AttentionOutput:
-    """What :class:`LatentAttention` and the method ``attend`` of the other layers return.
+    """Output of :class:`LatentAttention`, and of the method ``attend`` of the other layers.
 
     Attributes:
         context: Weighted sum of the values; of other layers their output.
@@ -218,12 +218,15 @@ class AttentionOutput:
     rows: tuple[str, Segments | None] | None = None
 
     def at_rows(self, nodes: Tensor) -> Tensor:
-        """What nodes have, ``[..., N, D]``, beside the context: as it is, or at the edges that are summed over."""
+        """Return values of nodes ``[..., N, D]`` in the rows of the context.
+
+        They come back unchanged, or spread over the edges where edges are summed over.
+        """
         return nodes if self.rows is None or self.rows[1] is None else self.rows[1].spread(nodes)
 
 
 def name_sites(model: Callable[..., Any]) -> list[str]:
-    """Name the site of every layer without a name of its own after its path; returns the names of all attention sites.
+    """Name the site of every layer without a name after its path; return the names of all attention sites.
 
     An :class:`AttentionGuide` does this where its model is a module or a method of one; call it once elsewhere. Of a
     function nobody knows the modules: it does nothing then.
@@ -244,7 +247,7 @@ def name_sites(model: Callable[..., Any]) -> list[str]:
 
 
 def _gives(handler: ConditionMessenger | DoMessenger | ReplayMessenger, value: Tensor) -> bool:
-    """Whether a handler has given a site this value: by identity, as handlers between them may rename sites."""
+    """Return whether a handler has given a site this value: by identity, as handlers between them may rename sites."""
     data: Any = handler.trace if isinstance(handler, ReplayMessenger) else handler.data
     if isinstance(data, Trace):
         data = {name: site.get("value") for name, site in data.nodes.items()}

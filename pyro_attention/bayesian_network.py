@@ -40,7 +40,7 @@ class BayesianNetwork(NamedTuple):
     Attributes:
         model: The Pyro model: the network and the distribution of what is observed.
         guide: The guide over the model, for :func:`predict` and :func:`sample_posterior`.
-        loss: Module that holds model and guide; called with a batch, it returns the loss to be minimised.
+        loss: Module that holds model and guide; called with a batch, it returns the loss to be minimized.
     """
 
     model: nn.Module
@@ -71,7 +71,7 @@ def bayesian(
     =========================================== ==========================================================
 
     Under the scheme "soft", and where Pyro does not run it, the network computes what it computed before. Its
-    parameters are kept; make the optimiser of ``loss.parameters()`` after the call. The KL is the mean over all
+    parameters are kept; make the optimizer of ``loss.parameters()`` after the call. The KL is the mean over all
     attention weights with the weight 0.01 (``kl_mean=True``, ``kl_weight=0.01``), unless options say otherwise.
 
     Args:
@@ -208,8 +208,8 @@ class ObservedNetwork(nn.Module):
     def _batch_size(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> int:
         first = next((value for value in (*inputs, *kwargs.values()) if isinstance(value, Tensor)), None)
         if first is None or self.batch_dim is None or first.dim() <= self.batch_dim:
-            seen = "no tensor" if first is None else f"a tensor of shape {tuple(first.shape)}"
-            raise ValueError(f"the network was given {seen} first, expected one with a batch at {self.batch_dim}")
+            actual = "no tensor" if first is None else f"a tensor of shape {tuple(first.shape)}"
+            raise ValueError(f"the network was given {actual} first, expected one with a batch at {self.batch_dim}")
         return first.size(self.batch_dim)
 
 
@@ -263,5 +263,5 @@ def _holds_torch_attention(network: nn.Module) -> bool:
 
 
 def _is_batch_first(network: nn.Module) -> bool:
-    """Whether the first attention of one of torch's own layers has the batch in front."""
+    """Return whether the first attention of one of torch's own layers has the batch in front."""
     return next(bool(part.batch_first) for part in network.modules() if isinstance(part, nn.MultiheadAttention))

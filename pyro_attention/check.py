@@ -1,4 +1,4 @@
-"""What may be wrong with a model: check_model asks before training, and the objectives while they train."""
+"""Checks of a model: by check_model before training, and by the objectives while they train."""
 
 from __future__ import annotations
 
@@ -76,22 +76,22 @@ def _masked_fraction(prior: Any) -> float:
 
 
 def _sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
-    """What is to be said of latent sites that keep their prior without having been told to; None when none does."""
+    """Describe the latent sites that keep their prior though the guide does not say so; None when there are none."""
     # what is enumerated is summed out
     at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
     messenger: Any = poutine.unwrap(guide)
-    kept = [name for name in at_prior if not messenger.keeps_prior(name)]
-    if not kept:
+    unintended = [name for name in at_prior if not messenger.keeps_prior(name)]
+    if not unintended:
         return None
     return (
-        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, kept))}; give the "
-        f"guide one ({{..., '{kept[0]}': AutoNormalMessenger(model)}}), observe them, or say that they keep it "
-        f"(keep_prior={kept})"
+        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, unintended))}; give the "
+        f"guide one ({{..., '{unintended[0]}': AutoNormalMessenger(model)}}), observe them, or say that they keep it "
+        f"(keep_prior={unintended})"
     )
 
 
 def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
-    """What is to be said when the KL of the last evaluation outweighs the rest of its loss; None when not."""
+    """Describe a KL of the last evaluation that outweighs the rest of its loss; None when it does not."""
     weight = elbo.current_kl_weight()
     kl = weight * sum(float(kl) for kl in elbo.kl_record.values())
     data = abs(loss - kl)
@@ -105,21 +105,24 @@ def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
 
 
 def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str | None:
-    """What is wrong when a loss depends on parameters of no module, and no param site of a trace; None when nothing is.
+    """Describe parameters of a loss that nothing trains; None when there are none.
 
-    Without a module SVI is to train the parameters, else an optimiser of those of the modules.
+    They belong to no module and are no param site of the trace. Without a module SVI is to train the parameters, else
+    an optimizer of those of the modules.
     """
     known = [] if trace is None else [trace.nodes[name]["value"].unconstrained() for name in trace.param_nodes]
-    known += [parameter for each in modules if isinstance(each, nn.Module) for parameter in each.parameters()]
+    known += [parameter for module in modules if isinstance(module, nn.Module) for parameter in module.parameters()]
     ids = set(map(id, known))
-    found = [leaf for leaf in leaves_of(loss) if isinstance(leaf, nn.Parameter)]  # an input may need a gradient, too
-    shapes = [str(tuple(parameter.shape)) for parameter in found if id(parameter) not in ids]
+    parameters = [
+        leaf for leaf in leaves_of(loss) if isinstance(leaf, nn.Parameter)
+    ]  # an input may need a gradient, too
+    shapes = [str(tuple(parameter.shape)) for parameter in parameters if id(parameter) not in ids]
     if not shapes:
         return None
     seen_as = "belong to no module of the loss" if modules else "are no param sites, so SVI would not train them"
     return (
-        f"{len(shapes)} of {len(found)} parameters (shapes {', '.join(shapes[:5])}) need gradients but {seen_as}; make "
-        f"the model a PyroModule that holds its layers, as plain modules where some are frozen, or call "
+        f"{len(shapes)} of {len(parameters)} parameters (shapes {', '.join(shapes[:5])}) need gradients but {seen_as}; "
+        f"make the model a PyroModule that holds its layers, as plain modules where some are frozen, or call "
         f"pyro.module('net', net) in it; call "
         f"pyro.clear_param_store() first where another model was trained in this process (their names clash); or give "
         f"elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
@@ -143,8 +146,8 @@ def watch_evaluation(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], T
     """
     _check_model_of_guide(model, guide)
     key, validates = id(poutine.unwrap(guide)), is_validation_enabled()
-    seen, count = _EVALUATED.get(elbo, (key, 0))
-    count = count + 1 if seen == key else 1
+    last_key, count = _EVALUATED.get(elbo, (key, 0))
+    count = count + 1 if last_key == key else 1
     _EVALUATED[elbo] = key, count
     with pyro.validation_enabled(validates and (count <= _FIRST or count % _EVERY == 0)):
         loss = evaluate()
@@ -196,10 +199,13 @@ def check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None
 def _check_patterns(guide: Any, sites: dict[str, Any]) -> None:
     """Raise ValueError when a pattern matches no site of the model."""
     known = {name: is_attention_site(site) for name, site in sites.items() if site["type"] == "sample"}
-    matched = {first_match(name, guide.patterns if own else guide.other_patterns) for name, own in known.items()}
+    matched = {
+        first_match(name, guide.patterns if is_attention else guide.other_patterns)
+        for name, is_attention in known.items()
+    }
     unused = [repr(pattern) for pattern in guide.patterns + guide.other_patterns if pattern not in matched]
     if unused:
-        names = ", ".join(repr(name) for name, own in known.items() if own)
+        names = ", ".join(repr(name) for name, is_attention in known.items() if is_attention)
         names = names or "none; route its attention through LatentAttention"
         raise ValueError(f"no site matches {', '.join(unused)}; the model's attention sites: {names}")
 
@@ -271,7 +277,7 @@ def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
         step, count = _STEPS.get(elbo, (elbo.step, 0))
         _STEPS[elbo] = elbo.step, count + 1 if step == elbo.step else 1
         if _STEPS[elbo][1] == 100 and elbo.kl_weight(elbo.step + 1) != elbo.kl_weight(elbo.step):
-            seen = "kl_weight is a schedule, and elbo.step was the same in 100 training steps, so it does not change"
-            problem = f"{seen}; set elbo.step in the training loop"
+            symptom = "kl_weight is a schedule, and elbo.step was the same in 100 training steps, so it does not change"
+            problem = f"{symptom}; set elbo.step in the training loop"
     if problem is not None:
         warnings.warn(problem, KLWarning, stacklevel=2)

@@ -1,4 +1,6 @@
-"""Several draws of one model: in one pass, by a plate at the left, where a replay allows it, else one by one.
+"""Several draws of one model, in one pass or one by one.
+
+One pass has a plate of draws at the left, where a replay allows it.
 
 A plate of draws is right only for a model that counts its dimensions from the right: ``x[0]``, ``mean(1)`` and
 ``reshape(len(x), -1)`` take the draws for something else, often without an error. So nobody takes a model's word for
@@ -172,7 +174,7 @@ _RECORDS: WeakKeyDictionary[Any, dict[Hashable, _Record]] = WeakKeyDictionary() 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a run shows to a replay.
+    """Record of a run that a replay compares.
 
     Attributes:
         traces: Traces of model and guide, with every observed and latent site.
@@ -228,7 +230,7 @@ def look_when_due(owner: Any, kind: Hashable, look: Callable[[], str | None]) ->
 
 
 def is_due(calls: int) -> bool:
-    """Whether a call is one of those that are replayed: the first, the 10th, the 100th and so on."""
+    """Return whether a call is one of those that are replayed: the first, 10th, 100th and so on."""
     return str(calls).rstrip("0") == "1"
 
 
@@ -251,19 +253,19 @@ def forget_replays(owner: Any) -> None:
 
 
 def _owner(function: Any) -> Any:
-    """The object behind a guide or model, which lives as long as it: a bound method is another object every time."""
+    """Return the object behind a guide or model, which lives as long; a bound method is a new object every time."""
     inner = poutine.unwrap(function)
     function = inner if callable(inner) else function  # a partial function that is no handler
     return function.__self__ if isinstance(function, MethodType) else function
 
 
 def modes(model: Any) -> int:
-    """Number of modules of a model in training mode, where they may read the statistics of their batch."""
+    """Return the number of modules of a model in training mode, where they may read the statistics of their batch."""
     return sum(module.training for root in _modules(_owner(model)) for module in root.modules())
 
 
 def _modules(model: Any) -> Iterator[nn.Module]:
-    """A model that is a module, or those that a function knows by its arguments, its closure or its globals."""
+    """Yield a model that is a module, or the modules among arguments, closure and globals of a function."""
     if isinstance(model, nn.Module):
         yield model
     elif isinstance(model, partial):
@@ -325,13 +327,13 @@ def first_line(error: Exception) -> str:
 
 
 def _unused_size(quantities: Sequence[_Quantity]) -> int:
-    """The least number of draws that no dimension has by chance."""
+    """Return the least number of draws that no dimension has by chance."""
     sizes = {size for quantity in quantities for size in quantity.value.shape}
     return next(count for count in range(2, len(sizes) + 3) if count not in sizes)
 
 
 def _in_turn(first: Tensor, second: Tensor, missing: int, count: int) -> Tensor:
-    """Two draws in turn, ``[count, ...]``, with dimensions of size one for plates that they are not in."""
+    """Return two draws in turn, ``[count, ...]``, with dimensions of size one for plates that they are not in."""
     stacked = torch.stack([second if index % 2 else first for index in range(count)])
     return stacked.reshape(count, *[1] * missing, *first.shape)
 
@@ -354,7 +356,7 @@ class _Quantity:
 
 
 def _quantities(replayed: Replayed) -> dict[Hashable, _Quantity]:
-    """What is compared of a run, by site."""
+    """Return the quantities of a run that are compared, by site."""
     compared: dict[Hashable, _Quantity] = {}
     fixed = {
         name
@@ -389,7 +391,7 @@ def _difference(
     nesting: int,
     count: int,
 ) -> str | None:
-    """What is another in a pass of several draws than in single runs; None where nothing is."""
+    """Describe the first difference between a pass of several draws and single runs; None where they agree."""
     if not first.keys() == second.keys() == together.keys():
         return "its sites are others with another draw, or in a pass of several draws"
     for key, a in first.items():
@@ -404,19 +406,23 @@ def _difference(
         if is_shared:
             pair = pair.expand_as(expected) if _expands(pair.shape, expected.shape) else pair
         if pair.shape != expected.shape:
-            seen = f"has shape {tuple(pair.shape)} for {count} draws in one pass, expected {tuple(expected.shape)}"
-            return f"{a.what} {seen} as of single runs {single}"
+            difference = (
+                f"has shape {tuple(pair.shape)} for {count} draws in one pass, expected {tuple(expected.shape)}"
+            )
+            return f"{a.what} {difference} as of single runs {single}"
         if not is_close(pair, expected):
-            place = (pair - expected).abs().nan_to_num(torch.inf).argmax()
-            values = pair.flatten()[place].item(), expected.flatten()[place].item()
-            seen = f"is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
-            return f"{a.what}, of shape {single}, {seen}"
+            index = (pair - expected).abs().nan_to_num(torch.inf).argmax()
+            values = pair.flatten()[index].item(), expected.flatten()[index].item()
+            difference = f"is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
+            return f"{a.what}, of shape {single}, {difference}"
     return None
 
 
 def _expands(shape: torch.Size, target: torch.Size) -> bool:
     offset = len(target) - len(shape)
-    return offset >= 0 and all(size in (1, wanted) for size, wanted in zip(shape, target[offset:], strict=True))
+    return offset >= 0 and all(
+        size in (1, target_size) for size, target_size in zip(shape, target[offset:], strict=True)
+    )
 
 
 def is_close(value: Tensor, expected: Tensor) -> bool:
@@ -463,7 +469,7 @@ class LatentValues(Messenger):
 
 
 def is_point_mass(q: Any) -> bool:
-    """Whether a distribution is a Delta, transformed or not."""
+    """Return whether a distribution is a Delta, transformed or not."""
     while hasattr(q, "base_dist") and not isinstance(q, Delta):
         q = q.base_dist
     return isinstance(q, Delta)

@@ -62,7 +62,7 @@ class EdgeList(Layout):
     def from_edge_index(
         cls, edge_index: Tensor, *, num_nodes: int | tuple[int, int], add_self_loops: bool = False
     ) -> EdgeList:
-        """The layout of PyG's ``edge_index`` (sources in row 0, targets in row 1), built once until torch changes it.
+        """Build the layout of PyG's ``edge_index`` (sources in row 0, targets in row 1), once until torch changes it.
 
         Args:
             edge_index: int64 or int32 ``[2, E]``, or a sparse matrix, PyG's ``adj_t``, with a row for each target.
@@ -92,8 +92,8 @@ class EdgeList(Layout):
         if not add_self_loops:
             return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1))
         if num_sources != num_targets:
-            seen = f"{num_sources} sources and {num_targets} targets"
-            raise ValueError(f"add_self_loops needs one set of nodes, got {seen}; pass add_self_loops=False")
+            actual = f"{num_sources} sources and {num_targets} targets"
+            raise ValueError(f"add_self_loops needs one set of nodes, got {actual}; pass add_self_loops=False")
         loops = torch.arange(num_targets, device=edge_index.device)
         replaced = source == target
         mask = None
@@ -104,7 +104,7 @@ class EdgeList(Layout):
         return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
 
     def to(self, device: torch.device | str) -> EdgeList:
-        """The layout on another device; itself when it is there already."""
+        """Return the layout on another device; itself when it is there already."""
         if torch.device(device) == self.sources.index.device:
             return self
         mask = None if self.mask is None else self.mask.to(device)
@@ -118,17 +118,17 @@ class EdgeList(Layout):
     def check(self, scores: Tensor, *, site: str) -> None:
         edges = self.sources.index
         if scores.dim() < 2 or scores.size(-2) != edges.numel():
-            seen = f"scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges"
-            raise ValueError(f"site '{site}': {seen}; expected [..., edges, heads]")
+            problem = f"scores of shape {tuple(scores.shape)} do not fit {edges.numel()} edges"
+            raise ValueError(f"site '{site}': {problem}; expected [..., edges, heads]")
         check_mask_fits(self.mask, scores, site=site)
 
     def check_values(self, values: Tensor, scores: Tensor, *, site: str) -> None:
         nodes, heads = self.sources.count, scores.size(-1)
         if values.dim() < 3 or values.size(-3) != nodes or values.size(-2) not in (1, heads):
-            seen = f"values of shape {tuple(values.shape)} do not fit scores of shape {tuple(scores.shape)}"
+            problem = f"values of shape {tuple(values.shape)} do not fit scores of shape {tuple(scores.shape)}"
             raise ValueError(
-                f"site '{site}': {seen}; expected [..., nodes, heads, width] with nodes = {nodes} and heads = {heads} "
-                f"or 1; where that dimension is missing, values.unsqueeze(-2) adds it"
+                f"site '{site}': {problem}; expected [..., nodes, heads, width] with nodes = {nodes} and heads = "
+                f"{heads} or 1; where that dimension is missing, values.unsqueeze(-2) adds it"
             )
 
     def heads_first(self, keys: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class EdgeList(Layout):
         return segment_softmax(scores, self.targets, mask=self.mask)
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
-        """``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""
+        """Compute ``[..., E, H] x [..., N, H, D] -> [..., targets, H, D]``."""
         return segment_aggregate(weights, values, sources=self.sources, targets=self.targets)
 
 
@@ -170,5 +170,5 @@ def check_edge_index(edge_index: Tensor, *, num_sources: int, num_targets: int) 
     for row, (name, size) in enumerate((("source", num_sources), ("target", num_targets))):
         low, high = edge_index[row].min().item(), edge_index[row].max().item()
         if low < 0 or high >= size:
-            seen = f"edge_index names {name} nodes {low} to {high}, expected 0 to {size - 1}"
-            raise ValueError(f"{seen}; check num_nodes or renumber the nodes")
+            problem = f"edge_index names {name} nodes {low} to {high}, expected 0 to {size - 1}"
+            raise ValueError(f"{problem}; check num_nodes or renumber the nodes")

@@ -99,15 +99,15 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         _check_is_model(model)
         super().__init__(model)
         patterns = dict(families) if isinstance(families, Mapping) else {"*": families}
-        others = {pattern: each for pattern, each in patterns.items() if isinstance(each, AutoMessenger)}
-        own = {pattern: each for pattern, each in patterns.items() if pattern not in others}
-        for pattern, family in own.items():
+        messengers = {pattern: family for pattern, family in patterns.items() if isinstance(family, AutoMessenger)}
+        attention_families = {pattern: family for pattern, family in patterns.items() if pattern not in messengers}
+        for pattern, family in attention_families.items():
             check_kind(f"families['{pattern}']", family, Family, "Weibull(concentration=10.0)")
-        for messenger in others.values():
+        for messenger in messengers.values():
             messenger.trace = Trace()  # without which Pyro's messengers cannot be pickled
-        self.patterns, self.other_patterns = tuple(own), tuple(others)
+        self.patterns, self.other_patterns = tuple(attention_families), tuple(messengers)
         # module names may not contain the dots that patterns do
-        self.families, self.messengers = nn.ModuleList(own.values()), PyroModuleList(others.values())
+        self.families, self.messengers = nn.ModuleList(attention_families.values()), PyroModuleList(messengers.values())
         self.keep_prior = tuple(keep_prior)
         name_sites(model)
 
@@ -131,7 +131,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return run_guide(self, *args, **kwargs)
 
     def family(self, name: str) -> Family:
-        """The family of an attention site; ValueError when no pattern matches its name."""
+        """Return the family of an attention site; raise ValueError when no pattern matches its name."""
         pattern = first_match(name, self.patterns)
         if pattern is None:
             patterns = ", ".join(map(repr, self.patterns))
@@ -150,7 +150,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             )
 
     def keeps_prior(self, name: str) -> bool:
-        """Whether a latent site is meant to be drawn from its prior."""
+        """Return whether a latent site is meant to be drawn from its prior."""
         return first_match(name, self.keep_prior) is not None
 
     def attention_posterior(self, name: str, call: AttentionCall, prior: AttentionDistribution) -> TorchDistribution:
@@ -162,7 +162,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         posterior = call.posterior(family, prior)
         if not isinstance(posterior, AttentionDistribution | Delta):
             family.prior(prior).check_posterior(posterior, call.scores, site=name)
-        # a plate around the guide (vectorised particles) gives the prior a larger batch than the call has
+        # a plate around the guide (vectorized particles) gives the prior a larger batch than the call has
         return posterior if posterior.batch_shape == prior.batch_shape else posterior.expand(prior.batch_shape)
 
     def get_posterior(self, name: str, prior: Any) -> Any:
@@ -180,7 +180,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             del other.args_kwargs, other._outer_plates
 
     def get_traces(self) -> tuple[Any, Any]:
-        """Traces of the model and of the guide after a call; sites that are summed out are in the model's alone."""
+        """Return the traces of model and guide after a call; sites that are summed out are in the model's alone."""
         model_trace, guide_trace = super().get_traces()
         for name, site in list(guide_trace.nodes.items()):
             infer: Any = site["infer"]
@@ -198,7 +198,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if not isinstance(msg["fn"], AttentionDistribution):
             super()._pyro_sample(msg)
             if msg["fn"] is msg["infer"]["prior"]:
-                # a plate outside the guide (vectorised particles) makes prior and posterior two objects
+                # a plate outside the guide (vectorized particles) makes prior and posterior two objects
                 msg["infer"]["family"] = None
             return
         if msg["name"] in self.trace:
@@ -207,9 +207,9 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 f"name_sites(net); call a layer that is used again in `with pyro.contrib.autoname.scope(prefix=...):`"
             )
         if "call" not in msg["infer"]:
-            seen = f"site '{msg['name']}' has a {type(msg['fn']).__name__}, but no scores"
+            problem = f"site '{msg['name']}' has a {type(msg['fn']).__name__}, but no scores"
             raise ValueError(
-                f"{seen}; sample it through LatentAttention, or leave it out of the guide by poutine.block"
+                f"{problem}; sample it through LatentAttention, or leave it out of the guide by poutine.block"
             )
         family, prior = self.family(msg["name"]), msg["fn"]
         msg["fn"] = self.attention_posterior(msg["name"], msg["infer"]["call"], prior)
@@ -247,7 +247,7 @@ def _check_is_model(model: Any) -> None:
 
 
 def run_guide(guide: Any, *args: Any, **kwargs: Any) -> GuideRun:
-    """:meth:`AttentionGuide.run` of a guide that may have handlers around it, such as ``poutine.condition``."""
+    """Call :meth:`AttentionGuide.run` of a guide that may have handlers around it, such as ``poutine.condition``."""
     messenger = check_guide(guide)
     try:
         guide(*args, **kwargs)
@@ -263,7 +263,7 @@ def forget_run(messenger: Any) -> None:
 
 
 def check_guide(guide: Any) -> AttentionGuide:
-    """The guide without the handlers around it; TypeError unless it is an AttentionGuide."""
+    """Return the guide without the handlers around it; raise TypeError unless it is an AttentionGuide."""
     guide = poutine.unwrap(guide)
     if not isinstance(guide, AttentionGuide):
         raise TypeError(f"guide is a {type(guide).__name__}, expected an AttentionGuide(model, family)")
@@ -271,7 +271,10 @@ def check_guide(guide: Any) -> AttentionGuide:
 
 
 def is_attention_site(site: Any) -> bool:
-    """Whether a node of a guide's trace, or a message that has passed it, is an attention site, observed or not."""
+    """Return whether a node of a guide's trace, or a message that has passed it, is an attention site.
+
+    It may be observed.
+    """
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
 
@@ -282,15 +285,15 @@ def attention_weights(site: Any) -> Tensor:
 
 
 def plates_of(site: Any) -> dict[str, Any]:
-    """Plates of the model that a site lies in, by name."""
+    """Return plates of the model that a site lies in, by name."""
     return {frame.name: frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.name != DRAWS}
 
 
 def keeps_prior(site: Any) -> bool:
-    """Whether an AttentionGuide has left a latent site at its prior: ``infer["family"]`` is None then."""
+    """Return whether an AttentionGuide has left a latent site at its prior: ``infer["family"]`` is None then."""
     return site["infer"].get("family", site) is None
 
 
 def first_match(name: str, patterns: tuple[str, ...]) -> str | None:
-    """The first pattern that matches a name."""
+    """Return the first pattern that matches a name."""
     return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)

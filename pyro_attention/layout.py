@@ -1,4 +1,4 @@
-"""Where attention weights live: on a dense query x key grid, or elsewhere, such as on the edges of a graph.
+"""Layouts of attention weights: a dense query x key grid, or another, such as the edges of a graph.
 
 Shapes: B batch, H heads, M queries, N keys or nodes, D width, E edges.
 """
@@ -47,19 +47,19 @@ class Layout(ABC):
 
     @abstractmethod
     def heads_first(self, keys: Tensor) -> Tensor:
-        """Keys of this layout as ``[..., H, N, D]``."""
+        """Return keys of this layout as ``[..., H, N, D]``."""
 
     @abstractmethod
     def spread_keys(self, values: Tensor) -> Tensor:
-        """Per-key values ``[..., H, N]`` in a shape that broadcasts against the scores."""
+        """Return per-key values ``[..., H, N]`` in a shape that broadcasts against the scores."""
 
     @abstractmethod
     def spread_queries(self, values: Tensor) -> Tensor:
-        """Per-query values ``[..., H, M]``, without M where queries lie in plates, in a shape that broadcasts so."""
+        """Return per-query values ``[..., H, M]`` in a shape that broadcasts so; no M where queries lie in plates."""
 
     @abstractmethod
     def log_softmax(self, scores: Tensor, *, over_queries: bool = False) -> Tensor:
-        """Log softmax over the keys a query may attend to, or the queries that may attend to a key; 0 where masked."""
+        """Return the log softmax over allowed keys of a query, or allowed queries of a key; 0 where masked."""
 
     @abstractmethod
     def softmax(self, scores: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Layout(ABC):
         """Weighted sum of the values for every query."""
 
     def spread_heads(self, values: Tensor) -> Tensor:
-        """Per-head values ``[H]`` in a shape that broadcasts against the scores."""
+        """Return per-head values ``[H]`` in a shape that broadcasts against the scores."""
         return values.reshape(-1, *[1] * (-1 - self.head_dim))
 
 
@@ -106,8 +106,8 @@ class Dense(Layout):
         if self.event_dim not in (2, 3):
             raise ValueError(f"event_dim is {self.event_dim}, expected 3 (heads, queries, keys) or 2 (heads, keys)")
         if self.counted is not None and (self.event_dim == 2 or self.counted.dim() < 2 or self.counted.size(-1) != 1):
-            seen = f"counted has shape {tuple(self.counted.shape)}, event_dim is {self.event_dim}"
-            raise ValueError(f"{seen}, expected [..., queries, 1] and 3")
+            problem = f"counted has shape {tuple(self.counted.shape)}, event_dim is {self.event_dim}"
+            raise ValueError(f"{problem}, expected [..., queries, 1] and 3")
 
     @property
     def head_dim(self) -> int:  # type: ignore[override]
@@ -158,8 +158,11 @@ class Dense(Layout):
         return self._clear(self._fill(scores).softmax(-1))
 
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
-        """``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``; without M when queries lie in a plate."""
+        """Compute ``[..., H, M, N] x [..., H, N, D] -> [..., H, M, D]``.
+
+        M is missing when queries lie in a plate.
+        """
         rows = weights if self.event_dim == 3 else weights.unsqueeze(-2)
         # where there are more draws of weights than of values, `@` would copy the values
-        found = rows @ values if rows.dim() <= values.dim() else torch.einsum("...mn,...nd->...md", rows, values)
-        return found if self.event_dim == 3 else found.squeeze(-2)
+        context = rows @ values if rows.dim() <= values.dim() else torch.einsum("...mn,...nd->...md", rows, values)
+        return context if self.event_dim == 3 else context.squeeze(-2)

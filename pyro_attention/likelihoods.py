@@ -82,11 +82,11 @@ class TokenLikelihood(TorchDistribution):
         return constraints.integer_interval(0, len(self.weight) - 1)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TokenLikelihood:
-        """Copy with a larger batch shape; features, weight and bias are shared, not expanded."""
+        """Return a copy with a larger batch shape; features, weight and bias are shared, not expanded."""
         return expand_shared(self, batch_shape)
 
     def where(self, rows: Tensor) -> TokenLikelihood:
-        """Copy whose log probabilities are computed at some rows alone; at the others they are zero.
+        """Return a copy whose log probabilities are computed at some rows alone; at the others they are zero.
 
         For rows that count nowhere, such as impossible alignments: the output layer is most of the work.
 
@@ -102,8 +102,8 @@ class TokenLikelihood(TorchDistribution):
             tensor([0.2500, 1.0000, 0.2500])
         """
         if not broadcasts_to(rows.shape, self.batch_shape):
-            seen = f"rows have shape {tuple(rows.shape)}, which does not broadcast to the batch shape"
-            raise ValueError(f"TokenLikelihood: {seen} {tuple(self.batch_shape)}")
+            problem = f"rows have shape {tuple(rows.shape)}, which does not broadcast to the batch shape"
+            raise ValueError(f"TokenLikelihood: {problem} {tuple(self.batch_shape)}")
         new = copy.copy(self)
         new._rows = rows if self._rows is None else rows & self._rows
         return new
@@ -112,7 +112,7 @@ class TokenLikelihood(TorchDistribution):
         self, alignments: Sequence[EnumeratedAlignment], mask: Tensor | bool | None, *, roulette: float = 0.0,
         alone: bool = False,
     ) -> TokenLikelihood:  # fmt: skip
-        """Copy for a site with a mask below alignments that are summed out: it leaves out impossible keys, too.
+        """Return a copy for a site below alignments that are summed out; it leaves out impossible keys, too.
 
         Below one alignment the log probabilities have their gradient computed with them, for the sum they are expected
         in, so that a training step computes the logits once; used otherwise they are right, too, and cost more time.
@@ -120,20 +120,20 @@ class TokenLikelihood(TorchDistribution):
         With ``roulette`` terms whose share of the gradient is below it are left out at random, and count for more where
         they stay: the gradient is unbiased, and less work.
         """
-        over = [each for each in alignments if broadcasts_to(each.possible.shape, self.batch_shape)]
+        over = [alignment for alignment in alignments if broadcasts_to(alignment.possible.shape, self.batch_shape)]
         if not over:
             return self
-        wanted = [each.possible for each in over]
+        masks = [alignment.possible for alignment in over]
         if isinstance(mask, Tensor) and broadcasts_to(mask.shape, self.batch_shape):
-            wanted.append(mask)
-        new, one = self.where(reduce(torch.logical_and, wanted)), over[0]
-        if len(over) > 1 or not broadcasts_to(one.log_prob.shape, self.batch_shape):
+            masks.append(mask)
+        new, first = self.where(reduce(torch.logical_and, masks)), over[0]
+        if len(over) > 1 or not broadcasts_to(first.log_prob.shape, self.batch_shape):
             return new
-        new._summed = one, roulette, alone and (len(wanted) > 1 or mask is None)
+        new._summed = first, roulette, alone and (len(masks) > 1 or mask is None)
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log probability of tokens, in the common shape of tokens and batch; once differentiable.
+        """Return the log probability of tokens, in the common shape of tokens and batch; once differentiable.
 
         Args:
             value: Ids, of any integer dtype, that broadcast against the batch shape; valid ones where masked, too.
@@ -146,30 +146,30 @@ class TokenLikelihood(TorchDistribution):
         return self._token_log_prob(value.long(), shape).expand(shape)
 
     def _token_log_prob(self, token: Tensor, shape: torch.Size) -> Tensor:
-        """Log probability of tokens, which broadcasts to a shape."""
+        """Return the log probability of tokens, which broadcasts to a shape."""
         if self._rows is None and self._summed is None:
             return token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
         dim = -1 if self._summed is None else self._summed[0].dim
-        wanted = torch.ones((), dtype=torch.bool, device=token.device) if self._rows is None else self._rows
+        mask = torch.ones((), dtype=torch.bool, device=token.device) if self._rows is None else self._rows
         # what is summed over stands last, as rows of one sum are computed together
-        slots, ends = chosen_slots(torch.atleast_2d(wanted.expand(shape).movedim(dim, -1)).flatten(0, -2))
+        slots, ends = chosen_slots(torch.atleast_2d(mask.expand(shape).movedim(dim, -1)).flatten(0, -2))
         if math.prod(self.features.shape[:-1]) < len(slots):  # one row of logits serves several tokens
-            found = token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
-            return found.where(wanted, 0)
+            log_prob = token_log_prob(self.features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
+            return log_prob.where(mask, 0)
         rows = torch.arange(math.prod(shape), device=token.device).view(shape).movedim(dim, -1).flatten()[slots]
         features = self.features.expand(*shape, -1).reshape(-1, self.features.size(-1)).index_select(0, rows)
         token = token.expand(shape).flatten()[rows]
         if self._summed is None:
-            found = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
+            log_prob = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
         else:
-            one, roulette, alone = self._summed
-            log_weight = one.log_prob.expand(shape).movedim(dim, -1).flatten(0, -2)
-            found = summed_token_log_prob(
+            alignment, roulette, alone = self._summed
+            log_weight = alignment.log_prob.expand(shape).movedim(dim, -1).flatten(0, -2)
+            log_prob = summed_token_log_prob(
                 features, self.weight, token, self.bias, slots=slots, ends=ends, log_weight=log_weight,
-                evidence=one.evidence, roulette=roulette, chunk_rows=self.chunk_rows,
-                known=alone and len(one.readers) == 1 and one.log_prob.shape == shape,
+                evidence=alignment.evidence, roulette=roulette, chunk_rows=self.chunk_rows,
+                known=alone and len(alignment.readers) == 1 and alignment.log_prob.shape == shape,
             )  # fmt: skip
-        return found.new_zeros(math.prod(shape)).index_copy(0, rows, found).view(shape)
+        return log_prob.new_zeros(math.prod(shape)).index_copy(0, rows, log_prob).view(shape)
 
     @torch.no_grad()
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
@@ -182,7 +182,7 @@ class TokenLikelihood(TorchDistribution):
 
     @property
     def logits(self) -> Tensor:
-        """Normalised log probabilities of all tokens, ``batch_shape + [V]``: this does hold them all at once."""
+        """Normalized log probabilities of all tokens, ``batch_shape + [V]``: this does hold them all at once."""
         return self._logits(self.features).expand(*self.batch_shape, -1)
 
     def _logits(self, features: Tensor) -> Tensor:
@@ -193,20 +193,20 @@ class TokenLikelihood(TorchDistribution):
         return logits.log_softmax(-1)
 
     def _check_token(self, token: Tensor) -> torch.Size:
-        """Common shape of tokens and batch."""
+        """Return the common shape of tokens and batch."""
         if not isinstance(token, Tensor) or token.dtype not in _INTEGERS:
-            seen = getattr(token, "dtype", type(token))
-            raise TypeError(f"TokenLikelihood: tokens are {seen}, expected an integer tensor, as by .long()")
+            actual = getattr(token, "dtype", type(token))
+            raise TypeError(f"TokenLikelihood: tokens are {actual}, expected an integer tensor, as by .long()")
         try:
             shape: torch.Size = torch.broadcast_shapes(token.shape, self.batch_shape)
         except RuntimeError as error:
-            seen = f"tokens of shape {tuple(token.shape)} do not broadcast against {tuple(self.batch_shape)}"
-            raise ValueError(f"TokenLikelihood: {seen}, the batch shape of the features") from error
+            problem = f"tokens of shape {tuple(token.shape)} do not broadcast against {tuple(self.batch_shape)}"
+            raise ValueError(f"TokenLikelihood: {problem}, the batch shape of the features") from error
         if self._validate_args and token.numel():
             low, high = (bound.item() for bound in token.aminmax())
             if low < 0 or high >= len(self.weight):
-                seen = f"tokens from {low} to {high}, expected ids in 0 .. {len(self.weight) - 1}"
-                raise ValueError(f"TokenLikelihood: {seen}; padded positions hold a valid id too, such as 0")
+                problem = f"tokens from {low} to {high}, expected ids in 0 .. {len(self.weight) - 1}"
+                raise ValueError(f"TokenLikelihood: {problem}; padded positions hold a valid id too, such as 0")
         return shape
 
 

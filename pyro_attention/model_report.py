@@ -35,7 +35,7 @@ __all__ = ["ModelReport", "SiteReport", "check_model"]
 
 @dataclass(frozen=True)
 class SiteReport:
-    """What was seen at one attention site.
+    """Report on one attention site.
 
     Attributes:
         name: Site name.
@@ -102,7 +102,7 @@ def check_model(
 
     An objective of several draws in a pass, or of enumerated alignments, is compared with single runs here
     (:mod:`pyro_attention.draws`). Among the problems are a KL that outweighs the data, with a weight that would not, a
-    guide of another model, and parameters that no optimiser would see.
+    guide of another model, and parameters that no optimizer would see.
 
     Args:
         model: The Pyro model.

@@ -65,48 +65,50 @@ class NodeLikelihood(TorchDistribution):
         self._sum: EdgeSum | None = None
         shape, expected = distribution.batch_shape, None if self.nodes is None else len(self.nodes.index)
         if not shape or expected not in (None, shape[-1]):
-            seen = f"NodeLikelihood: the distribution has batch shape {tuple(shape)}, the context {expected} rows"
-            raise ValueError(f"{seen}, expected [..., {expected}]; bring what nodes have to them: attention.at_rows(x)")
+            problem = f"NodeLikelihood: the distribution has batch shape {tuple(shape)}, the context {expected} rows"
+            raise ValueError(
+                f"{problem}, expected [..., {expected}]; bring what nodes have to them: attention.at_rows(x)"
+            )
         count = shape[-1] if self.nodes is None else self.nodes.count
         super().__init__(shape[:-1], torch.Size((count, *distribution.event_shape)), validate_args=validate_args)
 
     @property
     def support(self) -> constraints.Constraint:
-        """That of the distribution, for every node."""
+        """Support of the distribution, for every node."""
         return constraints.independent(self.distribution.support, 1)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> NodeLikelihood:
-        """Copy with a larger batch shape."""
+        """Return a copy with a larger batch shape."""
         new = copy.copy(self)
         new.distribution = self.distribution.expand((*batch_shape, self.distribution.batch_shape[-1]))
         new._batch_shape = torch.Size(batch_shape)
         return new
 
     def summed_by(self, edges: EdgeSum) -> NodeLikelihood:
-        """Copy whose rows are summed over the edges of every node, together with what was observed before."""
+        """Return a copy whose rows are summed over the edges of every node, together with what was observed before."""
         new = copy.copy(self)
         new._sum = edges
         return new
 
     def log_prob_nodes(self, value: Tensor) -> Tensor:
-        """Log probability of what is observed of each node, ``[..., N]``; 0 where masked."""
+        """Return the log probability of the observation of each node, ``[..., N]``; 0 where masked."""
         mask, nodes = self._observed, self.nodes
         if nodes is None:
-            found: Tensor = self.distribution.log_prob(value)
-            return found if mask is None else found.where(mask, 0)
+            log_prob: Tensor = self.distribution.log_prob(value)
+            return log_prob if mask is None else log_prob.where(mask, 0)
         if self._sum is None:
             remedy = "use AlignmentELBO, and give pyro.sample this distribution itself, without to_event or mask"
             raise ValueError(f"NodeLikelihood: nothing sums over the edges of site '{self.site}'; {remedy}")
-        found = self.distribution.log_prob(value.index_select(-len(self.event_shape), nodes.index))
+        log_prob = self.distribution.log_prob(value.index_select(-len(self.event_shape), nodes.index))
         # a node that is not observed says nothing of its edge
-        return self._sum.add(found if mask is None else found.where(mask[..., nodes.index], 0))
+        return self._sum.add(log_prob if mask is None else log_prob.where(mask[..., nodes.index], 0))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log probability of what is observed of all nodes: the batch shape."""
+        """Return the log probability of what is observed of all nodes: the batch shape."""
         return self.log_prob_nodes(value).sum(-1)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        """Values of all nodes, whether they are observed or not; ValueError where rows are edges."""
+        """Return values of all nodes, observed or not; raise ValueError where rows are edges."""
         if self.nodes is not None:
             raise ValueError(f"NodeLikelihood: the edges of site '{self.site}' are summed out, expected obs=")
         drawn: Tensor = self.distribution.sample(sample_shape)

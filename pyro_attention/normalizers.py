@@ -1,4 +1,4 @@
-"""From log weights to weights: Softmax normalises over the keys, those of ``over_queries`` also over the queries."""
+"""From log weights to weights: Softmax normalizes over the keys, those of ``over_queries`` also over the queries."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Normalizer(nn.Module):
     over_queries: ClassVar[bool] = False
 
     def forward(self, log_weights: Tensor, layout: Layout) -> Tensor:
-        """Weights of the shape of ``log_weights``."""
+        """Return weights of the shape of ``log_weights``."""
         raise NotImplementedError
 
     def normalize_scores(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Scores of the same weights whose exponentials are bounded, for a bounded KL; masked entries become 0."""
+        """Return scores of the same weights with bounded exponentials, for a bounded KL; masked entries become 0."""
         raise NotImplementedError
 
     def check(self, layout: Layout, *, site: str) -> None:
@@ -38,7 +38,7 @@ class Normalizer(nn.Module):
 
 @NORMALIZERS.register("softmax")
 class Softmax(Normalizer):
-    r"""Normalise over the keys each query may attend to: :math:`W_{ij} = S_{ij} / \sum_{j'} S_{ij'}`.
+    r"""Normalize over the keys each query may attend to: :math:`W_{ij} = S_{ij} / \sum_{j'} S_{ij'}`.
 
     Example:
         >>> import torch

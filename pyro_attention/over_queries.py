@@ -32,7 +32,7 @@ class _OverQueries(Normalizer):
 
 @NORMALIZERS.register("doubly_normalized")
 class DoublyNormalized(_OverQueries):
-    r"""Normalise over the queries, then over the keys: no key is explained away.
+    r"""Normalize over the queries, then over the keys: no key is explained away.
 
     .. math:: A_{ij} = S_{ij} / \sum_{i'} S_{i'j}, \qquad W_{ij} = A_{ij} / \sum_{j'} A_{ij'}
 
@@ -59,9 +59,9 @@ class DoublyNormalized(_OverQueries):
 
 @NORMALIZERS.register("sinkhorn")
 class Sinkhorn(DoublyNormalized):
-    r"""Normalise over queries and keys in turn; one iteration is :class:`DoublyNormalized`, whose limits it shares.
+    r"""Normalize over queries and keys in turn; one iteration is :class:`DoublyNormalized`, whose limits it shares.
 
-    Many iterations approach the weights that maximise :math:`\sum W \log S - \sum W \log W` with rows that sum to one
+    Many iterations approach the weights that maximize :math:`\sum W \log S - \sum W \log W` with rows that sum to one
     and columns that sum to queries / keys.
 
     Args:
@@ -125,19 +125,21 @@ class Hybrid(_OverQueries):
 
     @property
     def mixing_weights(self) -> Tensor:
-        """Share u of doubly normalised attention in each head, ``[heads]``, without gradient."""
+        """Share u of doubly normalized attention in each head, ``[heads]``, without gradient."""
         return as_float(self.logit.detach()).sigmoid()
 
     def forward(self, log_weights: Tensor, layout: Layout) -> Tensor:
-        own, heads = self.logit.numel(), log_weights.size(layout.head_dim)
-        if own not in (1, heads):
-            raise ValueError(f"Hybrid has {own} mixing weights, attention {heads} heads; pass Hybrid(heads={heads})")
+        num_logits, heads = self.logit.numel(), log_weights.size(layout.head_dim)
+        if num_logits not in (1, heads):
+            raise ValueError(
+                f"Hybrid has {num_logits} mixing weights, attention {heads} heads; pass Hybrid(heads={heads})"
+            )
         plain: Tensor = self.softmax(log_weights, layout)
         doubly: Tensor = self.doubly_normalized(log_weights, layout)
         return torch.lerp(plain, doubly, layout.spread_heads(self.logit.to(plain).sigmoid()))
 
     def normalize_scores(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Scores less one number a head, the only shift that changes neither part: rows sum to one on average."""
+        """Shift scores by one number a head, the only shift that changes neither part: rows sum to one on average."""
         dims = [dim for dim in range(-layout.event_dim, 0) if dim != layout.head_dim]
         rows = layout.softmax(scores.detach()).sum(dims, keepdim=True)  # one for each query with a key
         hidden = None if layout.mask is None else ~layout.mask

@@ -23,12 +23,12 @@ BLUE, GREY = "#1b6ca8", "0.6"
 
 
 def reliability(confidence: Tensor, right: Tensor, *, bins: int = 10, axes: Axes | None = None) -> Axes:
-    """Share of what is right against its probability; on the diagonal probabilities can be believed.
+    """Plot the share of what is right against its probability; on the diagonal probabilities can be believed.
 
     Args:
         confidence: Probabilities ``[items]``.
         right: Whether each item is right, ``[items]``.
-        bins: Number of bins of equal width; grey bars show the share of the items in each.
+        bins: Number of bins of equal width; gray bars show the share of the items in each.
         axes: Where to draw.
 
     Example:
@@ -38,16 +38,16 @@ def reliability(confidence: Tensor, right: Tensor, *, bins: int = 10, axes: Axes
         'probability'
     """
     axes = _axes(axes)
-    place = (confidence * bins).long().clamp(max=bins - 1)
+    bin_index = (confidence * bins).long().clamp(max=bins - 1)
     count, mean, share = (
-        torch.zeros(bins, dtype=torch.float64).index_add_(0, place, each.double())
-        for each in (torch.ones_like(confidence), confidence, right)
+        torch.zeros(bins, dtype=torch.float64).index_add_(0, bin_index, amount.double())
+        for amount in (torch.ones_like(confidence), confidence, right)
     )
-    seen = count > 0
+    filled = count > 0
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
     centers = (torch.arange(bins) + 0.5) / bins
     axes.bar(_array(centers), _array(count / count.sum()), width=0.9 / bins, color="0.85", label="items")
-    line = _array((mean / count)[seen]), _array((share / count)[seen])
+    line = _array((mean / count)[filled]), _array((share / count)[filled])
     axes.plot(*line, color=BLUE, marker="o", markersize=4, label="right")
     axes.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability", ylabel="share that is right")
     return axes
@@ -56,7 +56,7 @@ def reliability(confidence: Tensor, right: Tensor, *, bins: int = 10, axes: Axes
 def intervals(
     samples: Tensor, labels: Sequence[str], *, level: float = 0.9, color: str = BLUE, axes: Axes | None = None
 ) -> Axes:
-    """Mean weights of one row of attention as bars, with their credible intervals.
+    """Plot the mean weights of one row of attention as bars, with their credible intervals.
 
     Args:
         samples: Posterior samples ``[S, N]``.
@@ -70,10 +70,10 @@ def intervals(
         >>> axes.get_ylabel()
         'weight, 90 % interval'
     """
-    axes, found = _axes(axes), credible_intervals(samples.unsqueeze(1), level=level)
+    axes, summary = _axes(axes), credible_intervals(samples.unsqueeze(1), level=level)
     places = range(samples.size(1))
-    axes.bar(places, _array(found.mean[0]), color=color, alpha=0.55)
-    axes.vlines(places, _array(found.low[0]), _array(found.high[0]), color="black")
+    axes.bar(places, _array(summary.mean[0]), color=color, alpha=0.55)
+    axes.vlines(places, _array(summary.low[0]), _array(summary.high[0]), color="black")
     axes.set_xticks(places, labels, rotation=60 if max(map(len, labels)) > 2 else 0)
     axes.set(ylim=(0, 1), ylabel=f"weight, {100 * level:.0f} % interval")
     return axes
@@ -82,7 +82,7 @@ def intervals(
 def patches(
     picture: Tensor, weights: Tensor | None, grid: tuple[int, int], *, cmap: str = "viridis", axes: Axes | None = None
 ) -> Axes:
-    """A picture with the weights of its patches, or what else they have, as colors below its ink.
+    """Draw a picture with the weights of its patches, or another quantity, as colors below its ink.
 
     Args:
         picture: ``[height, width]``, 0 is paper and 1 is ink, or a photograph ``[3, height, width]`` from 0 to 255.

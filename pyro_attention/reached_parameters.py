@@ -1,4 +1,4 @@
-"""Which parameters a loss reaches, and which of them were meant to stay as they are."""
+"""Parameters that a loss reaches, and those of them that were meant to stay as they are."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class FrozenWarning(UserWarning):
 
 
 def leaves_of(loss: Tensor) -> list[Any]:
-    """Tensors without a history that a loss depends on, and that take gradients."""
-    leaves, seen, stack = [], set(), [loss.grad_fn]
+    """Return the tensors without a history that a loss depends on, and that take gradients."""
+    leaves, visited, stack = [], set(), [loss.grad_fn]
     while stack:
         node = stack.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             stack += [parent for parent, _ in node.next_functions]
             leaves.append(getattr(node, "variable", None))
     return [leaf for leaf in leaves if leaf is not None]
@@ -72,7 +72,7 @@ def unreached_parameters(loss: Tensor, model: Any, sites: Collection[str]) -> st
 
 
 def _layers(owner: nn.Module) -> dict[str, nn.Module]:
-    """Layers of a model that have an attention site of their own, by path."""
+    """Return layers of a model that have an attention site of their own, by path."""
     return {
         path: module
         for path, module in owner.named_modules()

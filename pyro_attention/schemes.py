@@ -136,9 +136,9 @@ class Scheme:
             ValueError: The scheme is amortized and has no network, or is not and has one.
         """
         if self.amortized != (network is not None):
-            seen, remedy = ("missing", "pass network=") if self.amortized else ("given", "leave network out")
+            state, remedy = ("missing", "pass network=") if self.amortized else ("given", "leave network out")
             reads = "an inference network" if self.amortized else "the attention layer"
-            raise ValueError(f"scheme '{self.name}' has its scores from {reads}, and network is {seen}; {remedy}")
+            raise ValueError(f"scheme '{self.name}' has its scores from {reads}, and network is {state}; {remedy}")
         family = copy.deepcopy(self.family)
         if network is not None:
             family = Amortized(network, family, from_prior=from_prior)

@@ -33,7 +33,7 @@ def split_lines(text: AnyStr) -> list[AnyStr]:
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
-    """Yield place (for error messages) and text of every line of a file in UTF-8, which may be packed by gzip.
+    """Yield location (for error messages) and text of every line of a file in UTF-8, which may be packed by gzip.
 
     A byte order mark is no part of the first word.
 
@@ -43,13 +43,13 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """
     content = _unpacked(Path(path)).removeprefix(codecs.BOM_UTF8)
     for number, line in enumerate(split_lines(content), start=1):
-        place = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            seen = f"byte {error.start + 1} is 0x{line[error.start]:02x}"
-            raise ValueError(f"{place}: {seen}; expected UTF-8, convert the file (iconv does)") from error
-        yield place, text
+            problem = f"byte {error.start + 1} is 0x{line[error.start]:02x}"
+            raise ValueError(f"{location}: {problem}; expected UTF-8, convert the file (iconv does)") from error
+        yield location, text
 
 
 def _unpacked(path: Path) -> bytes:

@@ -35,6 +35,7 @@ TASKS = {
     "reasons",
     "neural_process",
     "aligners",
+    "uncertainty",
 }
 TASK = {*LIBRARY, "files", "harness", "report", "datasets", "run", "study"}
 ALLOWED = LIBRARY | {
@@ -55,12 +56,13 @@ ALLOWED = LIBRARY | {
     "coverage": TASK,
     "reasons": TASK,
     "neural_process": TASK,
+    "uncertainty": TASK,
     "vqa": TASK,
     "headlines": TASK | {"sequence"},
     "benchmarks": TASK,
     "commands": {"files", "harness", "report", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 124, 9  # of experiments
+MOST_ARROWS, MOST_LEVELS = 128, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
 
 

@@ -1,7 +1,8 @@
-"""Uncertainty of class predictions (scores, calibration, PAvPU, sources, selective prediction), and word alignments.
+"""Uncertainty of predictions (scores, calibration, PAvPU, sources, what to keep), and word alignments.
 
-Everything takes plain tensors, so it serves any model, but for :func:`check_coverage` and :func:`check_width`, which
-run a Pyro model; ``import pyro_attention`` does not load it. The expected calibration error and PAvPU need
+Everything takes plain tensors, so it serves any model, but for :func:`check_coverage`, :func:`check_width` and
+:func:`class_uncertainty`, which run a Pyro model; ``import pyro_attention`` does not load it. The expected calibration
+error and PAvPU need
 ``pip install 'pyro-attention[analysis]'``.
 """
 
@@ -40,23 +41,40 @@ from pyro_attention.analysis.classification import (
 from pyro_attention.analysis.coverage import Coverage, check_coverage
 from pyro_attention.analysis.edge_intervals import EdgeIntervals, edge_intervals
 from pyro_attention.analysis.key_mass import hybrid_weights, key_mass
+from pyro_attention.analysis.rauq import rauq
+from pyro_attention.analysis.selection import (
+    ClassUncertainty,
+    Interval,
+    SelectionValue,
+    Threshold,
+    choose_threshold,
+    class_uncertainty,
+    selection_value,
+    wrong_answer_auroc,
+)
 from pyro_attention.analysis.widths import WidthReport, check_width
 
 __all__ = [
     "Alignment",
     "AlignmentScores",
+    "ClassUncertainty",
     "ClassificationScores",
     "Coverage",
     "CredibleIntervals",
     "EdgeIntervals",
     "GoldAlignment",
+    "Interval",
+    "SelectionValue",
     "SelectiveAccuracy",
     "TemperatureScaling",
+    "Threshold",
     "UncertaintyDecomposition",
     "WidthReport",
     "alignment_error_rate",
     "check_coverage",
     "check_width",
+    "choose_threshold",
+    "class_uncertainty",
     "classification_scores",
     "credible_intervals",
     "decompose_uncertainty",
@@ -69,12 +87,15 @@ __all__ = [
     "mbr_alignment",
     "merge_pieces",
     "pavpu",
+    "rauq",
     "read_naacl",
     "read_pharaoh",
     "read_sentences",
+    "selection_value",
     "selective_accuracy",
     "split_variance",
     "symmetrize",
     "top_two_p_values",
     "word_map",
+    "wrong_answer_auroc",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "pavpu",
     "selective_accuracy",
     "split_variance",
+    "top_two_p_values",
 ]
 
 
@@ -48,7 +49,7 @@ class ClassificationScores:
 
 
 def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> ClassificationScores:
-    r"""Scores of :math:`\bar p = \frac1S \sum_s p^{(s)}`.
+    r"""Score the mean probabilities :math:`\bar p = \frac1S \sum_s p^{(s)}`.
 
     .. math:: \mathrm{NLL} = -\log \bar p_y, \qquad \mathrm{Brier} = \sum_c (\bar p_c - [c = y])^2, \qquad
               \mathrm{ECE} = \sum_b \frac{n_b}{n} |\mathrm{accuracy}_b - \mathrm{confidence}_b|
@@ -77,8 +78,8 @@ def classification_scores(probabilities: Tensor, labels: Tensor, *, bins: int = 
     try:
         from torchmetrics.functional.classification import multiclass_calibration_error
     except ImportError as error:
-        seen = "the expected calibration error needs torchmetrics"
-        raise ImportError(f"{seen}: pip install 'pyro-attention[analysis]'") from error
+        problem = "the expected calibration error needs torchmetrics"
+        raise ImportError(f"{problem}: pip install 'pyro-attention[analysis]'") from error
     # 1 + 1e-7 is rounding; torchmetrics would take it for a sign of logits and apply a softmax to all of them
     mean = _check_probabilities(probabilities).mean(0).clamp_max(1.0)
     labels, classes = _check_labels(labels, mean), mean.size(-1)
@@ -106,7 +107,7 @@ class TemperatureScaling:
     temperature: float
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Probabilities ``[items, classes]`` of logits ``[items, classes]`` or ``[S, items, classes]``."""
+        """Return probabilities ``[items, classes]`` of logits ``[items, classes]`` or ``[S, items, classes]``."""
         return (_check_logits(logits) / self.temperature).softmax(-1).mean(0)
 
 
@@ -281,7 +282,7 @@ def decompose_uncertainty(probabilities: Tensor) -> UncertaintyDecomposition:
 
 
 def split_variance(*, attention: Prediction, dropout: Prediction, both: Prediction) -> dict[str, float]:
-    r"""Shares of a prediction's variance by source, :math:`V_{ad} = V_a + V_d + V_\mathrm{interaction}`.
+    r"""Return shares of a prediction's variance by source, :math:`V_{ad} = V_a + V_d + V_\mathrm{interaction}`.
 
     Variances are summed over all entries. A variance of S samples is uncertain by about a fraction
     ``sqrt(2 / (S - 1))`` of itself in each entry, and the interaction, a difference, by more than that fraction of the
@@ -375,7 +376,7 @@ def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy
 
 
 def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
-    """The logits, ``[S, items, classes]`` with S = 1 where there are no samples; they must be finite."""
+    """Return logits as ``[S, items, classes]``, with S = 1 where there are no samples; they must be finite."""
     checked = check_samples("logits", logits, axes="items, classes", min_samples=min_samples)
     _check_classes("logits", checked)
     if not checked.isfinite().all():
@@ -385,7 +386,10 @@ def _check_logits(logits: Tensor, *, min_samples: int = 0) -> Tensor:
 
 
 def _check_probabilities(probabilities: Tensor) -> Tensor:
-    """The probabilities, ``[S, items, classes]`` with S = 1 where there are no samples: >= 0 and with a sum of one."""
+    """Return probabilities as ``[S, items, classes]``, with S = 1 where there are no samples.
+
+    They must be >= 0 with a sum of one.
+    """
     checked = check_samples("probabilities", probabilities, axes="items, classes")
     sums = checked.sum(-1)
     if not ((checked >= 0).all() and ((sums - 1).abs() <= ROUNDING).all()):
@@ -411,8 +415,8 @@ def _check_labels(labels: object, rows: Tensor) -> Tensor:
     items, classes = rows.shape
     _check_classes("probabilities", rows)
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        seen = f"of dtype {labels.dtype}" if isinstance(labels, Tensor) else f"a {type(labels).__name__}"
-        raise TypeError(f"labels are {seen}, expected a tensor of integers, the class of each item; use .long()")
+        actual = f"of dtype {labels.dtype}" if isinstance(labels, Tensor) else f"a {type(labels).__name__}"
+        raise TypeError(f"labels are {actual}, expected a tensor of integers, the class of each item; use .long()")
     if labels.shape != (items,):
         raise ValueError(
             f"labels have shape {tuple(labels.shape)}, expected [items] = ({items},), one for each row of the logits "
@@ -428,13 +432,13 @@ def _check_labels(labels: object, rows: Tensor) -> Tensor:
 
 
 def _check_accuracy(name: str, accuracy: Tensor, items: int) -> Tensor:
-    """The accuracies of items in float64, ``[items]``; they must be boolean, or numbers from 0 to 1."""
+    """Return the accuracies of items in float64, ``[items]``; they must be boolean, or numbers from 0 to 1."""
     if not isinstance(accuracy, Tensor):
         raise TypeError(f"{name} is a {type(accuracy).__name__}, expected a tensor of booleans, or numbers from 0 to 1")
     values = accuracy.detach().double()
     if not values.numel():
         raise ValueError(f"{name} has shape {tuple(values.shape)}, expected [items] = ({items},), one item or more")
     if values.shape != (items,) or not ((values >= 0) & (values <= 1)).all():
-        seen = f"{name} has shape {tuple(values.shape)} and entries from {values.min():.4g} to {values.max():.4g}"
-        raise ValueError(f"{seen}, expected [items] = ({items},) and booleans, or numbers from 0 to 1")
+        problem = f"{name} has shape {tuple(values.shape)} and entries from {values.min():.4g} to {values.max():.4g}"
+        raise ValueError(f"{problem}, expected [items] = ({items},) and booleans, or numbers from 0 to 1")
     return values

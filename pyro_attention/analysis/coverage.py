@@ -68,7 +68,7 @@ class Coverage:
         band.set_label("99 % of an exact posterior")
         edges, heights = (torch.arange(self.bins) / self.bins).tolist(), (counts / len(self.ranks)).tolist()
         ax.bar(edges, heights, 1 / self.bins, align="edge", color="#1b6ca8", edgecolor="white")
-        stated = ", ".join(f"{level:.0%}: {found:.3f}" for level, found in self.coverage.items())
+        stated = ", ".join(f"{level:.0%}: {fraction:.3f}" for level, fraction in self.coverage.items())
         ax.set(xlabel="rank of the true weight among draws", ylabel="share", xlim=(0, 1), title=f"coverage {stated}")
         ax.set_ylim(0, 1.3 * ax.get_ylim()[1])  # leaves room for the legend
         ax.legend(frameon=False, loc="upper center")
@@ -129,8 +129,8 @@ def check_coverage(
         ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context[..., 0, 0]
         ...         pyro.sample("y", Normal(mean, 1.0), obs=y)
         >>> inputs = torch.zeros(400, 1, 2), torch.randn(400, 1, 2, 1), torch.zeros(400)
-        >>> found = check_coverage(AttentionGuide(model, LogNormal(scale=0.1)), *inputs, seed=0)["attention"]
-        >>> found.coverage[0.9] < 0.5, found.p_value < 1e-6  # the prior, and so the truth, is ten times as wide
+        >>> coverage = check_coverage(AttentionGuide(model, LogNormal(scale=0.1)), *inputs, seed=0)["attention"]
+        >>> coverage.coverage[0.9] < 0.5, coverage.p_value < 1e-6  # the prior, and so the truth, is ten times as wide
         (True, True)
 
     Source: Talts et al. (2018), Validating Bayesian Inference Algorithms with Simulation-Based Calibration.
@@ -144,7 +144,7 @@ def check_coverage(
     for level in levels:
         if not 0 < level < 1:
             raise ValueError(f"level is {level}, expected a probability in (0, 1)")
-    found: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    runs_by_site: dict[str, list[tuple[Tensor, Tensor]]] = {}
     with seeded(seed), torch.no_grad(), evaluation_mode():
         for _ in range(num_simulations):
             with Minibatch():
@@ -154,36 +154,42 @@ def check_coverage(
                     draws: Mapping[str, Tensor] = sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
                 else:
                     draws = infer(observations, *args, **kwargs)
-            for name, (weights, kept) in truth.items():
-                ranks = _ranks(name, weights, draws, num_draws).view_as(kept)
-                found.setdefault(name, []).append((ranks, kept))
-        return {name: _coverage(runs, num_draws, levels, bins, name) for name, runs in found.items()}
+            for name, (weights, mask) in truth.items():
+                ranks = _ranks(name, weights, draws, num_draws).view_as(mask)
+                runs_by_site.setdefault(name, []).append((ranks, mask))
+        return {name: _coverage(runs, num_draws, levels, bins, name) for name, runs in runs_by_site.items()}
 
 
 def _simulate(model: Any, args: Any, kwargs: Any) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
-    """A draw of the model: weights of every attention site and which of them count ``[items, weights]``, and data."""
+    """Draw from the model.
+
+    Returns:
+        By site the attention weights, with a mask ``[items, weights]`` of those that count; and the observations.
+    """
     name_sites(model)
     trace = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
     truth, observations = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
     for name, site in trace.nodes.items():
         if site["type"] == "sample" and isinstance(site["fn"], AttentionDistribution):
-            weights, kept = attention_weights(site), site["fn"].layout.kept
-            kept = torch.ones_like(weights, dtype=torch.bool) if kept is None else kept.expand(weights.shape)
-            truth[name] = weights, kept.reshape(site["fn"].batch_shape.numel(), -1)
+            weights, mask = attention_weights(site), site["fn"].layout.kept
+            mask = torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
+            truth[name] = weights, mask.reshape(site["fn"].batch_shape.numel(), -1)
         elif site["type"] == "sample" and site["infer"].get("was_observed"):
             observations[name] = site["value"]
     if not truth or not observations:
-        seen = "attention site" if not truth else "observed site"
-        raise ValueError(f"the model has no {seen}; pass the arguments with which it has one, such as y= of any values")
+        missing = "attention site" if not truth else "observed site"
+        raise ValueError(
+            f"the model has no {missing}; pass the arguments with which it has one, such as y= of any values"
+        )
     return truth, observations
 
 
 def _ranks(name: str, truth: Tensor, draws: Mapping[str, Tensor], num_draws: int) -> Tensor:
-    """Number of draws below each weight; of equal ones, as of alignments, a number at random."""
+    """Count the draws below each weight; among equal draws, as of alignments, the rank is random."""
     shape = tuple(draws[name].shape) if name in draws else None
     if shape != (num_draws, *truth.shape):
-        seen = "no draws" if shape is None else f"draws of shape {shape}"
-        raise ValueError(f"site '{name}': infer gave {seen}, expected {(num_draws, *truth.shape)}")
+        actual = "no draws" if shape is None else f"draws of shape {shape}"
+        raise ValueError(f"site '{name}': infer gave {actual}, expected {(num_draws, *truth.shape)}")
     below, equal = (draws[name] < truth).sum(0), (draws[name] == truth).sum(0)
     return below + (torch.rand(truth.shape, device=truth.device) * (equal + 1)).long()
 
@@ -191,9 +197,17 @@ def _ranks(name: str, truth: Tensor, draws: Mapping[str, Tensor], num_draws: int
 def _coverage(
     runs: list[tuple[Tensor, Tensor]], num_draws: int, levels: Sequence[float], bins: int, name: str
 ) -> Coverage:
-    """What ranks ``[items, weights]`` of all runs, and which of them count, say of a site."""
-    ranks, kept = (torch.cat(parts) for parts in zip(*runs, strict=True))
-    ranks, kept = ranks[kept.any(1)], kept[kept.any(1)]
+    """Return the coverage of a site.
+
+    Args:
+        runs: Of every run the ranks ``[items, weights]``, and a mask of those that count.
+        num_draws: Posterior draws of an item.
+        levels: Levels of the intervals.
+        bins: Number of bins of the ranks.
+        name: Name of the site, for messages.
+    """
+    ranks, mask = (torch.cat(parts) for parts in zip(*runs, strict=True))
+    ranks, mask = ranks[mask.any(1)], mask[mask.any(1)]
     if len(ranks) < 5 * bins:
         raise ValueError(
             f"site '{name}': {len(ranks)} items for {bins} bins, expected at least {5 * bins}; raise num_simulations, "
@@ -201,8 +215,8 @@ def _coverage(
         )
     # 0 in the middle, nearly 1 at either end
     distance = ((2 * ranks + 1) / (num_draws + 1) - 1).abs()
-    shares = {level: ((distance < level) & kept).sum(1) / kept.sum(1) for level in levels}
-    chosen = ranks.gather(1, kept.float().multinomial(1)).squeeze(1).cpu()
+    shares = {level: ((distance < level) & mask).sum(1) / mask.sum(1) for level in levels}
+    chosen = ranks.gather(1, mask.float().multinomial(1)).squeeze(1).cpu()
     expected = len(chosen) / bins
     chi_square = ((_counts(chosen, num_draws, bins) - expected).square() / expected).sum()
     return Coverage(

@@ -17,8 +17,8 @@ ROUNDING = 1e-2  # weights and sums that were computed in half precision may be 
 def check_floats(name: str, value: object) -> None:
     """Raise TypeError unless a value is a floating-point tensor."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        seen = f"dtype {value.dtype}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
-        raise TypeError(f"{name}: {seen}, expected a floating-point tensor")
+        actual = f"dtype {value.dtype}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
+        raise TypeError(f"{name}: {actual}, expected a floating-point tensor")
 
 
 def check_choice(name: str, value: object, options: Any) -> None:
@@ -45,7 +45,7 @@ def check_samples(name: str, value: Tensor, *, axes: str, min_samples: int = 0) 
 
 
 def equal_tailed(samples: Tensor, level: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean of samples ``[S, ...]`` and the ends of their equal-tailed intervals, each ``[...]``."""
+    """Return the mean of samples ``[S, ...]`` and the ends of their equal-tailed intervals, each ``[...]``."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}, expected a probability in (0, 1)")
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=samples.dtype, device=samples.device)

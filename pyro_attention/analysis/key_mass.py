@@ -18,7 +18,7 @@ __all__ = ["hybrid_weights", "key_mass"]
 
 
 def key_mass(weights: Tensor, *, layout: Layout | None = None) -> Tensor:
-    r"""Mass of every key, :math:`\sum_i W_{ij}`; one of less than 1e-8, say, is explained away.
+    r"""Return the mass of every key, :math:`\sum_i W_{ij}`; one of less than 1e-8, say, is explained away.
 
     Args:
         weights: ``[..., H, M, N]`` dense or ``[..., E, H]`` on a graph, as from :func:`sample_posterior`.
@@ -48,7 +48,7 @@ def key_mass(weights: Tensor, *, layout: Layout | None = None) -> Tensor:
 
 
 def _over_queries(weights: Tensor, layout: Layout) -> Tensor:
-    """Sum over the queries for every key, ``[..., H, N]``."""
+    """Return the sum over the queries for every key, ``[..., H, N]``."""
     if isinstance(layout, EdgeList):
         return layout.sources.sum(weights).transpose(-1, -2)
     if layout.event_dim == 2:
@@ -63,7 +63,7 @@ def hybrid_weights(module: nn.Module) -> dict[str, Tensor]:
         module: A model, or anything that holds one, whose layers have names of their own (:func:`name_sites`).
 
     Returns:
-        Site name to the share of doubly normalised attention in each head, ``[heads]``, detached, on the CPU.
+        Site name to the share of doubly normalized attention in each head, ``[heads]``, detached, on the CPU.
 
     Example:
         >>> from pyro_attention import MultiheadAttention

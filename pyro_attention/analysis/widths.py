@@ -125,7 +125,10 @@ def check_width(
 
 
 def evidence_gap(loss: ELBOModule, batches: Iterable[Sequence[Any]]) -> tuple[float, float]:
-    """Return what the draws leave of the log evidence of an item, and what an item says of the noise in the attention.
+    """Compare the gap of the log evidence with what the data say of the noise in the attention.
+
+    The gap is the part of an item's log evidence that the draws leave; the other number is the gain in log evidence
+    over attention at its mean.
 
     Args:
         loss: ``EvidenceELBO(...)(model, guide)``.
@@ -145,7 +148,9 @@ def evidence_gap(loss: ELBOModule, batches: Iterable[Sequence[Any]]) -> tuple[fl
 
 
 def _train(loss: nn.Module, batches: Iterable[Sequence[Any]], steps: int, learning_rate: float) -> None:
-    optimizer = torch.optim.Adam([one for one in loss.parameters() if one.requires_grad], lr=learning_rate)
+    optimizer = torch.optim.Adam(
+        [parameter for parameter in loss.parameters() if parameter.requires_grad], lr=learning_rate
+    )
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
     taken = 0
     with torch.enable_grad():
@@ -161,7 +166,7 @@ def _train(loss: nn.Module, batches: Iterable[Sequence[Any]], steps: int, learni
 
 
 def _widths(model: Any, batches: Iterable[Sequence[Any]]) -> dict[str, Tensor]:
-    """Standard deviation of log S of every entry that counts, of every site, from draws with the same noise."""
+    """Return the standard deviation of log S of every entry that counts, by site, from draws with one noise."""
     widths: dict[str, list[Tensor]] = {}
     with torch.no_grad():
         for batch in batches:
@@ -170,9 +175,10 @@ def _widths(model: Any, batches: Iterable[Sequence[Any]]) -> dict[str, Tensor]:
                 for name, site in trace.nodes.items():
                     if site["type"] == "sample" and isinstance(site["fn"], LogWeights):
                         width = site["fn"].sample(torch.Size([_DRAWS])).std(0)
-                        kept = site["fn"].layout.kept
-                        mask = torch.ones_like(width, dtype=torch.bool) if kept is None else kept.expand(width.shape)
-                        widths.setdefault(name, []).append(width[mask].cpu())
+                        counted = site["fn"].layout.kept
+                        if counted is not None:
+                            width = width[counted.expand(width.shape)]
+                        widths.setdefault(name, []).append(width.flatten().cpu())
     return {name: torch.cat(parts) for name, parts in widths.items()}
 
 

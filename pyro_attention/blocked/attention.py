@@ -37,7 +37,7 @@ def attend_blocked(
     query_mask: Tensor | None = None,
     causal: bool = False,
 ) -> AttentionOutput:
-    """What a layer gives for scores ``queries @ keys.T``, in memory that grows as their number and not as its square.
+    """Attend with scores ``queries @ keys.T``, in memory that grows linearly with the length.
 
     Neither scores nor weights are held. The site's value is a :class:`BlockedValue`. Under a causal mask the KL of a
     contextual or LogNormal prior takes a second pass.
@@ -86,7 +86,12 @@ def attend_blocked(
 
 
 def blocked_obstacle(attention: LatentAttention, *, training: bool | None = None) -> str | None:
-    """What keeps a layer from being blocked, in its dropout's mode or another; None when nothing does."""
+    """Return the reason why a layer cannot be blocked; None when it can.
+
+    Args:
+        attention: The layer.
+        training: Mode of its dropout; by default its present one.
+    """
     prior, p = attention.prior, attention.dropout.p
     if type(attention.normalizer) is not Softmax:
         return f"the normalizer {type(attention.normalizer).__name__}, only Softmax"

@@ -34,7 +34,7 @@ _WINDOW_ENTRIES = 2**20
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    r"""What determines the scores :math:`s_{ij} = q_i \cdot k_j` of an attention call, and who may attend to whom.
+    r"""Inputs of an attention call that determine its scores :math:`s_{ij} = q_i \cdot k_j` and its mask.
 
     Arguments are those of :func:`attend_blocked`; ``normalize`` says whether scores enter the site as log-softmax.
     """
@@ -53,7 +53,7 @@ class Pairs:
         return torch.Size((*batch, self.queries.size(-2), self.keys.size(-2)))
 
     def windows(self) -> Iterator[slice]:
-        """Blocks of queries, each with about as many scores as fit in a few megabytes."""
+        """Yield blocks of queries, each with about as many scores as fit in a few megabytes."""
         rows = max(1, _WINDOW_ENTRIES * self.shape[-2] // max(1, self.shape.numel()))
         for start in range(0, self.shape[-2], rows):
             yield slice(start, min(start + rows, self.shape[-2]))
@@ -74,7 +74,7 @@ class Pairs:
         return Dense(torch.stack(torch.broadcast_tensors(*masks)).all(0))
 
     def scores(self, rows: slice) -> Tensor:
-        """Scores of some queries as they enter the site, ``[..., H, R, N]``; masked ones are zero."""
+        """Return scores of some queries as they enter the site, ``[..., H, R, N]``; masked ones are zero."""
         layout = self.layout(rows)
         with torch.autocast(self.queries.device.type, enabled=False):
             scores = as_float(self.queries[..., rows, :]) @ as_float(self.keys).transpose(-1, -2)
@@ -88,14 +88,14 @@ class Pairs:
         return None if self.key_mask is None else self.key_mask.unsqueeze(-2)
 
     def log_sums(self) -> Tensor:
-        """Log-sum-exp of the scores of each query, ``[..., H, M]``; zero for one that sees no key."""
+        """Return the log-sum-exp of the scores of each query, ``[..., H, M]``; zero for one that sees no key."""
         values = self.keys[..., :1]  # the context is not wanted here
         return blocked_attention(self.queries, self.keys, values, key_mask=self.head_mask, causal=self.causal)[1]
 
     # Sums over pairs that need no scores.
 
     def sum_over_queries(self, x: Tensor) -> Tensor:
-        """Sum of ``[..., M, F]`` over the queries that see each key: ``[..., N, F]``; zero at masked keys."""
+        """Sum ``[..., M, F]`` over the queries that see each key: ``[..., N, F]``; zero at masked keys."""
         if self.query_mask is not None:
             x = x.where(self.query_mask[..., None, :, None], 0)
         keys = self.shape[-1]
@@ -107,20 +107,20 @@ class Pairs:
         return total if self.key_mask is None else total.where(self.key_mask[..., None, :, None], 0)
 
     def counts(self) -> Tensor:
-        """Number of queries that see each key, ``[..., 1, 1, N]``."""
+        """Return the number of queries that see each key, ``[..., 1, 1, N]``."""
         return self.sum_over_queries(as_float(self.queries).new_ones(1, self.shape[-2], 1)).transpose(-1, -2)
 
     def seeing(self) -> Tensor:
-        """Which queries see any key: boolean, broadcastable to ``[..., H, M]``."""
+        """Mask of the queries that see any key: boolean, broadcastable to ``[..., H, M]``."""
         queries, keys = self.shape[-2:]
-        seen = self.queries.new_ones(1, keys, dtype=torch.bool) if self.key_mask is None else self.key_mask
+        allowed = self.queries.new_ones(1, keys, dtype=torch.bool) if self.key_mask is None else self.key_mask
         if self.causal:
-            last = torch.arange(queries, device=seen.device).clamp(max=keys - 1)
-            seen = seen.cummax(-1).values[..., last]
+            last = torch.arange(queries, device=allowed.device).clamp(max=keys - 1)
+            allowed = allowed.cummax(-1).values[..., last]
         else:
-            seen = seen.any(-1, keepdim=True)
-        seen = seen.unsqueeze(-2) if self.key_mask is not None else seen
-        return seen if self.query_mask is None else seen & self.query_mask.unsqueeze(-2)
+            allowed = allowed.any(-1, keepdim=True)
+        allowed = allowed.unsqueeze(-2) if self.key_mask is not None else allowed
+        return allowed if self.query_mask is None else allowed & self.query_mask.unsqueeze(-2)
 
 
 class BlockedValue(Tensor):
@@ -154,7 +154,7 @@ class BlockedValue(Tensor):
         return value
 
     def window(self, rows: slice) -> Tensor:
-        """``log S`` of a slice of queries, ``[..., H, R, N]``, with gradients."""
+        """Return ``log S`` of a slice of queries, ``[..., H, R, N]``, with gradients."""
         posterior, shape = self.posterior, self.posterior.full_shape
         if posterior.relative is None or self.seed is None:
             return posterior.pairs.scores(rows).expand(*shape[:-2], -1, -1)
@@ -165,7 +165,7 @@ class BlockedValue(Tensor):
         return torch.addcmul(getattr(q, q.parameter_names[0]), noise, scale(q))
 
     def attend(self, values: Tensor) -> Tensor:
-        """Context ``[..., H, M, D]`` of the values ``[..., H, N, D]``."""
+        """Return the context ``[..., H, M, D]`` of the values ``[..., H, N, D]``."""
         posterior, pairs, slices = self.posterior, self.posterior.pairs, self.posterior.full_shape[:-2]
         kind, scale = None, None
         if posterior.relative is not None and self.seed is not None:
@@ -209,7 +209,7 @@ NOISE: dict[type[LogWeights], tuple[NoiseKind, Callable[[Any], Tensor]]] = {
 
 
 def _not_blocked(site: str) -> ValueError:
-    """The error of a family that does something with scores, queries or keys."""
+    """Return the error of a family that does something with scores, queries or keys."""
     return ValueError(
         f"site '{site}': blocked attention draws Weibull and LogNormal weights around its scores, expected a family "
         f"that adds noise to them, of one width a head: Weibull, LogNormal or Soft, without a network of widths; for "
@@ -225,11 +225,11 @@ class _BlockedWeights(LogWeights):
         self.pairs = pairs
 
     def window(self, rows: slice) -> LogWeights:
-        """The distribution of the weights of some queries, in memory."""
+        """Return the distribution of the weights of some queries, in memory."""
         raise NotImplementedError
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of ``log S``, window by window, which backward computes again: the batch shape."""
+        """Return the log density of ``log S``, window by window, which backward computes again: the batch shape."""
 
         def some_rows(rows: slice) -> Tensor:
             part = value.window(rows) if isinstance(value, BlockedValue) else value[..., rows, :]
@@ -243,7 +243,7 @@ class _BlockedWeights(LogWeights):
         return self.pairs.layout(slice(None)).softmax(everything)
 
     def sum_windows(self, term: Callable[[slice], Tensor]) -> Tensor:
-        """Sum of a function of some queries over all of them; backward computes each window again."""
+        """Sum a function of some queries over all of them; backward computes each window again."""
         total = self.pairs.queries.new_zeros(self.batch_shape)
         for rows in self.pairs.windows():
             if torch.is_grad_enabled():
@@ -342,7 +342,7 @@ class BlockedPosterior(_BlockedWeights):
         self.known: dict[str, Tensor] = {}  # shared by copies
 
     def rsample(self, sample_shape: Any = ()) -> BlockedValue:
-        """A value that holds a seed from torch's global generator instead of numbers."""
+        """Return a value that holds a seed from torch's global generator instead of numbers."""
         seed = int(torch.randint(2**63 - 1, ()))
         return BlockedValue(self.expand(torch.Size(sample_shape) + self.batch_shape), seed)
 
@@ -368,7 +368,7 @@ class BlockedPosterior(_BlockedWeights):
 
 @register_kl(BlockedPosterior, BlockedPrior)
 def _kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
-    r"""KL summed over all pairs that may attend: q's batch shape, in nats.
+    r"""Sum the KL over all pairs that may attend: q's batch shape, in nats.
 
     With scores :math:`\Phi_{ij} = q_i \cdot k_j - \ell_i`, every term of the KL from a Gamma prior needs only the sums
     :math:`\sum_i q_i` and :math:`\sum_i \ell_i` over the queries that see a key; other priors need the scores again.
@@ -384,12 +384,12 @@ def _kl_blocked(q: BlockedPosterior, p: BlockedPrior) -> Tensor:
 
 
 def _sum(q: BlockedPosterior, term: Tensor) -> Tensor:
-    """Sum of ``[..., H or 1, 1, N]`` over heads and keys: the batch shape."""
+    """Sum ``[..., H or 1, 1, N]`` over heads and keys: the batch shape."""
     return term.expand(*q.batch_shape, q.event_shape[0], 1, -1).sum((-3, -2, -1))
 
 
 def _gamma(q: BlockedPosterior, relative: LogWeights, p: GammaWeights) -> Tensor:
-    r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
+    r"""Sum :math:`\log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
     shift = relative.mean + p.log_rate
     constant = lgamma_exp(p.log_concentration) - p.concentration * shift
     expected = (relative.log_expected_weight + p.log_rate).exp() * _expected_sums(q)
@@ -397,7 +397,7 @@ def _gamma(q: BlockedPosterior, relative: LogWeights, p: GammaWeights) -> Tensor
 
 
 def _score_sums(q: BlockedPosterior) -> Tensor:
-    """Sum of the scores over the queries that see each key, ``[..., H, 1, N]``."""
+    """Sum the scores over the queries that see each key, ``[..., H, 1, N]``."""
     pairs = q.pairs
     sums = (pairs.sum_over_queries(as_float(pairs.queries)) * as_float(pairs.keys)).sum(-1, keepdim=True)
     if pairs.normalize:
@@ -406,9 +406,9 @@ def _score_sums(q: BlockedPosterior) -> Tensor:
 
 
 def _expected_sums(q: BlockedPosterior) -> Tensor:
-    """Sum over queries and keys of the exponentials of the scores, ``[..., H or 1, 1, 1]``."""
+    """Sum the exponentials of the scores over queries and keys, ``[..., H or 1, 1, 1]``."""
     seeing = q.pairs.seeing()
-    # one for each query that sees a key, if these are normalised
+    # one for each query that sees a key, if these are normalized
     total = seeing if q.pairs.normalize else q.log_sums.exp().where(seeing, 0)
     queries = q.event_shape[1]
     return as_float(total).expand(*total.shape[:-1], queries).sum(-1)[..., None, None]

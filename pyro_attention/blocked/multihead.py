@@ -66,8 +66,8 @@ class BlockedMultiheadAttention(MultiheadAttention):
         if type(self.score) is not ScaledDotProduct:
             self._check(f"scores by {type(self.score).__name__}, only ScaledDotProduct")
         if q.is_cuda and (slow := unfused(q, k, v)) is not None:
-            seen = f"site '{self.attention.name}': blocked attention is many times slower without kernels"
-            warnings.warn(f"{seen}: {slow}", stacklevel=2)
+            problem = f"site '{self.attention.name}': blocked attention is many times slower without kernels"
+            warnings.warn(f"{problem}: {slow}", stacklevel=2)
         return attend_blocked(
             self.attention,
             as_float(q) / math.sqrt(q.size(-1)), k, v,
@@ -76,5 +76,5 @@ class BlockedMultiheadAttention(MultiheadAttention):
 
     def _check(self, obstacle: str | None) -> None:
         if obstacle is not None:
-            seen = f"site '{self.attention.name}': blocked attention does not support {obstacle}"
-            raise ValueError(f"{seen}; or use MultiheadAttention")
+            problem = f"site '{self.attention.name}': blocked attention does not support {obstacle}"
+            raise ValueError(f"{problem}; or use MultiheadAttention")

@@ -42,7 +42,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
     expectation under them.
 
     Args:
-        scores: Unnormalised log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
+        scores: Unnormalized log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
         layout: Dense with ``event_dim=2``; its mask takes keys out. Without any key the weights are zero.
         validate_args: Check values.
 
@@ -76,7 +76,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         super().__init__(logits=self._log_probabilities(scores.squeeze(-2), mask), validate_args=validate_args)
 
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        """Log probabilities, up to a constant, of scores ``[..., N]``, where the mask is as large."""
+        """Return log probabilities, up to a constant, of scores ``[..., N]``, where the mask is as large."""
         if mask is None:
             return scores
         # finite, so that a probability of zero times its logarithm is zero
@@ -94,7 +94,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         return super().log_prob(value)  # type: ignore[no-any-return]
 
     def at_scores(self, scores: Tensor) -> CategoricalAlignment:
-        """The distribution of other scores ``[..., 1, N]``, zero wherever this one is."""
+        """Return the distribution of other scores ``[..., 1, N]``, zero wherever this one is."""
         return CategoricalAlignment(scores, layout=self.possible_layout)
 
     @property
@@ -121,18 +121,18 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
         return self.logits.unsqueeze(-2)
 
     def row_sums(self, weights: Tensor) -> Tensor:
-        """Sums of weights ``[..., 1, N]`` over the keys, ``[..., 1]``."""
+        """Sum weights ``[..., 1, N]`` over the keys, ``[..., 1]``."""
         return weights.sum(-1)
 
     def is_possible(self, value: Tensor) -> Tensor:
-        """True where an index ``[...]`` is a key that the layout has; without any key the first."""
+        """Return True where an index ``[...]`` is a key that the layout has; without any key the first."""
         if self.layout.mask is None:
             return torch.ones_like(value, dtype=torch.bool)
         mask = torch.atleast_2d(self.layout.mask).squeeze(-2)
         possible = or_first(mask.expand(*mask.shape[:-1], self._num_events))
         shape = torch.broadcast_shapes(value.shape, mask.shape[:-1])
-        found: Tensor = possible.expand(*shape, -1).gather(-1, value.expand(shape).unsqueeze(-1))
-        return found.squeeze(-1)
+        is_allowed: Tensor = possible.expand(*shape, -1).gather(-1, value.expand(shape).unsqueeze(-1))
+        return is_allowed.squeeze(-1)
 
     def weights(self, value: Tensor, normalizer: Normalizer | None = None) -> Tensor:  # noqa: ARG002
         """Return the attention weights ``[..., 1, N]`` of indices ``[...]``; weights are returned as they are."""
@@ -155,7 +155,7 @@ class CategoricalAlignment(AttentionDistribution, dist.Categorical):
 
 
 def or_first(mask: Tensor) -> Tensor:
-    """A mask of keys ``[..., N]``, whose rows without any have the first, under prior and posterior alike: KL is 0."""
+    """Give rows of a mask ``[..., N]`` without any key the first one, under prior and posterior alike: KL is 0."""
     first = torch.arange(mask.size(-1), device=mask.device) == 0
     return mask | (first & ~mask.any(-1, keepdim=True))
 
@@ -255,7 +255,7 @@ class EnumeratedAlignment(NamedTuple):
 
 @singledispatch
 def alignment_over(layout: Layout, scores: Tensor) -> Any:
-    """The categorical distribution over the keys of a layout; a layout of another kind registers its own."""
+    """Return the categorical distribution over the keys of a layout; a layout of another kind registers its own."""
     return CategoricalAlignment(scores, layout=layout)
 
 
@@ -356,7 +356,7 @@ class RelaxedAlignment(AlignmentWeights):
         self.temperature = temperature
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Weights ``[..., 1, N]``, or ``[..., E, 1]`` on a graph."""
+        """Return weights ``[..., 1, N]``, or ``[..., E, 1]`` on a graph."""
         logits = self.alignment.log_weights
         shape = torch.Size(sample_shape) + logits.shape
         gumbel = -log_exponential(shape, dtype=logits.dtype, device=logits.device)

@@ -19,7 +19,7 @@ class Amortized(Family):
 
     The network is called with the arguments of the model and returns scores of the shape of the layer's own; it may
     look at everything the model is given, the observations too. Masks are the layer's, and so is whether scores enter
-    normalised: a network that returns the layer's scores gives the posterior that the family has by itself.
+    normalized: a network that returns the layer's scores gives the posterior that the family has by itself.
 
     Args:
         network: Inference network, a module.
@@ -62,9 +62,9 @@ class Amortized(Family):
             layer_scores.dim() - scores.dim() if any(getattr(h, "_outer_plates", ()) for h in active_handlers()) else 0
         )
         if scores.shape != layer_scores.shape[max(outer, 0) :]:
-            seen = f"the inference network returned scores of shape {tuple(scores.shape)}"
+            problem = f"the inference network returned scores of shape {tuple(scores.shape)}"
             remedy = "if it scores all queries at once, they must be one site of the model"
-            raise ValueError(f"{seen}, expected the layer's {tuple(layer_scores.shape)}; {remedy}")
+            raise ValueError(f"{problem}, expected the layer's {tuple(layer_scores.shape)}; {remedy}")
         scores = scores.expand(layer_scores.shape)
         if self.from_prior:
             scores = scores + layer_scores.detach()

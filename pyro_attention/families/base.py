@@ -41,7 +41,7 @@ class Prior(nn.Module):
         raise NotImplementedError
 
     def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
-        """Weights of ordinary attention with these scores, for a model that goes on with them and needs no site."""
+        """Return weights of ordinary attention with these scores, for a model that needs no site."""
         return layout.softmax(scores)
 
 
@@ -78,12 +78,12 @@ class Family(nn.Module):
         """Raise ValueError unless the prior of a site is of this family's kind."""
         if self.kind in (None, prior.kind):
             return
-        own, other = type(self).__name__, type(prior).__name__
-        families = ", ".join(each.__name__ for each in FAMILIES.values() if each.kind in (None, prior.kind))
-        priors = ", ".join(each.__name__ for each in PRIORS.values() if each.kind == self.kind)
+        family_name, prior_name = type(self).__name__, type(prior).__name__
+        families = ", ".join(family.__name__ for family in FAMILIES.values() if family.kind in (None, prior.kind))
+        priors = ", ".join(prior_class.__name__ for prior_class in PRIORS.values() if prior_class.kind == self.kind)
         raise ValueError(
-            f"site '{site}': {own} fits priors of kind '{self.kind}', but its prior {other} is of kind '{prior.kind}'; "
-            f"families for this prior: {families}; priors for {own}: {priors}"
+            f"site '{site}': {family_name} fits priors of kind '{self.kind}', but its prior {prior_name} is of kind "
+            f"'{prior.kind}'; families for this prior: {families}; priors for {family_name}: {priors}"
         )
 
 
@@ -150,5 +150,5 @@ class OneParameterFamily(Family):
 
 
 def shown(value: Tensor) -> Any:
-    """Number of a tensor, or the list of its numbers, rounded to be shown."""
+    """Return the number of a tensor, or the list of its numbers, rounded to be shown."""
     return value.detach().double().round(decimals=5).tolist()

@@ -115,13 +115,13 @@ class DirichletWeights(ContinuousWeights):
 
 
 def _log_total(log_concentration: Tensor, layout: Layout) -> Tensor:
-    """``log a_0``, for every key; 0 where keys are masked."""
+    """Return ``log a_0``, for every key; 0 where keys are masked."""
     return log_concentration - layout.log_softmax(log_concentration)
 
 
 @register_kl(DirichletWeights, DirichletWeights)
 def kl_dirichlet(q: DirichletWeights, p: DirichletWeights) -> Tensor:
-    r"""KL between two Dirichlet distributions, summed over the rows of the event, in nats.
+    r"""Return the KL between two Dirichlet distributions, summed over the rows of the event, in nats.
 
     .. math:: \sum_i \mathrm{KL}(\Gamma_{a_i} \| \Gamma_{b_i}) - \mathrm{KL}(\Gamma_{a_0} \| \Gamma_{b_0}), \quad
               \Gamma_a = \mathrm{Gamma}(a, 1)
@@ -143,7 +143,7 @@ def kl_dirichlet(q: DirichletWeights, p: DirichletWeights) -> Tensor:
 
 
 def _kl_gamma(log_a: Tensor, log_b: Tensor) -> Tensor:
-    """KL between Gamma distributions of equal rate, from the logarithms of their shapes."""
+    """Return the KL between Gamma distributions of equal rate, from the logarithms of their shapes."""
     a, b, ratio = log_a.exp(), log_b.exp(), log_b - log_a
     return (a - b) * torch.digamma(1 + a) + torch.lgamma(1 + b) - torch.lgamma(1 + a) + torch.expm1(ratio) - ratio
 

@@ -55,7 +55,10 @@ class AttentionDistribution:
         return self.layout.aggregate(weights, values)
 
     def rows(self, value: Tensor, *, site: str) -> Any:  # noqa: ARG002
-        """What the rows of the context are, where they may be others than queries; None elsewhere."""
+        """Describe the rows of the context.
+
+        For alignments over edges a row is an edge; otherwise rows are queries, and this returns None.
+        """
         return None
 
     @property
@@ -73,7 +76,7 @@ class AttentionDistribution:
 
     @property
     def over_weights(self) -> AttentionDistribution:
-        """The same prior of a site whose value is weights or their logarithms, where this one's is an index."""
+        """Prior of weights or their logarithms, for one whose value is an index; elsewhere this prior."""
         return self
 
     def check_posterior(self, posterior: Any, value: Tensor, *, site: str) -> None:
@@ -87,14 +90,14 @@ class AttentionDistribution:
     @property
     def counts(self) -> Tensor:
         """Number of entries that count, for every entry of the batch; an alignment is one."""
-        kept, dims = self.layout.kept, tuple(range(-len(self.event_shape), 0))
-        if kept is None or not dims:
+        counted, dims = self.layout.kept, tuple(range(-len(self.event_shape), 0))
+        if counted is None or not dims:
             return torch.tensor(self.event_shape.numel())
-        return kept.expand(self.full_shape).sum(dims)
+        return counted.expand(self.full_shape).sum(dims)
 
 
 def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
-    """Copy with a larger batch shape that shares the tensors it holds."""
+    """Return a copy with a larger batch shape that shares the tensors it holds."""
     new = copy.copy(distribution)
     new._batch_shape = torch.Size(batch_shape)
     return new
@@ -144,7 +147,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return expand_shared(self, batch_shape)
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """A value of this full shape, whatever the mask."""
+        """Return a value of this full shape, whatever the mask."""
         raise NotImplementedError
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -180,26 +183,26 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         raise NotImplementedError
 
     def log_density(self, value: Tensor) -> Tensor:
-        """Log density of the value, per weight."""
+        """Return the log density of the value, per weight."""
         raise NotImplementedError
 
     def sum_event(self, term: Tensor) -> Tensor:
-        """Sum of a term per weight, unexpanded, over the entries of the event that count: the batch shape."""
-        dims, kept = tuple(range(-len(self.event_shape), 0)), self.layout.kept
+        """Sum a term per weight, unexpanded, over the entries of the event that count: the batch shape."""
+        dims, counted = tuple(range(-len(self.event_shape), 0)), self.layout.kept
         if term.dim() < len(dims):
             term = term[(None,) * (len(dims) - term.dim())]
         alike = [dim for dim in dims if term.size(dim) == 1]
-        if kept is not None:
-            varying = [dim for dim in alike if kept.dim() >= -dim and kept.size(dim) > 1]
+        if counted is not None:
+            varying = [dim for dim in alike if counted.dim() >= -dim and counted.size(dim) > 1]
             alike = [dim for dim in alike if dim not in varying]
-            count = kept.sum(varying, keepdim=True) if varying else kept
+            count = counted.sum(varying, keepdim=True) if varying else counted
             # where, not a product alone: 0 * inf would be NaN
-            term = term.where(count > 0, 0) * count if varying else term.where(kept, 0)
+            term = term.where(count > 0, 0) * count if varying else term.where(counted, 0)
         total, times = term.sum(dims), math.prod(self.event_shape[dim] for dim in alike)
         return (total if times == 1 else total * times).expand(self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of the value, masked entries standard normal: the batch shape."""
+        """Return the log density of the value, masked entries standard normal: the batch shape."""
         if self._validate_args:
             self._validate_sample(value)
         density, dims = self.log_density(value), len(self.event_shape)
@@ -243,7 +246,7 @@ class LogWeights(ContinuousWeights):
         return self.log_expected_weight.expand(self.full_shape)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
-        """``-E_q[log p(log S)]``, p being this distribution, summed over the entries of the event that count."""
+        """Return ``-E_q[log p(log S)]``, p being this distribution, summed over the entries of the event that count."""
         raise NotImplementedError(f"{type(self).__name__} has no closed-form cross entropy and is no prior")
 
 
@@ -261,7 +264,7 @@ def around_scores(
 
 @register_kl(LogWeights, LogWeights)
 def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
-    r"""KL between two distributions over log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`: q's batch shape.
+    r"""Return the KL of log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`, in q's batch shape.
 
     One rule serves every pair, because every prior is linear in a few moments of the posterior.
     """

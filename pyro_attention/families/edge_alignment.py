@@ -33,7 +33,7 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
     node without edges), so that sums need no padding.
 
     Args:
-        scores: Unnormalised log probabilities of the edges, ``[..., E, 1]``: one head.
+        scores: Unnormalized log probabilities of the edges, ``[..., E, 1]``: one head.
         layout: The graph.
         validate_args: Check values.
 
@@ -56,8 +56,8 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
 
     def __init__(self, scores: Tensor, *, layout: EdgeList, validate_args: bool | None = None) -> None:
         if scores.dim() < 2 or scores.size(-1) != 1:
-            seen = f"scores have shape {tuple(scores.shape)}"
-            raise ValueError(f"{seen}, expected one head, [..., edges, 1]; an alignment is one edge: pass heads=1")
+            problem = f"scores have shape {tuple(scores.shape)}"
+            raise ValueError(f"{problem}, expected one head, [..., edges, 1]; an alignment is one edge: pass heads=1")
         scores = as_float(scores)
         self.layout = layout
         self._log_weights = layout.log_softmax(enter(scores, layout, None))
@@ -70,7 +70,7 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
         return constraints.independent(constraints.integer_interval(-1, len(self.layout.targets.index) - 1), 1)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> EdgeAlignment:
-        """Copy with a larger batch shape; parameters are shared, not expanded."""
+        """Return a copy with a larger batch shape; parameters are shared, not expanded."""
         return expand_shared(self, batch_shape)
 
     @property
@@ -101,23 +101,23 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
         return self.layout
 
     def at_scores(self, scores: Tensor) -> EdgeAlignment:
-        """The distribution of other scores ``[..., E, 1]``."""
+        """Return the distribution of other scores ``[..., E, 1]``."""
         return EdgeAlignment(scores, layout=self.layout)
 
     def tilted(self, tilt: Tensor) -> EdgeAlignment:
-        """Copy whose log probabilities have something added, without normalisation."""
+        """Return a copy whose log probabilities have something added, without normalization."""
         new = copy.copy(self)
         new._log_weights = self._log_weights + self._clear(tilt)
         return new
 
     def bounded_by(self, posterior: EdgeAlignment) -> EdgeAlignment:
-        """Copy that gives a set of all edges, whose log probability is 0, its bound -KL(posterior || self)."""
+        """Return a copy that gives a set of all edges, whose log probability is 0, its bound -KL(posterior || self)."""
         new = copy.copy(self)
         new._posterior = posterior
         return new
 
     def row_sums(self, weights: Tensor) -> Tensor:
-        """Sums of weights ``[..., E, 1]`` over the edges of each node, ``[..., N]``."""
+        """Sum weights ``[..., E, 1]`` over the edges of each node, ``[..., N]``."""
         return self.layout.targets.sum(weights).squeeze(-1)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
@@ -139,7 +139,7 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
         return self.log_prob_nodes(value).sum(-1)
 
     def log_prob_nodes(self, value: Tensor) -> Tensor:
-        """Log probability of the edge of each node, ``[..., N]``; -inf where it is not an edge of the node."""
+        """Return the log probability of the edge of each node, ``[..., N]``; -inf where the node has no such edge."""
         if self._validate_args:
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
@@ -174,7 +174,7 @@ class EdgeAlignment(AttentionDistribution, TorchDistribution):
         return site, self.layout.candidates if value.dtype == torch.bool else None
 
     def _possible(self) -> Tensor:
-        """Log probability of every edge, ``[..., E, 1]``; -inf where masked."""
+        """Return the log probability of every edge, ``[..., E, 1]``; -inf where masked."""
         log_weights, mask = self.log_weights, self.layout.mask
         return log_weights if mask is None else log_weights.masked_fill(~mask, -torch.inf)
 
@@ -212,7 +212,7 @@ class EdgeSum:
         self.log_weights = pad(log_weights, (0, self.rows.index.numel() - log_weights.size(-1)))
 
     def add(self, log_prob: Tensor) -> Tensor:
-        """Log probabilities of an observation at the rows ``[..., R]``, summed: ``[..., N]``.
+        """Sum log probabilities of an observation at the rows ``[..., R]``: ``[..., N]``.
 
         Of a second observation it is that given the first, so that all of them make up the evidence of all.
         """

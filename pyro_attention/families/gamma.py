@@ -85,50 +85,53 @@ class GammaWeights(LogWeights):
         return self.concentration * scaled - scaled.exp() - lgamma_exp(self.log_concentration)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
-        r""":math:`\sum \log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
+        r"""Sum :math:`\log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
         log_mean, x = q.log_expected_weight.expand(q.full_shape), self.log_concentration
         total = _plain_cross_entropy if in_transform(log_mean, x) else _cross_entropy
         return total(log_mean, x, self.log_rate, self.log_rate - q.mean_gap, self.layout.kept, len(self.event_shape))
 
 
 def _plain_cross_entropy(
-    log_mean: Tensor, x: Tensor, log_rate: Tensor, offset: Tensor, kept: Tensor | None, event_dim: int
+    log_mean: Tensor, x: Tensor, log_rate: Tensor, offset: Tensor, counted: Tensor | None, event_dim: int
 ) -> Tensor:
-    r"""Sum of :math:`\log\Gamma(a) - a (\log\mathrm{E}[S] + c) + b\,\mathrm{E}[S]` over what counts, a = exp(x)."""
+    r"""Sum :math:`\log\Gamma(a) - a (\log\mathrm{E}[S] + c) + b\,\mathrm{E}[S]` over what counts, a = exp(x)."""
     terms = torch.lgamma(1 + x.exp()) - x - x.exp() * (log_mean + offset) + (log_mean + log_rate).exp()
-    return (terms if kept is None else terms.where(kept, 0)).flatten(-event_dim).sum(-1)
+    return (terms if counted is None else terms.where(counted, 0)).flatten(-event_dim).sum(-1)
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The same in few passes: scores meet the parameters of a key, and a rate, once, as sums over what shares them."""
+    """Cross entropy of :func:`_plain_cross_entropy` in few passes.
+
+    Scores meet the parameters of a key, and a rate, once, as sums over the entries that share them.
+    """
 
     @staticmethod
     def forward(ctx: Any, log_mean: Tensor, *inputs: Any) -> Tensor:
-        x, log_rate, offset, kept, event_dim = inputs
+        x, log_rate, offset, counted, event_dim = inputs
         dims = tuple(range(-event_dim, 0))
         alike = [dim for dim in dims if _is_one(x, dim)]  # where entries share a parameter
         scores, times = log_mean, 1  # those that count, and how often each parameter does
-        if kept is not None:
-            scores = log_mean * kept  # which is finite, and so its exponential shall be
-            varying = [dim for dim in alike if not _is_one(kept, dim)]
-            times = (kept.sum(varying, keepdim=True) if varying else kept).to(log_mean)
-        times = times * math.prod(log_mean.size(dim) for dim in alike if kept is None or _is_one(kept, dim))
+        if counted is not None:
+            scores = log_mean * counted  # which is finite, and so its exponential shall be
+            varying = [dim for dim in alike if not _is_one(counted, dim)]
+            times = (counted.sum(varying, keepdim=True) if varying else counted).to(log_mean)
+        times = times * math.prod(log_mean.size(dim) for dim in alike if counted is None or _is_one(counted, dim))
         if all(_is_one(offset, dim) for dim in alike):
             total = _sum(scores, alike) + offset * times
         else:
-            total = _sum(scores + (offset if kept is None else offset * kept), alike)
+            total = _sum(scores + (offset if counted is None else offset * counted), alike)
         apart = all(
             _is_one(log_rate, dim) for dim in dims
         )  # one for each weight may be infinite, and their product not
         a, rate = x.exp(), log_rate.exp() if apart else x.new_ones(())
         # the exponential by a power of two, which takes a third of the time on many CPUs
         expected = ((scores if apart else scores + log_rate) * _LOG2_E).exp2_()
-        if kept is not None:
-            expected.mul_(kept)
+        if counted is not None:
+            expected.mul_(counted)
         scaled = expected.sum(dims, keepdim=True) * rate if apart else expected
         slope = expected.sub_(a / rate) if apart else expected - a  # of the scores, but for the rate
-        if kept is not None:
-            slope.mul_(kept)
+        if counted is not None:
+            slope.mul_(counted)
         ctx.save_for_backward(log_mean, *inputs[:4], slope, scaled, total, a, rate)
         ctx.times, ctx.event_dim = times, event_dim
         log_gamma = lgamma1p(a).sub_(x)
@@ -137,17 +140,17 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        log_mean, x, log_rate, offset, kept, slope, scaled, total, a, rate = ctx.saved_tensors
+        log_mean, x, log_rate, offset, counted, slope, scaled, total, a, rate = ctx.saved_tensors
         needed, times = ctx.needs_input_grad, ctx.times
         if torch.is_grad_enabled():  # for a second derivative
-            wanted = [each for each, need in zip((log_mean, x, log_rate, offset), needed, strict=False) if need]
-            value = _plain_cross_entropy(log_mean, x, log_rate, offset, kept, ctx.event_dim)
-            found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
-            return *(next(found) if need else None for need in needed[:4]), None, None
+            inputs = [tensor for tensor, need in zip((log_mean, x, log_rate, offset), needed, strict=False) if need]
+            value = _plain_cross_entropy(log_mean, x, log_rate, offset, counted, ctx.event_dim)
+            gradients = iter(torch.autograd.grad(value, inputs, grad, create_graph=True))
+            return *(next(gradients) if need else None for need in needed[:4]), None, None
         grad = grad[(..., *[None] * ctx.event_dim)]
         by_x = (digamma1p(a) * times - total).mul_(a).sub_(times).mul_(grad).sum_to_size(x.shape)
         by_rate = (scaled * grad).sum_to_size(log_rate.shape) if needed[2] else None
-        counts = a.new_ones(()) if kept is None else kept
+        counts = a.new_ones(()) if counted is None else counted
         by_offset = -(a * grad * counts).expand(slope.shape).sum_to_size(offset.shape) if needed[3] else None
         return slope * (rate * grad), by_x, by_rate, by_offset, None, None
 
@@ -157,7 +160,7 @@ def _sum(x: Tensor, dims: list[int]) -> Tensor:
 
 
 def _is_one(x: Tensor, dim: int) -> bool:
-    """Whether a tensor that is broadcast has one entry along a dimension, counted from the right."""
+    """Return whether a tensor that is broadcast has one entry along a dimension, counted from the right."""
     return x.dim() < -dim or x.size(dim) == 1
 
 
@@ -166,7 +169,7 @@ _cross_entropy: Callable[..., Tensor] = _CrossEntropy.apply
 
 @PRIORS.register("gamma_fixed")
 class FixedGammaPrior(ConstantPrior):
-    """The same Gamma(concentration, rate) for every weight, both positive; its mean is concentration / rate.
+    """One Gamma(concentration, rate) for all weights, both positive; its mean is concentration / rate.
 
     Example:
         >>> FixedGammaPrior(concentration=2.0, rate=1.0)

@@ -55,7 +55,7 @@ register_kl(GaussianWeights, GaussianWeights)(kl_log_weights)  # which needs not
 
 @PRIORS.register("gaussian_fixed")
 class FixedGaussianPrior(ConstantPrior):
-    """The same Normal(loc, scale) for every weight.
+    """One Normal(loc, scale) for all weights.
 
     Example:
         >>> FixedGaussianPrior(scale=2.0)

@@ -1,4 +1,4 @@
-"""What priors of weights are made of: a network of the keys, and constants."""
+"""Parts of the priors of weights: a network of the keys, and constants."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class KeyNetwork(nn.Module):
         return f"{key_dim}, heads={heads}, hidden_dim={hidden_dim}{', all_nodes=True' if self.all_nodes else ''}"
 
     def forward(self, keys: Tensor | None, layout: Layout) -> Tensor:
-        """``log Psi`` of keys in the layout's shape, broadcastable to the scores; zero (finite) at masked entries."""
+        """Return ``log Psi`` of keys in the layout's shape, which broadcasts to the scores; zero where masked."""
         if keys is None:
             raise ValueError("a contextual prior needs the keys: pass keys= to LatentAttention")
         keys = layout.heads_first(keys)
         heads, key_dim, _ = self.hidden_weight.shape
         if keys.size(-1) != key_dim or heads not in (1, keys.size(-3)):
             expected = f"{heads if heads > 1 else 'any number of'} heads of width {key_dim}"
-            seen = f"{keys.size(-3)} heads of width {keys.size(-1)}"
-            raise ValueError(f"keys have {seen}, but the contextual prior expects {expected}")
+            actual = f"{keys.size(-3)} heads of width {keys.size(-1)}"
+            raise ValueError(f"keys have {actual}, but the contextual prior expects {expected}")
         shape = keys.shape[:-1]
         hidden, bias, output = self.hidden_weight.mT.contiguous(), self.hidden_bias.mT, self.output_weight.mT
         if heads == 1:  # one product for all, of matrices, as their gradients are laid out as they are themselves

@@ -18,7 +18,7 @@ __all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogN
 
 
 class NormalValue(ContinuousWeights):
-    r"""What LogNormal and Gaussian weights share: a value of independent entries :math:`\mathrm{Normal}(m, s)`.
+    r"""Distribution of independent entries :math:`\mathrm{Normal}(m, s)`, the base of LogNormal and Gaussian weights.
 
     Arguments and errors are those of :class:`ContinuousWeights`: ``loc`` and a positive ``scale``.
     """
@@ -49,7 +49,7 @@ class NormalValue(ContinuousWeights):
         return -0.5 * standard.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
 
     def cross_entropy(self, q: Any) -> Tensor:
-        r""":math:`\sum \log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[v] + (\mathrm{E}_q[v]-m)^2)/2s^2` of values v."""
+        r"""Sum :math:`\log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[v] + (\mathrm{E}_q[v]-m)^2)/2s^2` of values v."""
         precision = self.scale.square().reciprocal() / 2
         constant = self.sum_event(self.scale.log() + 0.5 * math.log(2 * math.pi))
         return (
@@ -82,7 +82,7 @@ class LogNormalWeights(NormalValue, LogWeights):
 
 @PRIORS.register("lognormal_fixed")
 class FixedLogNormalPrior(ConstantPrior):
-    """The same LogNormal(loc, scale) for every weight: mean and standard deviation of ``log S``.
+    """One LogNormal(loc, scale) for all weights: mean and standard deviation of ``log S``.
 
     Example:
         >>> FixedLogNormalPrior(loc=-1.0, scale=2.0)

@@ -75,7 +75,7 @@ class SparseAlignment(CategoricalAlignment):
         return Dense(support if self.layout.mask is None else support & self.layout.mask, event_dim=2)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:  # noqa: ARG002
-        """Keys ``[K, ...]`` of each query, the most probable first; K is k, or the largest :attr:`support_size`.
+        """Return keys ``[K, ...]`` of each query, the most probable first; K is k, or the largest :attr:`support_size`.
 
         A query with fewer keys has impossible ones at the end. The keys differ between queries: always expanded.
         """
@@ -84,7 +84,7 @@ class SparseAlignment(CategoricalAlignment):
         return self.logits.topk(count, dim=-1).indices.movedim(-1, 0)
 
     def is_possible(self, value: Tensor) -> Tensor:
-        """True where a value has a positive probability."""
+        """Return True where a value has a positive probability."""
         support = self._support.expand(*torch.broadcast_shapes(value.shape, self.batch_shape), -1)
         return support.gather(-1, value.expand(support.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 

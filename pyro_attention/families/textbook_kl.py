@@ -15,7 +15,7 @@ __all__ = ["kl_textbook"]
 
 
 class _Moments(NamedTuple):
-    """What the KL from a Gamma or LogNormal needs to know of S."""
+    """Moments of S that the KL from a Gamma or LogNormal needs."""
 
     mean: Tensor  # E[log S]
     variance: Tensor  # Var[log S]
@@ -43,7 +43,7 @@ def _moments(q: Distribution) -> _Moments:
 @register_kl(Weibull, LogNormal)
 @register_kl(Gamma, LogNormal)
 def kl_textbook(q: Distribution, p: Gamma | LogNormal) -> Tensor:
-    r"""KL of torch's Weibull, LogNormal or Gamma from torch's Gamma or LogNormal, per entry, in nats.
+    r"""Return the KL of torch's Weibull, LogNormal or Gamma from torch's Gamma or LogNormal, per entry, in nats.
 
     Importing the package registers it with :func:`torch.distributions.kl_divergence`, so that a plain Pyro model gets
     the closed form under stock ``TraceMeanField_ELBO``, which draws where there is none. (Gamma from Gamma, and

@@ -74,8 +74,8 @@ class WidthNetwork(nn.Module):
         layout = call.layout
         inputs: Tensor | None = getattr(call, self.of)
         if inputs is None:
-            seen = f"site '{call.site}': {type(self).__name__} is of the {self.of}, which the layer does not hand on"
-            raise ValueError(f"{seen}; pass {self.of}= to LatentAttention")
+            problem = f"site '{call.site}': {type(self).__name__} is of the {self.of}, which the layer does not hand on"
+            raise ValueError(f"{problem}; pass {self.of}= to LatentAttention")
         on_edges, in_plates = layout.head_dim == -1, layout.head_dim == -2
         if self.of == "scores":
             rows = inputs.transpose(-1, -2) if on_edges else inputs.flatten(layout.head_dim + 1)
@@ -89,11 +89,11 @@ class WidthNetwork(nn.Module):
         return layout.spread_queries(self._of_vectors(vectors, call.site))
 
     def _of_vectors(self, vectors: Tensor, site: str) -> Tensor:
-        """Widths ``[..., H, L]`` of vectors ``[..., H, L, D]``."""
+        """Return widths ``[..., H, L]`` of vectors ``[..., H, L, D]``."""
         if vectors.size(-1) != self.dim or self.heads not in (1, vectors.size(-3)):
-            seen = f"site '{site}': {self.of} have {vectors.size(-3)} heads of width {vectors.size(-1)}"
+            problem = f"site '{site}': {self.of} have {vectors.size(-3)} heads of width {vectors.size(-1)}"
             heads = self.heads if self.heads > 1 else "any number of"
-            raise ValueError(f"{seen}, but the network of widths expects {heads} heads of width {self.dim}")
+            raise ValueError(f"{problem}, but the network of widths expects {heads} heads of width {self.dim}")
         hidden = vectors.to(self.weight.dtype)
         if self.hidden is not None and self.hidden_bias is not None:
             hidden = (hidden @ self.hidden + self.hidden_bias).tanh()

@@ -1,4 +1,4 @@
-"""What the converters of other people's models share: which attentions they take, and the priors of these."""
+"""Selection of the attention layers that a converter replaces, and of their priors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PriorFactory: TypeAlias = str | Callable[..., Prior]
 
 
 def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
-    """The prior of one site; one that reads the keys is made for their width, and shared by the heads."""
+    """Make the prior of one site; one that reads the keys is made for their width, and shared by the heads."""
     made = PRIORS[factory] if isinstance(factory, str) else factory
     if isinstance(made, Prior) or not callable(made):
         raise TypeError(
@@ -50,7 +50,7 @@ def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
 
 
 def read_sites(sites: str | Sequence[str], paths: Collection[str], *, of: str) -> list[str]:
-    """The paths that match any of the patterns, in their order; ``of`` says what stands there, for the errors."""
+    """Return the paths that match any of the patterns, in their order; ``of`` names the layers, for the errors."""
     patterns = [sites] if isinstance(sites, str) else list(sites)
     if not paths or not patterns:
         raise ValueError(f"the model has {len(paths)} {of}, sites names {len(patterns)} patterns, expected one or more")
@@ -80,7 +80,7 @@ def exchange(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module
 
 
 def fresh_name(name: str) -> str:
-    """A site name that no trace of this run has yet: ``name``, ``name.1``, ``name.2``, ..."""
+    """Return a site name that no trace of this run has yet: ``name``, ``name.1``, ``name.2``, ..."""
     traces = [handler.trace for handler in active_handlers() if isinstance(handler, TraceMessenger)]
     candidate, count = name, 0
     while any(candidate in trace for trace in traces):

@@ -70,7 +70,7 @@ def to_arviz(
 
 
 def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str, list[str]]:
-    """Names of the dimensions of all attention weights of a model, for :func:`to_arviz`; one pass of the model.
+    """Return names of the dimensions of all attention weights of a model, for :func:`to_arviz`; one pass of the model.
 
     Dimensions in a plate have its name, which sites share, with ``_plate`` behind it where ArviZ has a dimension of
     that name (``chain``, ``draw``). Heads, queries, keys and edges belong to one site each, as
@@ -115,7 +115,7 @@ def _site_dims(name: str, site: Any) -> list[str] | None:
     frames = site["cond_indep_stack"]
     plates = {frame.dim: f"{frame.name}_plate" if frame.name in _OF_ARVIZ else frame.name for frame in frames}
     batch = len(prior.full_shape) - len(event)
-    outer = [plates.get(place - batch, f"{name}_dim_{place}") for place in range(batch)]
+    outer = [plates.get(dim - batch, f"{name}_dim_{dim}") for dim in range(batch)]
     return outer + [f"{name}_{part}" for part in event]
 
 

@@ -28,7 +28,7 @@ def bayesian(
 
     It changes the module in place, such as a ``torch_geometric.nn.GAT``, a ``Sequential``, a ``HeteroConv``, or
     anything that holds such layers. Under the guide ``Soft()``, and where Pyro does not run the model, the numbers stay
-    what they were. Convert before making the optimiser: the parameters are new tensors, and each layer has those of its
+    what they were. Convert before making the optimizer: the parameters are new tensors, and each layer has those of its
     prior besides. A site is called after the path of its layer; a layer that runs more than once in a pass has one site
     a call: ``path``, ``path.1`` and so on.
 
@@ -63,17 +63,17 @@ def bayesian(
 
 
 def is_attention(module: Any) -> bool:
-    """Whether a module is a ``GATConv`` or ``GATv2Conv`` of torch_geometric itself, which need not be installed."""
+    """Return whether a module is a ``GATConv`` or ``GATv2Conv`` of torch_geometric, which need not be installed."""
     kind = type(module)
     return kind.__name__ in ("GATConv", "GATv2Conv") and kind.__module__.startswith("torch_geometric.")
 
 
 def _copy(layer: Any, path: str, prior: PriorFactory) -> GraphAttention:
-    own = make_prior(prior, layer.out_channels, site=path)
+    layer_prior = make_prior(prior, layer.out_channels, site=path)
     try:
-        new = GraphAttention.from_pyg(layer, prior=own)
+        new = GraphAttention.from_pyg(layer, prior=layer_prior)
     except (TypeError, ValueError) as error:
         raise type(error)(f"'{path}': {error}; or name the others by sites=") from error
-    new.attention = RepeatedAttention(new.default_name, own, dropout=layer.dropout).train(layer.training)
+    new.attention = RepeatedAttention(new.default_name, layer_prior, dropout=layer.dropout).train(layer.training)
     new.attention.default_name = new.default_name
     return new

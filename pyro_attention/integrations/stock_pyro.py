@@ -111,7 +111,7 @@ class _PointMasses(Messenger):
 
 
 def _is_of_the_model_alone(msg: Any) -> bool:
-    """Whether a site of a guide's run is observed, or is summed out under its prior."""
+    """Return whether a site of a guide's run is observed, or is summed out under its prior."""
     if msg["type"] != "sample" or site_is_subsample(msg):
         return False
     family = msg["infer"].get("family")

@@ -32,7 +32,7 @@ def bayesian(
     It changes the module in place, such as an ``nn.TransformerEncoder``, an ``nn.Transformer``, torchvision's vision
     transformers, PyG's ``GPSConv``, or anything that holds one. Under the guide ``Soft()``, and where Pyro does not run
     the model, the numbers stay what they were, in training and evaluation mode; torch's fused kernels for evaluation,
-    which would bypass the layers, are off. Convert before making the optimiser: the parameters are new tensors, and
+    which would bypass the layers, are off. Convert before making the optimizer: the parameters are new tensors, and
     each layer has those of its prior besides. State dicts have the names of :class:`MultiheadAttention`, so load a
     checkpoint of the original model before converting it, and one of the converted model after.
 
@@ -53,7 +53,7 @@ def bayesian(
     Raises:
         TypeError: ``prior`` makes no prior, or a layer is a subclass with a forward of its own.
         ValueError: There is no such layer, a pattern matches none, or a layer cannot be copied: it has
-            ``add_bias_kv`` or ``add_zero_attn``, quantised weights, or hooks. The module is then as it was.
+            ``add_bias_kv`` or ``add_zero_attn``, quantized weights, or hooks. The module is then as it was.
 
     Example:
         >>> import torch
@@ -71,12 +71,12 @@ def bayesian(
 
     def copy(layer: nn.MultiheadAttention) -> MultiheadAttention:
         kind = MultiheadAttention if layer.batch_first else LengthFirstAttention
-        own = make_prior(prior, layer.embed_dim // layer.num_heads, site=chosen[layer])
+        layer_prior = make_prior(prior, layer.embed_dim // layer.num_heads, site=chosen[layer])
         try:
-            new = kind.from_torch(layer, prior=own)
+            new = kind.from_torch(layer, prior=layer_prior)
         except (TypeError, ValueError) as error:
             raise type(error)(f"'{chosen[layer]}': {error}; or name the others by sites=") from error
-        new.attention = RepeatedAttention(new.default_name, own, dropout=layer.dropout).train(layer.training)
+        new.attention = RepeatedAttention(new.default_name, layer_prior, dropout=layer.dropout).train(layer.training)
         new.attention.default_name = new.default_name
         return new
 
@@ -86,7 +86,7 @@ def bayesian(
 
 
 def deterministic(module: nn.Module) -> nn.Module:
-    """The way back from :func:`bayesian`: torch's own layers with the trained weights; the priors are gone.
+    """Undo :func:`bayesian`: put back torch's own layers with the trained weights; the priors are gone.
 
     Args:
         module: A module that holds :class:`MultiheadAttention`, which is changed in place.

@@ -157,7 +157,7 @@ class GraphAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier-uniform weights and a zero bias, as the original; uniform biases of projections, as PyG."""
+        """Draw Xavier-uniform weights and set a zero bias, as the original; uniform biases of projections, as PyG."""
         for linear in (self.lin_src, self.lin_dst, self.lin_edge, self.res):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
@@ -171,7 +171,7 @@ class GraphAttention(nn.Module):
     @classmethod
     @torch.no_grad()
     def from_pyg(cls, conv: Any, *, name: str | None = None, prior: Prior | None = None) -> GraphAttention:
-        """Copy of a trained ``GATConv`` or ``GATv2Conv`` of torch_geometric, on its device, in its dtype and mode.
+        """Copy a trained ``GATConv`` or ``GATv2Conv`` of torch_geometric, on its device, in its dtype and mode.
 
         Raises:
             TypeError: The layer is none of them.
@@ -179,7 +179,7 @@ class GraphAttention(nn.Module):
         """
         _check_conv(conv)
         state, sharing = _parameters(conv)
-        weights = [state[f"{one}.weight"] for one in ("lin_src", "lin_dst") if f"{one}.weight" in state]
+        weights = [state[f"{linear}.weight"] for linear in ("lin_src", "lin_dst") if f"{linear}.weight" in state]
         widths = [weight.size(1) for weight in weights]
         bipartite = not isinstance(conv.in_channels, int)
         new = cls(
@@ -229,13 +229,13 @@ class GraphAttention(nn.Module):
         edge_index = torch.stack([graph.sources.index, graph.targets.index])
         if graph.mask is None:
             return output.context, (edge_index, output.weights)
-        kept = graph.mask.squeeze(-1)  # PyG drops the self loops that it replaces
-        return output.context, (edge_index[:, kept], output.weights[..., kept, :])
+        mask = graph.mask.squeeze(-1)  # PyG drops the self loops that it replaces
+        return output.context, (edge_index[:, mask], output.weights[..., mask, :])
 
     def attend(
         self, x: Tensor | tuple[Tensor, Tensor], edge_index: Tensor | EdgeList, edge_attr: Tensor | None = None
     ) -> AttentionOutput:
-        """The same as a call, which tells of the arguments, with an :class:`AttentionOutput`.
+        """Attend as :meth:`forward`, but return an :class:`AttentionOutput`.
 
         Returns:
             Context; ``weights [..., E, heads]`` in the order of the given edges, zero at self loops that the layer
@@ -254,10 +254,10 @@ class GraphAttention(nn.Module):
         edge_attr: Tensor | None,
         size: tuple[int | None, int | None] | None = None,
     ) -> tuple[AttentionOutput, EdgeList]:
-        """Context, and the weights of all edges of the graph, which is returned as well."""
+        """Return context and weights of all edges of the graph, and the graph."""
         sources, targets = _nodes(x)
         counts = sources.size(-2), targets.size(-2)
-        if size is not None and any(given not in (None, seen) for given, seen in zip(size, counts, strict=True)):
+        if size is not None and any(given not in (None, count) for given, count in zip(size, counts, strict=True)):
             raise ValueError(f"size is {tuple(size)}, but x has (sources, targets) {counts}; leave size out")
         graph = self._layout(edge_index, counts)
         keys = self._project(sources, self.lin_src)
@@ -276,8 +276,8 @@ class GraphAttention(nn.Module):
         if isinstance(edge_index, Tensor):
             return EdgeList.from_edge_index(edge_index, num_nodes=sizes, add_self_loops=self.add_self_loops)
         if not isinstance(edge_index, EdgeList):
-            seen = f"edge_index is of type {type(edge_index).__name__}, expected int64 [2, edges] or an EdgeList"
-            raise TypeError(f"{seen}; a SparseTensor adj_t becomes the first by torch.stack(adj_t.t().coo()[:2])")
+            problem = f"edge_index is of type {type(edge_index).__name__}, expected int64 [2, edges] or an EdgeList"
+            raise TypeError(f"{problem}; a SparseTensor adj_t becomes the first by torch.stack(adj_t.t().coo()[:2])")
         counts = edge_index.sources.count, edge_index.targets.count
         if counts != sizes:
             raise ValueError(f"the EdgeList has (sources, targets) {counts}, but x has {sizes}; build one for x")
@@ -305,14 +305,14 @@ class GraphAttention(nn.Module):
         return torch.unflatten(self.lin_edge(edge_attr), -1, (self.heads, self.out_channels))
 
     def _loop_features(self, edge_attr: Tensor, graph: EdgeList) -> Tensor:
-        """Features of the added self loops, ``[N, edge_dim]``."""
+        """Return the features of the added self loops, ``[N, edge_dim]``."""
         shape, fill = (graph.targets.count, edge_attr.size(-1)), self.fill_value
         if not isinstance(fill, str):
             return torch.as_tensor(fill).to(edge_attr).expand(shape)
         target = graph.targets.index[: graph.num_input_edges]
         if graph.mask is not None:  # self loops among the input are replaced, so they do not count
-            kept = graph.mask[: graph.num_input_edges, 0]
-            edge_attr, target = edge_attr[kept], target[kept]
+            mask = graph.mask[: graph.num_input_edges, 0]
+            edge_attr, target = edge_attr[mask], target[mask]
         where = target.unsqueeze(-1).expand_as(edge_attr)
         return edge_attr.new_zeros(shape).scatter_reduce(0, where, edge_attr, _REDUCTIONS[fill], include_self=False)
 
@@ -321,8 +321,8 @@ def _check_conv(conv: Any) -> None:
     kind, aggregation = type(conv), type(getattr(conv, "aggr_module", None)).__name__
     # by name, as PyG need not be installed; a subclass may compute something else
     if kind.__name__ not in _NAMES or not kind.__module__.startswith("torch_geometric."):
-        seen = f"{kind.__module__}.{kind.__qualname__}"
-        raise TypeError(f"cannot copy a {seen}, expected a GATConv or GATv2Conv of torch_geometric.nn itself")
+        actual = f"{kind.__module__}.{kind.__qualname__}"
+        raise TypeError(f"cannot copy a {actual}, expected a GATConv or GATv2Conv of torch_geometric.nn itself")
     if conv.flow != "source_to_target" or aggregation != "SumAggregation":
         raise ValueError(
             f"cannot copy a {kind.__name__} with flow='{conv.flow}' and a {aggregation}, expected 'source_to_target' "
@@ -331,7 +331,7 @@ def _check_conv(conv: Any) -> None:
 
 
 def _parameters(conv: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Parameters of a layer under the names that they have here, and options that tell its scores."""
+    """Return the parameters of a layer under the names that they have here, and the options of its scores."""
     state, names = conv.state_dict(), _NAMES[type(conv).__name__]
     options: dict[str, Any] = {}
     if "lin_l." in names:
@@ -340,18 +340,18 @@ def _parameters(conv: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
             state = {key: value for key, value in state.items() if not key.startswith("lin_r.")}
     renamed = {}
     for key, value in state.items():
-        begin = next((theirs for theirs in names if key.startswith(theirs)), "")
+        begin = next((prefix for prefix in names if key.startswith(prefix)), "")
         renamed[names.get(begin, "") + key.removeprefix(begin)] = value
     return renamed, options
 
 
 def _nodes(x: Any) -> tuple[Tensor, Tensor]:
-    """Source and target nodes: the same tensor twice unless the graph is bipartite."""
+    """Return source and target nodes: one tensor twice unless the graph is bipartite."""
     ends = x if isinstance(x, tuple | list) else (x, x)
     if [isinstance(nodes, Tensor) for nodes in ends] != [True, True]:
-        seen = f"({', '.join(type(nodes).__name__ for nodes in x)})" if ends is x else type(x).__name__
+        actual = f"({', '.join(type(nodes).__name__ for nodes in x)})" if ends is x else type(x).__name__
         remedy = "for (x, None) of PyG give targets of zeros, which add nothing to the scores of GATConv"
-        raise TypeError(f"x is {seen}, expected a tensor or two, (sources, targets); {remedy}")
+        raise TypeError(f"x is {actual}, expected a tensor or two, (sources, targets); {remedy}")
     for nodes in ends:
         if nodes.dim() < 2:
             raise ValueError(f"x has shape {tuple(nodes.shape)}, expected [..., nodes, channels]")

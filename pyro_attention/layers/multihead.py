@@ -148,7 +148,7 @@ class MultiheadAttention(_TorchLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier-uniform weights and zero biases, as torch does."""
+        """Draw Xavier-uniform weights and set zero biases, as torch does."""
         for linear in self._linears():
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
@@ -159,7 +159,7 @@ class MultiheadAttention(_TorchLayer):
     @classmethod
     @torch.no_grad()
     def from_torch(cls, layer: nn.MultiheadAttention, *, name: str | None = None, prior: Prior | None = None) -> Self:
-        """Copy of a trained torch layer, on its device, in its dtype and mode; frozen weights stay frozen.
+        """Copy a trained torch layer, on its device, in its dtype and mode; frozen weights stay frozen.
 
         :func:`pyro_attention.integrations.torch_nn.bayesian` copies all layers of a model.
 
@@ -181,7 +181,7 @@ class MultiheadAttention(_TorchLayer):
 
     @torch.no_grad()
     def to_torch(self) -> nn.MultiheadAttention:
-        """Copy as a torch layer with the trained weights, and without the prior.
+        """Return a torch layer with the trained weights, and without the prior.
 
         Raises:
             ValueError: The normalizer is not :class:`Softmax`, or the scores no scaled dot products.
@@ -236,7 +236,7 @@ class MultiheadAttention(_TorchLayer):
             average_attn_weights: Average the returned weights over heads.
             is_causal: Let no query attend to later keys; adds to the other masks.
             query_padding_mask: ``[..., M]``; boolean with True = attends to nothing, or float, 0 or -inf; in
-                self-attention the ``key_padding_mask``. It takes padded queries out of the KL and of normalisation over
+                self-attention the ``key_padding_mask``. It takes padded queries out of the KL and of normalization over
                 queries.
 
         Returns:
@@ -266,7 +266,7 @@ class MultiheadAttention(_TorchLayer):
         *,
         query_padding_mask: Tensor | None = None,
     ) -> AttentionOutput:
-        """The same as a call, which tells of the arguments, with an :class:`AttentionOutput`.
+        """Attend as :meth:`forward`, but return an :class:`AttentionOutput`.
 
         Returns:
             Context, and weights ``[..., heads, M, N]``, which are never averaged.
@@ -296,7 +296,7 @@ class MultiheadAttention(_TorchLayer):
         is_causal: bool,
         need_weights: bool,  # noqa: ARG002
     ) -> AttentionOutput:
-        """What the heads attend to, before the output projection, of projected vectors ``[..., H, M or N, D]``."""
+        """Attend with projected vectors ``[..., H, M or N, D]``, before the output projection."""
         shape = scores_shape(q, k)
         keys, queries = keys.each(lambda x: x[..., None, None, :]), queries.each(lambda x: x[..., None, :, None])
         mask = _read_attn_mask(attn_mask, shape) & keys & queries
@@ -313,7 +313,7 @@ class MultiheadAttention(_TorchLayer):
         return heads.transpose(-3, -2)
 
     def _queries(self, query_padding_mask: Tensor | None, shape: torch.Size, keys: Mask) -> Mask:
-        """Which queries may attend at all."""
+        """Return the mask of the queries that may attend at all."""
         if keys.allowed is not None and query_padding_mask is None and self.attention.normalizer.over_queries:
             raise ValueError(
                 f"site '{self.attention.name}': {type(self.attention.normalizer).__name__} normalises over queries, so "
@@ -372,7 +372,7 @@ def _check_inputs(inputs: dict[str, Tensor], widths: list[int]) -> None:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected [..., length, {width}]")
     _, key, value = inputs.values()
     batches = [tuple(tensor.shape[:-2]) for tensor in inputs.values()]
-    # more than one dimension is broadcast, as vectorised particles put theirs in front of some inputs alone
+    # more than one dimension is broadcast, as vectorized particles put theirs in front of some inputs alone
     fits = batches[0] == batches[1] == batches[2] or max(map(len, batches)) > 1
     if key.size(-2) != value.size(-2) or not fits:
         raise ValueError(
@@ -398,8 +398,8 @@ class Mask:
         if isinstance(mask, Tensor) and mask.dtype == torch.bool:
             return cls(~mask)
         if not isinstance(mask, Tensor) or not mask.is_floating_point():
-            seen = getattr(mask, "dtype", type(mask))
-            raise TypeError(f"{name} is of type {seen}, expected a tensor, boolean with True = ignore, or floats")
+            actual = getattr(mask, "dtype", type(mask))
+            raise TypeError(f"{name} is of type {actual}, expected a tensor, boolean with True = ignore, or floats")
         checked = validates_distributions() and not in_transform(mask)
         if checked and not (mask < torch.inf).all():
             raise ValueError(
@@ -413,7 +413,7 @@ class Mask:
         return Mask(*(None if part is None else change(part) for part in (self.allowed, self.bias)))
 
     def __and__(self, other: Mask) -> Mask:
-        """Where both allow it, with the sum of what both add."""
+        """Allow what both masks allow, and add the biases of both."""
         allowed = [part for part in (self.allowed, other.allowed) if part is not None]
         biases = [part for part in (self.bias, other.bias) if part is not None]
         return Mask(
@@ -429,7 +429,7 @@ class Mask:
 
 
 def _read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
-    """Torch's ``attn_mask``, broadcastable to scores ``[..., H, M, N]``; errors are those of :meth:`Mask.read`."""
+    """Read torch's ``attn_mask``, broadcastable to scores ``[..., H, M, N]``; errors are those of :meth:`Mask.read`."""
     if mask is None:
         return Mask()
     read = Mask.read("attn_mask", mask)
@@ -447,7 +447,10 @@ def _read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:
 
 
 def _read_padding(name: str, mask: Tensor | None, shape: torch.Size, dim: int) -> Mask:
-    """Torch's padding mask ``[..., M or N]`` of a dimension of scores ``[..., H, M, N]``; errors: :meth:`Mask.read`."""
+    """Read torch's padding mask ``[..., M or N]`` of a dimension of scores ``[..., H, M, N]``.
+
+    Errors are those of :meth:`Mask.read`.
+    """
     if mask is None:
         return Mask()
     read, (*batch, _, _, _) = Mask.read(name, mask), shape
@@ -458,7 +461,7 @@ def _read_padding(name: str, mask: Tensor | None, shape: torch.Size, dim: int) -
 
 
 def _suffixes(batch: torch.Size | list[int]) -> list[tuple[int, ...]]:
-    """A batch shape, and what is left of it without leading dimensions, which vectorised particles may have put there.
+    """Split a batch shape, and return it with its part without leading dimensions, such as vectorized particles add.
 
     At least one dimension is left; the shape of a single input, where there is none.
     """
@@ -466,6 +469,6 @@ def _suffixes(batch: torch.Size | list[int]) -> list[tuple[int, ...]]:
 
 
 def scores_shape(q: Tensor, k: Tensor) -> torch.Size:
-    """Shape of the scores of queries and keys, ``[..., H, M, N]``."""
+    """Return the shape of the scores of queries and keys, ``[..., H, M, N]``."""
     batch = q.shape[:-2] if q.shape[:-2] == k.shape[:-2] else torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
     return torch.Size((*batch, q.size(-2), k.size(-2)))

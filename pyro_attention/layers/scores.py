@@ -25,7 +25,7 @@ class ScaledDotProduct(nn.Module):
     """
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Scores ``[..., M, N]``."""
+        """Return scores ``[..., M, N]``."""
         return (queries / math.sqrt(queries.size(-1))) @ keys.transpose(-1, -2)
 
 
@@ -48,7 +48,7 @@ class Bilinear(nn.Module):
         self.projection = nn.Linear(query_dim, key_dim, bias=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Scores ``[..., M, N]`` of queries ``[..., M, query_dim]`` and keys ``[..., N, key_dim]``."""
+        """Return scores ``[..., M, N]`` of queries ``[..., M, query_dim]`` and keys ``[..., N, key_dim]``."""
         return torch.as_tensor(self.projection(queries) @ keys.transpose(-1, -2))
 
 
@@ -74,7 +74,7 @@ class Additive(nn.Module):
         self.out = nn.Linear(hidden_dim, 1, bias=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Scores ``[..., M, N]`` of queries ``[..., M, query_dim]`` and keys ``[..., N, key_dim]``."""
+        """Return scores ``[..., M, N]`` of queries ``[..., M, query_dim]`` and keys ``[..., N, key_dim]``."""
         hidden = self.query(queries).unsqueeze(-2) + self.key(keys).unsqueeze(-3)
         return torch.as_tensor(self.out(hidden.tanh()).squeeze(-1))
 
@@ -105,12 +105,12 @@ class GraphAdditive(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier-uniform, as the original."""
+        """Draw Xavier-uniform parameters, as the original."""
         for parameter in self.parameters():
             _xavier(parameter)
 
     def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
-        """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
+        """Score edges ``[..., E, H]`` by source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
         if sources is targets:
             source_term, target_term = _head_products(sources, self.att_src, self.att_dst).chunk(2, -1)
         else:
@@ -147,11 +147,11 @@ class GraphAdditiveV2(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier-uniform, as the original."""
+        """Draw Xavier-uniform parameters, as the original."""
         _xavier(self.att)
 
     def forward(self, sources: Tensor, targets: Tensor, graph: EdgeList, edges: Tensor | None = None) -> Tensor:
-        """Scores ``[..., E, H]`` of source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
+        """Score edges ``[..., E, H]`` by source and target nodes ``[..., N, H, D]`` and edge features ``[E, H, D]``."""
         hidden = graph.sources.spread(sources.flatten(-2)) + graph.targets.spread(targets.flatten(-2))
         if edges is not None:
             hidden = hidden + edges.flatten(-2)

@@ -1,4 +1,4 @@
-"""Which objective goes with a guide."""
+"""Choice of the objective that goes with a guide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bound of K draws, corrected by the jackknife: its value, its gap, and its doubly reparameterised gradient."""
+"""The bound of K draws, corrected by the jackknife: its value, its gap, and its doubly reparameterized gradient."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EvidenceBound:
 
     @cached_property
     def gap(self) -> Tensor:
-        """What the bound of K draws lacks before it is corrected, in nats, ``[...]``, without gradient."""
+        """Gap between log evidence and bound of K draws before the correction, in nats, ``[...]``, without gradient."""
         return jackknife_gap(self.log_weights)
 
     @property
@@ -104,27 +104,30 @@ def jackknife_gap(log_weights: Tensor) -> Tensor:
 
 
 def _without_largest(shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Index of the largest share ``[1, ...]``, the shares with zero in its place ``[K, ...]``, and their sum ``[...]``.
+    """Split off the largest share.
+
+    Returns:
+        Its index ``[1, ...]``, the shares with zero in its place ``[K, ...]``, and their sum ``[...]``.
 
     Only the largest share can be above a half. What is left without it is summed and not subtracted from one, so that
     no digit is lost where it has nearly everything.
     """
     largest = shares.detach().max(0, keepdim=True).indices
-    others = shares.scatter(0, largest, 0.0)
-    return largest, others, others.sum(0).clamp(min=torch.finfo(shares.dtype).tiny)
+    rest = shares.scatter(0, largest, 0.0)
+    return largest, rest, rest.sum(0).clamp(min=torch.finfo(shares.dtype).tiny)
 
 
-def _gap(count: int, others: Tensor, left: Tensor) -> Tensor:
-    logs = torch.log1p(-others).sum(0) + left.log()
+def _gap(count: int, rest: Tensor, left: Tensor) -> Tensor:
+    logs = torch.log1p(-rest).sum(0) + left.log()
     return (count - 1) * math.log1p(-1 / count) - (1 - 1 / count) * logs
 
 
 def gradient_factors(log_weights: Tensor, *, corrected: bool) -> Tensor:
-    r"""Compute by what the gradient that reaches a draw is multiplied, to be doubly reparameterised.
+    r"""Compute by what the gradient that reaches a draw is multiplied, to be doubly reparameterized.
 
     Let the bound be :math:`B(l_1, \ldots, l_K)` of log weights :math:`l_k`. Its gradient reaches draw k with
     :math:`g_k = \partial B / \partial l_k`. The density of the draw is differentiated by the posterior's parameters,
-    too; in expectation that is, by reparameterising once more, :math:`-\partial g_k / \partial l_k` along the path of
+    too; in expectation that is, by reparameterizing once more, :math:`-\partial g_k / \partial l_k` along the path of
     the draw. So the density's own gradient is dropped and the draw's is multiplied by
 
     .. math:: \frac{g_k - \partial g_k / \partial l_k}{g_k}
@@ -147,12 +150,12 @@ def gradient_factors(log_weights: Tensor, *, corrected: bool) -> Tensor:
     shares = log_weights.detach().softmax(0)
     if not corrected:
         return shares
-    count, (largest, others, left) = len(shares), _without_largest(shares)
-    tanh = (_gap(count, others, left) / CLIP).tanh()
+    count, (largest, rest, left) = len(shares), _without_largest(shares)
+    tanh = (_gap(count, rest, left) / CLIP).tanh()
     slope = 1 - tanh.square()
     curvature = -2 * tanh * slope / CLIP
     # where less than that is left, the slope is zero in 32 bits
-    inverse = (1 - others).scatter(0, largest, left.unsqueeze(0)).clamp(min=1e-11).reciprocal()
+    inverse = (1 - rest).scatter(0, largest, left.unsqueeze(0)).clamp(min=1e-11).reciprocal()
     a, b = (count - (1 - 1 / count) * (terms.sum(0) - terms) for terms in (inverse, inverse.square()))
     return shares * (1 + slope * (b - 1) - curvature * (a - 1).square()) / (1 + slope * (a - 1))
 
@@ -167,5 +170,5 @@ class GradientFactors:
     def _all(self) -> Tensor:
         return gradient_factors(self._log_weights, corrected=self._corrected)
 
-    def __getitem__(self, place: Any) -> Tensor:
-        return self._all[place]
+    def __getitem__(self, index: Any) -> Tensor:
+        return self._all[index]

@@ -33,7 +33,7 @@ class DifferentiableELBO(ELBO):
     _terms: Mapping[str, Tensor] = {}  # log likelihoods at the observed sites, at the last evaluation
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
-        """The loss as a module, called with the arguments of the model."""
+        """Return the loss as a module, called with the arguments of the model."""
         return _CheckedModule(model, guide, self)
 
     _evaluate: Callable[..., Tensor]  # of model, guide, args and kwargs: the loss
@@ -48,7 +48,7 @@ class DifferentiableELBO(ELBO):
             return float(self.differentiable_loss(model, guide, *args, **kwargs))
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Value of the loss; its gradient is added to the parameters of the param store."""
+        """Return the value of the loss, and add its gradient to the parameters of the param store."""
         frozen = frozen_parameters(model, guide)
         with poutine.trace(param_only=True) as tracer:
             loss = self.differentiable_loss(model, guide, *args, **kwargs)
@@ -92,7 +92,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         vectorize_particles: Draw them in one pass, by a plate at the left, where a replay shows that the model
             broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else one by one. A pass shares dropout ahead
             of the attention, which single runs draw anew; both are bounds.
-        max_plate_nesting: Number of nested plates, needed only with vectorised particles; guessed when omitted.
+        max_plate_nesting: Number of nested plates, needed only with vectorized particles; guessed when omitted.
 
     Attributes:
         step: Step given to a ``kl_weight`` schedule; set by the caller (the training loop), never counted inside.
@@ -136,7 +136,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         self.current_kl_weight()
 
     def current_kl_weight(self) -> float:
-        """The KL weight at the present step."""
+        """Return the KL weight at the present step."""
         weight = self.kl_weight(self.step) if callable(self.kl_weight) else self.kl_weight
         if not 0 <= weight < float("inf"):
             raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
@@ -161,11 +161,11 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
     @property
     def _nesting(self) -> int:
-        """Number of nested plates of the model, to the left of which particles are vectorised."""
+        """Number of nested plates of the model, to the left of which particles are vectorized."""
         return int(self.max_plate_nesting) - 1
 
     def _broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any, plate: type[pyro.plate]) -> bool:
-        """Whether particles may share a pass; Pyro counts their plate as one of the nested ones."""
+        """Return whether particles may share a pass; Pyro counts their plate as one of the nested ones."""
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
 
@@ -175,7 +175,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         return broadcasts(guide, poutine.unwrap(model), "objective", run, nesting=self._nesting, plate=plate)
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Traces of model and guide; log-probabilities are computed at observed sites only."""
+        """Return traces of model and guide; log-probabilities are computed at observed sites only."""
         messenger: Any = poutine.unwrap(guide)
         if isinstance(messenger, GuideMessenger):
             try:
@@ -217,7 +217,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         return elbo
 
     def _kl(self, name: str, guide_site: Any, model_site: Any) -> Tensor | None:
-        """KL of one site, with the dimensions of its plates; None where the site has no prior term."""
+        """Return the KL of one site, with the dimensions of its plates; None where the site has no prior term."""
         q, value = guide_site["fn"], guide_site["value"]
         at_prior = keeps_prior(guide_site) or (model_site is not None and q is model_site["fn"])
         if guide_site["mask"] is False or (at_prior and _has_path(guide_site)):
@@ -231,8 +231,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             except NotImplementedError:
                 if type(q) is not TransformedDistribution:  # which is that of an autoguide
                     remedy = "choose another pair, register one with torch.distributions.register_kl, or pass"
-                    seen = f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form"
-                    raise ValueError(f"{seen}; {remedy} kl='sampled'") from None
+                    problem = f"site '{name}': KL({type(q).__name__} || {type(p).__name__}) has no closed form"
+                    raise ValueError(f"{problem}; {remedy} kl='sampled'") from None
         return _weighted(q.log_prob(value), guide_site) - _weighted(p.log_prob(value), model_site)
 
     def _check_pathwise(self, name: str, site: Any) -> None:

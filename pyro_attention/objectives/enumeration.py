@@ -66,7 +66,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         cut_record: Share of these queries whose sparsemax has more keys than the k of the site.
 
     Raises:
-        NotImplementedError: At a call: particles are to be vectorised.
+        NotImplementedError: At a call: particles are to be vectorized.
         ValueError: At a call: an ELBO that is NaN or infinite, parameters that would not train, or a posterior that
             depends on a latent that is summed out under its prior.
 
@@ -159,8 +159,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             _check_sums(*traces, edges=enumeration.edges)
             _check_posteriors(*traces)
             _check_plates_of_readers(*traces)
-            for record, found in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
-                for name, value in found.items():
+            for record, values in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
+                for name, value in values.items():
                     record[name] = record.get(name, 0) + value / self.num_particles
             yield traces
 
@@ -280,13 +280,18 @@ def _check_plates_of_readers(model_trace: Any, guide_trace: Any) -> None:
                     f"{summed} lies outside of its plates {missing}, expected it inside; open one plate object around "
                     f"both (`plate = pyro.plate(...)`, then `with plate:` for each of them)"
                 )
-            scale, wanted = reader["scale"], alignment["scale"]
+            scale, expected_scale = reader["scale"], alignment["scale"]
             marginal = alignment["name"] not in guide_trace
-            if marginal and isinstance(scale, int | float) and isinstance(wanted, int | float) and scale != wanted:
+            if (
+                marginal
+                and isinstance(scale, int | float)
+                and isinstance(expected_scale, int | float)
+                and scale != expected_scale
+            ):
                 raise ValueError(
-                    f"{summed} its scale is {scale:g}, expected {wanted:g} as of the alignment; a minibatch of the "
-                    f"observations of one alignment has no exact sum: open the subsampled plate, or poutine.scale, "
-                    f"around both, or observe all of them"
+                    f"{summed} its scale is {scale:g}, expected {expected_scale:g} as of the alignment; a minibatch "
+                    f"of the observations of one alignment has no exact sum: open the subsampled plate, or "
+                    f"poutine.scale, around both, or observe all of them"
                 )
 
 
@@ -312,9 +317,12 @@ class _Enumeration(EnumMessenger):
         super()._pyro_sample(msg)
         fn, mask, dim = msg["fn"], msg["mask"], msg["infer"].get("_enumerate_dim")
         self.alignments.pop(dim, None)  # steps of a Markov chain take turns in using a dimension
-        for each in self.alignments.values():
-            if max(len(fn.batch_shape), msg["value"].dim() - fn.event_dim if msg["is_observed"] else 0) >= -each.dim:
-                each.readers.append(msg["name"])
+        for alignment in self.alignments.values():
+            if (
+                max(len(fn.batch_shape), msg["value"].dim() - fn.event_dim if msg["is_observed"] else 0)
+                >= -alignment.dim
+            ):
+                alignment.readers.append(msg["name"])
         if isinstance(fn, CategoricalAlignment) and dim is not None:
             with torch.no_grad():
                 log_prob = fn.log_prob(msg["value"])

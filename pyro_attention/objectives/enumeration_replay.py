@@ -83,7 +83,7 @@ class _Fixed(Messenger):
 
 
 def _log_probs(traces: tuple[Any, Any]) -> dict[Hashable, Tensor]:
-    """Log probabilities of the sites of model and guide."""
+    """Return log probabilities of the sites of model and guide."""
     return {
         (index, name): site["log_prob"]
         for index, trace in enumerate(traces)
@@ -95,7 +95,7 @@ def _log_probs(traces: tuple[Any, Any]) -> dict[Hashable, Tensor]:
 def _pick(
     traces: tuple[Any, Any], drawn: dict[str, Tensor], nesting: int
 ) -> tuple[dict[str, Tensor], dict[Hashable, Tensor]]:
-    """Values of latent sites, drawn uniformly where enumerated, and the log probabilities of all sites there."""
+    """Return values of latent sites, drawn uniformly where enumerated, and the log probabilities of all sites there."""
     model_trace, guide_trace = traces
     indices: dict[int, Tensor] = {}  # by dimension; in a Markov chain steps take turns in using one
     values: dict[str, Tensor] = {}
@@ -120,7 +120,7 @@ def _pick(
 
 
 def _drawn_index(possible: Tensor, dim: int, nesting: int) -> Tensor:
-    """Index of a possible value of an enumerated dimension, for each entry of the plates."""
+    """Return the index of a possible value of an enumerated dimension, for each entry of the plates."""
     last = possible.movedim(dim, -1)
     last = _right(last.reshape(*[1] * (nesting + 1 - last.dim()), *last.shape), nesting + 1).float()
     last = last + (last.sum(-1, keepdim=True) == 0)
@@ -129,7 +129,7 @@ def _drawn_index(possible: Tensor, dim: int, nesting: int) -> Tensor:
 
 
 def _at(values: Tensor, indices: dict[int, Tensor], event_dim: int) -> Tensor:
-    """Values ``[*enumerated, *plates, *event]`` at one index of each enumerated dimension, which has size one then."""
+    """Return values ``[*enumerated, *plates, *event]`` at one index of each enumerated dimension, then of size one."""
     for dim, index in indices.items():
         axis = dim - event_dim
         if values.dim() >= -axis and values.size(axis) > 1:
@@ -140,7 +140,7 @@ def _at(values: Tensor, indices: dict[int, Tensor], event_dim: int) -> Tensor:
 
 
 def _right(values: Tensor, dims: int) -> Tensor:
-    """Values without dimensions of size one at the left of those that plates and event take."""
+    """Return values without dimensions of size one at the left of those that plates and event take."""
     while values.dim() > dims and values.size(0) == 1:
         values = values.squeeze(0)
     return values
@@ -152,10 +152,10 @@ def _difference(key: Any, picked: Tensor, alone: Tensor | None, nesting: int) ->
         return f"site '{key[1]}' is there only where alignments are enumerated"
     picked, alone = (_right(value, 0 if value.numel() == 1 else 1) for value in (picked, alone))
     if picked.shape != alone.shape:
-        seen = f"has shape {tuple(picked.shape)} of enumerated alignments, expected {tuple(alone.shape)}"
-        return f"{what} {seen} as of single ones, in {nesting} nested plates"
+        problem = f"has shape {tuple(picked.shape)} of enumerated alignments, expected {tuple(alone.shape)}"
+        return f"{what} {problem} as of single ones, in {nesting} nested plates"
     if not is_close(picked, alone):
-        place = (picked - alone).abs().nan_to_num(torch.inf).argmax()
-        values = picked.flatten()[place].item(), alone.flatten()[place].item()
+        index = (picked - alone).abs().nan_to_num(torch.inf).argmax()
+        values = picked.flatten()[index].item(), alone.flatten()[index].item()
         return f"{what} is {values[0]:.5g} where alignments are enumerated and {values[1]:.5g} for the same alone"
     return None

@@ -54,7 +54,7 @@ class EvidenceELBO(AttentionELBO):
     broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else from single runs, with the same bound at another
     price. A pass shares what is ahead of the attention, dropout included; single runs draw that dropout anew, which
     tightens the bound: both are bounds. Gradients are pathwise. Where one attention site has a posterior of its own,
-    that of its parameters is doubly reparameterised, so that its signal does not vanish as K grows; of several such
+    that of its parameters is doubly reparameterized, so that its signal does not vanish as K grows; of several such
     sites it is the plain one of the bound. ``kl_record`` stays empty.
 
     Args:
@@ -122,7 +122,7 @@ class EvidenceELBO(AttentionELBO):
 
     @property
     def gap_record(self) -> GapRecord | None:
-        """What the draws of the last evaluation leave of the log evidence; None before the first evaluation."""
+        """Gap of the log evidence in the last evaluation; None before the first evaluation."""
         return None if self.bounds is None else GapRecord.of(self.bounds)
 
     def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
@@ -147,7 +147,7 @@ class EvidenceELBO(AttentionELBO):
     def _log_weights(
         self, model: Any, guide: Any, args: Any, kwargs: Any, normalized: list[GradientFactors]
     ) -> tuple[Tensor, Any]:
-        """Log weights of all draws ``[draws, ...]``, and the scale of their sites."""
+        """Return the log weights of all draws ``[draws, ...]``, and the scale of their sites."""
         size = self.chunk_size or self.num_particles
         together = size > 1 and self._broadcasts(model, guide, args, kwargs, SharedDraws)
         saves_memory = size < self.num_particles and torch.is_grad_enabled()
@@ -155,12 +155,12 @@ class EvidenceELBO(AttentionELBO):
         devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
         chunks, scale, validates, minibatch = [], None, is_validation_enabled(), Minibatch()
         for start in range(0, self.num_particles, size):
-            place = slice(start, min(start + size, self.num_particles))
+            draws = slice(start, min(start + size, self.num_particles))
 
-            def draw(*_: Tensor, place: slice = place) -> tuple[Tensor, Any]:
+            def draw(*_: Tensor, draws: slice = draws) -> tuple[Tensor, Any]:
                 run = partial(self._get_trace, model, guide, args, kwargs)
                 with pyro.validation_enabled(validates):  # as at first, when it is run again
-                    return self._draw(run, place, normalized, together=together, minibatch=minibatch)
+                    return self._draw(run, draws, normalized, together=together, minibatch=minibatch)
 
             run = checkpoint(draw, *devices, use_reentrant=False) if saves_memory else draw()
             chunks.append(run[0])
@@ -170,51 +170,51 @@ class EvidenceELBO(AttentionELBO):
     def _draw(
         self,
         run: Callable[[], tuple[Any, Any]],
-        place: slice,
+        draws: slice,
         normalized: list[GradientFactors],
         *,
         together: bool,
         minibatch: Minibatch,
     ) -> tuple[Tensor, Any]:
-        """Log weights ``[draws, ...]`` of some of the draws, and the scale of their sites.
+        """Return the log weights ``[draws, ...]`` of some of the draws, and the scale of their sites.
 
         The draws of a posterior of its own are prepared for their gradient.
         """
-        rows, scale, first = list[Tensor](), None, place.start
+        rows, scale, first = list[Tensor](), None, draws.start
         nesting = int(self.max_plate_nesting) - 1 if together else 0
-        passes = runs(run, place.stop - place.start, together=together, nesting=nesting, minibatch=minibatch)
+        passes = runs(run, draws.stop - draws.start, together=together, nesting=nesting, minibatch=minibatch)
         for (model_trace, guide_trace), size in passes:
-            items = self._weigh(model_trace, guide_trace, first if size is None else place, normalized)
+            items = self._weigh(model_trace, guide_trace, first if size is None else draws, normalized)
             rows.append(items.log_weights.unsqueeze(0) if size is None else items.log_weights)
             scale, first = items.scale, first + (size or 1)
         return _joined(rows), scale
 
     def _weigh(
-        self, model_trace: Any, guide_trace: Any, place: slice | int, normalized: list[GradientFactors]
+        self, model_trace: Any, guide_trace: Any, draws: slice | int, normalized: list[GradientFactors]
     ) -> ItemWeights:
-        """Log weights of one pass."""
+        """Return the log weights of one pass."""
         self._elbo_particle(model_trace, guide_trace)  # for its checks
         sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
         latent = [
             (site, model_trace.nodes[name]["fn"] if name in model_trace else None) for name, site in sites.items()
         ]
-        own = [site for site, prior in latent if _has_ratio(site, prior)]
-        if len(own) == 1 and isinstance(own[0]["fn"], ContinuousWeights):
-            q, value = own[0]["fn"], own[0]["value"]
-            own[0]["fn"] = _detached(q)
+        sites_with_ratio = [site for site, prior in latent if _has_ratio(site, prior)]
+        if len(sites_with_ratio) == 1 and isinstance(sites_with_ratio[0]["fn"], ContinuousWeights):
+            q, value = sites_with_ratio[0]["fn"], sites_with_ratio[0]["value"]
+            sites_with_ratio[0]["fn"] = _detached(q)
             if value.requires_grad:
-                ones = [1] * len(q.event_shape)
+                trailing = [1] * len(q.event_shape)
 
                 def weigh(grad: Tensor) -> Tensor:
-                    factors = normalized[0][place]
-                    return (grad * factors.reshape(*factors.shape, *ones).to(grad)).sum_to_size(grad.shape)
+                    factors = normalized[0][draws]
+                    return (grad * factors.reshape(*factors.shape, *trailing).to(grad)).sum_to_size(grad.shape)
 
                 value.register_hook(weigh)
         return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
 
 
 def _joined(rows: list[Tensor]) -> Tensor:
-    """Log weights ``[draws, ...]`` of passes, with dimensions of size one for plates that only some of them show."""
+    """Join log weights ``[draws, ...]`` of passes, with dimensions of size one for plates that only some show."""
     if len(rows) == 1:
         return rows[0]
     dims = max(row.dim() for row in rows)
@@ -238,7 +238,7 @@ class ItemWeights:
 
 
 def item_weights(latent: Iterable[tuple[Any, Any]], observed: Iterable[Any]) -> ItemWeights:
-    r"""Log weights of every item, :math:`\log f(y_i \mid W_i) + \log p(W_i) - \log q(W_i)`, of one pass of a guide.
+    r"""Weigh every item, :math:`\log f(y_i \mid W_i) + \log p(W_i) - \log q(W_i)`, in one pass of a guide.
 
     Args:
         latent: Latent sites of the guide's trace, each with the distribution that the model has there, None where it
@@ -288,51 +288,56 @@ def log_likelihood_at_mean(model: Any, args: Any, kwargs: Any, *, seed: int = 0)
 
 
 def _has_ratio(site: Any, prior: Any) -> bool:
-    """Whether prior and posterior of a latent site differ."""
+    """Return whether prior and posterior of a latent site differ."""
     return not (site["mask"] is False or keeps_prior(site) or site["fn"] is prior)
 
 
 def sum_to_items(log_prob: Tensor, site: Any, dims: Collection[int]) -> Tensor:
-    """Log probability of a site summed over its plates, but those of the items and of the draws, as its mask says.
+    """Sum the masked log probability of a site over its plates, but those of the items and of the draws.
 
     In 32 bits or more, as sums in half precision lose the small terms.
     """
     log_prob = scale_and_mask(as_float(log_prob), mask=site["mask"])
-    kept = {*dims, *(frame.dim for frame in site["cond_indep_stack"] if frame.name == DRAWS)}
-    others = [dim for dim in range(-log_prob.dim(), 0) if dim not in kept]
-    return log_prob.sum(others, keepdim=True) if others else log_prob
+    kept_dims = {*dims, *(frame.dim for frame in site["cond_indep_stack"] if frame.name == DRAWS)}
+    summed_dims = [dim for dim in range(-log_prob.dim(), 0) if dim not in kept_dims]
+    return log_prob.sum(summed_dims, keepdim=True) if summed_dims else log_prob
 
 
 def _item_dims(sites: list[Any]) -> tuple[int, ...]:
-    """Dimensions of the plates that all sites have in common."""
+    """Return the dimensions of the plates that all sites have in common."""
     plates = [plates_of(site) for site in sites]
     common = set(plates[0]).intersection(*plates[1:])
     attended = [
-        frame for site, own in zip(sites, plates, strict=True) if is_attention_site(site) for frame in own.values()
+        frame
+        for site, site_plates in zip(sites, plates, strict=True)
+        if is_attention_site(site)
+        for frame in site_plates.values()
     ]
     if not common and any(frame.size > 1 for frame in attended):
-        seen = ", ".join(
-            f"'{site['name']}' in {sorted(own) or 'none'}" for site, own in zip(sites, plates, strict=True)
+        plates_by_site = ", ".join(
+            f"'{site['name']}' in {sorted(site_plates) or 'none'}"
+            for site, site_plates in zip(sites, plates, strict=True)
         )
         raise ValueError(
-            f"no plate holds all sites (plates by site: {seen}), so that all data would be one item, whose weights "
-            f"vanish; put attention and observations of an item into one plate, and keep other latent sites within it"
+            f"no plate holds all sites (plates by site: {plates_by_site}), so that all data would be one item, whose "
+            f"weights vanish; put attention and observations of an item into one plate, and keep other latent sites "
+            f"within it"
         )
     return tuple(sorted(plates[0][name].dim for name in common))
 
 
 def _common_scale(sites: list[Any]) -> Any:
-    """The scale of all sites; ValueError where they differ."""
+    """Return the scale of all sites; raise ValueError where they differ."""
     first = sites[0]
     for site in sites[1:]:
         if (torch.as_tensor(site["scale"]) != torch.as_tensor(first["scale"])).any():
-            seen = f"site '{site['name']}' has scale {site['scale']} and site '{first['name']}' {first['scale']}"
-            raise ValueError(f"{seen}, expected the same; put poutine.scale, or the subsampled plate, around both")
+            problem = f"site '{site['name']}' has scale {site['scale']} and site '{first['name']}' {first['scale']}"
+            raise ValueError(f"{problem}, expected the same; put poutine.scale, or the subsampled plate, around both")
     return first["scale"]
 
 
 def _detached(q: Any) -> AttentionDistribution:
-    """The same distribution, whose parameters pass on no gradient."""
+    """Copy a distribution, with parameters that pass on no gradient."""
     new: AttentionDistribution = copy.copy(q)
     for name in q.parameter_names:
         setattr(new, name, getattr(q, name).detach())

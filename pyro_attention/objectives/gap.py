@@ -24,7 +24,7 @@ class GapWarning(UserWarning):
 
 @dataclass(frozen=True)
 class GapRecord:
-    """What the draws of one evaluation leave of the log evidence, estimated by the jackknife; numbers as tensors.
+    """Gap between log evidence and objective in one evaluation, estimated by the jackknife; numbers as tensors.
 
     Attributes:
         mean: Gap between objective and log evidence in nats, a mean over the items; of a corrected objective that is
@@ -120,7 +120,7 @@ def gap_problem(gap: float, signal: float, draws: int) -> str | None:
 
 
 def draws_to_take(gap: float, signal: float, draws: int) -> int:
-    """Number of draws, a power of two times today's, that leaves so little of the gap that widths can be learned.
+    """Return a number of draws, a power of two times today's, that leaves a gap small enough to learn widths.
 
     The gap falls at least as fast as the number of draws grows. Four times the draws at least, and 64 times at most.
     """

@@ -107,25 +107,27 @@ class ImportanceELBO(AttentionELBO):
 
 
 def _vimco(log_weights: Tensor, log_q: Tensor) -> Tensor:
-    """Bounds of the items, of log weights and probabilities ``[K, ...]`` of their draws, with VIMCO's gradient."""
+    """Bound the items by log weights and probabilities ``[K, ...]`` of their draws, with VIMCO's gradient."""
     bounds = _log_mean(log_weights, 0)
     signal = (bounds - _log_mean(_without_own(log_weights), 1)).detach()
     return bounds + (signal * (log_q - log_q.detach())).sum(0)
 
 
 def _wake_sleep(log_weights: Tensor, log_q: Tensor) -> Tensor:
-    """Bounds of the items, of log weights and probabilities ``[K, ...]``, with the gradient of both wake phases."""
+    """Bound the items by log weights and probabilities ``[K, ...]``, with the gradient of both wake phases."""
     fixed = log_weights.detach()
     phases = (fixed.softmax(0) * (log_weights + 2 * log_q)).sum(0)
     return _log_mean(fixed, 0) + (phases - phases.detach())
 
 
 def _without_own(log_weights: Tensor) -> Tensor:
-    """Row k of ``[K, K, ...]`` are all log weights, but in the place of the k-th the mean of the others."""
+    """Return ``[K, K, ...]``, whose row k are all log weights, with the mean of the others for the k-th."""
     count = len(log_weights)
-    others = (log_weights.sum(0) - log_weights) / (count - 1)
-    own = torch.eye(count, dtype=torch.bool, device=log_weights.device)
-    return torch.where(own.view(count, count, *[1] * (log_weights.dim() - 1)), others.unsqueeze(1), log_weights)
+    mean_of_rest = (log_weights.sum(0) - log_weights) / (count - 1)
+    diagonal = torch.eye(count, dtype=torch.bool, device=log_weights.device)
+    return torch.where(
+        diagonal.view(count, count, *[1] * (log_weights.dim() - 1)), mean_of_rest.unsqueeze(1), log_weights
+    )
 
 
 def _log_mean(log_weights: Tensor, dim: int) -> Tensor:
@@ -133,13 +135,13 @@ def _log_mean(log_weights: Tensor, dim: int) -> Tensor:
 
 
 def _drawn_alignment(model_trace: Any, guide_trace: Any) -> str:
-    """Name of the one latent site, a drawn alignment."""
+    """Return the name of the only latent site, a drawn alignment."""
     latent: list[str] = model_trace.stochastic_nodes
     if len(latent) != 1:
-        seen = f"the model has {len(latent)} latent sites ({', '.join(map(repr, latent))})"
-        raise ValueError(f"{seen}, expected one alignment; ScoreFunctionELBO takes several")
+        problem = f"the model has {len(latent)} latent sites ({', '.join(map(repr, latent))})"
+        raise ValueError(f"{problem}, expected one alignment; ScoreFunctionELBO takes several")
     site = guide_trace.nodes.get(latent[0], model_trace.nodes[latent[0]])
     if "enumerate" in site["infer"] or not isinstance(site["fn"], CategoricalAlignment):
-        seen = f"site '{latent[0]}' has the posterior {type(site['fn']).__name__}"
-        raise ValueError(f"{seen}; expected drawn alignments, of the family Categorical(enumerate=False)")
+        problem = f"site '{latent[0]}' has the posterior {type(site['fn']).__name__}"
+        raise ValueError(f"{problem}; expected drawn alignments, of the family Categorical(enumerate=False)")
     return latent[0]

@@ -76,13 +76,13 @@ class ScoreFunctionELBO(AttentionELBO):
                 # what came before the draw does not depend on it
                 after = [other for other in sites[sites.index(name) + 1 :] if other in rewards]
                 nodes = [_site_above(model_trace.nodes.get(other)) for other in after]
-                found = [_reward_of(site, rewards[other], of) for other, of in zip(after, nodes, strict=True)]
-                elbo = elbo + _surrogate(site, found)
+                site_rewards = [_reward_of(site, rewards[other], of) for other, of in zip(after, nodes, strict=True)]
+                elbo = elbo + _surrogate(site, site_rewards)
         self._soft = {}
         return elbo
 
     def _rewards(self, model_trace: Any, guide_trace: Any) -> dict[str, Tensor]:
-        """Terms of the ELBO that may depend on drawn alignments, less their baselines."""
+        """Return terms of the ELBO that may depend on drawn alignments, less their baselines."""
         rewards = {name: _log_likelihood(model_trace.nodes[name]).detach() for name in model_trace.observation_nodes}
         for name, soft in self._soft.items():
             rewards[name] = rewards[name] - soft
@@ -93,20 +93,25 @@ class ScoreFunctionELBO(AttentionELBO):
 
 
 def _site_above(site: Any) -> str | None:
-    """Name of the alignment over edges that the nodes of an observation read; None where it is no such observation."""
+    """Return the name of the alignment over edges that the nodes of an observation read; None elsewhere."""
     return site["fn"].site if site is not None and isinstance(site["fn"], NodeLikelihood) else None
 
 
 def _log_likelihood(site: Any) -> Tensor:
-    """Log likelihood of an observed site: of every node, behind the plates, below an alignment over edges."""
+    """Return the log likelihood of an observed site; below an alignment over edges of every node, behind the plates."""
     if _site_above(site) is None:
         return torch.as_tensor(site["log_prob"])
-    scale, mask = (each.unsqueeze(-1) if isinstance(each, Tensor) else each for each in (site["scale"], site["mask"]))
+    scale, mask = (
+        factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor for factor in (site["scale"], site["mask"])
+    )
     return torch.as_tensor(scale_and_mask(site["fn"].log_prob_nodes(site["value"]), scale=scale, mask=mask))
 
 
 def _reward_of(site: Any, reward: Tensor, above: str | None) -> Tensor:
-    """A reward as it counts for a drawn alignment: that of each node for its own edge, of all of them for others."""
+    """Return a reward as it counts for a drawn alignment.
+
+    The edge of a node has the reward of that node, any other alignment the sum over all nodes.
+    """
     if above == site["name"]:
         return reward
     reward = reward if above is None else reward.sum(-1)
@@ -114,7 +119,7 @@ def _reward_of(site: Any, reward: Tensor, above: str | None) -> Tensor:
 
 
 def _surrogate(site: Any, rewards: list[Tensor]) -> Tensor:
-    """Zero, with the score function's gradient."""
+    """Return zero, with the score function's gradient."""
     fn, mask = site["fn"], site["mask"]
     if isinstance(fn, EdgeAlignment):
         log_q, mask = fn.log_prob_nodes(site["value"]), mask.unsqueeze(-1) if isinstance(mask, Tensor) else mask
@@ -125,7 +130,7 @@ def _surrogate(site: Any, rewards: list[Tensor]) -> Tensor:
 
 
 def _reduced(shape: torch.Size, plates: torch.Size) -> list[int]:
-    """Shape of a reward summed over the plates that the alignment does not have."""
+    """Return the shape of a reward summed over the plates that the alignment does not have."""
     padded = (1,) * (len(shape) - len(plates)) + tuple(plates)[max(0, len(plates) - len(shape)) :]
     return [1 if plate == 1 else size for size, plate in zip(shape, padded, strict=True)]
 

@@ -9,7 +9,7 @@ __all__ = ["apply_linear", "encode_sequence"]
 
 
 def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """A linear layer of ``[..., in_features]``, or of a sparse matrix ``[N, in_features]``, CSR or COO.
+    """Apply a linear layer to ``[..., in_features]``, or to a sparse matrix ``[N, in_features]``, CSR or COO.
 
     Example:
         >>> layer, x = nn.Linear(3, 2), torch.eye(3)
@@ -24,7 +24,7 @@ def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def encode_sequence(lstm: nn.LSTM, words: Tensor, mask: Tensor) -> Tensor:
-    """Outputs of an LSTM that sees no padding, in either direction: ``[B, N, width]``, zeros at the padding.
+    """Run an LSTM that sees no padding, in either direction: ``[B, N, width]``, zeros at the padding.
 
     Args:
         lstm: The LSTM, batch first.

@@ -69,5 +69,5 @@ class Dropout(nn.Dropout):
         if not input.is_cpu:
             return super().forward(input)
         # in 32 bits: half precision would round the probability
-        kept = uniform(input.shape, device=input.device).ge_(self.p).to(input.dtype)
-        return input * kept.div_(1 - self.p)
+        mask = uniform(input.shape, device=input.device).ge_(self.p).to(input.dtype)
+        return input * mask.div_(1 - self.p)

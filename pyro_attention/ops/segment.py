@@ -24,7 +24,7 @@ __all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_soft
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Which segment (node) each edge belongs to, prepared once for many reductions.
+    """Membership of edges in segments (nodes), prepared once for many reductions.
 
     Args:
         index: Segment of each edge, int64 ``[E]`` in ``0 .. count - 1``.
@@ -53,23 +53,23 @@ class Segments:
         object.__setattr__(self, "offsets", pad(offsets, (1, 0)))
 
     def to(self, device: torch.device | str) -> Segments:
-        """Copy on another device."""
+        """Return a copy on another device."""
         return Segments(self.index.to(device), self.count)
 
     def gather(self, values: Tensor, *, dim: int = -2) -> Tensor:
-        """Values of the segments ``[..., count, H]`` at their edges, ``[..., E, H]``; without gradient."""
+        """Return values of the segments ``[..., count, H]`` at their edges, ``[..., E, H]``; without gradient."""
         return _take(values, self.index, dim)
 
     def spread(self, values: Tensor) -> Tensor:
-        """Values of the segments ``[..., count, H]`` at their edges, ``[..., E, H]``; differentiable."""
+        """Return values of the segments ``[..., count, H]`` at their edges, ``[..., E, H]``; differentiable."""
         return _plain_spread(values, self) if in_transform(values) else _spread(values, self)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum of ``[..., E, H]`` over the edges of each segment, ``[..., count, H]``; differentiable."""
+        """Sum ``[..., E, H]`` over the edges of each segment, ``[..., count, H]``; differentiable."""
         return _plain_sum(values, self) if in_transform(values) else _sum(values, self)
 
     def total(self, values: Tensor) -> Tensor:
-        """Sum of ``[..., E, H]`` over the edges of each segment, ``[..., count, H]``; without gradient."""
+        """Sum ``[..., E, H]`` over the edges of each segment, ``[..., count, H]``; without gradient."""
         if values.dim() > 2 or values.dtype not in (torch.float32, torch.float64):  # sums are never in half precision
             columns = as_float(values).movedim(-2, 0)
             total: Tensor = torch.unflatten(self.total(columns.flatten(1)), -1, columns.shape[1:])
@@ -138,7 +138,7 @@ class _HeadPattern:
         return bags.view(-1, *values.shape[1:])
 
     def dot(self, left: Tensor, right: Tensor) -> Tensor:
-        """Products of the rows ``[rows * H, D]`` with those ``[columns * H, D]`` that edges connect: ``[E * H]``."""
+        """Multiply rows ``[rows * H, D]`` with those ``[columns * H, D]`` that edges connect: ``[E * H]``."""
         # torch's loop over a width that fills no vector is slow
         missing = -left.size(-1) % 8
         if missing:
@@ -152,7 +152,7 @@ class _HeadPattern:
 
 
 def _shifted(scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
-    """Scores minus a bound of their segment, so that exp neither overflows nor underflows where it counts."""
+    """Subtract from scores a bound of their segment, so that exp neither overflows nor underflows where it counts."""
     if mask is None and scores.is_cpu and scores.numel():
         low, high = torch.aminmax(scores)
         if high - low < 40:  # one bound serves all segments: exp(-40) is far from underflow
@@ -164,7 +164,7 @@ def _shifted(scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
 
 
 def _totals(exponentials: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
-    """Sum of each segment, ``[..., count, H]``; at least the smallest float, so that empty segments divide."""
+    """Sum each segment, ``[..., count, H]``; at least the smallest float, so that empty segments divide."""
     if mask is not None:
         exponentials.masked_fill_(~mask, 0)
     total = segments.total(exponentials)
@@ -172,7 +172,7 @@ def _totals(exponentials: Tensor, segments: Segments, mask: Tensor | None) -> Te
 
 
 def _take(values: Tensor, index: Tensor, dim: int) -> Tensor:
-    """``values.index_select(dim, index)``, which on a CPU is many times slower on strided tensors."""
+    """Compute ``values.index_select(dim, index)``; on a CPU torch's is many times slower on strided tensors."""
     return values.contiguous().index_select(dim, index)
 
 
@@ -192,7 +192,7 @@ def _plain_sum(values: Tensor, segments: Segments, *, dim: int = -2) -> Tensor:
 def _plain_gradients(
     grad: Tensor, weights: Tensor, values: Tensor, sources: Segments, targets: Segments
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of :func:`segment_aggregate` by the weights and the values, which can be differentiated again."""
+    """Compute gradients of :func:`segment_aggregate` by weights and values, which can be differentiated again."""
     messages = _plain_spread(grad, targets, dim=-3)
     by_weights = (messages * _plain_spread(values, sources, dim=-3)).sum(-1)
     by_values = _plain_sum(messages * weights.unsqueeze(-1), sources, dim=-3)
@@ -395,6 +395,6 @@ def segment_aggregate(weights: Tensor, values: Tensor, *, sources: Segments, tar
 
 
 def _same_float(*tensors: Tensor) -> bool:
-    """Whether all are float32 or all float64, and stay so: there is no sparse product in half precision."""
+    """Return whether all are float32 or all float64, and stay so: there is no sparse product in half precision."""
     cast = torch.is_autocast_enabled(tensors[0].device.type)
     return not cast and {x.dtype for x in tensors} in ({torch.float32}, {torch.float64})

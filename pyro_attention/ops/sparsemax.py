@@ -19,7 +19,7 @@ def check_most_keys(k: Any) -> None:
 
 
 def sparsemax(scores: Tensor, *, mask: Tensor | None = None, k: int | None = None) -> Tensor:
-    r"""The point of the simplex nearest to each row of scores, :math:`\arg\min_{p \in \Delta} \lVert p - z \rVert^2`.
+    r"""Project each row of scores on the simplex, :math:`\arg\min_{p \in \Delta} \lVert p - z \rVert^2`.
 
     .. math:: p_i = \max(z_i - \tau, 0), \qquad \tau = \left(\sum_{j \in S} z_j - 1\right) / |S|
 
@@ -63,7 +63,7 @@ def sparsemax(scores: Tensor, *, mask: Tensor | None = None, k: int | None = Non
 
 
 def _support(scores: Tensor, k: int | None) -> Tensor:
-    """True at the keys with a positive probability; NaN counts as one, so that it is seen in the result."""
+    """Return True at the keys with a positive probability; NaN counts as one, so that it is seen in the result."""
     keys = scores.size(-1)
     ordered, places = scores.topk(keys if k is None else min(k, keys), dim=-1)
     ranks = torch.arange(1, ordered.size(-1) + 1, dtype=scores.dtype, device=scores.device)

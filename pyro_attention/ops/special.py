@@ -28,9 +28,9 @@ _SMALL_DIGAMMA = (
 
 
 def _polynomial(a: Tensor, coefficients: tuple[float, ...]) -> Tensor | None:
-    """Value of a polynomial where it is worth a look and all numbers are in [0, 1], as of a softmax but for rounding.
+    """Return the value of a polynomial for many numbers in [0, 1], as of a softmax but for rounding; else None.
 
-    A few vectorised passes, in place; torch's functions run element by element on a CPU and cost several times as much.
+    A few vectorized passes, in place; torch's functions run element by element on a CPU and cost several times as much.
     """
     if not a.is_cpu or a.dtype != torch.float32 or a.numel() < 2**10 or a.max() > 1.01:
         return None
@@ -72,7 +72,7 @@ _lgamma_exp: Callable[..., Tensor] = _LGammaExp.apply
 
 
 def lgamma_exp(x: Tensor) -> Tensor:
-    r""":math:`\log\Gamma(e^x) = \log\Gamma(1 + e^x) - x`, finite also where :math:`e^x` underflows.
+    r"""Return :math:`\log\Gamma(e^x) = \log\Gamma(1 + e^x) - x`, finite also where :math:`e^x` underflows.
 
     Example:
         >>> lgamma_exp(torch.tensor([-1000.0, 0.0])).tolist()
@@ -84,12 +84,12 @@ def lgamma_exp(x: Tensor) -> Tensor:
 
 
 def digamma_exp(x: Tensor) -> Tensor:
-    r""":math:`\psi(e^x) = \psi(1 + e^x) - e^{-x}`."""
+    r"""Return :math:`\psi(e^x) = \psi(1 + e^x) - e^{-x}`."""
     return torch.digamma(1 + x.exp()) - (-x).exp()
 
 
 def trigamma_exp(x: Tensor) -> Tensor:
-    r""":math:`\psi'(e^x) = \psi'(1 + e^x) + e^{-2x}`."""
+    r"""Return :math:`\psi'(e^x) = \psi'(1 + e^x) + e^{-2x}`."""
     return torch.polygamma(1, 1 + x.exp()) + (-2 * x).exp()
 
 

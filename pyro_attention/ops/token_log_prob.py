@@ -46,7 +46,7 @@ class _OutputLayer:
         self.chunk = chunk_rows or default_chunk_rows(len(weight), self.exact, device=features.device)
 
     def new(self, *shape: int) -> Tensor:
-        """Uninitialised, in float32 or float64."""
+        """Return an uninitialized tensor, in float32 or float64."""
         return torch.empty(shape, dtype=self.exact, device=self.x.device)
 
     @cached_property
@@ -54,12 +54,12 @@ class _OutputLayer:
         return self.new(min(self.chunk, self.count), len(self.weight))
 
     def chunks(self) -> tuple[Tensor, ...]:
-        """Indices of the rows of each chunk."""
+        """Return the indices of the rows of each chunk."""
         chunks: tuple[Tensor, ...] = torch.arange(self.count, device=self.x.device).split(self.chunk)
         return chunks
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Logits ``[rows, V]`` of a chunk, overwriting those before."""
+        """Return logits ``[rows, V]`` of a chunk, overwriting those before."""
         logits, x = self._buffer[: len(rows)], self.x[rows]
         if x.dtype != self.exact:
             logits.copy_(x @ self.weight.t())
@@ -70,7 +70,7 @@ class _OutputLayer:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``total += left @ right``; sums over chunks are not rounded to half precision."""
+    """Compute ``total += left @ right``; sums over chunks are not rounded to half precision."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:
@@ -92,7 +92,7 @@ def _once_differentiable() -> None:
 def default_chunk_rows(
     vocabulary: int, dtype: torch.dtype = torch.float32, *, device: torch.device | str = "cpu"
 ) -> int:
-    """Rows whose logits take 8 MB on a CPU, 40 MB elsewhere; at least one.
+    """Return the number of rows whose logits take 8 MB on a CPU, 40 MB elsewhere; at least one.
 
     Example:
         >>> default_chunk_rows(10_000), default_chunk_rows(10_000, device="cuda")
@@ -119,7 +119,7 @@ class _Layout:
         return tensor.expand(self.shape).movedim(self._columns, self._last).reshape(self.size)
 
     def restore(self, matrix: Tensor) -> Tensor:
-        """The result, of its matrix."""
+        """Return the result that a matrix holds."""
         order = [dim for dim in range(len(self.shape)) if dim not in self._columns] + [*self._columns]
         return matrix.reshape([self.shape[dim] for dim in order]).movedim(self._last, self._columns)
 
@@ -187,7 +187,7 @@ _token_log_prob: Callable[..., Tensor] = _TokenLogProb.apply
 def token_log_prob(
     features: Tensor, weight: Tensor, token: Tensor, bias: Tensor | None = None, *, chunk_rows: int | None = None
 ) -> Tensor:
-    r"""Log probability of observed tokens under a linear layer with softmax; once differentiable.
+    r"""Return the log probability of observed tokens under a linear layer with softmax; once differentiable.
 
     .. math:: \log p(t) = w_t^\top x + b_t - \log \sum_v \exp(w_v^\top x + b_v)
 
@@ -212,8 +212,8 @@ def token_log_prob(
         return _token_log_prob(features, weight, bias, token, dtype, chunk_rows)
 
 
-def chosen_slots(wanted: Tensor) -> tuple[Tensor, list[int]]:
-    """Where the true entries of ``[G, N]`` stand, flattened, and how many there are up to the end of each row.
+def chosen_slots(mask: Tensor) -> tuple[Tensor, list[int]]:
+    """Return flat indices of the true entries of ``[G, N]``, and their number up to the end of each row.
 
     Their numbers have to be known on the host: this is the one time that a training step waits for them.
 
@@ -221,8 +221,8 @@ def chosen_slots(wanted: Tensor) -> tuple[Tensor, list[int]]:
         >>> chosen_slots(torch.tensor([[True, False], [True, True]]))
         (tensor([0, 2, 3]), [1, 3])
     """
-    ends: list[int] = wanted.sum(1).cumsum(0).tolist()
-    total, flat = ends[-1] if ends else 0, wanted.flatten()
+    ends: list[int] = mask.sum(1).cumsum(0).tolist()
+    total, flat = ends[-1] if ends else 0, mask.flatten()
     places = (flat.cumsum(0) - 1).masked_fill(~flat, total)  # the others share one behind the last
     return places.new_zeros(total + 1).scatter_(0, places, torch.arange(len(flat), device=flat.device))[:total], ends
 
@@ -253,7 +253,7 @@ class _Groups:
         return joint.view_as(log_weight).softmax(-1).flatten()[slots].nan_to_num(0.0)
 
     def rounded(self, shares: Tensor) -> Tensor:
-        """Shares whose small ones are zero or ``roulette``, at random, with the same expectation."""
+        """Return shares whose small ones are zero or ``roulette``, at random, with the same expectation."""
         if not self._roulette:
             return shares
         stays = torch.rand_like(shares) * self._roulette < shares
@@ -285,9 +285,14 @@ class _SummedTokenLogProb(torch.autograd.Function):
             shares = groups.rounded(shares)
             rows: slice | Tensor = chunk
             if shares.is_cpu:  # elsewhere one would have to wait for their number
-                kept = (shares > torch.finfo(shares.dtype).eps).nonzero().squeeze(1)  # less is lost in a sum
-                if len(kept) < _MOST_WORTH_LEAVING_OUT * len(x):
-                    logits, x, shares, rows = logits[kept], x[kept], shares[kept], kept + chunk.start
+                significant = (shares > torch.finfo(shares.dtype).eps).nonzero().squeeze(1)  # less is lost in a sum
+                if len(significant) < _MOST_WORTH_LEAVING_OUT * len(x):
+                    logits, x, shares, rows = (
+                        logits[significant],
+                        x[significant],
+                        shares[significant],
+                        significant + chunk.start,
+                    )
             factors = shares.unsqueeze(1)
             if for_features is not None:
                 for_features[rows] = (logits @ layer.weight).to(layer.exact).mul_(factors)
@@ -303,7 +308,7 @@ class _SummedTokenLogProb(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         _once_differentiable()
-        features, weight, bias, token, shares, *found = ctx.saved_tensors
+        features, weight, bias, token, shares, *stored = ctx.saved_tensors
         factor = (grad * shares).sum() / shares.square().sum().clamp(min=torch.finfo(shares.dtype).tiny)
         tolerance = max(100 * torch.finfo(shares.dtype).eps, 1e-10) * factor.abs()
         # not so where sentences have weights, or something else is observed below the alignment
@@ -311,25 +316,27 @@ class _SummedTokenLogProb(torch.autograd.Function):
             return (*_gradients(features, weight, bias, token, grad, ctx.needs_input_grad[:3]), None, None, None)
         gradients = (
             None if gradient is None else (factor * gradient).to(tensor.dtype)
-            for gradient, tensor in zip(found, (features, weight, bias), strict=True)
+            for gradient, tensor in zip(stored, (features, weight, bias), strict=True)
         )
         return (*gradients, None, None, None)
 
 
 def _to_residuals(logits: Tensor, layer: _OutputLayer, token: Tensor) -> Tensor:
-    """Log probability of each row's token; its logits become the observed minus the expected number of each token.
+    """Return the log probability of each row's token, and turn its logits into residuals.
+
+    A residual is the observed minus the expected number of a token.
 
     The numbers of a few rows stay in the cache of a CPU from the first of these passes to the last.
     """
     log_prob = layer.new(len(logits))
     few = default_chunk_rows(logits.size(1), device=logits.device) // (8 if logits.device.type == "cpu" else 1)
-    for part, chosen, found in zip(*(x.split(max(1, few)) for x in (logits, token, log_prob)), strict=True):
+    for part, chosen, part_log_prob in zip(*(x.split(max(1, few)) for x in (logits, token, log_prob)), strict=True):
         exact = part.to(layer.exact)
         if layer.bias is not None:
             exact.add_(layer.bias)
         observed, highest = exact.gather(1, chosen), exact.amax(1, keepdim=True)
         total = exact.sub_(highest).exp_().sum(1, keepdim=True)
-        found.copy_((observed - highest - total.log()).squeeze(1))
+        part_log_prob.copy_((observed - highest - total.log()).squeeze(1))
         exact.div_(-total).scatter_add_(1, chosen, torch.ones_like(total))
         if exact is not part:
             part.copy_(exact)
@@ -339,14 +346,14 @@ def _to_residuals(logits: Tensor, layer: _OutputLayer, token: Tensor) -> Tensor:
 def _gradients(
     features: Tensor, weight: Tensor, bias: Tensor | None, token: Tensor, grad: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Gradients of the inputs that need one, whatever that of the result is."""
+    """Return gradients of the inputs that need one, for any gradient of the result."""
     with torch.enable_grad():
         x, w = features.detach().requires_grad_(needed[0]), weight.detach().requires_grad_(needed[1])
         b = None if bias is None else bias.detach().requires_grad_(needed[2])
         log_prob = token_log_prob(x, w, token, b)
     leaves = [leaf for leaf in (x, w, b) if leaf is not None and leaf.requires_grad]
     gradients = iter(torch.autograd.grad(log_prob, leaves, grad))
-    return [next(gradients) if wanted else None for wanted in needed]
+    return [next(gradients) if needs_grad else None for needs_grad in needed]
 
 
 _summed_token_log_prob: Callable[..., Tensor] = _SummedTokenLogProb.apply
@@ -366,7 +373,7 @@ def summed_token_log_prob(
     chunk_rows: int | None = None,
     known: bool = False,
 ) -> Tensor:
-    r"""As :func:`token_log_prob`, computed faster with its gradient if a sum over alignments is what it is for.
+    r"""Compute :func:`token_log_prob`, faster with its gradient if a sum over alignments is what it is for.
 
     .. math:: c \sum_g \log \sum_{n} w_{gn}\, p_{gn}(t_g) \quad\text{or}\quad c \sum_g \sum_n w_{gn} \log p_{gn}(t_g)
 

@@ -88,17 +88,17 @@ def exact_alignments(
                 "those among the arguments are copied, so make the others (of the model, say, or within a layout) "
                 "outside of it, or use torch.no_grad() (inference_mode=False of Lightning's Trainer)"
             ) from error
-    found = {}
+    posteriors = {}
     for name, weights in zip(tilted.tilts, slopes, strict=True):
         graph = tilted.graphs.get(name)
         total = weights.sum(-1, keepdim=True) if graph is None else graph.targets.gather(graph.targets.sum(weights))
         # the evidence of a minibatch counts each of its items several times, and a query may be without keys
-        found[name] = weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
-    return found
+        posteriors[name] = weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
+    return posteriors
 
 
 def _outside_inference(value: Any) -> Any:
-    """Copy of the tensors among arguments that were made in inference mode."""
+    """Return a copy of the tensors among arguments that were made in inference mode."""
     if isinstance(value, Tensor):
         return value.clone() if value.is_inference() else value
     if isinstance(value, dict):
@@ -116,7 +116,7 @@ def posterior_attention(
     chunk_size: int = 1,
     **kwargs: Any,
 ) -> dict[str, Tensor]:
-    r"""The key that explains the observation of a query, for weights that are soft or drawn.
+    r"""Compute which key explains the observation of a query, for weights that are soft or drawn.
 
     .. math:: p(z = n \mid x, y) \propto \mathrm{E}_q[W_n]\, f(y \mid z = n)
 
@@ -160,8 +160,8 @@ def posterior_attention(
         draws = sample_posterior(guide, *args, num_samples=num_samples, chunk_size=chunk_size, **kwargs)
         name = site if site is not None or len(draws) != 1 else next(iter(draws))
         if name not in draws:
-            seen = ", ".join(map(repr, draws))
-            raise ValueError(f"site is {site!r}, expected one of {seen}")
+            names = ", ".join(map(repr, draws))
+            raise ValueError(f"site is {site!r}, expected one of {names}")
         weights, rows = draws[name].mean(0), []
         for key in range(weights.size(-1)):
             run = Run(guide, args, kwargs)
@@ -173,7 +173,7 @@ def posterior_attention(
 
 
 def _log_likelihood(trace: Any, name: str) -> Tensor:
-    """Log likelihood of every query of a site, ``[...]``."""
+    """Return the log likelihood of every query of a site, ``[...]``."""
     plates, total = plates_of(trace.nodes[name]), torch.zeros(())
     dims = [frame.dim for frame in plates.values()]
     for other in trace.observation_nodes:

@@ -114,7 +114,7 @@ class WeightedPosterior:
 
     @classmethod
     def of(cls, passes: Iterable[Any], read: Read = Pass.weights) -> Self:
-        """Of the passes of a whole model; ValueError where the weights of an item all vanish.
+        """Collect the passes of a whole model; raise ValueError where the weights of an item all vanish.
 
         ``read`` gives what ``samples`` hold.
         """
@@ -182,7 +182,7 @@ class WeightedPosterior:
             )
 
     def resample(self) -> dict[str, Tensor]:
-        """As many draws given the observations: of each item its draws, repeated by their weights (systematically)."""
+        """Resample the draws of each item by their weights (systematically), as many as before."""
         count, weights = len(self.log_weights), self.log_weights.double().softmax(0)
         start = torch.rand(weights.shape[1:], dtype=weights.dtype, device=weights.device)
         points = (torch.arange(count, device=weights.device).view(-1, *[1] * start.dim()) + start) / count
@@ -209,11 +209,11 @@ def _items(trace: Any) -> ItemWeights:
 
 
 def _pareto_k(log_weights: Tensor) -> Tensor:
-    """Shape of a generalised Pareto distribution over the largest weights of every item."""
+    """Return the shape of a generalized Pareto distribution over the largest weights of every item."""
     columns = log_weights.reshape(len(log_weights), -1)  # one column where the model has no plates
     size = math.ceil(min(0.2 * len(log_weights), 3 * math.sqrt(len(log_weights))))
-    found = [math.nan if size < 5 else _shape(column, size) for column in columns.double().unbind(1)]
-    return log_weights.new_tensor(found).reshape(log_weights.shape[1:])
+    shapes = [math.nan if size < 5 else _shape(column, size) for column in columns.double().unbind(1)]
+    return log_weights.new_tensor(shapes).reshape(log_weights.shape[1:])
 
 
 def _shape(log_weights: Tensor, size: int) -> float:

@@ -45,7 +45,7 @@ class Pass:
     size: int = 1
 
     def weights(self, *, log_weights: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Weights, or values, of every attention site, with one leading sample dimension."""
+        """Yield weights, or values, of every attention site, with one leading sample dimension."""
         for name, site in self.trace.nodes.items():
             if is_attention_site(site):
                 value = site["value"].to_dense() if log_weights else attention_weights(site)
@@ -59,7 +59,7 @@ class Pass:
 
 
 def depth(site: Any) -> int:
-    """Number of plate dimensions of a site, without that of the samples."""
+    """Return the number of plate dimensions of a site, without that of the samples."""
     return max((-frame.dim for frame in plates_of(site).values()), default=0)
 
 
@@ -98,8 +98,8 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
     if noise in ("dropout", "both") and chunk_size > 1:
-        seen = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
-        raise ValueError(f"{seen}; use chunk_size=1")
+        problem = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
+        raise ValueError(f"{problem}; use chunk_size=1")
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
     with (
         _TURN,
@@ -113,7 +113,9 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
 
 
 def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
-    """Passes of at most as many samples as asked for, the first of one; of one each where a model does not broadcast.
+    """Yield passes of at most ``chunk_size`` samples.
+
+    The first has one sample, and so has every pass where a model does not broadcast.
 
     Where the attention alone is wanted, passes after the first end when its sites have their values. On a CPU, samples
     of several sites are so few in a pass that they take no longer than one by one.
@@ -143,7 +145,7 @@ def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
 
 
 def _may_share_a_pass(run: Run, first: Pass, sites: dict[str, bool], nesting: int, plate: type[pyro.plate]) -> bool:
-    """Whether samples may share a pass, given the attention sites of the first one and which of them are fixed."""
+    """Return whether samples may share a pass, given the attention sites of the first and which of them are fixed."""
     if isinstance(run, _Early):
         names = first.trace.stochastic_nodes
         ahead = (first.trace.nodes[name] for name in names[: names.index(run.sites[-1])])
@@ -198,7 +200,7 @@ class _Stop(Messenger):
 
 
 def outputs(drawn: Pass) -> Tensor:
-    """The model's return value in a pass, which must be a tensor, with a leading sample dimension."""
+    """Return the model's return value in a pass, which must be a tensor, with a leading sample dimension."""
     if not isinstance(drawn.output, Tensor):
         raise TypeError(
             f"the model returned {type(drawn.output).__name__}, expected a tensor such as logits; return it from the "

@@ -149,20 +149,23 @@ def predict(
                 samples.append(chunk)
             bar.update(drawn.size)
             del drawn, chunk  # the next pass needs the memory
-    kept = torch.cat(samples) if samples else None
-    ordered = kept.sort(0).values if kept is not None and quantiles else torch.empty(0)
+    joined = torch.cat(samples) if samples else None
+    ordered = joined.sort(0).values if joined is not None and quantiles else torch.empty(0)
     return Prediction(
         mean=moments.mean,
         variance=moments.variance,
         num_samples=moments.count,
         quantiles={q: _quantile(ordered, q) for q in quantiles},
-        samples=kept if keep_samples else None,
+        samples=joined if keep_samples else None,
         observed=observed,
     )
 
 
 def _observations(drawn: Pass, name: str) -> Tensor:
-    """Draws of an observation in a pass, with a leading sample dimension, also where the model was passed its value."""
+    """Return draws of an observation in a pass, with a leading sample dimension.
+
+    They are drawn even where the model was passed a value.
+    """
     nodes = {key: site for key, site in drawn.trace.nodes.items() if site["type"] == "sample"}
     site = nodes.get(name)
     if site is None or not _may_be_observed(site):
@@ -176,13 +179,13 @@ def _observations(drawn: Pass, name: str) -> Tensor:
 
 
 def _may_be_observed(site: Any) -> bool:
-    """Whether a site is observed, or would be with the observation, without which it is drawn as a prior is."""
+    """Return whether a site is observed, or would be with the observation, without which it is drawn as a prior is."""
     is_observation = site["is_observed"] or keeps_prior(site)
     return is_observation and not is_attention_site(site) and not site_is_subsample(site)
 
 
 class _AtMeanBut(AtMean):
-    """The same, but at the sites that match a pattern, which are drawn."""
+    """Handler that draws the sites that match a pattern, and has the others at their mean."""
 
     def __init__(self, drawn: Collection[str]) -> None:
         super().__init__()
@@ -209,9 +212,9 @@ def _quantile(ordered: Tensor, q: float) -> Tensor:
 def _check_averageable(chunk: Any, source: str) -> None:
     """Raise TypeError or ValueError unless samples are numbers that have a mean; ``source`` says what gave them."""
     if not isinstance(chunk, Tensor) or not chunk.is_floating_point():
-        seen = f"{chunk.dtype} (labels, say)" if isinstance(chunk, Tensor) else type(chunk).__name__
+        actual = f"{chunk.dtype} (labels, say)" if isinstance(chunk, Tensor) else type(chunk).__name__
         raise TypeError(
-            f"{source} returned {seen}, whose mean says nothing, expected "
+            f"{source} returned {actual}, whose mean says nothing, expected "
             f"floating point such as logits; return those from the model, or pass transform=, for example "
             f"lambda labels: torch.nn.functional.one_hot(labels, classes).float()"
         )

@@ -56,7 +56,7 @@ class ScorePosterior:
         module: Holds the parameters: the network, a layer, or the loss where that is a module.
         parameters: Patterns of names in ``module.named_parameters()``, as in ``fnmatch``.
         loss: Negative log likelihood or negative ELBO of a batch, summed over its items, such as
-            ``AttentionELBO()(model, guide)``; its gradient has to be its derivative, which doubly reparameterised or
+            ``AttentionELBO()(model, guide)``; its gradient has to be its derivative, which doubly reparameterized or
             score-function gradients are not.
         batches: Arguments of the loss in every batch; together they are the training data.
         prior_scale: Standard deviation :math:`\sigma` of every parameter's prior, which is centred at zero.
@@ -101,25 +101,25 @@ class ScorePosterior:
         self.prior_scale, self._before = float(prior_scale), list[list[Tensor]]()
         self._chosen = _matching(module, [parameters] if isinstance(parameters, str) else parameters)
         self.mean = _flat([value.detach() for value in self._chosen.values()])
-        size, found = len(self.mean), list[Tensor]()
+        size, terms = len(self.mean), list[Tensor]()
         with seeded(0), torch.enable_grad():
             for count, batch in enumerate(batches):
                 if count < 2:  # only of several batches is it wrong to scale each of them to all of the data
                     check_sum(loss, batch, one_item=curvature == "fisher", only=count == 0)
-                _check_size(size * (size if curvature == "hessian" else 1 + len(found)), size, curvature)
+                _check_size(size * (size if curvature == "hessian" else 1 + len(terms)), size, curvature)
                 slope = _slope(loss, batch, self._chosen, twice=curvature == "hessian")
                 if curvature == "fisher":
-                    found.append(slope)
+                    terms.append(slope)
                 else:
                     second = _jacobian(slope, list(self._chosen.values()))
-                    found = [second + found[0] if found else second]
-        if not found:
+                    terms = [second + terms[0] if terms else second]
+        if not terms:
             raise ValueError("batches are empty, expected the arguments of the loss for the training data")
         if curvature == "fisher":
-            _, singular, rows = torch.linalg.svd(torch.stack(found), full_matrices=False)
+            _, singular, rows = torch.linalg.svd(torch.stack(terms), full_matrices=False)
             self._curvatures, self._directions = singular.square(), rows.T
         else:
-            curvatures, self._directions = torch.linalg.eigh((found[0] + found[0].T) / 2)
+            curvatures, self._directions = torch.linalg.eigh((terms[0] + terms[0].T) / 2)
             self._curvatures = _without_negative(curvatures, self.prior_scale)
 
     @property
@@ -130,26 +130,29 @@ class ScorePosterior:
         return torch.as_tensor(prior + self._directions * narrower @ self._directions.T)
 
     def sample(self) -> dict[str, Tensor]:
-        """One draw of the parameters, by their names."""
+        """Return one draw of the parameters, by their names."""
         noise = torch.randn(self.mean.shape, dtype=self.mean.dtype).to(self.mean.device)
         along = self._directions @ ((self._deviations - self.prior_scale) * (self._directions.T @ noise))
-        parts = (self.mean + self.prior_scale * noise + along).split([each.numel() for each in self._chosen.values()])
+        parts = (self.mean + self.prior_scale * noise + along).split(
+            [parameter.numel() for parameter in self._chosen.values()]
+        )
         return {
-            name: part.view(each.shape).to(each) for (name, each), part in zip(self._chosen.items(), parts, strict=True)
+            name: part.view(parameter.shape).to(parameter)
+            for (name, parameter), part in zip(self._chosen.items(), parts, strict=True)
         }
 
     def __enter__(self) -> ScorePosterior:
-        self._before.append([each.data for each in self._chosen.values()])
+        self._before.append([parameter.data for parameter in self._chosen.values()])
         for name, value in self.sample().items():
             self._chosen[name].data = value
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each, value in zip(self._chosen.values(), self._before.pop(), strict=True):
-            each.data = value
+        for parameter, value in zip(self._chosen.values(), self._before.pop(), strict=True):
+            parameter.data = value
 
     def __call__(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A guide, or a model, that has another draw of the parameters in every run."""
+        """Return a guide, or a model, that has another draw of the parameters in every run."""
         return partial(_with_a_draw, self, run)
 
     @property
@@ -158,7 +161,10 @@ class ScorePosterior:
 
 
 def _with_a_draw(posterior: ScorePosterior, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What ``poutine.unwrap`` takes for a handler around its second argument."""
+    """Run with one draw of the parameters.
+
+    ``poutine.unwrap`` takes this for a handler around its second argument.
+    """
     if any(frame.name == DRAWS for frame in runtime.get_plates()):
         raise ValueError(
             "several draws are made in one pass, and would share one draw of the parameters of a ScorePosterior; leave "
@@ -169,17 +175,17 @@ def _with_a_draw(posterior: ScorePosterior, run: Callable[..., Any], *args: Any,
 
 
 def _matching(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Parameter]:
-    """Parameters whose names match a pattern; ValueError where one matches none, or they take no gradient."""
+    """Return the parameters whose names match a pattern; raise ValueError for no match or no gradient."""
     known = dict(module.named_parameters())
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
             names = ", ".join(map(repr, list(known)[:20])) or "none"
             raise ValueError(f"parameters: no name matches '{pattern}'; the names in the module are {names}")
-    chosen = {name: value for name, value in known.items() if any(fnmatchcase(name, one) for one in patterns)}
+    chosen = {name: value for name, value in known.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
     frozen = [name for name, value in chosen.items() if not value.requires_grad]
     if frozen or not chosen:
-        seen = f"'{frozen[0]}' is frozen" if frozen else "no pattern is given"
-        raise ValueError(f"parameters: {seen}, expected trained ones; call requires_grad_(True), or name others")
+        problem = f"'{frozen[0]}' is frozen" if frozen else "no pattern is given"
+        raise ValueError(f"parameters: {problem}, expected trained ones; call requires_grad_(True), or name others")
     return chosen
 
 
@@ -194,11 +200,11 @@ def _check_size(held: int, size: int, curvature: str) -> None:
 
 
 def _slope(loss: Callable[..., Tensor], batch: Sequence[Any], chosen: Mapping[str, Tensor], *, twice: bool) -> Tensor:
-    """Gradient of a batch's loss ``[P]``, which has a graph itself if it is needed ``twice``."""
+    """Return the gradient of a batch's loss ``[P]``, with a graph of its own if it is needed ``twice``."""
     value = loss(*batch)
     if not isinstance(value, Tensor) or value.numel() != 1:
-        seen = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"the loss gave {seen}, expected one number, the sum over the items of a batch")
+        actual = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"the loss gave {actual}, expected one number, the sum over the items of a batch")
     if not value.isfinite():
         raise ValueError(f"the loss is {value.item()} at the trained parameters; look for NaN in the data")
     if not value.requires_grad:
@@ -214,15 +220,15 @@ def _slope(loss: Callable[..., Tensor], batch: Sequence[Any], chosen: Mapping[st
 
 
 def _jacobian(slope: Tensor, values: Sequence[Tensor]) -> Tensor:
-    """Second derivatives ``[P, P]``, a row each."""
+    """Return the second derivatives ``[P, P]``, a row for each parameter."""
     if not slope.requires_grad:
         return torch.zeros(len(slope), len(slope)).to(slope)
     options: dict[str, Any] = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-    return torch.stack([_flat(torch.autograd.grad(each, values, **options)) for each in slope])
+    return torch.stack([_flat(torch.autograd.grad(entry, values, **options)) for entry in slope])
 
 
 def _without_negative(curvatures: Tensor, prior_scale: float) -> Tensor:
-    """Curvatures with zeros for negative ones; a warning where that changes a width by more than rounding does."""
+    """Replace negative curvatures by zero; warn where that changes a width by more than rounding does."""
     negative = curvatures < -0.01 * prior_scale**-2 - 1e-6 * curvatures.max()
     if negative.any():
         warnings.warn(

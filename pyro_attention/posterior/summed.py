@@ -130,8 +130,8 @@ def _take(value: Any, items: int, part: slice) -> Any:
     if isinstance(value, Tensor):
         return value[part] if value.dim() and len(value) == items else value
     if isinstance(value, Mapping):
-        return {name: _take(each, items, part) for name, each in value.items()}
-    return [_take(each, items, part) for each in value] if isinstance(value, list | tuple) else value
+        return {name: _take(entry, items, part) for name, entry in value.items()}
+    return [_take(entry, items, part) for entry in value] if isinstance(value, list | tuple) else value
 
 
 class _Scales(ScaleMessenger):

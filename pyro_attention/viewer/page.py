@@ -71,7 +71,7 @@ def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: s
 
 
 def document(title: str, body: str) -> bytes:
-    """A page in the look of the viewer, light and dark, encoded as UTF-8.
+    """Return a page in the look of the viewer, light and dark, encoded as UTF-8.
 
     Args:
         title: Its title, plain text.
@@ -88,7 +88,7 @@ def document(title: str, body: str) -> bytes:
 
 
 def fragment(views: Sequence[View]) -> str:
-    """The viewer alone, HTML for the body of a :func:`document`: controls, data and script.
+    """Return the viewer alone, HTML for the body of a :func:`document`: controls, data and script.
 
     Args:
         views: What is shown, as for :func:`write_viewer`.
@@ -133,7 +133,7 @@ def _file(name: str) -> str:
 
 
 def _differing(view: View) -> list[Panel]:
-    """The panels that are compared: the schemes' posteriors, or else prior and posterior, or else none."""
+    """Return the panels that are compared: the schemes' posteriors, or else prior and posterior, or else none."""
     posteriors = [panel for panel in view.panels if panel.name == "posterior"]
     if len(posteriors) > 1 or not posteriors:
         return posteriors
@@ -141,7 +141,7 @@ def _differing(view: View) -> list[Panel]:
 
 
 def index_entry(view: View) -> dict[str, Any]:
-    """What the list of all views knows of one: its text, and numbers from 0 to 1 that it is sorted and filtered by.
+    """Return the entry of a view in the list: its text, and numbers from 0 to 1 to sort and filter by.
 
     ``uncertainty`` and ``most`` are mean and maximum over the words of the entropy of their mean weights, over the log
     of their number; ``width`` is the mean width of the credible interval of each word's largest weight, None without
@@ -151,7 +151,7 @@ def index_entry(view: View) -> dict[str, Any]:
     entropy = torch.stack([_uncertainty(panel.samples.mean(0)) for panel in panels]).mean(0)
     widths = [_width(panel.samples) for panel in panels if len(panel.samples) > 1]
     means = [panel.samples.mean(0) for panel in _differing(view)]
-    distances = [0.5 * (one - other).abs().sum(-1).mean().item() for one, other in combinations(means, 2)]
+    distances = [0.5 * (first - second).abs().sum(-1).mean().item() for first, second in combinations(means, 2)]
     return {
         "title": view.title,
         "text": " ".join(view.rows)[:_LONGEST],
@@ -163,8 +163,8 @@ def index_entry(view: View) -> dict[str, Any]:
 
 
 def payload(view: View) -> dict[str, Any]:
-    """All that is shown of a view once it is chosen; a weight of 0.25 is 250."""
-    found: dict[str, Any] = {
+    """Return all that is shown of a view once it is chosen; a weight of 0.25 is 250."""
+    content: dict[str, Any] = {
         "title": view.title,
         "names": {"target": view.names[0], "source": view.names[1]},
         "target": list(view.rows),
@@ -172,11 +172,11 @@ def payload(view: View) -> dict[str, Any]:
         "panels": [_panel(panel) for panel in view.panels],
     }
     if isinstance(view, RegionView):
-        found |= {"picture": _data_uri(view.picture), "grid": list(view.grid)}
+        content |= {"picture": _data_uri(view.picture), "grid": list(view.grid)}
     if isinstance(view, AlignmentView) and view.gold is not None:
         gold = view.gold
-        found["gold"] = [[source, target, (source, target) in gold.sure] for source, target in sorted(gold.possible)]
-    return found
+        content["gold"] = [[source, target, (source, target) in gold.sure] for source, target in sorted(gold.possible)]
+    return content
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
@@ -193,22 +193,22 @@ def _panel(panel: Panel) -> dict[str, Any]:
 
 
 def _links(samples: Tensor, largest: int) -> list[list[list[Any]]]:
-    """Of each row the links that may be at least LEAST: column, ends of the interval, and samples as digits.
+    """Return the links of each row that may be at least LEAST: column, ends of the interval, and samples as digits.
 
     The digit 63 stands for the largest sample, so that small weights are as exact as large ones.
     """
     mean, low, high = equal_tailed(samples, _LEVEL)
-    kept = torch.linspace(0, len(samples) - 1, min(len(samples), MOST_SAMPLES)).round().long()
+    chosen = torch.linspace(0, len(samples) - 1, min(len(samples), MOST_SAMPLES)).round().long()
     digits = torch.tensor(list(_DIGITS), dtype=torch.uint8)[
-        (63_000 / largest * samples[kept]).round().clamp_max(63).long()
+        (63_000 / largest * samples[chosen]).round().clamp_max(63).long()
     ]
-    text, count = digits.permute(1, 2, 0).contiguous().numpy().tobytes().decode("ascii"), len(kept)
+    text, count = digits.permute(1, 2, 0).contiguous().numpy().tobytes().decode("ascii"), len(chosen)
     ends, columns = torch.stack([_rounded(low), _rounded(high)], -1).tolist(), mean.size(1)
-    found: list[list[list[Any]]] = [[] for _ in range(len(mean))]
+    links: list[list[list[Any]]] = [[] for _ in range(len(mean))]
     for row, column in (high.maximum(mean) >= LEAST).nonzero().tolist():
-        place = (row * columns + column) * count
-        found[row].append([column, *ends[row][column], text[place : place + count]])
-    return found
+        start = (row * columns + column) * count
+        links[row].append([column, *ends[row][column], text[start : start + count]])
+    return links
 
 
 def _uncertainty(mean: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def _uncertainty(mean: Tensor) -> Tensor:
 
 
 def _width(samples: Tensor) -> float:
-    """Mean over the rows of the width of the interval of their largest mean weight."""
+    """Return the mean over the rows of the width of the interval of their largest mean weight."""
     mean, low, high = equal_tailed(samples, _LEVEL)
     largest = mean.argmax(-1, keepdim=True)
     return (high - low).gather(-1, largest).mean().item()
@@ -230,12 +230,12 @@ def _rounded(values: Tensor) -> Tensor:
 
 
 def _per_mille(values: Tensor) -> Sequence[Any]:
-    found: list[Any] = _rounded(values).tolist()
-    return found
+    numbers: list[Any] = _rounded(values).tolist()
+    return numbers
 
 
 def _data_uri(picture: Tensor) -> str:
-    """A picture as PNG inside an address; the format is written here, so that no library of pictures is needed."""
+    """Encode a picture as PNG in an address; the format is written here, so that no image library is needed."""
     rows = picture.cpu().permute(1, 2, 0) if picture.dim() == 3 else picture.cpu().unsqueeze(-1)
     height, width, channels = rows.shape
     lines = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), rows.reshape(height, -1)], 1)  # 0: no filter

@@ -1,4 +1,4 @@
-"""What a page shows: sentence pairs, captions of pictures and attention heads, all as words and named weights."""
+"""Views of a page: sentence pairs, captions of pictures, attention heads, all as words and named weights."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class View:
             raise ValueError("posterior is an empty mapping, expected weights of at least one scheme or site")
 
     def _checked(self, group: str, name: str, weights: Tensor) -> Tensor:
-        """Weights as ``[S, M, N]`` on the CPU, in [0, 1]."""
+        """Return weights as ``[S, M, N]`` on the CPU, in [0, 1]."""
         what = f"{name} of {group}" if group else name
         checked, shape = check_matrix(weights, name=f"{what} weights"), (len(self.rows), len(self.columns))
         if checked.shape[1:] != shape:
@@ -133,7 +133,7 @@ class RegionView(View):
 
     Args:
         words: Words of the caption, M.
-        picture: uint8, ``[height, width]`` in grey or ``[3, height, width]`` in red, green and blue.
+        picture: uint8, ``[height, width]`` in gray or ``[3, height, width]`` in red, green and blue.
         grid: Numbers of rows and columns of the regions, which divide the picture into equal parts.
         posterior: Weights of the regions, row by row, ``[S, M, rows * columns]``; see :class:`AlignmentView`.
         prior: The same of the prior.
@@ -209,5 +209,5 @@ def heads_view(
             )
         chosen = drawn[:, item].cpu()[..., keep, :][..., keep]
         heads += [(site, f"head {head}", weights) for head, weights in enumerate(chosen.unbind(1))]
-    kept = [token for token, shown in zip(tokens, keep.tolist(), strict=True) if shown]
-    return View(kept, kept, ("query", "key"), heads, title=title)
+    words = [token for token, shown in zip(tokens, keep.tolist(), strict=True) if shown]
+    return View(words, words, ("query", "key"), heads, title=title)

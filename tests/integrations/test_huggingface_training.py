@@ -242,3 +242,24 @@ def test_labels_that_do_not_fit():
     model = head("BertForSequenceClassification", num_labels=3)
     with pytest.raises(ValueError, match=r"labels lie in 0 \.\. 3, expected classes 0 \.\. 2; .*num_labels="):
         AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=torch.tensor([0, 1, 3]))
+
+
+@pytest.mark.parametrize(("family", "context"), [("bert", 40), ("roberta", 38)])
+def test_texts_over_the_context(family, context):
+    """RoBERTa's table of 40 positions begins behind the padding."""
+    cls = {"bert": "BertForSequenceClassification", "roberta": "RobertaForSequenceClassification"}[family]
+    guide = AttentionGuide(head(cls, family, num_labels=3), Weibull(10.0))
+    assert predict(guide, input_ids=torch.full((2, context), 7), num_samples=1).mean.shape == (2, 3)
+    message = (
+        rf"texts have {context + 1} tokens, more than the context of \w+, {context} tokens; shorten them by .*{context}"
+    )
+    with pytest.raises(ValueError, match=message):
+        predict(guide, input_ids=torch.full((2, context + 1), 7), num_samples=1)
+    with pytest.raises(ValueError, match=r"input_ids lie in 7 \.\. 60, expected tokens 0 \.\. 59"):
+        predict(guide, input_ids=torch.tensor([[7, 60]]), num_samples=1)
+
+
+def test_other_errors_of_a_model_stay_what_they_are():
+    guide = AttentionGuide(head("BertForSequenceClassification"), Weibull(10.0))
+    with pytest.raises(RuntimeError, match=r"(?i)size|shape"):
+        predict(guide, input_ids=IDS, token_type_ids=torch.zeros(3, 9, dtype=torch.int64), num_samples=1)

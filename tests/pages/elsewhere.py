@@ -4,6 +4,8 @@ __all__ = ["ELSEWHERE", "NOT_RUN"]
 
 INSTALLED = "tests/test_wheel.py::test_wheel_holds_only_the_library_and_imports_without_extras"
 DASK = "a test starts a cluster from Python and trains on it"
+GPU = "tests/experiments/benchmarks/test_gpu.py::"
+SMOLLM2 = "tests/experiments/uncertainty/test_smollm2.py::"
 CI = ".github/workflows/ci.yml::make "
 
 ELSEWHERE: dict[str, str] = {
@@ -12,9 +14,11 @@ ELSEWHERE: dict[str, str] = {
     "make install": f"{CI}lint test",  # which begin with it
     "make lint": f"{CI}lint test",
     "make docs": f"{CI}docs",
+    "make test-lowest": f"{CI}test-lowest",
+    "python -m experiments.benchmarks gpu --out runs/gpu": f"{GPU}test_command_of_a_gpu",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
-    "python -m experiments.benchmarks gpu": "tests/experiments/benchmarks/test_suite.py::test_command_of_a_gpu",
+    "python -m experiments.uncertainty smollm2 FOLDER": f"{SMOLLM2}def test_the_command",
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
 
@@ -33,6 +37,7 @@ NOT_RUN: dict[str, str] = {
     "make constraints": "needs a network",
     "make test-all": "runs this",
     "python -m experiments...": "stands for all of them",
+    'python -m experiments.vqa ask RUN "QUESTION"': "another question is asked by the list",
     "python -m dask scheduler --host 127.0.0.1 --port 8786 --no-dashboard --dashboard-address 127.0.0.1:0": DASK,
     "python -m dask worker tcp://127.0.0.1:8786 --host 127.0.0.1 --no-dashboard --dashboard-address 127.0.0.1:0 "
     "--nthreads 1 --nworkers 2": DASK,

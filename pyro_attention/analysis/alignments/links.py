@@ -54,7 +54,7 @@ class GoldAlignment:
         object.__setattr__(self, "possible", self.sure | frozenset(self.possible))
 
     def transposed(self) -> GoldAlignment:
-        """The same links with source and target swapped."""
+        """Return the links with source and target swapped."""
         sure, possible = (frozenset((t, s) for s, t in links) for links in (self.sure, self.possible))
         return GoldAlignment(sure, possible)
 
@@ -125,17 +125,17 @@ def alignment_error_rate(predicted: Sequence[Alignment], gold: Sequence[GoldAlig
     Source: Och and Ney (2003), A Systematic Comparison of Various Statistical Alignment Models, section 5.1.
     """
     if isinstance(gold, dict) or len(predicted) != len(gold) or not gold:
-        seen = f"predicted is a {type(predicted).__name__} of {len(predicted)} sentence pairs and gold a"
+        mismatch = f"predicted is a {type(predicted).__name__} of {len(predicted)} sentence pairs and gold a"
         expected = "sequences of the same ones, at least one; of a file: list(read_pharaoh(path).values())"
-        raise ValueError(f"{seen} {type(gold).__name__} of {len(gold)}, expected {expected}")
+        raise ValueError(f"{mismatch} {type(gold).__name__} of {len(gold)}, expected {expected}")
     pairs = list(zip(predicted, gold, strict=True))
-    for place, (links, truth) in enumerate(pairs):
+    for sentence, (links, truth) in enumerate(pairs):
         for source, target in sorted(truth.possible):
             if not (0 <= source < links.num_source and 0 <= target < links.num_target):
                 raise ValueError(
-                    f"sentence {place}: gold link {(source, target)} lies outside of the {links.num_source} source and "
-                    f"{links.num_target} target words of the prediction, expected pairs (source, target) counted from "
-                    f"0; look for swapped sides, pieces instead of words, or links counted from 1"
+                    f"sentence {sentence}: gold link {(source, target)} lies outside of the {links.num_source} source "
+                    f"and {links.num_target} target words of the prediction, expected pairs (source, target) counted "
+                    f"from 0; look for swapped sides, pieces instead of words, or links counted from 1"
                 )
     return AlignmentScores(
         num_sentences=len(pairs),
@@ -178,10 +178,11 @@ def symmetrize(forward: Alignment, backward: Alignment, *, method: SymmetrizeMet
     Description for the 2005 IWSLT Speech Translation Evaluation.
     """
     check_choice("method", method, SymmetrizeMethod)
-    sizes, others = ((a.num_source, a.num_target) for a in (forward, backward))
-    if sizes != others:
+    sizes, backward_sizes = ((a.num_source, a.num_target) for a in (forward, backward))
+    if sizes != backward_sizes:
         raise ValueError(
-            f"forward has {sizes[0]} source and {sizes[1]} target words, backward {others[0]} and {others[1]}; "
+            f"forward has {sizes[0]} source and {sizes[1]} target words, "
+            f"backward {backward_sizes[0]} and {backward_sizes[1]}; "
             f"expected the same: turn the alignment of the other direction round with .transposed()"
         )
     if method == "union":
@@ -204,12 +205,12 @@ def _by_target(links: frozenset[Link]) -> list[Link]:
 
 
 def _taken(link: Link, links: set[Link]) -> tuple[bool, bool]:
-    """Whether the source word and the target word of a link have one."""
+    """Return whether the source word and the target word of a link have one."""
     return any(source == link[0] for source, _ in links), any(target == link[1] for _, target in links)
 
 
 def _grown(common: frozenset[Link], union: frozenset[Link]) -> set[Link]:
-    """Links and their neighbors in the union that have a free word, until nothing changes."""
+    """Add neighbors of links in the union that have a free word, until nothing changes."""
     links, before = set(common), -1
     while before < len(links):
         before = len(links)
@@ -243,15 +244,15 @@ def read_pharaoh(path: str | Path, *, index: int = 0, target_first: bool = False
         {'7': '0-0 1p0', '9': ''}
     """
     links: dict[str, _Links] = {}
-    for place, name, text in _named_lines(Path(path)):
+    for location, name, text in _named_lines(Path(path)):
         links[name] = (set(), set())
         for item in text.split():
             match = _LINK.fullmatch(item)
             if match is None:
                 raise ValueError(
-                    f"{place}: {item[:80]!r} is no link, expected i-j for a sure one or ipj for a possible one"
+                    f"{location}: {item[:80]!r} is no link, expected i-j for a sure one or ipj for a possible one"
                 )
-            link = _link(place, (match[1], match[3]), index, target_first)
+            link = _link(location, (match[1], match[3]), index, target_first)
             links[name][match[2] == "p"].add(link)
     return {name: GoldAlignment(*map(frozenset, pair)) for name, pair in links.items()}
 
@@ -274,16 +275,16 @@ def read_naacl(path: str | Path, *, index: int = 1, target_first: bool = False) 
     Source: Mihalcea and Pedersen (2003), An Evaluation Exercise for Word Alignment.
     """
     links: dict[str, _Links] = {}
-    for place, line in read_lines(Path(path)):
+    for location, line in read_lines(Path(path)):
         if not line.strip():
             continue
         match = _COLUMNS.fullmatch(line)
         if match is None:
             raise ValueError(
-                f"{place} is {line[:200]!r}, expected the columns sentence, source, target, S or P, confidence"
+                f"{location} is {line[:200]!r}, expected the columns sentence, source, target, S or P, confidence"
             )
         name, kind = match[1], match[4]
-        link = _link(place, (match[2], match[3]), index, target_first)
+        link = _link(location, (match[2], match[3]), index, target_first)
         links.setdefault(name, (set(), set()))[kind == "P"].add(link)
     return {name: GoldAlignment(*map(frozenset, pair)) for name, pair in links.items()}
 
@@ -307,18 +308,18 @@ def read_sentences(path: str | Path) -> dict[str, list[str]]:
 
 
 def _named_lines(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Place, id and text of every line."""
-    for number, (place, line) in enumerate(read_lines(path)):
+    """Yield location, id and text of every line."""
+    for number, (location, line) in enumerate(read_lines(path)):
         name, tab, text = line.partition("\t")
-        yield (place, name.strip(), text) if tab else (place, str(number), line)
+        yield (location, name.strip(), text) if tab else (location, str(number), line)
 
 
-def _link(place: str, numbers: tuple[str, str], index: int, target_first: bool) -> Link:
-    """A link (source, target) counted from 0."""
+def _link(location: str, numbers: tuple[str, str], index: int, target_first: bool) -> Link:
+    """Return a link (source, target) counted from 0."""
     first, second = (int(number) - index for number in numbers)
     if min(first, second) < 0:
         raise ValueError(
-            f"{place}: a link has position 0 where words are counted from 1; pass index=0 if they are counted from 0, "
-            f"or take the gold file without links to NULL"
+            f"{location}: a link has position 0 where words are counted from 1; pass index=0 if they are counted "
+            f"from 0, or take the gold file without links to NULL"
         )
     return (second, first) if target_first else (first, second)

@@ -76,7 +76,7 @@ class Alignment:
         return matrix
 
     def transposed(self) -> Alignment:
-        """The same links with source and target swapped."""
+        """Return the links with source and target swapped."""
         return Alignment(frozenset((t, s) for s, t in self.links), self.num_target, self.num_source)
 
     def __str__(self) -> str:
@@ -87,8 +87,8 @@ def hard_alignment(weights: Tensor) -> Alignment:
     r"""Link every target word to its most probable source word, the first of equal ones.
 
     The link probabilities :math:`p_{ji}` are the mean weights. What a row lacks to one, because special tokens were
-    dropped, is the probability of no link; where that is the largest, there is none. :func:`mbr_alignment` maximises
-    the expected F1, and ``Alignment.from_matrix(p > 0.5)`` minimises the expected number of wrong and missing links.
+    dropped, is the probability of no link; where that is the largest, there is none. :func:`mbr_alignment` maximizes
+    the expected F1, and ``Alignment.from_matrix(p > 0.5)`` minimizes the expected number of wrong and missing links.
 
     Args:
         weights: ``[M, N]``, or samples of them ``[S, M, N]``.
@@ -110,7 +110,7 @@ def hard_alignment(weights: Tensor) -> Alignment:
 
 
 def mbr_alignment(probabilities: Tensor) -> Alignment:
-    r"""Minimum Bayes risk: the links A that maximise :math:`2 \sum_{(i,j) \in A} p_{ji} / (|A| + \sum_{ij} p_{ji})`.
+    r"""Minimum Bayes risk: the links A that maximize :math:`2 \sum_{(i,j) \in A} p_{ji} / (|A| + \sum_{ij} p_{ji})`.
 
     This is F1 against a random true alignment G, with :math:`|A \cap G|` and :math:`|G|` replaced by their
     expectations; one minus it is AER with no merely possible links. It is the expected F1 itself where :math:`|G|` is
@@ -220,9 +220,9 @@ def k_max(weights: Tensor, k: int) -> Tensor:
     weights = as_float(weights)
     # stable: topk may take any of equal weights
     order = weights.detach().sort(dim=-1, descending=True, stable=True).indices[..., :k]
-    kept = weights * torch.zeros_like(weights).scatter_(-1, order, 1.0)
-    sums = kept.sum(-1, keepdim=True)
-    return kept / sums.masked_fill(sums == 0, 1.0)
+    largest = weights * torch.zeros_like(weights).scatter_(-1, order, 1.0)
+    sums = largest.sum(-1, keepdim=True)
+    return largest / sums.masked_fill(sums == 0, 1.0)
 
 
 def word_map(pieces: Sequence[str], *, style: _PieceStyle = "@@", special: Collection[str] = ()) -> list[int | None]:
@@ -311,7 +311,7 @@ def merge_pieces(
 
 
 def _check_weights(weights: Tensor, *, name: str = "weights", min_samples: int = 0) -> Tensor:
-    """The weights as :func:`check_matrix`; the sums over the sources must be at most one."""
+    """Return the weights as :func:`check_matrix`; the sums over the sources must be at most one."""
     checked = check_matrix(weights, name=name, min_samples=min_samples)
     largest = checked.sum(-1).max().item()
     if largest > 1 + ROUNDING:
@@ -324,7 +324,10 @@ def _check_weights(weights: Tensor, *, name: str = "weights", min_samples: int =
 
 
 def check_matrix(entries: Tensor, *, name: str, min_samples: int = 0) -> Tensor:
-    """The entries, ``[S, M, N]`` with S = 1 where there are no samples; they must lie in [0, 1], up to rounding."""
+    """Return the entries as ``[S, M, N]``, with S = 1 where there are no samples.
+
+    They must lie in [0, 1], up to rounding.
+    """
     checked = check_samples(name, entries, axes="M, N", min_samples=min_samples)
     low, high = checked.min().item(), checked.max().item()
     if not (low >= 0 and high <= 1 + ROUNDING):
@@ -333,13 +336,16 @@ def check_matrix(entries: Tensor, *, name: str, min_samples: int = 0) -> Tensor:
 
 
 def _members(name: str, words: Sequence[int | None], pieces: int) -> Tensor:
-    """Membership of pieces in words, ``[pieces, words]`` in float32; the map must give each piece a word or None."""
-    kept = [number for number in words if number is not None]
-    if len(words) != pieces or not kept:
+    """Return the membership of pieces in words, ``[pieces, words]`` in float32.
+
+    The map must give each piece a word or None.
+    """
+    word_indices = [number for number in words if number is not None]
+    if len(words) != pieces or not word_indices:
         raise ValueError(
-            f"{name} maps {len(words)} pieces, {len(kept)} of them to words; expected {pieces} as in the weights, "
-            f"and at least one word"
+            f"{name} maps {len(words)} pieces, {len(word_indices)} of them to words; expected {pieces} as in the "
+            f"weights, and at least one word"
         )
-    members = torch.zeros(pieces, max(kept) + 1)
-    members[[piece for piece, number in enumerate(words) if number is not None], kept] = 1.0
+    members = torch.zeros(pieces, max(word_indices) + 1)
+    members[[piece for piece, number in enumerate(words) if number is not None], word_indices] = 1.0
     return members

@@ -3,7 +3,7 @@ r"""Attention with random weights whose scores and noise are made block by block
 .. math:: O_i = \sum_j \mathrm{softmax}_j(s_{ij} + c\,\varepsilon_{ij})\, v_j, \qquad
           \ell_i = \log \sum_j e^{s_{ij}}, \qquad s_{ij} = q_i \cdot k_j
 
-The row normaliser of the unnoised scores is all that a closed-form KL needs of the scores, beyond sums that are linear
+The row normalizer of the unnoised scores is all that a closed-form KL needs of the scores, beyond sums that are linear
 in them. Memory grows as the lengths, not as their product.
 """
 
@@ -53,7 +53,7 @@ def blocked_attention(
         causal: Query i sees the keys 0 .. i alone.
 
     Returns:
-        Context ``[..., H, M, Dv]`` in the dtype of the values, and row normalisers ``[..., H, M]`` in float32 or
+        Context ``[..., H, M, Dv]`` in the dtype of the values, and row normalizers ``[..., H, M]`` in float32 or
         float64. A query that sees no key has zero in both, and gives no gradient.
 
     Raises:
@@ -61,8 +61,8 @@ def blocked_attention(
 
     Example:
         >>> q, k, v = torch.zeros(1, 2, 4), torch.zeros(1, 3, 4), torch.ones(1, 3, 5)
-        >>> context, normalisers = blocked_attention(q, k, v)
-        >>> context.shape, normalisers.exp()
+        >>> context, normalizers = blocked_attention(q, k, v)
+        >>> context.shape, normalizers.exp()
         (torch.Size([1, 2, 5]), tensor([[3.0000, 3.0000]]))
 
     Source: Dao et al. (2022), FlashAttention, algorithms 1 and 4, for the blocks; Rabe and Staats (2021).
@@ -79,34 +79,34 @@ def blocked_attention(
     shape = len(q), q.size(1), k.size(1)
     table = None if noise is None else CounterNoise(noise, seed, shape, device=q.device)
     if fused:
-        context, normalisers = fused_attention(q, k, v, scale, mask, noise=table, causal=causal)
+        context, normalizers = fused_attention(q, k, v, scale, mask, noise=table, causal=causal)
     else:
         scale = None if scale is None else scale.reshape(-1, 1, 1)
         bias = None if mask is None else _bias(mask, dtype).unsqueeze(-2)
-        context, normalisers = _blocked(q, k, v, scale, bias, _Plan(table, causal))
-        normalisers = normalisers.squeeze(-1)
-    return context.to(values.dtype).unflatten(0, batch), normalisers.unflatten(0, batch)
+        context, normalizers = _blocked(q, k, v, scale, bias, _Plan(table, causal))
+        normalizers = normalizers.squeeze(-1)
+    return context.to(values.dtype).unflatten(0, batch), normalizers.unflatten(0, batch)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a pass does, apart from its tensors."""
+    """Options of a pass: its noise, and whether it is causal."""
 
     noise: CounterNoise | None
     causal: bool
 
     def blocks(self, q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice, slice]]:
-        """Slices and queries of each block, and the keys that these may see."""
+        """Yield slices and queries of each block, and the keys that these may see."""
         count = min(q.size(1), max(1, _ENTRIES // max(1, k.size(1))))
         together = max(1, _ENTRIES // max(1, count * k.size(1)))
         for first in range(0, q.size(0), together):
             for row in range(0, q.size(1), count):
                 stop = min(row + count, q.size(1))
-                seen = min(k.size(1), stop) if self.causal else k.size(1)
-                yield slice(first, first + together), slice(row, stop), slice(0, seen)
+                num_keys = min(k.size(1), stop) if self.causal else k.size(1)
+                yield slice(first, first + together), slice(row, stop), slice(0, num_keys)
 
     def scores(self, q: Tensor, k: Tensor, bias: Tensor | None, rows: slice) -> Tensor:
-        """Scores of a block, -inf where masked."""
+        """Return scores of a block, -inf where masked."""
         scores = q @ k.transpose(-1, -2)
         if bias is not None:
             scores += bias[..., : k.size(1)]
@@ -117,12 +117,12 @@ class _Plan:
 
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zero where True and -inf where False: a sum is several times faster than masked_fill on a CPU."""
+    """Return zero where True and -inf where False: a sum is several times faster than masked_fill on a CPU."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
 
 
-def _normaliser(x: Tensor) -> Tensor:
-    """Log-sum-exp of the rows; zero where a row saw nothing, whose exponentials are zero then too."""
+def _normalizer(x: Tensor) -> Tensor:
+    """Return the log-sum-exp of the rows; zero where a row saw nothing, whose exponentials are zero then too."""
     total = x.logsumexp(-1, keepdim=True)
     return total.masked_fill_(total == -torch.inf, 0)
 
@@ -137,13 +137,13 @@ class _Blocked(torch.autograd.Function):
         context = q.new_zeros(*q.shape[:-1], v.size(-1))
         noisy, plain = q.new_zeros(2, *q.shape[:-1], 1)
         with torch.autocast(q.device.type, enabled=False):
-            for s, rows, seen in plan.blocks(q, k):
-                noised = plan.scores(q[s, rows], k[s, seen], None if bias is None else bias[s], rows)
-                plain[s, rows] = _normaliser(noised)
+            for s, rows, columns in plan.blocks(q, k):
+                noised = plan.scores(q[s, rows], k[s, columns], None if bias is None else bias[s], rows)
+                plain[s, rows] = _normalizer(noised)
                 if plan.noise is not None and noise_scale is not None:
-                    noised.addcmul_(plan.noise.block(s, rows, seen, dtype=q.dtype), noise_scale[s])
-                noisy[s, rows] = _normaliser(noised)
-                torch.bmm(noised.sub_(noisy[s, rows]).exp_(), v[s, seen], out=context[s, rows])
+                    noised.addcmul_(plan.noise.block(s, rows, columns, dtype=q.dtype), noise_scale[s])
+                noisy[s, rows] = _normalizer(noised)
+                torch.bmm(noised.sub_(noisy[s, rows]).exp_(), v[s, columns], out=context[s, rows])
         ctx.save_for_backward(q, k, v, noise_scale, bias, context, noisy, plain)
         ctx.plan = plan
         ctx.set_materialize_grads(False)
@@ -159,22 +159,22 @@ class _Blocked(torch.autograd.Function):
         grad_context = torch.zeros_like(context) if grad_context is None else grad_context
         inner = (grad_context * context).sum(-1, keepdim=True)
         with torch.autocast(q.device.type, enabled=False):
-            for s, rows, seen in plan.blocks(q, k):
-                scores = plan.scores(q[s, rows], k[s, seen], None if bias is None else bias[s], rows)
+            for s, rows, columns in plan.blocks(q, k):
+                scores = plan.scores(q[s, rows], k[s, columns], None if bias is None else bias[s], rows)
                 noise, noised = None, scores - noisy[s, rows]
                 if plan.noise is not None and noise_scale is not None:
-                    noise = plan.noise.block(s, rows, seen, dtype=q.dtype)
+                    noise = plan.noise.block(s, rows, columns, dtype=q.dtype)
                     noised.addcmul_(noise, noise_scale[s])
                 weights = noised.exp_()
-                grad = torch.bmm(grad_context[s, rows], v[s, seen].transpose(-1, -2))
+                grad = torch.bmm(grad_context[s, rows], v[s, columns].transpose(-1, -2))
                 grad.sub_(inner[s, rows]).mul_(weights)
-                grad_v[s, seen].baddbmm_(weights.transpose(-1, -2), grad_context[s, rows])
+                grad_v[s, columns].baddbmm_(weights.transpose(-1, -2), grad_context[s, rows])
                 if grad_scale is not None and noise is not None:
                     grad_scale[s] += noise.mul_(grad).sum((-2, -1), keepdim=True)
                 if grad_plain is not None:
                     grad.addcmul_(scores.sub_(plain[s, rows]).exp_(), grad_plain[s, rows])
-                torch.bmm(grad, k[s, seen], out=grad_q[s, rows])
-                grad_k[s, seen].baddbmm_(grad.transpose(-1, -2), q[s, rows])
+                torch.bmm(grad, k[s, columns], out=grad_q[s, rows])
+                grad_k[s, columns].baddbmm_(grad.transpose(-1, -2), q[s, rows])
         return grad_q, grad_k, grad_v, grad_scale, None, None
 
 

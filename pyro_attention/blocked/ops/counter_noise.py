@@ -77,7 +77,7 @@ class CounterNoise:
         return uniform.mul_(2).sub_(1).erfinv_().mul_(math.sqrt(2))
 
     def _uniform(self, slices: slice, rows: slice, columns: slice) -> Tensor:
-        """Odd multiples of 2^-24 in (0, 1), in float32. In 32 bits: 64-bit products are not vectorised on a CPU."""
+        """Odd multiples of 2^-24 in (0, 1), in float32. In 32 bits: 64-bit products are not vectorized on a CPU."""
         x = self._offsets[slices, rows] + self._columns[columns]
         spare = torch.empty_like(x)
         _xor_shifted(x, 16, spare).mul_(self._multipliers[slices, rows])
@@ -89,13 +89,13 @@ class CounterNoise:
 
 
 def _xor_shifted(x: Tensor, shift: int, spare: Tensor) -> Tensor:
-    """``x ^= x >> shift`` of unsigned 32-bit numbers; torch's shift copies the sign, so its copies are cleared."""
+    """Compute ``x ^= x >> shift`` of unsigned 32-bit numbers; copies of the sign by torch's shift are cleared."""
     torch.bitwise_right_shift(x, shift, out=spare)
     return x.bitwise_xor_(spare.bitwise_and_((1 << (32 - shift)) - 1))
 
 
 def _distinct(seed: int, stream: int, count: int, device: torch.device | str | None) -> Tensor:
-    """A random 32-bit integer for each of the numbers 0 .. count - 1, no two the same: int32 ``[count]``."""
+    """Return a random 32-bit integer for each of the numbers 0 .. count - 1, no two the same: int32 ``[count]``."""
     start = _start(seed, stream) >> 32
     x = torch.arange(count, dtype=torch.int32, device=device).add_(start - (1 << 31))
     spare = torch.empty_like(x)
@@ -106,7 +106,7 @@ def _distinct(seed: int, stream: int, count: int, device: torch.device | str | N
 
 
 def _keys(seed: int, stream: int, count: int, device: torch.device | str | None) -> Tensor:
-    """Two random 32-bit integers for each of the numbers 0 .. count - 1: int32 ``[count, 2]``."""
+    """Return two random 32-bit integers for each of the numbers 0 .. count - 1: int32 ``[count, 2]``."""
     z = torch.arange(count, device=device).mul_(_signed(_GOLDEN)).add_(_signed(_start(seed, stream)))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)
@@ -114,12 +114,12 @@ def _keys(seed: int, stream: int, count: int, device: torch.device | str | None)
 
 
 def _start(seed: int, stream: int) -> int:
-    """64 random bits of a stream of a seed."""
+    """Return 64 random bits of a stream of a seed."""
     return _splitmix(_splitmix(seed & _WORD) + stream)
 
 
 def _splitmix(z: int) -> int:
-    """One step of splitmix64, on Python integers."""
+    """Do one step of splitmix64, on Python integers."""
     z = (z + _GOLDEN) & _WORD
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -127,5 +127,5 @@ def _splitmix(z: int) -> int:
 
 
 def _signed(word: int) -> int:
-    """The signed 64-bit integer of the same bits."""
+    """Return the signed 64-bit integer of the same bits."""
     return word - (1 << 64) if word >> 63 else word

@@ -77,7 +77,7 @@ _TILES = {
 
 
 def tiles(width: int, dtype: torch.dtype) -> tuple[Tiles, Tiles, Tiles]:
-    """Tiles of forward, backward_queries and backward_keys; the width is the wider of heads and values."""
+    """Return the tiles of forward, backward_queries and backward_keys; the width is the wider of heads and values."""
     widest = min(limit for size, limit in _TILES if size == dtype.itemsize and limit >= width)
     return _TILES[dtype.itemsize, widest]
 
@@ -145,7 +145,10 @@ def kernel_options(q: Tensor, v: Tensor, noise: NoiseKind | None, causal: bool, 
 
 
 def _precision() -> str:
-    """Of products in float32, on tensor cores: three products of TF32 numbers are as good as one of float32 ones."""
+    """Return the precision of products in float32 on tensor cores.
+
+    Three products of TF32 numbers are as good as one of float32 numbers.
+    """
     if torch.backends.cuda.matmul.allow_tf32:
         return "tf32"
     return "ieee" if torch.version.hip else "tf32x3"
@@ -198,10 +201,12 @@ class _Fused(torch.autograd.Function):
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         by_row = torch.zeros_like(plain) if ctx.needs_input_grad[3] else None
         by_queries, by_keys = ctx.options
-        wanted = by_row if by_queries["NOISE"] is not None else None
+        grad_scale = by_row if by_queries["NOISE"] is not None else None
         shared = *inputs, noisy, plain, grad_context, inner, grad_plain
         lengths = q.size(1), k.size(1)
-        launch(fused_kernels.backward_queries, q, by_queries["ROWS"], *shared, grad_q, wanted, *lengths, **by_queries)
+        launch(
+            fused_kernels.backward_queries, q, by_queries["ROWS"], *shared, grad_q, grad_scale, *lengths, **by_queries
+        )
         launch(fused_kernels.backward_keys, k, by_keys["COLS"], *shared, grad_k, grad_v, *lengths, **by_keys)
         return grad_q, grad_k, grad_v, None if by_row is None else by_row.sum(-1), None, None, None
 

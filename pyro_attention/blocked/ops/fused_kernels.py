@@ -24,7 +24,7 @@ __all__ = ["backward_keys", "backward_queries", "forward"]
 
 @triton.jit
 def _uniform(offset, multiplier, column):
-    """CounterNoise._uniform, bit for bit; all arguments are int32."""
+    """Compute CounterNoise._uniform, bit for bit; all arguments are int32."""
     x = (offset + column).to(tl.uint32, bitcast=True)
     x = (x ^ (x >> 16)) * multiplier.to(tl.uint32, bitcast=True)
     x = (x ^ (x >> 15)) * 0x846CA68B
@@ -45,7 +45,7 @@ def _log2(x, FAST: tl.constexpr):
 
 @triton.jit
 def _exponential(u, FAST: tl.constexpr):
-    """Minus the logarithm of u; by a series where that is small and an absolute error would be too coarse."""
+    """Return minus the logarithm of u; by a series where that is small and an absolute error would be too coarse."""
     d = 1.0 - u
     series = 1.0 + d * (0.5 + d * (0.3333333333333333 + d * (0.25 + d * (0.2 + d * 0.16666666666666666))))
     return tl.where(d < 0.125, d * series, -0.6931471805599453 * _log2(u, FAST))
@@ -77,7 +77,7 @@ def _erfinv(x, FAST: tl.constexpr):
 
 @triton.jit
 def _noise(offset, multiplier, column, NOISE: tl.constexpr, FAST: tl.constexpr):
-    """What CounterNoise.block gives."""
+    """Compute the noise of CounterNoise.block."""
     u = _uniform(offset, multiplier, column)
     if NOISE == "log_exponential":
         noise = 0.6931471805599453 * _log2(_exponential(u, FAST), FAST)
@@ -88,7 +88,7 @@ def _noise(offset, multiplier, column, NOISE: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def _load(base, rows, count, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """Rows of a matrix, zero beyond its edges."""
+    """Load rows of a matrix, zero beyond its edges."""
     columns = tl.arange(0, PADDED)
     inside = rows[:, None] < count
     if PADDED != WIDTH:
@@ -98,7 +98,7 @@ def _load(base, rows, count, WIDTH: tl.constexpr, PADDED: tl.constexpr):
 
 @triton.jit
 def _store(base, rows, count, x, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """The reverse of _load, in the dtype of the memory."""
+    """Store rows of a matrix, in the dtype of the memory."""
     columns = tl.arange(0, PADDED)
     inside = (rows[:, None] < count) & (columns[None, :] < WIDTH)
     tl.store(base + rows[:, None] * WIDTH + columns[None, :], x.to(base.dtype.element_ty), mask=inside)
@@ -106,16 +106,16 @@ def _store(base, rows, count, x, WIDTH: tl.constexpr, PADDED: tl.constexpr):
 
 @triton.jit
 def _bias(MASK, slice, columns, keys):
-    """Zero for the keys that may be attended to, else -inf."""
-    seen = columns < keys
+    """Return zero for the keys that may be attended to, else -inf."""
+    allowed = columns < keys
     if MASK is not None:
-        seen = tl.load(MASK + slice * keys + columns, mask=seen, other=0) != 0
-    return tl.where(seen, 0.0, float("-inf"))
+        allowed = tl.load(MASK + slice * keys + columns, mask=allowed, other=0) != 0
+    return tl.where(allowed, 0.0, float("-inf"))
 
 
 @triton.jit
 def _scores(q, k, MASK, slice, rows, columns, keys, CAUSAL: tl.constexpr, PRECISION: tl.constexpr):
-    """Scores of a block in base 2, -inf where a query may not attend to a key."""
+    """Return scores of a block in base 2, -inf where a query may not attend to a key."""
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * 1.4426950408889634
     scores += _bias(MASK, slice, columns, keys)[None, :]
     if CAUSAL:
@@ -131,7 +131,10 @@ def _row(POINTER, slice, rows, queries, other):
 
 @triton.jit
 def _slice_and_block(count, BLOCK: tl.constexpr, BACKWARDS: tl.constexpr):
-    """What this program works on; backwards where the last blocks are the longest, which should start first."""
+    """Return the slice and the block of this program.
+
+    They count backwards where the last blocks are the longest, which should start first.
+    """
     blocks = tl.cdiv(count, BLOCK)
     block = tl.program_id(0) % blocks
     if BACKWARDS:
@@ -141,7 +144,7 @@ def _slice_and_block(count, BLOCK: tl.constexpr, BACKWARDS: tl.constexpr):
 
 @triton.jit
 def _softmax_step(x, maximum, total):
-    """Exponentials of a block, running maximum and total, and the factor of everything before."""
+    """Return exponentials of a block, running maximum and total, and the factor of everything before."""
     new = tl.maximum(maximum, tl.max(x, 1))
     weights, factor = tl.exp2(x - new[:, None]), tl.exp2(maximum - new)
     return weights, new, total * factor + tl.sum(weights, 1), factor
@@ -154,7 +157,7 @@ def forward(
     NOISE: tl.constexpr, FAST: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Context, and the normalisers of noisy and of plain scores, of a block of queries."""
+    """Compute the context, and the normalizers of noisy and of plain scores, of a block of queries."""
     slice, block = _slice_and_block(queries, ROWS, CAUSAL)
     rows = block * ROWS + tl.arange(0, ROWS)
     q = _load(Q + slice * queries * WIDTH, rows, queries, WIDTH, PADDED)
@@ -181,12 +184,12 @@ def forward(
         context = tl.dot(weights.to(v.dtype), v, context * factor[:, None], input_precision=PRECISION)
     if NOISE is None:
         plain_maximum, plain_total = maximum, total
-    seen = total != 0.0  # of each row the same with and without noise; NaN, of scores that overflow, stays
-    total, plain_total = tl.where(seen, total, 1.0), tl.where(seen, plain_total, 1.0)
+    attends = total != 0.0  # of each row the same with and without noise; NaN, of scores that overflow, stays
+    total, plain_total = tl.where(attends, total, 1.0), tl.where(attends, plain_total, 1.0)
     _store(CONTEXT + slice * queries * VALUE_WIDTH, rows, queries, context / total[:, None], VALUE_WIDTH, VALUE_PADDED)
     # zero where a row saw nothing, whose exponentials are zero then too
-    noisy = tl.where(seen, maximum + tl.log2(total), 0.0)
-    plain = tl.where(seen, plain_maximum + tl.log2(plain_total), 0.0) * 0.6931471805599453
+    noisy = tl.where(attends, maximum + tl.log2(total), 0.0)
+    plain = tl.where(attends, plain_maximum + tl.log2(plain_total), 0.0) * 0.6931471805599453
     tl.store(NOISY + slice * queries + rows, noisy, mask=rows < queries)
     tl.store(PLAIN + slice * queries + rows, plain, mask=rows < queries)
 
@@ -199,7 +202,7 @@ def backward_queries(
     NOISE: tl.constexpr, FAST: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of queries, and what each of them adds to the gradient of the noise scale."""
+    """Compute the gradients of a block of queries, and the part of each in the gradient of the noise scale."""
     slice, block = _slice_and_block(queries, ROWS, CAUSAL)
     rows = block * ROWS + tl.arange(0, ROWS)
     q = _load(Q + slice * queries * WIDTH, rows, queries, WIDTH, PADDED)
@@ -246,7 +249,7 @@ def backward_keys(
     NOISE: tl.constexpr, FAST: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of keys and of their values. Scores are transposed here, ``[COLS, ROWS]``."""
+    """Compute the gradients of a block of keys and of their values; scores are transposed, ``[COLS, ROWS]``."""
     slice, block = _slice_and_block(keys, COLS, False)
     columns = block * COLS + tl.arange(0, COLS)
     k = _load(K + slice * keys * WIDTH, columns, keys, WIDTH, PADDED)

@@ -24,6 +24,12 @@ from torch import Tensor, nn
 
 from pyro_attention.families.base import PRIORS
 from pyro_attention.integrations._sites import PriorFactory, make_prior, read_sites
+from pyro_attention.integrations.huggingface.adapters import (
+    base_model,
+    check_adapters,
+    has_adapters,
+    save_priors_with_adapters,
+)
 from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteAttention, attend, compact_mask
 from pyro_attention.integrations.huggingface.model import BayesianModel, Likelihood, bayesian_class
 from pyro_attention.integrations.huggingface.probe import difference, probe, probe_inputs
@@ -57,8 +63,11 @@ def bayesian(
     has one site a call: ``path``, ``path.1`` and so on. Modules that match no pattern keep ordinary attention. The KL
     of self-attention leaves out padded queries. On likelihoods and ``generate``: the docstring of this module.
 
+    Adapters of PEFT: call ``bayesian`` on the model that has the adapter. The priors then train with it and lie in its
+    file; :func:`load_adapter` gives them back. ``merge_and_unload`` keeps them.
+
     Args:
-        model: A ``PreTrainedModel``.
+        model: A ``PreTrainedModel``, or a ``PeftModel`` of one, which is returned.
         prior: Name of a registered prior, a class of priors (or a partial of one), or a function of a head's width,
             called once a site. Contextual Gamma by default; a checkpoint of a Bayesian model keeps its own priors,
             which transformers calls unexpected when it loads them; it holds no function, so give that again.
@@ -70,7 +79,8 @@ def bayesian(
         ImportError: transformers is not installed.
         TypeError: The model is none of transformers, or ``prior`` makes no priors.
         ValueError: The model is Bayesian already, has no attention that asks the attention interface, or passes what is
-            not supported here; no site matches; its numbers would change; prior parameters of its checkpoint are lost.
+            not supported here; no site matches; its numbers would change; prior parameters of its checkpoint are lost;
+            it is quantized; its adapter cannot hold priors, or was saved with some.
 
     Example:
         >>> model = BertForSequenceClassification.from_pretrained("bert-base-uncased")  # doctest: +SKIP
@@ -81,10 +91,12 @@ def bayesian(
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.4.
     """
+    given, model = model, base_model(model)
     saved = _saved(model, sites)
+    check_adapters(given)
     prior = _prior(prior, saved)
     inputs = probe_inputs(model) if example is None else example
-    _own_config(model)
+    _own_config(given)
     before = _implementations(model.config)
     try:
         chosen = _attach(model, prior, sites, saved, inputs)
@@ -95,8 +107,9 @@ def bayesian(
     setattr(model.config, NAME, {"prior": _prior_to_config(prior), "sites": chosen})
     original: Any = type(model)
     model.__class__ = bayesian_class(original)
-    model.pyro_likelihood, model.pyro_before = likelihood, before
-    return model
+    model.pyro_likelihood, model.pyro_before, model.pyro_saved_priors = likelihood, before, saved is not None
+    save_priors_with_adapters(model)
+    return given
 
 
 def deterministic(model: Any) -> Any:
@@ -105,16 +118,25 @@ def deterministic(model: Any) -> Any:
     Its priors are gone; save the model before, to keep them.
 
     Args:
-        model: A model of :func:`bayesian`.
+        model: A model of :func:`bayesian`; one with an adapter has to be merged first.
+
+    Raises:
+        TypeError: The model has no latent attention.
+        ValueError: It has an adapter of PEFT.
 
     Example:
         >>> original = deterministic(bayesian(model))  # doctest: +SKIP
     """
     if not isinstance(model, BayesianModel):
         raise TypeError(f"model is a {type(model).__name__} without latent attention, expected one of bayesian(model)")
+    if has_adapters(model):
+        raise ValueError(
+            f"this {type(model).__name__} has an adapter, whose file holds the priors; call "
+            f"deterministic(model.merge_and_unload()), or disable the adapter"
+        )
     kept: Any = model
     before = kept.pyro_before
-    del kept.pyro_before, kept.pyro_likelihood
+    del kept.pyro_before, kept.pyro_likelihood, kept.pyro_saved_priors
     kept.__class__ = model.deterministic_class
     delattr(kept.config, NAME)
     _remove(kept, before)
@@ -125,7 +147,8 @@ def _own_config(model: nn.Module) -> None:
     """Give a model a configuration of its own: transformers lets all models that are made of one share it."""
     copies: dict[int, Any] = {}  # deepcopy's memory, so that modules go on sharing theirs
     for module in model.modules():
-        if isinstance(getattr(module, "config", None), _transformers().PreTrainedConfig):
+        # its own, not one that a wrapper hands on
+        if isinstance(vars(module).get("config"), _transformers().PreTrainedConfig):
             module.config = copy.deepcopy(module.config, copies)
 
 
@@ -139,6 +162,11 @@ def _saved(model: Any, sites: str | Sequence[str]) -> Any:
         )
     if isinstance(model, BayesianModel):
         raise ValueError(f"this {type(model).__name__} is Bayesian already; call deterministic(model) first")
+    if getattr(model, "hf_quantizer", None) is not None or getattr(model.config, "quantization_config", None):
+        raise ValueError(
+            f"this {type(model).__name__} is quantized, and priors of its keys would have to be computed in numbers "
+            f"that it does not have; load it without quantization_config=, such as with dtype=torch.bfloat16"
+        )
     saved = getattr(model.config, NAME, None)
     if saved is not None and sites != "*":
         raise ValueError(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pyro_attention._compat import validates_distributions
 from pyro_attention.attention import pyro_runs_the_model
 from pyro_attention.guide import AttentionGuide, check_guide
+from pyro_attention.integrations.huggingface.adapters import base_model, check_priors_are_saved, has_adapters
 from pyro_attention.integrations.huggingface.attention import BATCH, batch_plate
 from pyro_attention.objectives.elbo import AttentionELBO
 
@@ -33,15 +34,24 @@ class BayesianModel:
 
     deterministic_class: type  # the class before
     pyro_likelihood: Any  # the likelihood that was given, or None
+    pyro_saved_priors: bool  # whether the priors came with the checkpoint
 
     def pyro_forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network in a plate over the batch, observe the labels if there are any, and return the logits.
 
-        With ``return_dict=True``, as ``generate`` calls it, the whole output is returned.
+        With ``return_dict=True``, as ``generate`` calls it, the whole output is returned; of a classifier with an
+        adapter of PEFT always the logits.
         """
+        check_priors_are_saved(self)
         labels = {name: kwargs.pop(name, None) for name in _LABELS}  # first: a head without labels knows no such name
         inputs = _named(self.deterministic_class.forward, self, args, kwargs)  # type: ignore[attr-defined]
-        whole = inputs.pop("return_dict", None)
+        # PEFT passes it on to every classifier, whoever calls; generate needs it of the others
+        whole = inputs.pop("return_dict", None) and (self.can_generate() or not has_adapters(self))  # type: ignore[attr-defined]
+        if whole and self.can_generate() and inputs.get("use_cache") is False:  # type: ignore[attr-defined]
+            raise ValueError(
+                "use_cache=False would draw the weights of all earlier tokens anew for every token that is generated, "
+                "so that they belong to no draw; leave it out"
+            )
         labels |= {name: inputs.pop(name) for name in _LABELS if name in inputs}
         labels = {name: target for name, target in labels.items() if target is not None}
         likelihood = likelihood_of(self) if labels else None
@@ -50,6 +60,11 @@ class BayesianModel:
         token = BATCH.set(None if isinstance(plate, nullcontext) else plate)
         try:
             output = self.deterministic_class.forward(self, **inputs, return_dict=True)  # type: ignore[attr-defined]
+        except (IndexError, RuntimeError) as error:
+            named = _input_error(self, inputs)
+            if named is None:
+                raise
+            raise named from error
         finally:
             BATCH.reset(token)
         if likelihood is not None:
@@ -117,8 +132,38 @@ def _batch_size(model: Any, inputs: dict[str, Any]) -> int:
     return sizes[0]
 
 
+def _input_error(model: Any, inputs: Mapping[str, Any]) -> ValueError | None:
+    """Return an error that names the token, or the text, that a table of the model has no row for."""
+    tokens, config = inputs.get("input_ids"), model.config.get_text_config()
+    if tokens is None or not tokens.numel():
+        return None
+    if tokens.max() >= config.vocab_size or tokens.min() < 0:
+        return ValueError(
+            f"input_ids lie in {tokens.min().item()} .. {tokens.max().item()}, expected tokens 0 .. "
+            f"{config.vocab_size - 1}; take the tokenizer of the model"
+        )
+    context = _context(model)
+    if context is None or tokens.size(-1) <= context:
+        return None
+    return ValueError(
+        f"the texts have {tokens.size(-1)} tokens, more than the context of {type(model).__name__}, {context} tokens; "
+        f"shorten them by tokenizer(texts, truncation=True, max_length={context})"
+    )
+
+
+def _context(model: nn.Module) -> int | None:
+    """Longest text in tokens, where a model has a table of positions or says so; RoBERTa's begin behind the padding."""
+    for path, module in model.named_modules():
+        if path.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    config: Any = model.config
+    length: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return length
+
+
 def likelihood_of(model: Any) -> Likelihood:
-    """The likelihood of a model's head: the one that was given, or that of its class."""
+    """Return the likelihood of a model's head: the one that was given, or that of its class."""
+    model = base_model(model)
     if model.pyro_likelihood is not None:
         return model.pyro_likelihood  # type: ignore[no-any-return]
     name = type(model).__name__
@@ -258,7 +303,7 @@ class ELBOModel(nn.Module):
     Labels that do not count (-100) are no observations. An answer, with its start and its end, is one.
 
     Args:
-        model: A model of :func:`bayesian`.
+        model: A model of :func:`bayesian`, also with an adapter of PEFT.
         guide: Its guide.
         elbo: Objective; ``AttentionELBO(kl_weight=0.01, kl_mean=True)`` by default. Advance its ``step`` where the KL
             weight has a schedule.
@@ -279,7 +324,7 @@ class ELBOModel(nn.Module):
         self.elbo = AttentionELBO(kl_weight=0.01, kl_mean=True) if elbo is None else elbo
         self.objective = self.elbo(model, guide)
         likelihood_of(model)
-        if "QuestionAnswering" in type(model).__name__:
+        if "QuestionAnswering" in type(base_model(model)).__name__:
             self.__class__ = _QuestionAnswering
         # the files of Trainer's checkpoints hold no tensor twice
         self.register_state_dict_post_hook(_leave_out_ties)
