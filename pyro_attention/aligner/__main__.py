@@ -212,8 +212,7 @@ def _check_lines(sides: Sequence[list[list[str]]], paths: Sequence[Path]) -> Non
 def _check_languages(aligner: Aligner, sides: Sequence[Sequence[list[str]]], options: argparse.Namespace) -> None:
     """Each side has more words of its own language, in the training text, than of the other one."""
     counts = [
-        [sum(word in vocabulary.words for line in side for word in line) for vocabulary in aligner.vocabularies]
-        for side in sides
+        [aligner.knows([word for line in side for word in line], language) for language in (0, 1)] for side in sides
     ]
     if counts[0][1] > counts[0][0] and counts[1][0] > counts[1][1]:
         raise ValueError(
