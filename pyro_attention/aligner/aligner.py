@@ -266,7 +266,9 @@ class Aligner:
         """Mean of the posteriors of all members; None of a pair with an empty side."""
         found: list[list[PairPosterior]] = [[] for _ in source]
         for member in self.members:
-            for row, posterior in member.posteriors(source, target, hints.potentials, odds=len(self.members) > 1):
+            # evidence from elsewhere, which both directions share, counts once
+            odds = len(self.members) > 1 and hints.similarity is None
+            for row, posterior in member.posteriors(source, target, hints.potentials, odds=odds):
                 found[row].append(posterior)
         return [_mean(posteriors) if posteriors else None for posteriors in found]
 

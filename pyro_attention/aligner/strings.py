@@ -40,7 +40,7 @@ _SHARES = (0.0, 0.2, 0.35, 0.5, 0.65, 0.8, 0.999)  # largest coefficients of cla
 _BITS = 128  # pairs of letters are hashed into so many numbers
 _MARKS = 5  # classes with numbers or punctuation marks
 CLASSES = _MARKS + (len(_LENGTHS) + 1) * (len(_SHARES) + 1)
-_PRIOR = 20.0  # observations that a ratio of 1 counts as
+_PRIOR = 0.5  # links that are added to every class, and as large a share of the other pairs
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,9 @@ def string_ratios(linked: Tensor, seen: Tensor) -> Tensor:
         seen: Number of pairs of words that stand together.
     """
     others = (seen - linked).clamp_min(0)
-    share = (seen + 1e-9) / (seen + 1e-9).sum()
-    one = (linked + _PRIOR * share) / (linked.sum() + _PRIOR)
-    two = (others + _PRIOR * share) / (others.sum() + _PRIOR)
-    return one / two
+    smoothing = _PRIOR / linked.sum().clamp_min(1)
+    one, two = (counts / counts.sum().clamp_min(1) for counts in (linked, others))
+    return (one + smoothing) / (two + smoothing)
 
 
 def _spelled(word: str) -> tuple[int, int, int, int, int]:
