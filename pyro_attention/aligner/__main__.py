@@ -57,9 +57,9 @@ def _run(options: argparse.Namespace) -> None:
     check_options(options)
     aligner = Aligner.load(options.model) if keeps_aligner(options) else None
     preparation = _preparation(options, aligner)
-    text = read_pairs(options.source, options.target, preparation)
+    text = read_pairs(options.source, options.target, preparation, documents=options.documents)
     anchors = None if options.anchors is None else read_anchors(options.anchors, text)
-    training = read_pairs(*options.train, preparation) if options.train else text
+    training = read_pairs(options.train[0], options.train[1], preparation) if options.train else text
     known = None if options.dictionary is None else read_dictionary(options.dictionary, preparation, training)
     if options.cross_fit is not None:
         _tell(training, options.cross_fit)
@@ -82,8 +82,10 @@ def _preparation(options: argparse.Namespace, aligner: Aligner | None) -> Prepar
     """How the text is prepared: as the options say, or as that of an aligner which is there."""
     preparation = Preparation(options.tokenize, options.keep_case, options.subwords)
     if aligner is not None:
-        kept = Preparation(**{name: aligner.settings.get(name) or None for name in preparation.settings})
-        kept = replace(kept, tokenize=bool(kept.tokenize), keep_case=bool(kept.keep_case))
+        settings = aligner.settings
+        kept = Preparation(
+            bool(settings.get("tokenize")), bool(settings.get("keep_case")), settings.get("subwords") or None
+        )  # fmt: skip
         if preparation not in (kept, Preparation()):
             raise ValueError(
                 f"the aligner in {options.model} was trained on text prepared by {kept.settings}, and the options ask "

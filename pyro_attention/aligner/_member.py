@@ -116,10 +116,11 @@ class Member:
         evidence_mean = (evidence[0] + evidence[1]) / 2
         gain = evidence_mean - (alone[0] + alone[1]) / 2
         for column, (n, m) in enumerate(zip(lengths[0].tolist(), lengths[1].tolist(), strict=True)):
-            tables_of_pair = [table[:m, :n, column].clone() for table in (links, one, two)]
+            matrices = [table[:m, :n, column].clone() for table in (links, one, two)]
             yield PairPosterior(
-                tables_of_pair[0], source_null[:n, column].clone(), target_null[:m, column].clone(),
-                certainty[:m, column].clone(), *tables_of_pair[1:], evidence_mean[column].item(), gain[column].item(),
+                matrices[0], source_null[:n, column].clone(), target_null[:m, column].clone(),
+                certainty[:m, column].clone(), matrices[1], matrices[2], evidence_mean[column].item(),
+                gain[column].item(),
             )  # fmt: skip
 
 

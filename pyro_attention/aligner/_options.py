@@ -47,6 +47,11 @@ def _add_text(group: argparse._ArgumentGroup) -> None:
         choices=get_args(SubwordStyle),
         help="the text is in pieces of words, marked by this sign; links are between whole words",
     )
+    group.add_argument(
+        "--documents",
+        action="store_true",
+        help="align whole texts, of any numbers of sentences, with an empty line between; --train takes sentences",
+    )
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:

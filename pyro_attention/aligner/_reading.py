@@ -41,8 +41,16 @@ class SentencePairs:
         return len(self.written[0])
 
 
-def read_pairs(source: Path, target: Path | None, preparation: Preparation) -> SentencePairs:
+def read_pairs(
+    source: Path, target: Path | None, preparation: Preparation, *, documents: bool = False
+) -> SentencePairs:
     """Read two files of as many lines, or one whose lines hold both sides, ``source ||| target``.
+
+    Args:
+        source: A file, or standard input where it is ``-``.
+        target: Another one.
+        preparation: What becomes of a line.
+        documents: Lines up to an empty one are one text, and so is its translation, of more lines or fewer.
 
     Raises:
         OSError: A file cannot be read.
@@ -50,6 +58,8 @@ def read_pairs(source: Path, target: Path | None, preparation: Preparation) -> S
             would not fit into memory.
     """
     if target is None:
+        if documents:
+            raise ValueError("--documents reads two files, expected the file of the translations, too")
         sides = _both_sides(source)
         names = (str(source), str(source))
     else:
@@ -57,7 +67,14 @@ def read_pairs(source: Path, target: Path | None, preparation: Preparation) -> S
             raise ValueError("both files are standard input, expected one of them at most; or one file with ' ||| '")
         sides = [line for _, line in _lines(source)], [line for _, line in _lines(target)]
         names = (str(source), str(target))
+    if documents:
+        sides = _documents(sides[0]), _documents(sides[1])
     if len(sides[0]) != len(sides[1]):
+        if documents:
+            raise ValueError(
+                f"{names[0]} has {len(sides[0])} documents and {names[1]} {len(sides[1])}; expected as many, with an "
+                f"empty line between them"
+            )
         raise ValueError(
             f"{names[0]} has {len(sides[0])} lines and {names[1]} {len(sides[1])}; expected as many, each sentence and "
             f"its translation at the same line"
@@ -78,6 +95,17 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     if path == STANDARD:
         return decode_lines(sys.stdin.buffer.read(), "standard input")
     return read_lines(path)
+
+
+def _documents(lines: list[str]) -> list[str]:
+    """Lines that follow each other, as one; empty lines stand between."""
+    texts: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip():
+            texts[-1].append(line)
+        elif texts[-1]:
+            texts.append([])
+    return [" ".join(text) for text in texts if text]
 
 
 def _both_sides(path: Path) -> tuple[list[str], list[str]]:

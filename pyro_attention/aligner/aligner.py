@@ -26,6 +26,8 @@ PARTS = 4  # of a text, each of which one member has not seen
 _FEWEST, _MANY = 50, 50_000  # pairs of a text from which on, and up to which, it is trained on in parts
 _ANCHOR = 1e30  # how much likelier a link is made that is known
 _LARGEST = 60.0  # log potential that is used
+_BAND, _SHARE = 30, 0.05  # words, and share of a long text, by which the places of linked words may differ
+_FAR = 0.02  # how likely a link is that lies further from there
 _SAMPLE = 500  # pairs that the ratios of strings are learned from
 _STEPS = 2  # of expectation maximization of the ratios
 _ENOUGH = 50  # pairs of which ratios of their own are learned
@@ -170,7 +172,7 @@ class Aligner:
                 raise ValueError(
                     "source and target have no pair with words on both sides, expected some thousand pairs"
                 )
-            members.append(Member.fit(*sides, known, progress=progress))
+            members.append(Member.fit(sides[0], sides[1], known, progress=progress))
         aligner = cls(members)
         aligner.ratios = aligner._learned_ratios(SpelledText(source, target), source, target)
         return aligner
@@ -211,9 +213,9 @@ class Aligner:
         check_lengths(source, target)
         if encoder is not None and similarity is not None:
             raise ValueError("got similarity and encoder, expected one of them")
-        for name, hints in (("anchors", anchors), ("similarity", similarity)):
-            if hints is not None and len(hints) != len(source):
-                raise ValueError(f"{name} are for {len(hints)} pairs, expected an entry for each of {len(source)}")
+        for name, given in (("anchors", anchors), ("similarity", similarity)):
+            if given is not None and len(given) != len(source):
+                raise ValueError(f"{name} are for {len(given)} pairs, expected an entry for each of {len(source)}")
         if anchors is not None:
             check_anchors(source, target, anchors)
         compared = composed(source), composed(target)
@@ -285,7 +287,7 @@ class Aligner:
         for _ in range(_STEPS):
             hints = _Hints(spelled, ratios, None, None, rows)
             linked = torch.zeros(CLASSES)
-            for part, posterior in zip(classes, self._posteriors(*sample, hints), strict=True):
+            for part, posterior in zip(classes, self._posteriors(sample[0], sample[1], hints), strict=True):
                 if posterior is not None:
                     linked.index_add_(0, part.flatten(), posterior.links.flatten())
             ratios = string_ratios(linked, seen)
@@ -311,7 +313,10 @@ class _Hints:
         factor = (target[:, None] & source).float()
         if self.spelled is not None:
             rows = batch.rows if self.rows is None else [self.rows[row] for row in batch.rows]
-            factor *= self.ratios[self.spelled.classes(rows)]
+            classes = self.spelled.classes(rows)
+            factor *= self.ratios.index_select(0, classes.flatten()).view(classes.shape)
+        if min(batch.source.size(0), batch.target.size(0)) > _BAND:
+            factor *= _near_diagonal(batch)
         for column, row in enumerate(batch.rows):
             if self.similarity is not None:
                 self._add_similarity(factor, column, row, batch)
@@ -325,6 +330,17 @@ class _Hints:
         if similarity.shape != shape:
             raise ValueError(f"similarity of pair {row} has shape {tuple(similarity.shape)}, expected [M, N] = {shape}")
         factor[: shape[0], : shape[1], column] *= similarity.clamp(-_LARGEST, _LARGEST).exp()
+
+
+def _near_diagonal(batch: Batch) -> Tensor:
+    """What the links of long texts are multiplied by, ``[M, N, B]``: less where their places differ much.
+
+    So equal words of other sentences are no rivals, and passages that were moved are found all the same.
+    """
+    lengths = batch.source_lengths
+    diagonal = torch.arange(len(batch.target))[:, None] * (lengths / batch.target_lengths)
+    distance = (torch.arange(len(batch.source))[:, None] - diagonal[:, None]).abs_()
+    return torch.where(distance > _BAND + _SHARE * lengths, _FAR, 1.0)
 
 
 def _mean(posteriors: Sequence[PairPosterior]) -> PairPosterior:

@@ -38,6 +38,7 @@ __all__ = ["CLASSES", "SpelledText", "Spelling", "string_ratios"]
 _LENGTHS = (3, 5)  # letters of the shorter word, up to which lengths are one class, and then another
 _SHARES = (0.0, 0.2, 0.35, 0.5, 0.65, 0.8, 0.999)  # largest coefficients of classes; above the last one words are equal
 _BITS = 128  # pairs of letters are hashed into so many numbers
+_TOGETHER = 200_000  # pairs of words whose classes are computed together, so that little memory is taken
 _MARKS = 5  # classes with numbers or punctuation marks
 CLASSES = _MARKS + (len(_LENGTHS) + 1) * (len(_SHARES) + 1)
 _PRIOR = 0.5  # links that are added to every class, and as large a share of the other pairs
@@ -100,9 +101,15 @@ class SpelledText:
         """Class of every pair of words of the pairs at these places, ``[M, N, B]``; any class at padded places."""
         (source, spelling), (target, other) = self._sides
         first, second = (pad_sequence([side[row] for row in rows]).numpy() for side in (source, target))
-        shape = (len(second), len(first), len(rows))
-        pairs = (np.broadcast_to(words, shape) for words in (first[None], second[:, None]))
-        return torch.from_numpy(spelling.classes(next(pairs), other, next(pairs)))
+        found = np.empty((len(second), len(first), len(rows)), dtype=np.int32)
+        step = max(1, _TOGETHER // max(1, first.size))
+        for start in range(0, len(second), step):
+            part = found[start : start + step]
+            words, others = (
+                np.broadcast_to(numbers, part.shape) for numbers in (first[None], second[start : start + step, None])
+            )
+            part[:] = spelling.classes(words, other, others)
+        return torch.from_numpy(found)
 
 
 def _spelled_side(sentences: Sentences) -> tuple[Sequence[Tensor], Spelling]:

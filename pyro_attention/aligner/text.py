@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -86,8 +87,7 @@ class Preparation:
 
 @cache
 def _pattern() -> Any:
-    import regex  # of the extra "align"
-
+    regex = import_module("regex")  # of the extra "align"
     return regex.compile(_WORDS, regex.VERBOSE)
 
 

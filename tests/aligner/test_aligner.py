@@ -162,6 +162,25 @@ def test_every_pair_has_its_answer(small):
     torch.testing.assert_close(small(source[:1], target[:1])[0].links, pairs[0].links)
 
 
+def test_a_document_is_aligned_as_its_sentences_are():
+    """Equal words of other sentences are no rivals; a passage that was moved to the other end is found."""
+    text = toy_translation(train=600, val=1, test=30)
+    parts = text["train"], text["test"]
+    train, test = ([[line.split() for line in side] for side in (part.source, part.target)] for part in parts)
+    aligner = Aligner.fit(*train, parts=1)
+    single = aligner(*test)
+    source, target = ([word for line in side for word in line] for side in test)
+    links, places = set(), (0, 0)
+    for pair in single:
+        links |= {(s + places[0], t + places[1]) for s, t in pair.alignment.links}
+        places = places[0] + len(pair.source), places[1] + len(pair.target)
+    found = aligner([source], [target])[0].alignment.links
+    assert len(found & links) > 0.9 * max(len(found), len(links))
+    moved = aligner([source], [[*target[-60:], *target[:-60]]])[0].alignment.links
+    turned = {(s, (t + 60) % len(target)) for s, t in links}
+    assert len(moved & turned) > 0.5 * len(turned)
+
+
 def test_what_the_user_knows(small):
     """A dictionary, anchors and similarities decide where the text does not."""
     source, target = [["rot", "blau"]] * 3, [["blue", "red"]] * 3

@@ -245,6 +245,16 @@ def test_text_without_blanks_is_named(files, capsys):
     assert "seems" not in capsys.readouterr().err
 
 
+def test_documents_of_different_numbers_of_sentences(files):
+    (files / "c").write_text("\nDas Haus\nEin Buch\n\n\nEin Haus\n")
+    (files / "d").write_text("the house a book\n\na\nhouse\n\n")
+    main(["c", "d", "--train", "a", "b", "--documents", "--out", "some"])
+    assert (files / "some").read_text() == "0-0 1-1 2-2 3-3\n0-0 1-1\n"
+    (files / "e").write_text("the house\n")
+    with pytest.raises(SystemExit, match="c has 2 documents and e 1"):
+        main(["c", "e", "--train", "a", "b", "--documents", "--out", "other"])
+
+
 def test_without_regex_nothing_is_lost(files, untrained, monkeypatch):
     monkeypatch.setattr("pyro_attention.aligner.text.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match="--tokenize needs the package regex"):
