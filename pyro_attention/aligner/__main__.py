@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from pyro_attention.aligner._member import member_count
 from pyro_attention.aligner._options import SHOWN, check_options, keeps_aligner, make_parser
 from pyro_attention.aligner._reading import (
     STANDARD,
@@ -19,7 +20,7 @@ from pyro_attention.aligner._reading import (
     read_dictionary,
     read_pairs,
 )
-from pyro_attention.aligner.aligner import AlignedPair, Aligner, cross_fit, member_count
+from pyro_attention.aligner.aligner import AlignedPair, Aligner, cross_fit
 from pyro_attention.aligner.output import (
     Links,
     lexicon_lines,
@@ -147,16 +148,12 @@ def _chosen(pairs: list[AlignedPair], options: argparse.Namespace) -> list[Links
     least = 0.0
     if options.coverage < 1 and len(certainty):
         least = certainty.sort(descending=True).values[max(0, round(options.coverage * len(certainty)) - 1)].item()
-    return [
-        {
-            link: probability
-            for link, probability in pair_links(
-                pair, direction=options.direction, method=options.symmetrize, balance=options.balance
-            ).items()
-            if probability >= options.min_probability and pair.certainty[link[1]] >= least
-        }
-        for pair in pairs
-    ]
+    found: list[Links] = []
+    for pair in pairs:
+        links = pair_links(pair, direction=options.direction, method=options.symmetrize, balance=options.balance)
+        sure = pair.certainty.ge(least).tolist()
+        found.append({link: p for link, p in links.items() if p >= options.min_probability and sure[link[1]]})
+    return found
 
 
 def _page(path: Path, pairs: list[AlignedPair]) -> None:

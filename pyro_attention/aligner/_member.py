@@ -15,12 +15,14 @@ from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPai
 from pyro_attention.aligner._training import Both, Direction, Text, both_posteriors, train
 from pyro_attention.aligner.hmm import markov_posterior
 
-__all__ = ["Member", "PairPosterior"]
+__all__ = ["Member", "PairPosterior", "member_count"]
 
 _UNKNOWN = 1e-6  # p(word | word) of a pair that the training text has not
 _KEPT = 1e-5  # pairs of words that are less probable in both directions and models are forgotten
 _DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
 _AGREED = 2 / 3  # share of the model whose directions agree
+_PARTS = 4  # of a text, each of which one member has not seen
+_FEWEST, _MANY = 50, 50_000  # pairs of a text from which on, and up to which, it is trained on in parts
 Potentials = Callable[[Batch], Tensor]
 
 
@@ -122,6 +124,11 @@ class Member:
                 certainty[:m, column].clone(), matrices[1], matrices[2], evidence_mean[column].item(),
                 gain[column].item(),
             )  # fmt: skip
+
+
+def member_count(pairs: int) -> int:
+    """Return the number of members that are trained on so many pairs by default."""
+    return _PARTS if _FEWEST <= pairs <= _MANY else 1
 
 
 def _log_odds(probability: Tensor) -> Tensor:

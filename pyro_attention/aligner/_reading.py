@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths
-from pyro_attention.aligner.aligner import Aligner, composed
+from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, composed
+from pyro_attention.aligner.aligner import Aligner
 from pyro_attention.aligner.text import Preparation, lacks_blanks
 from pyro_attention.analysis.alignments.links import read_pharaoh
 from pyro_attention.text_lines import decode_lines, read_lines

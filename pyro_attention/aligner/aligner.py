@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isfinite, nan
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pyro_attention.aligner._corpus import Batch, Sentences
-from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, check_sides
-from pyro_attention.aligner._member import Member, PairPosterior
+from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, check_sides, composed, nfc
+from pyro_attention.aligner._member import Member, PairPosterior, member_count
 from pyro_attention.aligner._storage import load_members, save_members
 from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.strings import CLASSES, SpelledText, string_ratios
@@ -22,8 +22,6 @@ from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
 
 __all__ = ["AlignedPair", "Aligner", "cross_fit"]
 
-PARTS = 4  # of a text, each of which one member has not seen
-_FEWEST, _MANY = 50, 50_000  # pairs of a text from which on, and up to which, it is trained on in parts
 _ANCHOR = 1e30  # how much likelier a link is made that is known
 _LARGEST = 60.0  # log potential that is used
 _BAND, _SHARE = 30, 0.05  # words, and share of a long text, by which the places of linked words may differ
@@ -73,7 +71,8 @@ class AlignedPair:
     @property
     def probabilities(self) -> dict[tuple[int, int], float]:
         """Probability of every link (source word, target word) of :attr:`alignment`, in order."""
-        return {(s, t): self.links[t, s].item() for s, t in sorted(self.alignment.links)}
+        table = self.links.tolist()
+        return {(s, t): table[t][s] for s, t in sorted(self.alignment.links)}
 
     def linked(self, balance: float = 1.0) -> Alignment:
         """Return the links whose expected F measure is largest.
@@ -161,7 +160,7 @@ class Aligner:
         if parts < 1:
             raise ValueError(f"parts is {parts}, expected 1 at least")
         source, target = composed(source), composed(target)
-        known = {(_nfc(s), _nfc(t)): count for (s, t), count in known.items()}
+        known = {(nfc(s), nfc(t)): count for (s, t), count in known.items()}
         members = []
         for part in range(parts):
             sides = [
@@ -252,8 +251,8 @@ class Aligner:
 
     def knows(self, words: Iterable[str], side: int) -> int:
         """Return how many of some words are among those of the training text, source (0) or target (1)."""
-        known = [member.vocabularies[side].words for member in self.members]
-        return sum(any(_nfc(word) in vocabulary for vocabulary in known) for word in words)
+        known = {word for member in self.members for word in member.vocabularies[side].words}
+        return sum(count for word, count in Counter(words).items() if nfc(word) in known)
 
     def _links(self, source: Sentences, target: Sentences, similarity: Sequence[Tensor] | None) -> list[Tensor]:
         hints = _Hints(None, self.ratios, similarity, None)
@@ -373,20 +372,6 @@ def _aligned(
         source, target, posterior.links, posterior.source_null, posterior.target_null, posterior.certainty,
         posterior.log_evidence, posterior.log_gain, *both,
     )  # fmt: skip
-
-
-def member_count(pairs: int) -> int:
-    """Return the number of members that are trained on so many pairs by default."""
-    return PARTS if _FEWEST <= pairs <= _MANY else 1
-
-
-def composed(sentences: Sentences) -> list[list[str]]:
-    """Return words in Unicode's composed form (NFC), in which they are compared."""
-    return [[_nfc(word) for word in sentence] for sentence in sentences]
-
-
-def _nfc(word: str) -> str:
-    return word if word.isascii() else unicodedata.normalize("NFC", word)
 
 
 def cross_fit(

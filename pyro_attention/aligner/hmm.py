@@ -28,7 +28,7 @@ from torch import Tensor
 
 from pyro_attention.aligner._moves import NO_LINK, BandedMoves, DenseMoves
 
-__all__ = ["NO_LINK", "Posterior", "markov_posterior", "uniform_posterior"]
+__all__ = ["Posterior", "markov_posterior", "uniform_posterior"]
 
 _WIDE = 400  # source words beyond which sums over jumps are faster as convolutions
 _memory = local()

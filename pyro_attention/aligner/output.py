@@ -47,7 +47,8 @@ def pair_links(
             found = forward if direction == "forward" else backward
             table = pair.forward if direction == "forward" else pair.backward
             probability = probability if table is None else table
-    return {(s, t): probability[t, s].item() for s, t in sorted(found.links)}
+    rows = probability.tolist()
+    return {(s, t): rows[t][s] for s, t in sorted(found.links)}
 
 
 def _hard(pair: AlignedPair) -> tuple[Alignment, Alignment]:

@@ -11,9 +11,9 @@ import torch
 from experiments.datasets.text.parallel import toy_translation
 from pyro_attention import AlignmentPrior, Dense, LatentAttention, exact_alignments
 from pyro_attention.aligner import Aligner, cross_fit
-from pyro_attention.aligner._moves import BandedMoves, DenseMoves
-from pyro_attention.aligner.aligner import member_count
-from pyro_attention.aligner.hmm import NO_LINK, markov_posterior, uniform_posterior
+from pyro_attention.aligner._member import member_count
+from pyro_attention.aligner._moves import NO_LINK, BandedMoves, DenseMoves
+from pyro_attention.aligner.hmm import markov_posterior, uniform_posterior
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate
 
 GERMAN = [line.split() for line in ("das haus", "das buch", "ein buch", "ein haus", "das alte haus")] * 4
@@ -129,7 +129,7 @@ def test_probabilities_are_right_where_the_model_is():
 
 def test_known_links_are_found_and_their_probabilities_are_right():
     """On the generated corpus: few errors, the surest half nearly without, and about as many right links as it says."""
-    text = toy_translation(train=3000, val=1, test=500)
+    text = toy_translation(train=1500, val=1, test=500)
     train, test = text["train"], text["test"]
     source, target = (
         [line.split() for line in (*a, *b)] for a, b in ((train.source, test.source), (train.target, test.target))
@@ -251,7 +251,7 @@ def test_how_many_members_a_text_has(pairs, members):
 
 def test_a_pair_tells_whether_it_is_a_translation():
     """The gain of evidence over the words alone is lower where translations are shuffled."""
-    text = toy_translation(train=500, val=1, test=1)["train"]
+    text = toy_translation(train=300, val=1, test=1)["train"]
     source, target = ([line.split() for line in side] for side in (text.source, text.target))
     aligner = Aligner.fit(source, target, parts=1)
     right = torch.tensor([pair.log_gain for pair in aligner(source, target)])
