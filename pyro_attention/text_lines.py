@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, AnyStr
 
-__all__ = ["read_lines", "split_lines"]
+__all__ = ["decode_lines", "read_lines", "split_lines"]
 
 
 def split_lines(text: AnyStr) -> list[AnyStr]:
@@ -41,9 +41,18 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
         ValueError: A line is not UTF-8, or a file whose name ends with ``.gz`` is not packed by gzip.
         OSError: The file cannot be read.
     """
-    content = _unpacked(Path(path)).removeprefix(codecs.BOM_UTF8)
-    for number, line in enumerate(split_lines(content), start=1):
-        location = f"{path}, line {number}"
+    yield from decode_lines(_unpacked(Path(path)), str(path))
+
+
+def decode_lines(content: bytes, name: str) -> Iterator[tuple[str, str]]:
+    """Yield place and text of every line of some bytes in UTF-8; see :func:`read_lines`.
+
+    Args:
+        content: The bytes of a file.
+        name: What the file is called in places.
+    """
+    for number, line in enumerate(split_lines(content.removeprefix(codecs.BOM_UTF8)), start=1):
+        location = f"{name}, line {number}"
         try:
             text = line.decode()
         except UnicodeDecodeError as error:

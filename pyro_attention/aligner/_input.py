@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 from pyro_attention.aligner._corpus import Sentences
 
-__all__ = ["Anchors", "check_anchors", "check_lengths", "check_sides"]
+__all__ = ["Anchors", "check_anchors", "check_lengths", "check_sides", "composed", "nfc"]
 
 _MOST_LINKS = 10_000_000  # possible ones of a pair, each of which takes some hundred bytes
 Anchors = Sequence[Sequence[tuple[int, int]]]
@@ -52,3 +53,15 @@ def check_anchors(
                     f"{name} {number}: link {i}-{j} lies outside of {len(s)} source and {len(t)} target "
                     f"words; expected words counted from 0"
                 )
+
+
+def composed(sentences: Sentences) -> list[list[str]]:
+    """Return words in Unicode's composed form (NFC), in which they are compared."""
+    return [
+        list(sentence) if "".join(sentence).isascii() else [nfc(word) for word in sentence] for sentence in sentences
+    ]
+
+
+def nfc(word: str) -> str:
+    """Return a word in Unicode's composed form."""
+    return word if word.isascii() else unicodedata.normalize("NFC", word)

@@ -19,10 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from pyro_attention.aligner._corpus import Vocabulary, WordPairs
-from pyro_attention.aligner._training import Both, Direction
+from pyro_attention.aligner._member import Member
+from pyro_attention.aligner._training import Direction
+from pyro_attention.aligner.strings import CLASSES
 from pyro_attention.atomic_write import write_atomic
 
-__all__ = ["FILE", "load_tables", "save_tables"]
+__all__ = ["FILE", "load_members", "save_members"]
 
 FILE = "aligner.safetensors"
 _FORMAT = "3"
@@ -30,14 +32,13 @@ _OLD = "aligner.json"  # of formats 1 and 2, which had two files
 _SIDES = ("source", "target")
 _DIRECTIONS = ("forward", "backward")
 _FIELDS = ("translation", "null", "jumps")
+_COUNTS = ("members", "models")
 Arrays = dict[str, NDArray[Any]]
-Tables = tuple[tuple[Vocabulary, Vocabulary], WordPairs, list[Both]]
+Kept = tuple[list[Member], torch.Tensor, dict[str, Any]]
 
 
-def save_tables(
-    folder: Path, vocabularies: tuple[Vocabulary, Vocabulary], pairs: WordPairs, models: Sequence[Both]
-) -> None:
-    """Write the tables of an aligner into a folder, which is made where it is missing.
+def save_members(folder: Path, members: Sequence[Member], ratios: torch.Tensor, settings: Mapping[str, Any]) -> None:
+    """Write the members of an aligner, its ratios and its settings into a folder, which is made where it is missing.
 
     Raises:
         ImportError: safetensors, of the extra ``align``, is not installed.
@@ -45,22 +46,32 @@ def save_tables(
     """
     from safetensors.numpy import save
 
-    arrays: Arrays = {"keys": pairs.keys}
-    for side, vocabulary in zip(_SIDES, vocabularies, strict=True):
-        text = json.dumps(list(vocabulary.words), ensure_ascii=False)
-        arrays[f"words.{side}"] = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
-    for number, model in enumerate(models):
-        for direction, tables in zip(_DIRECTIONS, model, strict=True):
-            for field in _FIELDS:
-                arrays[f"{number}.{direction}.{field}"] = getattr(tables, field).numpy()
-    metadata = {"format": _FORMAT, "models": str(len(models))}
+    arrays: Arrays = {"ratios": ratios.numpy()}
+    for place, member in enumerate(members):
+        arrays |= {f"{place}.{name}": array for name, array in _arrays_of(member).items()}
+    metadata = {
+        "format": _FORMAT, "members": str(len(members)), "models": str(len(members[0].models)),
+        "settings": json.dumps(dict(settings)),
+    }  # fmt: skip
     content = save(arrays, metadata | {"sha256": _digest(arrays, metadata)})
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / FILE, lambda file: file.write(content))
 
 
-def load_tables(folder: Path) -> Tables:
-    """Read what :func:`save_tables` has written.
+def _arrays_of(member: Member) -> Arrays:
+    arrays: Arrays = {"keys": member.pairs.keys}
+    for side, vocabulary in zip(_SIDES, member.vocabularies, strict=True):
+        text = json.dumps(list(vocabulary.words), ensure_ascii=False)
+        arrays[f"words.{side}"] = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
+    for number, model in enumerate(member.models):
+        for direction, tables in zip(_DIRECTIONS, model, strict=True):
+            for field in _FIELDS:
+                arrays[f"{number}.{direction}.{field}"] = getattr(tables, field).numpy()
+    return arrays
+
+
+def load_members(folder: Path) -> Kept:
+    """Read what :func:`save_members` has written.
 
     Raises:
         ImportError: safetensors is not installed.
@@ -109,13 +120,26 @@ def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
     return digest.hexdigest()
 
 
-def _checked(arrays: Arrays, metadata: dict[str, str]) -> Tables:
-    """Vocabularies, pairs and models, once sizes and ranges are right."""
-    models = int(metadata["models"]) if metadata.get("models", "").isdecimal() else 0
-    names = ["keys", *(f"words.{side}" for side in _SIDES)]
-    names += [f"{number}.{way}.{field}" for number, way, field in product(range(models), _DIRECTIONS, _FIELDS)]
-    if not models or {*names} != {*arrays}:
+def _checked(arrays: Arrays, metadata: dict[str, str]) -> Kept:
+    """Members, ratios and settings, once sizes and ranges are right."""
+    members, models = (int(metadata[name]) if metadata.get(name, "").isdecimal() else 0 for name in _COUNTS)
+    of_member = ["keys", *(f"words.{side}" for side in _SIDES)]
+    of_member += [f"{number}.{way}.{field}" for number, way, field in product(range(models), _DIRECTIONS, _FIELDS)]
+    names = ["ratios", *(f"{place}.{name}" for place in range(members) for name in of_member)]
+    if not members or not models or {*names} != {*arrays}:
         raise _DamageError(f"has the arrays {', '.join(sorted(arrays))}, expected {', '.join(names)}")
+    _check_weights(arrays["ratios"], "ratios", CLASSES)
+    found = [
+        _checked_member({name: arrays[f"{place}.{name}"] for name in of_member}, models) for place in range(members)
+    ]
+    try:
+        settings = dict(json.loads(metadata.get("settings", "")))
+    except (ValueError, TypeError) as error:
+        raise _DamageError(f"has settings that are no JSON ({error})") from error
+    return found, torch.from_numpy(arrays["ratios"]), settings
+
+
+def _checked_member(arrays: Arrays, models: int) -> Member:
     words = [_words(arrays[f"words.{side}"]) for side in _SIDES]
     sizes = len(words[0]), len(words[1])
     keys = arrays["keys"]
@@ -136,7 +160,7 @@ def _checked(arrays: Arrays, metadata: dict[str, str]) -> Tables:
         return Direction(*(torch.from_numpy(arrays[f"{stem}.{field}"]) for field in _FIELDS))
 
     kept = [(direction(f"{number}.forward"), direction(f"{number}.backward")) for number in range(models)]
-    return (Vocabulary.of([words[0]]), Vocabulary.of([words[1]])), WordPairs(keys, sizes), kept
+    return Member((Vocabulary.of([words[0]]), Vocabulary.of([words[1]])), WordPairs(keys, sizes), kept)
 
 
 def _words(array: NDArray[Any]) -> list[str]:

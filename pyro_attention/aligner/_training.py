@@ -25,7 +25,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_attention.aligner._corpus import Batch, Cells, Sentences, Vocabulary, WordPairs, batches, word_pairs
-from pyro_attention.aligner.hmm import NO_LINK, Posterior, markov_posterior, uniform_posterior
+from pyro_attention.aligner._moves import NO_LINK
+from pyro_attention.aligner.hmm import Posterior, markov_posterior, uniform_posterior
 
 __all__ = ["ITERATIONS", "Both", "Direction", "Text", "both_posteriors", "train"]
 

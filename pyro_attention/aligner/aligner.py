@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite, nan
 from pathlib import Path
-from threading import Event
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_attention.aligner._corpus import Batch, Sentences, Vocabulary, WordPairs, batches
-from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, check_sides
-from pyro_attention.aligner._storage import load_tables, save_tables
-from pyro_attention.aligner._training import Both, Direction, Text, both_posteriors, train
+from pyro_attention.aligner._corpus import Batch, Sentences
+from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, check_sides, composed, nfc
+from pyro_attention.aligner._member import Member, PairPosterior, member_count
+from pyro_attention.aligner._storage import load_members, save_members
 from pyro_attention.aligner.encoder import encoder_potentials
-from pyro_attention.aligner.hmm import markov_posterior
+from pyro_attention.aligner.strings import CLASSES, SpelledText, string_ratios
 from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
 
 __all__ = ["AlignedPair", "Aligner", "cross_fit"]
 
-_UNKNOWN = 1e-6  # p(word | word) of a pair that the training text has not
-_KEPT = 1e-5  # pairs of words that are less probable in both directions and models are forgotten
 _ANCHOR = 1e30  # how much likelier a link is made that is known
 _LARGEST = 60.0  # log potential that is used
-_DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
-_AGREED = 2 / 3  # share of the model whose directions agree
+_BAND, _SHARE = 30, 0.05  # words, and share of a long text, by which the places of linked words may differ
+_FAR = 0.02  # how likely a link is that lies further from there
+_SAMPLE = 500  # pairs that the ratios of strings are learned from
+_STEPS = 2  # of expectation maximization of the ratios
+_ENOUGH = 50  # pairs of which ratios of their own are learned
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +38,18 @@ class AlignedPair:
     Attributes:
         source: Words of the source, N.
         target: Words of the target, M.
-        links: Probability of every link, ``[M, N]``, by the mean of the log odds of both directions; with evidence from
-            elsewhere (anchors, similarities, an encoder), which both share, by their geometric mean.
+        links: Probability of every link, ``[M, N]``, by both directions and all members; 1 of a known link.
         source_null: Probability that a source word has no link, ``[N]``, by the direction that links source words.
         target_null: The same of the target words, ``[M]``.
         certainty: How sure the link of every target word is, ``[M]``, from 0 to 1: the largest probability of a link
             by the direction that is less sure of it.
+        log_evidence: Log probability of a word given the other sentence, in nats, mean over words and directions; NaN
+            where a side is empty.
+        log_gain: By how much it is larger than the log probability of a word without the other sentence; low where the
+            sentences are no translations of each other.
+        forward: Probability of every link by the direction that gives each target word a source word, ``[M, N]``, or
+            None unless ``directions=True`` was asked for.
+        backward: The same by the direction that gives each source word a target word, ``[M, N]``.
     """
 
     source: list[str]
@@ -51,26 +58,53 @@ class AlignedPair:
     source_null: Tensor
     target_null: Tensor
     certainty: Tensor
+    log_evidence: float = nan
+    log_gain: float = nan
+    forward: Tensor | None = None
+    backward: Tensor | None = None
 
     @property
     def alignment(self) -> Alignment:
         """The links whose expected F1 is largest (minimum Bayes risk)."""
-        return mbr_alignment(self.links) if self.links.numel() else Alignment.from_matrix(self.links > 0)
+        return self.linked()
 
     @property
     def probabilities(self) -> dict[tuple[int, int], float]:
         """Probability of every link (source word, target word) of :attr:`alignment`, in order."""
-        return {(s, t): self.links[t, s].item() for s, t in sorted(self.alignment.links)}
+        table = self.links.tolist()
+        return {(s, t): table[t][s] for s, t in sorted(self.alignment.links)}
+
+    def linked(self, balance: float = 1.0) -> Alignment:
+        """Return the links whose expected F measure is largest.
+
+        Args:
+            balance: How many times as much recall counts as precision; 1 is F1.
+        """
+        if not self.links.numel():
+            return Alignment.from_matrix(self.links > 0)
+        return mbr_alignment(self.links, balance=balance)
 
 
 class Aligner:
-    r"""Aligns the words of sentence pairs after :meth:`fit` has seen some thousand pairs without links.
+    r"""Aligns the words of sentence pairs after :meth:`fit` has seen some sentence pairs without links.
 
     The alignment is a latent site with a Markov prior, and its posterior is exact. Two models are trained, one whose
     directions are apart and one whose directions agree, and their posteriors are averaged with weights 1/3 and 2/3:
-    agreement finds more links, and alone it would be too sure of them. The log odds of a link are the mean of those of
-    both directions, :math:`\bar p(a_j = i \mid s, t)` and :math:`\bar p(b_i = j \mid s, t)`: of the distributions over
-    "linked" and "not linked" this is the geometric mean, with its sum brought to 1.
+    agreement finds more links, and alone it would be too sure of them. The probability of a link is the geometric mean
+    of those of both directions.
+
+    A text of 50 to 50 000 pairs is trained on by four members, each without a quarter of it, whose posteriors are
+    averaged. So a part of what is said of a pair comes from a member that has not seen it: there are fewer errors, and
+    rare words are not believed to be known because the text itself has them. As the average is less sure than a member
+    is, both directions are then combined by the mean of their log odds.
+
+    At alignment the letters of the words are a second observation, see :mod:`pyro_attention.aligner.strings`. Words are
+    compared in Unicode's composed form (NFC).
+
+    Attributes:
+        members: What was trained.
+        ratios: Likelihood ratio of every class of pairs of strings, as the training text has it.
+        settings: How the text was prepared, kept with the aligner for who prepares the next one.
 
     Example:
         >>> german = ["das Haus", "das Buch", "ein Buch", "ein Haus"] * 3
@@ -81,13 +115,15 @@ class Aligner:
         0-0 1-1
 
     Source: Vogel, Ney and Tillmann (1996), HMM-Based Word Alignment in Statistical Translation; Liang, Taskar and Klein
-    (2006), Alignment by Agreement.
+    (2006), Alignment by Agreement; Breiman (1996), Bagging Predictors.
     """
 
-    def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary], pairs: WordPairs, models: Sequence[Both]) -> None:
-        self.vocabularies = vocabularies
-        self.pairs = pairs
-        self.models = list(models)
+    def __init__(
+        self, members: Sequence[Member], ratios: Tensor | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.members = list(members)
+        self.ratios = torch.ones(CLASSES) if ratios is None else ratios
+        self.settings = dict(settings or {})
 
     @classmethod
     def fit(
@@ -96,6 +132,7 @@ class Aligner:
         target: Sentences,
         *,
         known: Mapping[tuple[str, str], float] | None = None,
+        parts: int | None = None,
         progress: bool = False,
     ) -> Aligner:
         """Train both directions on sentence pairs; nothing is drawn, the same text gives the same aligner.
@@ -105,27 +142,39 @@ class Aligner:
             target: Those of the translations.
             known: Pairs of a source word and a target word that count as so many observations more, such as the entries
                 of a dictionary with 10 each.
+            parts: Number of members, each of which is trained without one part of the text, every so-manieth pair; 1 is
+                one member that is trained on all. By default 4 for 50 to 50 000 pairs and 1 for others: four take three
+                times as long as one.
             progress: Show a bar.
 
         Raises:
-            ValueError: Different numbers of sentences, no pair with words on both sides, or an observation below 0.
+            ValueError: Different numbers of sentences, no pair with words on both sides, a pair whose links would not
+                fit into memory, observations below 0 or infinite, or fewer than one part.
         """
         check_sides(source, target)
         check_lengths(source, target)
         known = known or {}
-        if not any(s and t for s, t in zip(source, target, strict=True)):
-            raise ValueError("source and target have no pair with words on both sides, expected some thousand pairs")
-        if wrong := [pair for pair, count in known.items() if not count >= 0]:
+        if wrong := [pair for pair, count in known.items() if not (count >= 0 and isfinite(count))]:
             raise ValueError(f"known counts {wrong[0]} {known[wrong[0]]} times, expected a number of observations >= 0")
-        text = Text(source, target, known)
-        models = _train_both(text, progress)
-        keep = torch.stack([side.translation for model in models for side in model]).amax(0) > _KEPT
-        pairs = WordPairs(text.pairs.keys[keep.numpy()], text.pairs.sizes)
-
-        def pruned(side: Direction) -> Direction:
-            return replace(side, translation=side.translation[keep])
-
-        return cls(text.vocabularies, pairs, [(pruned(forward), pruned(backward)) for forward, backward in models])
+        parts = member_count(len(source)) if parts is None else parts
+        if parts < 1:
+            raise ValueError(f"parts is {parts}, expected 1 at least")
+        source, target = composed(source), composed(target)
+        known = {(nfc(s), nfc(t)): count for (s, t), count in known.items()}
+        members = []
+        for part in range(parts):
+            sides = [
+                [line for place, line in enumerate(side) if parts == 1 or place % parts != part]
+                for side in (source, target)
+            ]
+            if not any(s and t for s, t in zip(*sides, strict=True)):
+                raise ValueError(
+                    "source and target have no pair with words on both sides, expected some thousand pairs"
+                )
+            members.append(Member.fit(sides[0], sides[1], known, progress=progress))
+        aligner = cls(members)
+        aligner.ratios = aligner._learned_ratios(SpelledText(source, target), source, target)
+        return aligner
 
     def __call__(
         self,
@@ -135,6 +184,8 @@ class Aligner:
         anchors: Anchors | None = None,
         similarity: Sequence[Tensor] | None = None,
         encoder: str | Path | None = None,
+        strings: bool = True,
+        directions: bool = False,
         progress: bool = False,
     ) -> list[AlignedPair]:
         """Align sentence pairs, seen in training or not, in their order.
@@ -142,11 +193,14 @@ class Aligner:
         Args:
             source: Words of every sentence, prepared as those of the training.
             target: Those of the translations.
-            anchors: Links (source word, target word) of every pair that are known, counted from 0.
+            anchors: Links (source word, target word) of every pair that are known, counted from 0. Their probability is
+                1, and the links of the words around them follow from them; a word may have several.
             similarity: Log potentials of the links of every pair, ``[M, N]``, such as similarities of an encoder's word
                 vectors over a temperature; 0 changes nothing.
             encoder: Folder with a multilingual encoder of Hugging Face, whose vectors give such potentials; layer and
                 temperature are learned from these sentence pairs.
+            strings: Ask the letters of the words, too.
+            directions: Keep the probabilities of each direction, too.
             progress: Show a bar while the encoder reads.
 
         Raises:
@@ -156,63 +210,24 @@ class Aligner:
         """
         check_sides(source, target)
         check_lengths(source, target)
-        if encoder is not None:
-            if similarity is not None:
-                raise ValueError("got similarity and encoder, expected one of them")
-            similarity = encoder_potentials(encoder, source, target, self._links, progress=progress)
-        for name, hints in (("anchors", anchors), ("similarity", similarity)):
-            if hints is not None and len(hints) != len(source):
-                raise ValueError(f"{name} are for {len(hints)} pairs, expected an entry for each of {len(source)}")
+        if encoder is not None and similarity is not None:
+            raise ValueError("got similarity and encoder, expected one of them")
+        for name, given in (("anchors", anchors), ("similarity", similarity)):
+            if given is not None and len(given) != len(source):
+                raise ValueError(f"{name} are for {len(given)} pairs, expected an entry for each of {len(source)}")
         if anchors is not None:
             check_anchors(source, target, anchors)
-        found = [
-            AlignedPair(
-                list(s),
-                list(t),
-                torch.zeros(len(t), len(s)),
-                torch.ones(len(s)),
-                torch.ones(len(t)),
-                torch.zeros(len(t)),
-            )
-            for s, t in zip(source, target, strict=True)
+        compared = composed(source), composed(target)
+        spelled = SpelledText(*compared) if strings else None
+        ratios = self.ratios if spelled is None else self._learned_ratios(spelled, *compared)
+        if encoder is not None:
+            similarity = encoder_potentials(encoder, *compared, self._links, progress=progress)
+        hints = _Hints(spelled, ratios, similarity, anchors)
+        posteriors = self._posteriors(*compared, hints)
+        return [
+            _aligned(list(s), list(t), posterior, () if anchors is None else anchors[row], directions)
+            for row, (s, t, posterior) in enumerate(zip(source, target, posteriors, strict=True))
         ]
-        tables = [[direction.tables(_UNKNOWN) for direction in model] for model in self.models]
-        for batch in batches(self.vocabularies, source, target):
-            factor = _potentials(batch, found, anchors, similarity)
-            for row, posterior in zip(batch.rows, self._posterior(batch, tables, factor), strict=True):
-                found[row] = AlignedPair(found[row].source, found[row].target, *posterior)
-        return found
-
-    def _links(self, source: Sentences, target: Sentences, similarity: Sequence[Tensor] | None) -> list[Tensor]:
-        return [pair.links for pair in self(source, target, similarity=similarity)]
-
-    def _posterior(
-        self, batch: Batch, tables: Sequence[Sequence[tuple[Tensor, Tensor]]], factor: Tensor | None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Probabilities of links, of NULL on both sides, and certainty of every pair of a batch."""
-        cells = self.pairs.find(batch)
-        forward, backward = zip(
-            *(
-                both_posteriors(partial(markov_posterior, count_jumps=False), model, table, batch, cells, factor)
-                for model, table in zip(self.models, tables, strict=True)
-            ),
-            strict=True,
-        )
-        one, other = (torch.lerp(apart.links, agreed.links, _AGREED) for apart, agreed in (forward, backward))
-        other = other.transpose(0, 1)
-        certainty = torch.minimum(one, other).amax(1)
-        if factor is None:
-            links = ((_log_odds(one) + _log_odds(other)) / 2).sigmoid()
-        else:  # both directions have the same evidence from elsewhere, which counts once
-            links = (one * other).sqrt().clamp(max=1.0)
-        target_null, source_null = (
-            torch.lerp(apart.null, agreed.null, _AGREED) for apart, agreed in (forward, backward)
-        )
-        for column, (n, m) in enumerate(zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)):
-            yield (
-                links[:m, :n, column].clone(), source_null[:n, column].clone(), target_null[:m, column].clone(),
-                certainty[:m, column].clone(),
-            )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
         """Write the aligner into a folder, as the file ``aligner.safetensors``.
@@ -221,7 +236,7 @@ class Aligner:
             ImportError: safetensors, of the extra ``align``, is not installed.
             OSError: The file cannot be written; one that was there is as it was.
         """
-        save_tables(Path(folder), self.vocabularies, self.pairs, self.models)
+        save_members(Path(folder), self.members, self.ratios, self.settings)
 
     @classmethod
     def load(cls, folder: str | Path) -> Aligner:
@@ -232,7 +247,131 @@ class Aligner:
             FileNotFoundError: The folder holds none.
             ValueError: Its file is damaged, or was written by another version.
         """
-        return cls(*load_tables(Path(folder)))
+        return cls(*load_members(Path(folder)))
+
+    def knows(self, words: Iterable[str], side: int) -> int:
+        """Return how many of some words are among those of the training text, source (0) or target (1)."""
+        known = {word for member in self.members for word in member.vocabularies[side].words}
+        return sum(count for word, count in Counter(words).items() if nfc(word) in known)
+
+    def _links(self, source: Sentences, target: Sentences, similarity: Sequence[Tensor] | None) -> list[Tensor]:
+        hints = _Hints(None, self.ratios, similarity, None)
+        shapes = [(len(t), len(s)) for s, t in zip(source, target, strict=True)]
+        posteriors = self._posteriors(source, target, hints)
+        return [
+            torch.zeros(shape) if posterior is None else posterior.links
+            for shape, posterior in zip(shapes, posteriors, strict=True)
+        ]
+
+    def _posteriors(self, source: Sentences, target: Sentences, hints: _Hints) -> list[PairPosterior | None]:
+        """Mean of the posteriors of all members; None of a pair with an empty side."""
+        found: list[list[PairPosterior]] = [[] for _ in source]
+        for member in self.members:
+            # evidence from elsewhere, which both directions share, counts once
+            odds = len(self.members) > 1 and hints.similarity is None
+            for row, posterior in member.posteriors(source, target, hints.potentials, odds=odds):
+                found[row].append(posterior)
+        return [_mean(posteriors) if posteriors else None for posteriors in found]
+
+    def _learned_ratios(self, spelled: SpelledText, source: Sentences, target: Sentences) -> Tensor:
+        """Ratios of the classes of strings in a text, those of the training text where it has few pairs."""
+        rows = [row for row, (s, t) in enumerate(zip(source, target, strict=True)) if s and t]
+        if len(rows) < _ENOUGH:
+            return self.ratios
+        rows = rows[:: -(-len(rows) // _SAMPLE)]
+        sample = [[side[row] for row in rows] for side in (source, target)]
+        classes = [spelled.classes([row])[..., 0] for row in rows]
+        seen = sum((part.flatten().bincount(minlength=CLASSES) for part in classes), torch.zeros(CLASSES))
+        ratios = self.ratios
+        for _ in range(_STEPS):
+            hints = _Hints(spelled, ratios, None, None, rows)
+            linked = torch.zeros(CLASSES)
+            for part, posterior in zip(classes, self._posteriors(sample[0], sample[1], hints), strict=True):
+                if posterior is not None:
+                    linked.index_add_(0, part.flatten(), posterior.links.flatten())
+            ratios = string_ratios(linked, seen)
+        return ratios
+
+
+@dataclass(frozen=True)
+class _Hints:
+    """What is known of the links of a text beside its words; ``rows`` are its places in the spelled text."""
+
+    spelled: SpelledText | None
+    ratios: Tensor
+    similarity: Sequence[Tensor] | None
+    anchors: Anchors | None
+    rows: Sequence[int] | None = None
+
+    def potentials(self, batch: Batch) -> Tensor:
+        """What the translation probabilities of a batch are multiplied by, ``[M, N, B]``, 0 at padded places."""
+        source, target = (
+            torch.arange(len(words))[:, None] < lengths
+            for words, lengths in ((batch.source, batch.source_lengths), (batch.target, batch.target_lengths))
+        )
+        factor = (target[:, None] & source).float()
+        if self.spelled is not None:
+            rows = batch.rows if self.rows is None else [self.rows[row] for row in batch.rows]
+            classes = self.spelled.classes(rows)
+            factor *= self.ratios.index_select(0, classes.flatten()).view(classes.shape)
+        if min(batch.source.size(0), batch.target.size(0)) > _BAND:
+            factor *= _near_diagonal(batch)
+        for column, row in enumerate(batch.rows):
+            if self.similarity is not None:
+                self._add_similarity(factor, column, row, batch)
+            for s, t in () if self.anchors is None else self.anchors[row]:
+                factor[t, s, column] = _ANCHOR
+        return factor
+
+    def _add_similarity(self, factor: Tensor, column: int, row: int, batch: Batch) -> None:
+        similarity = (self.similarity or [])[row]
+        shape = (int(batch.target_lengths[column]), int(batch.source_lengths[column]))
+        if similarity.shape != shape:
+            raise ValueError(f"similarity of pair {row} has shape {tuple(similarity.shape)}, expected [M, N] = {shape}")
+        factor[: shape[0], : shape[1], column] *= similarity.clamp(-_LARGEST, _LARGEST).exp()
+
+
+def _near_diagonal(batch: Batch) -> Tensor:
+    """What the links of long texts are multiplied by, ``[M, N, B]``: less where their places differ much.
+
+    So equal words of other sentences are no rivals, and passages that were moved are found all the same.
+    """
+    lengths = batch.source_lengths
+    diagonal = torch.arange(len(batch.target))[:, None] * (lengths / batch.target_lengths)
+    distance = (torch.arange(len(batch.source))[:, None] - diagonal[:, None]).abs_()
+    return torch.where(distance > _BAND + _SHARE * lengths, _FAR, 1.0)
+
+
+def _mean(posteriors: Sequence[PairPosterior]) -> PairPosterior:
+    if len(posteriors) == 1:
+        return posteriors[0]
+    values: list[Any] = []
+    for field in fields(PairPosterior):
+        parts = [getattr(one, field.name) for one in posteriors]
+        values.append(sum(parts) / len(parts))
+    return PairPosterior(*values)
+
+
+def _aligned(
+    source: list[str], target: list[str], posterior: PairPosterior | None, anchors: Iterable[tuple[int, int]],
+    directions: bool,
+) -> AlignedPair:  # fmt: skip
+    """A pair with its posterior, in which known links are certain."""
+    if posterior is None:
+        empty = torch.zeros(len(target), len(source))
+        both = (empty, empty) if directions else (None, None)
+        ones = torch.ones(len(source)), torch.ones(len(target))
+        return AlignedPair(source, target, empty, *ones, torch.zeros(len(target)), nan, nan, *both)
+    for s, t in anchors:
+        for table in (posterior.links, posterior.forward, posterior.backward):
+            table[t, s] = 1
+        posterior.source_null[s] = posterior.target_null[t] = 0
+        posterior.certainty[t] = 1
+    both = (posterior.forward, posterior.backward) if directions else (None, None)
+    return AlignedPair(
+        source, target, posterior.links, posterior.source_null, posterior.target_null, posterior.certainty,
+        posterior.log_evidence, posterior.log_gain, *both,
+    )  # fmt: skip
 
 
 def cross_fit(
@@ -263,43 +402,6 @@ def cross_fit(
     found: list[list[AlignedPair]] = []
     for part in range(parts):
         seen = [[line for place, line in enumerate(side) if place % parts != part] for side in (source, target)]
-        aligner = Aligner.fit(*seen, known=known, progress=progress)
+        aligner = Aligner.fit(*seen, known=known, parts=1, progress=progress)
         found.append(aligner(source[part::parts], target[part::parts], encoder=encoder, progress=progress))
     return [found[place % parts][place // parts] for place in range(len(source))]
-
-
-def _train_both(text: Text, progress: bool) -> list[Both]:
-    """The models whose directions are apart and in agreement, side by side on two cores."""
-    stop = Event()
-    with ThreadPoolExecutor(2) as pool:
-        trained = [pool.submit(train, text, agree=agree, progress=progress, stop=stop) for agree in (False, True)]
-        try:
-            return [one.result() for one in trained]
-        finally:
-            stop.set()  # Ctrl-C, or an error of one, ends both
-
-
-def _log_odds(probability: Tensor) -> Tensor:
-    return torch.logit(torch.lerp(probability, 1 - probability, _DOUBT), eps=1e-6)
-
-
-def _potentials(
-    batch: Batch, pairs: Sequence[AlignedPair], anchors: Anchors | None, similarity: Sequence[Tensor] | None
-) -> Tensor | None:
-    """What the translation probabilities of a batch are multiplied by, ``[M, N, B]``."""
-    if anchors is None and similarity is None:
-        return None
-    factor = torch.zeros(batch.target.size(0), batch.source.size(0), len(batch.rows))
-    for column, row in enumerate(batch.rows):
-        num_target, num_source = shape = pairs[row].links.shape
-        part = factor[:num_target, :num_source, column]
-        if similarity is None:
-            part.fill_(1)
-        elif similarity[row].shape == shape:
-            part.copy_(similarity[row].clamp(-_LARGEST, _LARGEST).exp())
-        else:
-            seen = tuple(similarity[row].shape)
-            raise ValueError(f"similarity of pair {row} has shape {seen}, expected [M, N] = {tuple(shape)}")
-        for source, target in () if anchors is None else anchors[row]:
-            part[target, source] = _ANCHOR
-    return factor

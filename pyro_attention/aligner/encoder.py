@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +39,9 @@ _SAMPLE = 300  # pairs that choose the layer, the means and the variance
 _STEPS = 3  # of expectation maximization
 _BATCH = 32  # sentences that are read together
 _WINDOW = 120  # words of a sentence that are read together
-_PIECES = 512  # of them, at most
+_AROUND = 20  # words of a window at its ends that are read for the others, where the sentence goes on
+_LONG_WORD = 4  # pieces of a word below which a short sentence is not counted
+_PIECES = 512  # of a window, at most
 Infer = Callable[[Sentences, Sentences, Sequence[Tensor] | None], Sequence[Tensor]]
 
 
@@ -132,6 +134,15 @@ class _Evidence:
         return (similarity - (self.linked + self.others) / 2) * slope
 
 
+class _Window(NamedTuple):
+    """Words of a sentence that are read together; vectors are taken of those from ``skipped`` to ``end``."""
+
+    row: int
+    words: Sequence[str]
+    skipped: int
+    end: int
+
+
 class _Encoder:
     """Reads sentences of words.
 
@@ -157,21 +168,48 @@ class _Encoder:
 
     def vectors(self, sentences: Sentences, layers: Sequence[int]) -> list[Tensor]:
         """Vectors of the words of every sentence, means over their pieces, ``[words, layers, width]``."""
-        windows = [
-            (row, sentence[start : start + _WINDOW])
-            for row, sentence in enumerate(sentences)
-            for start in range(0, len(sentence), _WINDOW)
-        ]
-        order = sorted(range(len(windows)), key=lambda place: len(windows[place][1]))
+        windows = [window for row, sentence in enumerate(sentences) for window in self._windows(row, sentence)]
+        order = sorted(range(len(windows)), key=lambda place: len(windows[place].words))
         read: list[Tensor] = [torch.zeros(0)] * len(windows)
         for start in range(0, len(order), _BATCH):
             part = order[start : start + _BATCH]
-            for place, vectors in zip(part, self._read([windows[place][1] for place in part], layers), strict=True):
-                read[place] = vectors
+            words = [windows[place].words for place in part]
+            for place, vectors in zip(part, self._read(words, layers), strict=True):
+                read[place] = vectors[windows[place].skipped : windows[place].end]
         found: list[list[Tensor]] = [[] for _ in sentences]
-        for (row, _), vectors in zip(windows, read, strict=True):
-            found[row].append(vectors)
+        for window, vectors in zip(windows, read, strict=True):
+            found[window.row].append(vectors)
         return [torch.cat(parts) for parts in found]
+
+    def _windows(self, row: int, sentence: Sequence[str]) -> Iterator[_Window]:
+        """Parts of a sentence that the encoder can read, each with some words of its neighbors around it."""
+        most = min(_PIECES, self.tokenizer.model_max_length) - self.tokenizer.num_special_tokens_to_add()
+        if len(sentence) <= _WINDOW and len(sentence) * _LONG_WORD <= most:
+            yield _Window(row, sentence, 0, len(sentence))
+            return
+        pieces = self._piece_counts(sentence)
+        if len(sentence) <= _WINDOW and sum(pieces) <= most:
+            yield _Window(row, sentence, 0, len(sentence))
+            return
+        start = 0
+        while start < len(sentence):
+            first, last = max(0, start - _AROUND), start + 1
+            while first < start and sum(pieces[first : start + 1]) > most:
+                first += 1
+            while last < min(len(sentence), first + _WINDOW) and sum(pieces[first : last + 1]) <= most:
+                last += 1
+            # the words at the end are read again, in the middle of the next window
+            end = last if last == len(sentence) else max(start + 1, last - _AROUND)
+            yield _Window(row, sentence[first:last], start - first, end - first)
+            start = end
+
+    def _piece_counts(self, words: Sequence[str]) -> list[int]:
+        numbers = self.tokenizer(list(words), is_split_into_words=True, add_special_tokens=False).word_ids()
+        counts = [0] * len(words)
+        for number in numbers:
+            if number is not None:
+                counts[number] += 1
+        return counts
 
     def _read(self, sentences: Sentences, layers: Sequence[int]) -> Iterator[Tensor]:
         batch = self.tokenizer(

@@ -26,9 +26,11 @@ from threading import local
 import torch
 from torch import Tensor
 
-__all__ = ["NO_LINK", "Posterior", "markov_posterior", "uniform_posterior"]
+from pyro_attention.aligner._moves import NO_LINK, BandedMoves, DenseMoves
 
-NO_LINK = 0.1  # prior probability of NULL
+__all__ = ["Posterior", "markov_posterior", "uniform_posterior"]
+
+_WIDE = 400  # source words beyond which sums over jumps are faster as convolutions
 _memory = local()
 _OFTEN = 4  # steps until probabilities are divided by their sum
 
@@ -87,12 +89,8 @@ def markov_posterior(
                 [0.0000, 0.9574]]), tensor([0.0817]))
     """
     num_target, num_source, count = emission.shape
-    places = torch.arange(num_source, device=emission.device)
-    reach = len(jumps) // 2
-    # from the place of the last linked word, of which there are N and before them the start
-    width = (places - torch.arange(-1, num_source, device=emission.device)[:, None]).clamp(-reach, reach) + reach
-    weights = jumps[width]
-    scale = (1 - NO_LINK) / weights.cumsum(1).index_select(1, lengths - 1)
+    moves = (DenseMoves if num_source <= _WIDE else BandedMoves)(jumps, num_source)
+    scale = moves.scale(lengths)
     stay = NO_LINK * null[:, None]
     says = emission.mul_(scale[1:])
     shrink = says.sum(1, keepdim=True).add_(stay)  # what a step is divided by, so that no product underflows
@@ -103,7 +101,6 @@ def markov_posterior(
     moved, last = _scratch(emission, emission.shape, (num_target + 1, num_source + 1, count))
     last[0] = 0
     last[0, 0] = scale[0]
-    into = weights.mT.contiguous()
     before, linked = last.unbind(), last[1:, 1:].unbind()
     steps = list(zip(says.unbind(), stay.unbind(), moved.unbind(), strict=True))
     for j, (word, unlinked, arrived) in enumerate(steps):
@@ -112,7 +109,7 @@ def markov_posterior(
             shrink[j].mul_(total)
             word.div_(total)
             unlinked.div_(total)
-        torch.mm(into, before[j], out=arrived)
+        moves.follow(before[j], arrived)
         torch.mul(before[j], unlinked, out=before[j + 1])
         linked[j].addcmul_(arrived, word)
 
@@ -120,16 +117,12 @@ def markov_posterior(
     slope = scale.reciprocal()
     evidence = (last[-1] * slope).sum(0)
     slope.div_(evidence)
-    to, jumped = slope[1:], torch.zeros_like(weights)
-    for (word, unlinked, _), here in zip(reversed(steps), before[-2::-1], strict=True):
+    to = slope[1:]
+    for word, unlinked, _ in reversed(steps):
         word.mul_(to)
-        slope.mul_(unlinked).addmm_(weights, word)
-        if count_jumps:
-            jumped.addmm_(here, word.mT)
+        moves.lead(word, slope.mul_(unlinked))
+    jumped = moves.count(last[:-1], says) if count_jumps else torch.zeros_like(jumps)
     links = says.mul_(moved)
     return Posterior(
-        links,
-        (1 - links.sum(1)).clamp_min_(0),
-        torch.zeros_like(jumps).index_add_(0, width.flatten(), jumped.mul_(weights).flatten()),
-        shrink.log().sum((0, 1)) + evidence.log(),
-    )
+        links, (1 - links.sum(1)).clamp_min_(0), jumped, shrink.log().sum((0, 1)) + evidence.log()
+    )  # fmt: skip

@@ -1,7 +1,8 @@
 """The aligner against sums over all alignments, against links that are known, and at the edges of its input."""
 
+import unicodedata
 from itertools import product
-from math import log
+from math import inf, isnan, log
 
 import numpy as np
 import pyro
@@ -11,7 +12,9 @@ import torch
 from experiments.datasets.text.parallel import toy_translation
 from pyro_attention import AlignmentPrior, Dense, LatentAttention, exact_alignments
 from pyro_attention.aligner import Aligner, cross_fit
-from pyro_attention.aligner.hmm import NO_LINK, markov_posterior, uniform_posterior
+from pyro_attention.aligner._member import member_count
+from pyro_attention.aligner._moves import NO_LINK, BandedMoves, DenseMoves
+from pyro_attention.aligner.hmm import markov_posterior, uniform_posterior
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate
 
 GERMAN = [line.split() for line in ("das haus", "das buch", "ein buch", "ein haus", "das alte haus")] * 4
@@ -64,6 +67,22 @@ def test_sums_over_all_alignments():
     torch.testing.assert_close(found.jumps, total)
 
 
+@pytest.mark.parametrize(("num_source", "reach"), [(1, 2), (2, 3), (3, 3), (4, 3), (7, 3), (6, 8), (40, 5)])
+def test_jumps_as_a_convolution_are_those_of_the_matrix(num_source, reach):
+    """Of texts shorter and longer than the table, in batches of several lengths."""
+    torch.manual_seed(0)
+    jumps, lengths = torch.rand(2 * reach + 1).double(), torch.randint(1, num_source + 1, (3,))
+    before, words = torch.rand(5, num_source + 1, 3).double(), torch.rand(5, num_source, 3).double()
+    dense, banded = DenseMoves(jumps, num_source), BandedMoves(jumps, num_source)
+    torch.testing.assert_close(banded.scale(lengths), dense.scale(lengths))
+    torch.testing.assert_close(banded.count(before, words), dense.count(before, words))
+    for name, given, size in (("follow", before[0], num_source), ("lead", words[0], num_source + 1)):
+        found = [torch.ones(size, 3).double() for _ in range(2)]
+        for moves, out in zip((dense, banded), found, strict=True):
+            getattr(moves, name)(given, out)
+        torch.testing.assert_close(found[1], found[0])
+
+
 def test_the_alignment_is_a_latent_site_with_its_exact_posterior():
     """Without jumps, NULL being one more key, the posterior is that of an attention site given the words."""
     torch.manual_seed(0)
@@ -111,7 +130,7 @@ def test_probabilities_are_right_where_the_model_is():
 
 def test_known_links_are_found_and_their_probabilities_are_right():
     """On the generated corpus: few errors, the surest half nearly without, and about as many right links as it says."""
-    text = toy_translation(train=3000, val=1, test=500)
+    text = toy_translation(train=1500, val=1, test=500)
     train, test = text["train"], text["test"]
     source, target = (
         [line.split() for line in (*a, *b)] for a, b in ((train.source, test.source), (train.target, test.target))
@@ -144,6 +163,25 @@ def test_every_pair_has_its_answer(small):
     torch.testing.assert_close(small(source[:1], target[:1])[0].links, pairs[0].links)
 
 
+def test_a_document_is_aligned_as_its_sentences_are():
+    """Equal words of other sentences are no rivals; a passage that was moved to the other end is found."""
+    text = toy_translation(train=600, val=1, test=30)
+    parts = text["train"], text["test"]
+    train, test = ([[line.split() for line in side] for side in (part.source, part.target)] for part in parts)
+    aligner = Aligner.fit(*train, parts=1)
+    single = aligner(*test)
+    source, target = ([word for line in side for word in line] for side in test)
+    links, places = set(), (0, 0)
+    for pair in single:
+        links |= {(s + places[0], t + places[1]) for s, t in pair.alignment.links}
+        places = places[0] + len(pair.source), places[1] + len(pair.target)
+    found = aligner([source], [target])[0].alignment.links
+    assert len(found & links) > 0.9 * max(len(found), len(links))
+    moved = aligner([source], [[*target[-60:], *target[:-60]]])[0].alignment.links
+    turned = {(s, (t + 60) % len(target)) for s, t in links}
+    assert len(moved & turned) > 0.5 * len(turned)
+
+
 def test_what_the_user_knows(small):
     """A dictionary, anchors and similarities decide where the text does not."""
     source, target = [["rot", "blau"]] * 3, [["blue", "red"]] * 3
@@ -151,16 +189,81 @@ def test_what_the_user_knows(small):
     known = {("rot", "red"): 10.0, ("blau", "blue"): 10.0}
     assert str(Aligner.fit(source, target, known=known)(source[:1], target[:1])[0].alignment) == "0-1 1-0"
     line = [["das", "quatsch", "haus"]], [["the", "house", "nonsense"]]
-    anchored = small(*line, anchors=[[(1, 2)]])[0]
-    assert anchored.probabilities[1, 2] > 0.999
+    assert small(*line, anchors=[[(1, 2)]])[0].probabilities[1, 2] == 1
     similarity = torch.zeros(3, 3)
     similarity[2, 1] = 20.0
     assert small(*line, similarity=[similarity])[0].probabilities[1, 2] > 0.9
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (2, 3), (3, 3)])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_known_links_of_every_shape_are_written(shape, parts):
+    """Words with one or several known links, anywhere, also against all that the text says: with probability 1."""
+    order = torch.Generator().manual_seed(0)
+    source = [["das", "alte", "haus", "ein", "buch"]] * 6
+    target = [["the", "old", "house", "a", "book", "too"]] * 6
+    aligner = Aligner.fit(GERMAN, ENGLISH, parts=parts)
+    anchors = []
+    for s, t in zip(source, target, strict=True):
+        first, second = torch.randperm(len(s), generator=order), torch.randperm(len(t), generator=order)
+        anchors.append([(i, j) for i in first[: shape[0]].tolist() for j in second[: shape[1]].tolist()])
+    for pair, links in zip(aligner(source, target, anchors=anchors, directions=True), anchors, strict=True):
+        assert {link: pair.probabilities.get(link) for link in links} == dict.fromkeys(links, 1.0)
+        for s, t in links:
+            assert pair.source_null[s] == pair.target_null[t] == 0
+            assert pair.certainty[t] == pair.forward[t, s] == pair.backward[t, s] == 1
+        assert ((pair.links >= 0) & (pair.links <= 1)).all()
+
+
+def test_composed_and_decomposed_letters_are_the_same_word(small):
+    """As the text is written does not matter; the words come back as they were given."""
+    source = [["die", "ta\u0308ler"], ["scho\u0308ne", "ta\u0308ler"], ["die", "schönen"]] * 4
+    target = [["the", "valleys"], ["beautiful", "valleys"], ["the", "beautiful"]] * 4
+    composed = [[unicodedata.normalize("NFC", word) for word in line] for line in source]
+    aligner = Aligner.fit(source, target)
+    for one, two in zip(aligner(source, target), aligner(composed, target), strict=True):
+        assert torch.equal(one.links, two.links)
+    assert [pair.source for pair in aligner(source, target)] == source
+    known = Aligner.fit(source, target, known={("täler", "valleys"): 5.0})
+    again = Aligner.fit(composed, target, known={("ta\u0308ler", "valleys"): 5.0})
+    assert torch.equal(known(source, target)[0].links, again(source, target)[0].links)
+
+
+def test_members_are_averaged_and_each_lacks_a_part():
+    source, target = GERMAN * 3, ENGLISH * 3
+    found = Aligner.fit(source, target, parts=3)(source, target, strings=False)
+    members = [
+        Aligner.fit(
+            *([line for place, line in enumerate(side) if place % 3 != part] for side in (source, target)), parts=1
+        )
+        for part in range(3)
+    ]
+    for place in range(5):
+        forward = torch.stack([one(source, target, strings=False, directions=True)[place].forward for one in members])
+        pair = Aligner([one.members[0] for one in members])(source, target, strings=False, directions=True)[place]
+        torch.testing.assert_close(pair.forward, forward.mean(0))
+        torch.testing.assert_close(pair.links, found[place].links)
+
+
+@pytest.mark.parametrize(("pairs", "members"), [(20, 1), (49, 1), (50, 4), (50_000, 4), (50_001, 1)])
+def test_how_many_members_a_text_has(pairs, members):
+    assert member_count(pairs) == members
+
+
+def test_a_pair_tells_whether_it_is_a_translation():
+    """The gain of evidence over the words alone is lower where translations are shuffled."""
+    text = toy_translation(train=300, val=1, test=1)["train"]
+    source, target = ([line.split() for line in side] for side in (text.source, text.target))
+    aligner = Aligner.fit(source, target, parts=1)
+    right = torch.tensor([pair.log_gain for pair in aligner(source, target)])
+    wrong = torch.tensor([pair.log_gain for pair in aligner(source, target[1:] + target[:1])])
+    assert (right[:, None] > wrong).float().mean() > 0.97
+    assert all(isnan(pair.log_evidence) for pair in aligner([[], ["das"]], [["the"], []]))
+
+
 def test_cross_fitting_aligns_each_part_by_the_others():
     found = cross_fit(GERMAN, ENGLISH, parts=2)
-    held_out = Aligner.fit(GERMAN[1::2], ENGLISH[1::2])(GERMAN[::2], ENGLISH[::2])
+    held_out = Aligner.fit(GERMAN[1::2], ENGLISH[1::2], parts=1)(GERMAN[::2], ENGLISH[::2])
     assert all(torch.equal(pair.links, one.links) for pair, one in zip(found[::2], held_out, strict=True))
     assert [pair.source for pair in found] == GERMAN
 
@@ -174,6 +277,8 @@ def test_cross_fitting_aligns_each_part_by_the_others():
         ([[], ["haus"]], [["the"], []], {}, ValueError, "no pair with words on both sides"),
         ([["a"], ["das"] * 10_000], [["a"], ["the"] * 10_000], {}, ValueError, "pair 1 has 10000 source and 10000"),
         (GERMAN, ENGLISH, {"known": {("das", "the"): -1.0}}, ValueError, "-1.0 times"),
+        (GERMAN, ENGLISH, {"known": {("das", "the"): inf}}, ValueError, "inf times"),
+        (GERMAN, ENGLISH, {"parts": 0}, ValueError, "parts is 0"),
     ],
 )
 def test_bad_text(source, target, options, error, message):

@@ -1,5 +1,7 @@
 """``pyro-align``: files in, links out, a line for every pair."""
 
+import gzip
+import io
 import re
 from pathlib import Path
 
@@ -24,7 +26,7 @@ def test_links_of_two_files(files, capsys):
     main(["a", "b", "--out", "links", "--tsv", "table", "--html", "page.html", "--most-uncertain", "1"])
     links = (files / "links").read_text()
     assert links == "0-0 1-1\n0-0 1-1\n0-0 1-1\n0-0 1-1\n\n0-0 1-1 2-2\n"
-    assert (files / "table").read_text().splitlines()[1].startswith("1\t0\t0\tdas\tthe\t")
+    assert (files / "table").read_text().splitlines()[1].startswith("1\t0\t0\tDas\tthe\t")
     assert '"nothing"' not in (files / "page.html").read_text()  # a pair without words is not shown
     said = capsys.readouterr()
     assert "11 links of 6 pairs" in said.out
@@ -41,7 +43,7 @@ def test_a_model_is_kept_and_used(files, monkeypatch):
     pytest.importorskip("safetensors")
     (files / "dictionary").write_text("\ufeffHaus\thouse\t5\n", encoding="utf-8")  # as some editors begin a file
     main(["a", "b", "--model", "kept", "--dictionary", "dictionary"])
-    assert set(Aligner.load("kept").vocabularies[0].words) == set(GERMAN.lower().split())
+    assert set(Aligner.load("kept").members[0].vocabularies[0].words) == set(GERMAN.lower().split())
     first = (files / "links.txt").read_text()
     monkeypatch.setattr(Aligner, "fit", None)  # it is not trained again
     main(["a", "b", "--model", "kept", "--anchors", "links.txt", "--out", "again.txt"])
@@ -53,9 +55,9 @@ def test_a_model_is_kept_and_used(files, monkeypatch):
 def test_every_line_has_its_line(files):
     """Right-to-left script, empty lines, separators that are no newlines, a side that is twice as long, a long line."""
     hebrew = GERMAN.lower().translate(str.maketrans("abcdeghinstu", "אבגדהוזחטיכל"))
-    source = hebrew + "\n" + "הכה זבלכ\u2028\x85 " * 3 + "\r\n" + (hebrew.split("\n")[0] + " ") * 500 + "\n"
+    source = hebrew + "\n" + "הכה זבלכ\u2028\x85 " * 3 + "\r\n" + (hebrew.split("\n")[0] + " ") * 100 + "\n"
     (files / "c").write_bytes(source.encode())
-    (files / "d").write_text(ENGLISH + "a line\nthe house the house the house the house\n" + "the house " * 500)
+    (files / "d").write_text(ENGLISH + "a line\nthe house the house the house the house\n" + "the house " * 100)
     main(["c", "d", "--probabilities"])
     links = (files / "links.txt").read_text()
     assert links.count("\n") == source.count("\n") == 9
@@ -95,15 +97,24 @@ def test_no_input_is_overwritten(files, untrained, option, name):
         (["--tsv", "."], "--tsv . is a folder"),
         (["--out", "there"], "--out there is there already; pass --overwrite"),
         (["--model", "there"], "--model there is a file"),
+        (["--scores", "a"], "--scores a is the file that is read as the source"),
+        (["--out", "-", "--tsv", "-"], "more than one output"),
+        (["--balance", "0"], "--balance is 0.0"),
+        (["--balance", "2", "--direction", "forward"], "leave out --direction"),
+        (["--parts", "2", "--cross-fit", "2"], "--cross-fit has no"),
+        (["--dictionary", "foreign"], "foreign has 1 entries, and the text has the words of none"),
+        (["--dictionary", "infinite"], "infinite, line 1 is"),
         (["--encoder", "nowhere"], "nowhere has no config.json"),
         (["--anchors", "outside"], "outside, line 2: link 0-5 lies outside of 2 source and 2 target words"),
-        (["--dictionary", "a"], "a, line 1 is 'das haus'"),
+        (["--dictionary", "a"], "a, line 1 is 'Das Haus'"),
         (["--train", "a", "there"], "a has 6 lines and there 1"),
-        (["--train", "long", "long"], "long and long, line 2 has 10000 source and 10000 target words"),
+        (["--train", "long", "long"], "long, line 2 has 10000 source and 10000 target words"),
     ],
 )
 def test_everything_is_checked_before_the_training(files, untrained, arguments, message):
     (files / "there").write_text("mine\n")
+    (files / "foreign").write_text("maison\thouse\n")
+    (files / "infinite").write_text("haus\thouse\t" + "9" * 400 + "\n")
     (files / "outside").write_text("0-0\n0-5\n\n\n\n\n")
     (files / "long").write_text("word\n" + "word " * 10_000 + "\n")
     with pytest.raises(SystemExit, match=message):
@@ -133,6 +144,121 @@ def test_signs_inside_of_a_line_shift_nothing(files, sign):
     links = (files / "links.txt").read_bytes().decode().split("\n")
     assert len(links) == 9
     assert links[7] == "0-0 1-1"
+
+
+def test_known_links_stay_below_any_probability(files):
+    (files / "anchors").write_text("0-0 0-1\n1-0\n\n0-0 1-0\n\n2-0 2-1\n")
+    main(["a", "b", "--anchors", "anchors", "--min-probability", "1", "--probabilities"])
+    links = (files / "links.txt").read_text().split("\n")
+    assert [sorted(line.split()) for line in links[:6]] == [
+        ["0-0:1.000", "0-1:1.000"], ["1-0:1.000"], [], ["0-0:1.000", "1-0:1.000"], [], ["2-0:1.000", "2-1:1.000"]
+    ]  # fmt: skip
+
+
+def test_entries_of_several_words_and_how_many_fit(files, capsys):
+    (files / "c").write_text("rot blau\n" * 6)
+    (files / "d").write_text("sky blue, red\n" * 6)
+    (files / "dictionary").write_text("Blau\tsky blue\nrot\tred\t20\ngelb\tyellow\n")
+    main(["c", "d", "--tokenize", "--dictionary", "dictionary"])
+    assert "the text has the words of 2 of 3 entries" in capsys.readouterr().err
+    assert (files / "links.txt").read_text().startswith("0-3 1-0 1-1\n")
+
+
+def test_standard_streams_packed_files_and_both_sides_in_one(files, capsysbinary, monkeypatch):
+    main(["a", "b"])
+    expected = (files / "links.txt").read_bytes()
+    both = "".join(f"{s} ||| {t}\n" for s, t in zip(GERMAN.split("\n")[:-1], ENGLISH.split("\n")[:-1], strict=True))
+    (files / "both").write_text(both)
+    (files / "a.gz").write_bytes(gzip.compress(GERMAN.encode()))
+    capsysbinary.readouterr()
+    main(["both", "--out", "-"])
+    assert capsysbinary.readouterr().out == expected
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(both.encode())))
+    main(["-", "--out", "packed.gz"])
+    assert gzip.decompress((files / "packed.gz").read_bytes()) == expected
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(ENGLISH.encode())))
+    main(["a.gz", "-", "--out", "third"])
+    assert (files / "third").read_bytes() == expected
+    with pytest.raises(SystemExit, match=r"a, line 1 is 'Das Haus', expected a sentence, ' \|\|\| '"):
+        main(["a", "--overwrite"])
+
+
+def test_what_else_is_written(files):
+    main(["a", "b", "--scores", "scores", "--lexicon", "lexicon", "--words"])
+    assert (files / "links.txt").read_text().startswith("Das|the Haus|house\n")
+    scores = [line.split("\t") for line in (files / "scores").read_text().split("\n")]
+    assert scores[0] == ["gain", "log_evidence", "linked"]
+    assert len(scores) == 1 + 6 + 1
+    assert scores[5] == ["", "", ""]
+    assert all(0 < float(linked) <= 1 and float(evidence) < 0 for _, evidence, linked in (*scores[1:5], scores[6]))
+    head, *entries = [line.split("\t") for line in (files / "lexicon").read_text().split("\n")[:-1]]
+    assert head == ["source", "target", "p(target | source)", "p(source | target)", "links"]
+    table = {(s, t): (float(one), float(two), float(count)) for s, t, one, two, count in entries}
+    assert table["das", "the"][0] > 0.9
+    assert table["das", "the"][2] == pytest.approx(3, abs=0.3)
+    assert sum(one for (s, _), (one, _, _) in table.items() if s == "das") <= 1 + 1e-3
+
+
+@pytest.mark.parametrize(
+    "options", [["--direction", "forward"], ["--direction", "backward"], ["--symmetrize", "union"]]
+)
+def test_links_of_the_directions(files, options):
+    main(["a", "b", *options, "--out", "some"])
+    lines = [
+        [tuple(map(int, link.split("-"))) for link in line.split()] for line in (files / "some").read_text().split("\n")
+    ]
+    words = [side.split("\n") for side in (GERMAN, ENGLISH)]
+    for number, links in enumerate(lines[:4]):
+        side = 1 if "forward" in options else 0
+        assert {link[side] for link in links} == set(range(len(words[side][number].split())))
+
+
+def test_balance_of_precision_and_recall(files):
+    (files / "c").write_text("ja nein vielleicht\nja doch\nnein nie\n")
+    (files / "d").write_text("no yes\nyes maybe\nnever no perhaps\n")
+    counts = []
+    for balance in ("0.2", "1", "5"):
+        main(["c", "d", "--balance", balance, "--overwrite"])
+        counts.append((files / "links.txt").read_text().count("-"))
+    assert counts == sorted(counts)
+    assert counts[0] < counts[2]
+
+
+def test_a_kept_model_remembers_how_text_is_prepared(files):
+    pytest.importorskip("safetensors")
+    (files / "c").write_text("Das Haus.\nDas Buch.\nEin Buch.\n" * 3)
+    (files / "d").write_text("The house.\nThe book.\nA book.\n" * 3)
+    main(["c", "d", "--model", "kept", "--tokenize", "--out", "first"])
+    main(["c", "d", "--model", "kept", "--out", "second"])
+    assert (files / "first").read_text() == (files / "second").read_text()
+    assert (files / "first").read_text().startswith("0-0 1-1 2-2\n")
+    with pytest.raises(SystemExit, match=r"was trained on text prepared by .*leave them out"):
+        main(["c", "d", "--model", "kept", "--keep-case", "--out", "third"])
+
+
+def test_text_without_blanks_is_named(files, capsys):
+    (files / "c").write_text("我们去北京吧我们去北京吧\n" * 3)
+    (files / "d").write_text("we go to Beijing\n" * 3)
+    main(["c", "d", "--out", "one"])
+    assert "c seems to have no blanks between words" in capsys.readouterr().err
+    main(["c", "d", "--out", "two", "--tokenize"])
+    assert "seems" not in capsys.readouterr().err
+
+
+def test_documents_of_different_numbers_of_sentences(files):
+    (files / "c").write_text("\nDas Haus\nEin Buch\n\n\nEin Haus\n")
+    (files / "d").write_text("the house a book\n\na\nhouse\n\n")
+    main(["c", "d", "--train", "a", "b", "--documents", "--out", "some"])
+    assert (files / "some").read_text() == "0-0 1-1 2-2 3-3\n0-0 1-1\n"
+    (files / "e").write_text("the house\n")
+    with pytest.raises(SystemExit, match="c has 2 documents and e 1"):
+        main(["c", "e", "--train", "a", "b", "--documents", "--out", "other"])
+
+
+def test_without_regex_nothing_is_lost(files, untrained, monkeypatch):
+    monkeypatch.setattr("pyro_attention.aligner.text.find_spec", lambda _: None)
+    with pytest.raises(SystemExit, match="--tokenize needs the package regex"):
+        main(["a", "b", "--tokenize"])
 
 
 def test_punctuation_and_case(files):

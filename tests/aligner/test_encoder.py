@@ -63,7 +63,20 @@ def test_vectors_of_words_are_means_over_their_pieces(folder):
         states = encoder.model(torch.tensor([numbers]), output_hidden_states=True).hidden_states
     alone = torch.stack([states[1][0], states[2][0]], 1)
     torch.testing.assert_close(found[1], torch.stack([alone[1], alone[2:4].mean(0), alone[4]]))
-    torch.testing.assert_close(found[2][120:], encoder.vectors([(NAMES * 5)[120:]], [1, 2])[0])
+    # a window of the first 120 words, of which the last 20 are read again with what follows
+    torch.testing.assert_close(found[2][:100], encoder.vectors([(NAMES * 5)[:120]], [1, 2])[0][:100])
+    torch.testing.assert_close(found[2][100:], encoder.vectors([(NAMES * 5)[80:]], [1, 2])[0][20:])
+
+
+@pytest.mark.parametrize("most", [512, 24, 7])
+def test_every_word_has_a_vector(folder, most, monkeypatch):
+    """Also where words have more pieces than the encoder reads together."""
+    monkeypatch.setattr("pyro_attention.aligner.encoder._PIECES", most)
+    encoder = _Encoder(folder)
+    sentences = [["name2sssssssss"] * 9, NAMES * 9, [*NAMES, "name3" + "s" * 40, *NAMES] * 3, []]
+    for sentence, vectors in zip(sentences[:3], encoder.vectors(sentences[:3], [1]), strict=True):
+        assert len(vectors) == len(sentence)
+        assert (vectors.abs().sum((1, 2)) > 0).all()
 
 
 def test_an_encoder_links_words_that_the_text_does_not_tell(folder):
@@ -77,7 +90,8 @@ def test_an_encoder_links_words_that_the_text_does_not_tell(folder):
     source, target = [*source, *new, []], [*target, *(pair[::-1] for pair in new), ["the"]]
     found = aligner(source, target, encoder=folder)
     assert [str(pair.alignment) for pair in found[60:]] == ["0-1 1-0"] * 9 + [""]
-    assert sum(str(pair.alignment) == "0-1 1-0" for pair in aligner(source, target)[60:]) < 5
+    text_alone = aligner(source, target, strings=False)[60:]
+    assert sum(str(pair.alignment) == "0-1 1-0" for pair in text_alone) < 5
     parts = cross_fit(source, target, parts=2, encoder=folder)
     assert [pair.source for pair in parts] == source
     with pytest.raises(ValueError, match="expected one of them"):

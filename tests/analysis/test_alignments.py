@@ -250,3 +250,19 @@ def test_wrong_weights(weights, error, message):
 def test_wrong_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("balance", [0.3, 1.0, 2.5])
+def test_minimum_risk_with_a_balance_is_the_best_of_all_sets(balance):
+    """By trying every set of links of a small pair."""
+    torch.manual_seed(0)
+    for _ in range(5):
+        probabilities = torch.rand(2, 3, dtype=torch.float64)
+        values, weight = probabilities.flatten(), balance**2
+        sets = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 6)[1:]
+        risk = (1 + weight) * (sets @ values) / (sets.sum(1) + weight * values.sum())
+        best = sets[risk.argmax()].reshape(2, 3) > 0
+        assert mbr_alignment(probabilities, balance=balance).links == Alignment.from_matrix(best).links
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="balance is"):
+            mbr_alignment(probabilities, balance=wrong)

@@ -109,22 +109,25 @@ def hard_alignment(weights: Tensor) -> Alignment:
     return Alignment.from_matrix(first & (best > 0) & (best >= none - 1e-6))
 
 
-def mbr_alignment(probabilities: Tensor) -> Alignment:
+def mbr_alignment(probabilities: Tensor, *, balance: float = 1.0) -> Alignment:
     r"""Minimum Bayes risk: the links A that maximize :math:`2 \sum_{(i,j) \in A} p_{ji} / (|A| + \sum_{ij} p_{ji})`.
 
-    This is F1 against a random true alignment G, with :math:`|A \cap G|` and :math:`|G|` replaced by their
-    expectations; one minus it is AER with no merely possible links. It is the expected F1 itself where :math:`|G|` is
-    certain, as for weights that sum to one, which give each target word exactly one source word; else an
-    approximation through the link probabilities. The best set of a given size holds the most probable links, so the
-    optimum is a threshold: the links more probable than half the maximum.
+    With a balance b of precision and recall it is
+    :math:`(1 + b^2) \sum_{(i,j) \in A} p_{ji} / (|A| + b^2 \sum_{ij} p_{ji})`. For b = 1 this is F1 against a
+    random true alignment G, with :math:`|A \cap G|` and :math:`|G|` replaced by their expectations; one minus it is AER
+    with no merely possible links. It is the expected F1 itself where :math:`|G|` is certain, as for weights that sum to
+    one, which give each target word exactly one source word; else an approximation through the link probabilities. The
+    best set of a given size holds the most probable links, so the optimum is a threshold: the links more probable than
+    the maximum over 1 + b^2, which is half of it for F1.
 
     Args:
         probabilities: Link probabilities ``[M, N]``, such as the mean of samples; rows may have any sum, as where
             those of both directions are averaged.
+        balance: How many times as much recall counts as precision, above 0: the b of the F measure.
 
     Raises:
         TypeError: Probabilities are no floats.
-        ValueError: Wrong shape, or entries outside [0, 1].
+        ValueError: Wrong shape, entries outside [0, 1], or a balance that is not above 0.
 
     Example:
         >>> str(mbr_alignment(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.1, 0.9]])))  # 2 * 1.9 / (3 + 2), against 1.4 / 2
@@ -133,12 +136,15 @@ def mbr_alignment(probabilities: Tensor) -> Alignment:
     Source: the optimal threshold of F1: Lipton et al. (2014), Optimal Thresholding of Classifiers to Maximize F1
     Measure.
     """
+    if not 0 < balance < float("inf"):
+        raise ValueError(f"balance is {balance}, expected a number above 0, such as 1 for F1")
     exact = check_matrix(probabilities, name="probabilities").mean(0).double()
     falling = exact.flatten().sort(descending=True).values
     sizes = torch.arange(1, len(falling) + 1, device=exact.device)
-    best = (2 * falling.cumsum(0) / (sizes + falling.sum())).max()
+    weight = balance**2
+    best = (falling.cumsum(0) / (sizes + weight * falling.sum())).max()
     # a link at the threshold changes nothing; the margin keeps rounding from letting it in
-    return Alignment.from_matrix(exact > best / 2 * (1 + 1e-12))
+    return Alignment.from_matrix(exact > best * (1 + 1e-12))
 
 
 @dataclass(frozen=True)
