@@ -28,6 +28,7 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
+from pyro_attention.families.base import Family
 from pyro_attention.families.sparse import SparseAlignmentPrior
 from pyro_attention.integrations.stock_pyro import model_and_guide
 from tests.toy_alignments import Network, Toy, make_problem
@@ -81,7 +82,7 @@ def test_the_plate_nesting_is_guessed_and_particles_are_taken():
         (ContextualGammaPrior, Soft()),
         (lambda *_: ScorePrior(LogNormal(0.3)), FromPrior()),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, Family) else "prior",
 )
 def test_draws_are_those_of_the_guide(prior, family):
     """With the same noise TraceMeanField_ELBO has the loss of AttentionELBO, also where there is no prior term."""
