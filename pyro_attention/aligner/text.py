@@ -47,7 +47,7 @@ class Preparation:
 
     Example:
         >>> Preparation().words("Das  Haus\u00a0am See")
-        ['Das', 'Haus\\xa0am', 'See']
+        ['Das', 'Haus\xa0am', 'See']
         >>> Preparation(subwords="@@").words("Haus@@ tür auf")
         ['Haustür', 'auf']
     """
