@@ -276,7 +276,7 @@ class CoverageTask(Task[CoverageConfig, TrainedCoverage]):
                 generator = torch.Generator().manual_seed(1000 * member + config.seed)
                 items = items.chosen(torch.randint(config.items, (config.items,), generator=generator))
             train = Batches(items, config.batch_size, shuffle=True, repeats=config.repeats)
-            # below checkpoints/, which --overwrite removes
+            # a member has a folder of its own within that of the run
             place = folder if member == 0 else folder / "checkpoints" / f"member-{member}"
             found.append(
                 fit(config, module, train, val, folder=place, patience=config.max_epochs, monitor={"val_loss": "min"},
