@@ -151,8 +151,9 @@ CHAINS: dict[str, list[Step]] = {
     "make demo": [
         Step(f"""{NMT} table compare --rows '["soft", "weibull", "marginal"]' --resume""",
              f"{COMPARISON} {TRANSLATIONS}", DEMO_FILES, ("marginal", "pyro-align")),
-        Step("python -m experiments.coverage table coverage-ignorance --levels '[\"30\", \"300\"]' --num-samples 200 "
-             "--seeds 3 --resume", f"{COMPARISON} --repeats 100", ("runs/table/coverage*/figures/*.png",)),
+        Step("python -m experiments.coverage table coverage-noise --rows '[\"soft, one noise\", \"MC dropout\", "
+             "\"ELBO, Weibull k = 10, KL .001\", \"evidence\"]' --seeds 1 --num-samples 200 --resume",
+             "--items 3000 --max-epochs 1 --draws 4", ("runs/table/coverage*/report.md",)),
     ],
     "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft,dirichlet]", DEMO_FILES)],
     "aligners without a network": [
