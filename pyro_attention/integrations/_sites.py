@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from inspect import signature
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from pyro_attention.families.distribution import AttentionDistribution
 __all__ = [
     "PriorFactory",
     "RepeatedAttention",
+    "copied",
     "exchange",
     "fresh_name",
     "layers_of",
@@ -77,6 +78,29 @@ def exchange(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module
             if child is not None and child in new:
                 parent.add_module(name, new[child])
     return module
+
+
+def copied(make: Callable[..., LayerT], layer: Any, prior: Prior, path: str) -> LayerT:
+    """Return a layer with latent attention that holds the weights of another library's layer.
+
+    Args:
+        make: Makes it of the layer and its prior, such as ``MultiheadAttention.from_torch``.
+        layer: The other library's layer, with its ``dropout``.
+        prior: Prior of the new one.
+        path: Where the layer stands, for errors.
+
+    Raises:
+        TypeError: As of ``make``, with the path.
+        ValueError: Likewise.
+    """
+    try:
+        result = make(layer, prior=prior)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"'{path}': {error}; or name the others by sites=") from error
+    new: Any = result  # whose type knows of no attention
+    new.attention = RepeatedAttention(new.default_name, prior, dropout=layer.dropout).train(layer.training)
+    new.attention.default_name = new.default_name
+    return result
 
 
 def fresh_name(name: str) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 from pyro_attention.attention import name_sites
 from pyro_attention.integrations._sites import (
     PriorFactory,
-    RepeatedAttention,
+    copied,
     exchange,
     layers_of,
     make_prior,
@@ -70,10 +70,4 @@ def is_attention(module: Any) -> bool:
 
 def _copy(layer: Any, path: str, prior: PriorFactory) -> GraphAttention:
     layer_prior = make_prior(prior, layer.out_channels, site=path)
-    try:
-        new = GraphAttention.from_pyg(layer, prior=layer_prior)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"'{path}': {error}; or name the others by sites=") from error
-    new.attention = RepeatedAttention(new.default_name, layer_prior, dropout=layer.dropout).train(layer.training)
-    new.attention.default_name = new.default_name
-    return new
+    return copied(GraphAttention.from_pyg, layer, layer_prior, path)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pyro_attention.attention import AttentionOutput, name_sites
 from pyro_attention.integrations._sites import (
     PriorFactory,
-    RepeatedAttention,
+    copied,
     exchange,
     layers_of,
     make_prior,
@@ -72,13 +72,7 @@ def bayesian(
     def copy(layer: nn.MultiheadAttention) -> MultiheadAttention:
         kind = MultiheadAttention if layer.batch_first else LengthFirstAttention
         layer_prior = make_prior(prior, layer.embed_dim // layer.num_heads, site=chosen[layer])
-        try:
-            new = kind.from_torch(layer, prior=layer_prior)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"'{chosen[layer]}': {error}; or name the others by sites=") from error
-        new.attention = RepeatedAttention(new.default_name, layer_prior, dropout=layer.dropout).train(layer.training)
-        new.attention.default_name = new.default_name
-        return new
+        return copied(kind.from_torch, layer, layer_prior, chosen[layer])
 
     made = _exchange(module, {layer: copy(layer) for layer in chosen})
     name_sites(made)

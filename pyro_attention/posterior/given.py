@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from pyro.ops.stats import fit_generalized_pareto
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.evidence import ItemWeights, item_weights
-from pyro_attention.posterior.passes import Noise, Pass, Run, depth, passes
+from pyro_attention.posterior.passes import Noise, Pass, Run, depth, passes, seeded
 
-__all__ = ["UnreliableWeights", "WeightedPosterior", "draws_given_observations", "weighted_posterior"]
+__all__ = ["UnreliableWeights", "WeightedPosterior", "read_draws", "weighted_posterior"]
 
 
 def weighted_posterior(
@@ -81,13 +81,37 @@ def _weigh(
         return WeightedPosterior.of(draws, read)
 
 
-def draws_given_observations(
-    run: Run, num_samples: int, noise: Noise, chunk_size: int, read: Read
+def read_draws(
+    run: Run,
+    read: Read,
+    *,
+    num_samples: int,
+    noise: Noise,
+    chunk_size: int,
+    seed: int | None,
+    given: Literal["observations"] | None,
 ) -> dict[str, Tensor]:
-    """Return what is read from draws of the posterior given the observations, drawn again by their weights."""
-    weighted = _weigh(run, num_samples, noise, chunk_size, None, read)
-    weighted.warn()
-    return weighted.resample()
+    """Return what is read from draws of the posterior, by site ``[S, ...]``; see :func:`sample_posterior`.
+
+    Given the observations, draws are drawn again by their importance weights, each item by itself.
+
+    Raises:
+        ValueError: ``given`` is neither None nor "observations", or as there.
+    """
+    if given is not None:
+        if given != "observations":
+            raise ValueError(f"given is {given!r}, expected 'observations'")
+        with seeded(seed):
+            weighted = _weigh(run, num_samples, noise, chunk_size, None, read)
+            weighted.warn()
+            return weighted.resample()
+    samples: dict[str, list[Tensor]] = {}
+    with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
+        for drawn in draws:
+            for name, value in read(drawn):
+                samples.setdefault(name, []).append(value)
+            del drawn, value  # the next pass needs the memory
+    return {name: torch.cat(samples.pop(name)) for name in list(samples)}  # one at a time, for the memory
 
 
 class UnreliableWeights(UserWarning):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide
-from pyro_attention.posterior.given import draws_given_observations
-from pyro_attention.posterior.passes import Noise, Pass, Run, passes, seeded
+from pyro_attention.posterior.given import read_draws
+from pyro_attention.posterior.passes import Noise, Pass, Run
 
 __all__ = ["sample_posterior"]
 
@@ -55,6 +53,7 @@ def sample_posterior(
         ValueError: ``num_samples`` or ``chunk_size`` is no positive integer, or the model has no attention site.
 
     Example:
+        >>> import torch
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
         >>> attention = LatentAttention("attention", FixedGammaPrior())
         >>> guide = AttentionGuide(lambda scores, values: attention(scores, values).context, Weibull())
@@ -62,16 +61,8 @@ def sample_posterior(
         >>> samples["attention"].shape
         torch.Size([5, 1, 2, 3])
     """
-    if given is not None:
-        if given != "observations":
-            raise ValueError(f"given is {given!r}, expected 'observations'")
-        read = partial(Pass.weights, log_weights=log_weights)
-        with seeded(seed):
-            return draws_given_observations(Run(guide, args, kwargs), num_samples, noise, chunk_size, read)
-    samples: dict[str, list[Tensor]] = {}
-    with closing(passes(Run(guide, args, kwargs, whole=False), num_samples, noise, chunk_size, seed)) as draws:
-        for drawn in draws:
-            for name, value in drawn.weights(log_weights=log_weights):
-                samples.setdefault(name, []).append(value)
-            del drawn, value  # the next pass needs the memory
-    return {name: torch.cat(samples.pop(name)) for name in list(samples)}  # one at a time, for the memory
+    run = Run(guide, args, kwargs, whole=given is not None)
+    return read_draws(
+        run, partial(Pass.weights, log_weights=log_weights), num_samples=num_samples, noise=noise,
+        chunk_size=chunk_size, seed=seed, given=given,
+    )  # fmt: skip

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any, Literal
 
-import torch
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, keeps_prior
-from pyro_attention.posterior.given import draws_given_observations
-from pyro_attention.posterior.passes import Noise, Pass, Run, passes, seeded
+from pyro_attention.posterior.given import read_draws
+from pyro_attention.posterior.passes import Noise, Pass, Run
 
 __all__ = ["sample_sites"]
 
@@ -53,6 +51,7 @@ def sample_sites(
         ValueError: As there.
 
     Example:
+        >>> import torch
         >>> import pyro
         >>> from pyro.infer import Predictive
         >>> from pyro_attention import Dense, FixedGammaPrior, LatentAttention, Weibull
@@ -76,16 +75,7 @@ def sample_sites(
                 yield name, drawn.rows(site, site["value"].to_dense())
 
     run = Run(guide, args, kwargs)
-    if given is not None:
-        with seeded(seed):
-            return draws_given_observations(run, num_samples, noise, chunk_size, read)
-    samples: dict[str, list[Tensor]] = {}
-    with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
-        for drawn in draws:
-            for name, value in read(drawn):
-                samples.setdefault(name, []).append(value)
-            del drawn, value  # the next pass needs the memory
-    return {name: torch.cat(samples.pop(name)) for name in list(samples)}
+    return read_draws(run, read, num_samples=num_samples, noise=noise, chunk_size=chunk_size, seed=seed, given=given)
 
 
 def _is_latent(site: Any) -> bool:
