@@ -76,8 +76,14 @@ TOPICS = {
     "guide": Topic("Guide", "The guide replaces the prior of every attention site by a posterior.", ("guide",)),
     "objectives": Topic(
         "Objectives",
-        "What training minimises, schedules of the KL weight, and likelihoods of large vocabularies and of nodes.",
-        ("objectives.elbo", "objectives", "schedules", "likelihoods", "node_likelihood"),
+        "What training minimizes, schedules of the KL weight, and what a training refuses.",
+        ("objectives.elbo", "objectives", "schedules"),
+    ),
+    "alignments": Topic(
+        "Alignments",
+        "Weights that are one key a query: distributions, likelihoods and an objective that sum over all alignments, "
+        "and the exact posterior.",
+        ("alignments.categorical", "alignments.sparse", "alignments.edges", "alignments"),
     ),
     "layouts": Topic(
         "Layouts and normalizers",
@@ -92,12 +98,8 @@ TOPICS = {
             "posterior.sites",
             "posterior.predictive",
             "posterior.given",
-            "posterior.exact",
-            "model_report",
             "check",
             "draws",
-            "learned_widths",
-            "reached_parameters",
             "posterior",
         ),
     ),

@@ -6,7 +6,7 @@ python -m experiments.pages
 import sys
 from dataclasses import dataclass
 
-from experiments.harness.cli import Command, run_commands
+from experiments.cli import Command, run_commands
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from experiments.files import user_errors
-from experiments.harness.folder import write_metrics
-from experiments.harness.options import TrainingOptions
-from experiments.harness.training import Fitted, Trained, load_best
+from experiments.folder import write_metrics
+from experiments.options import TrainingOptions
 from experiments.report.report import metrics_table
+from experiments.training import Fitted, Trained, load_best
 
 Config = TypeVar("Config", bound=TrainingOptions)
 Network = TypeVar("Network", bound=Trained[Any, Any])

@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from experiments.cli import command_line
 from experiments.files import UserError, expected_one_of
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run, write_metrics
-from experiments.harness.options import StudyOptions
-from experiments.harness.parallel import run_all
+from experiments.folder import exclusive, open_run, write_metrics
+from experiments.options import StudyOptions
+from experiments.parallel import run_all
 from experiments.report.figures import level_curves, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Cell, Column, Difference, Row, Runs

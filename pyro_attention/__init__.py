@@ -7,10 +7,15 @@ Distributions, registries, bases of parts of your own and what is rarely used li
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pyro_attention.alignments.categorical import AlignmentPrior, Categorical, Marginal
+from pyro_attention.alignments.enumeration import AlignmentELBO
+from pyro_attention.alignments.exact import exact_alignments
+from pyro_attention.alignments.likelihoods import TokenLikelihood
+from pyro_attention.alignments.node_likelihood import NodeLikelihood
 from pyro_attention.attention import LatentAttention
 from pyro_attention.attention_call import AttentionCall
+from pyro_attention.check import check_model
 from pyro_attention.edge_list import EdgeList
-from pyro_attention.families.alignment import AlignmentPrior, Categorical, Marginal
 from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.dirichlet import Dirichlet
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma
@@ -23,16 +28,11 @@ from pyro_attention.guide import AttentionGuide
 from pyro_attention.layers.graph import GraphAttention
 from pyro_attention.layers.multihead import MultiheadAttention
 from pyro_attention.layout import Dense
-from pyro_attention.likelihoods import TokenLikelihood
-from pyro_attention.model_report import check_model
-from pyro_attention.node_likelihood import NodeLikelihood
 from pyro_attention.objectives.choice import elbo_for
 from pyro_attention.objectives.elbo import AttentionELBO
-from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.over_queries import DoublyNormalized, Hybrid
-from pyro_attention.posterior.exact import exact_alignments
 from pyro_attention.posterior.given import weighted_posterior
 from pyro_attention.posterior.predictive import predict
 from pyro_attention.posterior.sampling import sample_posterior

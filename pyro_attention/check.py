@@ -1,283 +1,177 @@
-"""Checks of a model: by check_model before training, and by the objectives while they train."""
+"""check_model: what a training step would do with a model, as a table and a list of problems."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-import pyro
+import torch
 from pyro import poutine
-from pyro.infer.util import is_validation_enabled
-from pyro.poutine.guide import GuideMessenger
-from pyro.util import check_model_guide_match, check_site_shape
-from torch import Tensor, nn
+from torch import Tensor
 
-from pyro_attention._compat import check_mean_field_requirement
-from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior, plates_of
-from pyro_attention.learned_widths import WidthWarning, collapsing_widths
-from pyro_attention.reached_parameters import leaves_of
+from pyro_attention.alignments.enumeration import AlignmentELBO
+from pyro_attention.draws import BroadcastWarning, broadcast_notes, forget_replays
+from pyro_attention.guide import AttentionGuide
+from pyro_attention.objectives.choice import elbo_for
+from pyro_attention.objectives.elbo import AttentionELBO
+from pyro_attention.objectives.evidence import EvidenceELBO, log_likelihood_at_mean
+from pyro_attention.objectives.gap import gap_problem
+from pyro_attention.objectives.learned_widths import WidthWarning, collapsing_widths
+from pyro_attention.objectives.reached_parameters import frozen_parameters, thawed_parameters, unreached_parameters
+from pyro_attention.objectives.validation import (
+    PriorWarning,
+    _heavy_kl,
+    _masked_fraction,
+    _problems,
+    _Recorder,
+    _sites_at_prior,
+    _untrained_parameters,
+)
 
-if TYPE_CHECKING:
-    from pyro_attention.objectives.elbo import AttentionELBO
-
-__all__ = ["KLWarning", "PriorWarning", "check_run", "check_step", "watch_evaluation"]
+__all__ = ["ModelReport", "SiteReport", "check_model"]
 
 
-class KLWarning(UserWarning):
-    """The KL weight is one that may ruin a training."""
+@dataclass(frozen=True)
+class SiteReport:
+    """Report on one attention site.
+
+    Attributes:
+        name: Site name.
+        family: Name of the posterior distribution, such as WeibullWeights.
+        prior: Name of the prior distribution.
+        batch_shape: Plate dimensions.
+        event_shape: (heads, queries, keys) or (edges, heads).
+        masked: Fraction of masked entries.
+        kl: KL of the site in nats, None where the site has no prior term.
+    """
+
+    name: str
+    family: str
+    prior: str
+    batch_shape: tuple[int, ...]
+    event_shape: tuple[int, ...]
+    masked: float
+    kl: float | None
 
 
-class PriorWarning(UserWarning):
-    """A latent site is drawn from its prior, and nobody said that it should be."""
+@dataclass(frozen=True)
+class ModelReport:
+    """Result of :func:`check_model`; prints as a table.
 
+    Attributes:
+        sites: One report per attention site, in the order of the model.
+        loss: Negative ELBO in nats, None when it could not be computed.
+        problems: What is wrong, each with its remedy; empty when all is well.
+        notes: What is right but could be faster: an objective of several draws that makes them one by one.
+    """
 
-class _Recorder(poutine.messenger.Messenger):
-    """Keeps every latent site, with prior and posterior of those of attention; stands outside the guide."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.latent: dict[str, Any] = {}  # messages of latent sites, which the guide completes later
-        self.observed = False
+    sites: tuple[SiteReport, ...]
+    loss: float | None
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
-    def sites(self) -> dict[str, tuple[Any, Any]]:
-        attention = filter(is_attention_site, self.latent.values())
-        return {site["name"]: (site["infer"]["prior"], site["fn"]) for site in attention}
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
 
-    def _pyro_post_sample(self, msg: Any) -> None:
-        # alignments over edges that are summed out are observed, too, as any of the edges
-        attention = isinstance(msg["fn"], AttentionDistribution)
-        if attention or not msg["is_observed"]:
-            self.latent[msg["name"]] = msg
-        self.observed |= msg["is_observed"] and not attention and msg["infer"].get("_deterministic") is None
-
-
-def _problems(loss: Tensor, recorder: _Recorder) -> list[str]:
-    problems = []
-    if not recorder.observed:
-        problems.append("the model observes nothing: no sample site has obs=, so the loss holds no likelihood")
-    if not loss.isfinite():
-        problems.append(f"the loss is {loss.item()}; normalise the scores or look for extreme observations")
-    if not loss.requires_grad:
-        problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
-    masked = [name for name, (prior, _) in recorder.sites.items() if _masked_fraction(prior) == 1]
-    return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
+    def __str__(self) -> str:
+        rows = [("site", "family", "prior", "batch", "event", "masked", "KL")]
+        for site in self.sites:
+            kl = "-" if site.kl is None else f"{site.kl:.4g}"
+            shapes = str(site.batch_shape), str(site.event_shape)
+            rows.append((site.name, site.family, site.prior, *shapes, f"{site.masked:.1%}", kl))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        lines.append(f"loss {self.loss:.6g}" if self.loss is not None else "loss could not be computed")
+        lines += [f"problem: {problem}" for problem in self.problems] or ["no problems found"]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(line.rstrip() for line in lines)
 
 
-def _masked_fraction(prior: Any) -> float:
-    """Fraction of entries that are masked or do not count."""
-    if prior.event_shape:
-        return float(1 - prior.counts.double().mean() / prior.event_shape.numel())
-    mask = prior.layout.kept  # of an alignment, which is one value
-    return 0.0 if mask is None else float(1 - mask.double().mean())
+def check_model(
+    model: Callable[..., Any],
+    guide: AttentionGuide,
+    *args: Any,
+    elbo: AttentionELBO | AlignmentELBO | None = None,
+    **kwargs: Any,
+) -> ModelReport:
+    """Run one training step without updating parameters, and report every attention site and every problem found.
 
-
-def _sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
-    """Describe the latent sites that keep their prior though the guide does not say so; None when there are none."""
-    # what is enumerated is summed out
-    at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
-    messenger: Any = poutine.unwrap(guide)
-    unintended = [name for name in at_prior if not messenger.keeps_prior(name)]
-    if not unintended:
-        return None
-    return (
-        f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, unintended))}; give the "
-        f"guide one ({{..., '{unintended[0]}': AutoNormalMessenger(model)}}), observe them, or say that they keep it "
-        f"(keep_prior={unintended})"
-    )
-
-
-def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
-    """Describe a KL of the last evaluation that outweighs the rest of its loss; None when it does not."""
-    weight = elbo.current_kl_weight()
-    kl = weight * sum(float(kl) for kl in elbo.kl_record.values())
-    data = abs(loss - kl)
-    if not data < kl < float("inf"):
-        return None
-    return (
-        f"the KL outweighs the data: {kl:.4g} nats with kl_weight {weight:.3g}, against {data:.4g} of the data; where "
-        f"the prior is not meant to decide, choose a smaller weight, such as kl_weight="
-        f"{weight * max(data / kl, 1e-6) / 30:.1g}"
-    )
-
-
-def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str | None:
-    """Describe parameters of a loss that nothing trains; None when there are none.
-
-    They belong to no module and are no param site of the trace. Without a module SVI is to train the parameters, else
-    an optimizer of those of the modules.
-    """
-    known = [] if trace is None else [trace.nodes[name]["value"].unconstrained() for name in trace.param_nodes]
-    known += [parameter for module in modules if isinstance(module, nn.Module) for parameter in module.parameters()]
-    ids = set(map(id, known))
-    parameters = [
-        leaf for leaf in leaves_of(loss) if isinstance(leaf, nn.Parameter)
-    ]  # an input may need a gradient, too
-    shapes = [str(tuple(parameter.shape)) for parameter in parameters if id(parameter) not in ids]
-    if not shapes:
-        return None
-    seen_as = "belong to no module of the loss" if modules else "are no param sites, so SVI would not train them"
-    return (
-        f"{len(shapes)} of {len(parameters)} parameters (shapes {', '.join(shapes[:5])}) need gradients but {seen_as}; "
-        f"make the model a PyroModule that holds its layers, as plain modules where some are frozen, or call "
-        f"pyro.module('net', net) in it; call "
-        f"pyro.clear_param_store() first where another model was trained in this process (their names clash); or give "
-        f"elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
-    )
-
-
-# While an objective trains
-
-_FIRST, _EVERY = 10, 100  # values are looked at in the first evaluations of a guide, and then in one of so many
-_EVALUATED: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the guide, and how often
-_COMPLETE: WeakSet[nn.Module] = WeakSet()  # losses whose first step has shown that nothing is missing
-_WEIGHED: WeakSet[Any] = WeakSet()  # objectives whose KL was compared with the data
-_STEPS: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the step, and its training steps
-
-
-def watch_evaluation(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) -> Tensor:
-    """Evaluate an objective; while Pyro validates, its value has to be finite.
-
-    All other values, such as parameters and observations, are validated in the first evaluations and now and then, as
-    each look at one waits for the device.
-    """
-    _check_model_of_guide(model, guide)
-    key, validates = id(poutine.unwrap(guide)), is_validation_enabled()
-    last_key, count = _EVALUATED.get(elbo, (key, 0))
-    count = count + 1 if last_key == key else 1
-    _EVALUATED[elbo] = key, count
-    with pyro.validation_enabled(validates and (count <= _FIRST or count % _EVERY == 0)):
-        loss = evaluate()
-    if validates and not loss.isfinite():
-        kl = {name: float(kl) for name, kl in getattr(elbo, "kl_record", {}).items()}
-        data = {name: term.item() for name, term in elbo._terms.items()}
-        raise ValueError(
-            f"the ELBO is {-loss.item()} (KL per site: {kl}; log likelihood per site: {data}); look for NaN or "
-            f"impossible values in the observed data, for a learning rate too large, or for raw scores near 89, whose "
-            f"KL overflows (normalize_scores=True)"
-        )
-    return loss
-
-
-def _check_model_of_guide(model: Any, guide: Any) -> None:
-    """Raise when a guide that is a handler stands over another model, or where the model should be."""
-    if isinstance(poutine.unwrap(model), GuideMessenger):
-        raise TypeError("the guide is the first argument, expected the model: elbo(model, guide)")
-    messenger: Any = poutine.unwrap(guide)
-    if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
-        raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
-
-
-def check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
-    """Look at the sites of a run, where Pyro validates."""
-    messenger: Any = poutine.unwrap(guide)
-    if not is_validation_enabled():
-        return
-    if isinstance(messenger, AttentionGuide):
-        sites = {**model_trace.nodes, **guide_trace.nodes}
-        _check_patterns(messenger, sites)
-        for site in filter(is_attention_site, sites.values()):
-            _check_plates(site)
-        problem = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
-        if problem is not None:
-            warnings.warn(problem, PriorWarning, stacklevel=2)
-        problem = collapsing_widths(elbo, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
-        if problem is not None:
-            warnings.warn(problem, WidthWarning, stacklevel=2)
-    kl = getattr(elbo, "kl", None)
-    if kl is not None:  # an AttentionELBO; Pyro looks at the sites of the others itself
-        if kl == "closed_form" and not isinstance(messenger, GuideMessenger):
-            check_mean_field_requirement(model_trace, guide_trace)
-        check_model_guide_match(model_trace, guide_trace, elbo.max_plate_nesting)
-        for name in model_trace.observation_nodes:
-            check_site_shape(model_trace.nodes[name], elbo.max_plate_nesting)
-
-
-def _check_patterns(guide: Any, sites: dict[str, Any]) -> None:
-    """Raise ValueError when a pattern matches no site of the model."""
-    known = {name: is_attention_site(site) for name, site in sites.items() if site["type"] == "sample"}
-    matched = {
-        first_match(name, guide.patterns if is_attention else guide.other_patterns)
-        for name, is_attention in known.items()
-    }
-    unused = [repr(pattern) for pattern in guide.patterns + guide.other_patterns if pattern not in matched]
-    if unused:
-        names = ", ".join(repr(name) for name, is_attention in known.items() if is_attention)
-        names = names or "none; route its attention through LatentAttention"
-        raise ValueError(f"no site matches {', '.join(unused)}; the model's attention sites: {names}")
-
-
-def _check_plates(site: Any) -> None:
-    """Raise ValueError where a batch dimension has no plate, or a plate repeats a site because heads were forgotten."""
-    plated = {frame.dim for frame in site["cond_indep_stack"] if frame.vectorized}
-    plated.update(site["infer"].get("_dim_to_id", ()))
-    shape = tuple(site["fn"].batch_shape)
-    missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
-    prior = site["infer"]["prior"]
-    scores = site["infer"]["call"].shape
-    dims, head_dim = len(scores) - prior.layout.event_dim, prior.layout.head_dim
-    for dim in missing:
-        for name, frame in plates_of(site).items():
-            beside = scores[:dims][frame.dim] if -frame.dim <= dims else 1
-            if frame.size == shape[dim] and beside == 1:  # the items are there, at another dimension
-                raise ValueError(
-                    f"site '{site['name']}': the {frame.size} items of plate '{name}' at dimension {frame.dim} stand "
-                    f"at dimension {dim} of the batch {tuple(scores[:dims])}, so that every item would "
-                    f"meet every other; remove the dimension of size 1 from what the layer is given (.squeeze), or "
-                    f"open the plate with dim={dim}"
-                )
-    if missing:
-        raise ValueError(
-            f"site '{site['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
-            f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
-        )
-    for name, frame in plates_of(site).items():
-        if frame.size > 1 and -frame.dim > dims and name != "num_particles_vectorized":
-            raise ValueError(
-                f"site '{site['name']}': its scores have no dimension for plate '{name}' of size {frame.size}; add "
-                f"that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate share "
-                f"their scores, one of size 1 at the left (.unsqueeze(0))"
-            )
-
-
-def check_step(elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
-    """Look at a training step, before its backward pass.
+    An objective of several draws in a pass, or of enumerated alignments, is compared with single runs here
+    (:mod:`pyro_attention.draws`). Among the problems are a KL that outweighs the data, with a weight that would not, a
+    guide of another model, and parameters that no optimizer would see.
 
     Args:
-        elbo: The objective.
-        loss: The loss.
-        modules: Modules that an optimizer of the caller trains, or none.
-        trace: Param sites that SVI trains, or None.
+        model: The Pyro model.
+        guide: Its guide.
+        args: Arguments of a training step, observations included.
+        elbo: Objective; by default that of :func:`elbo_for`.
+        kwargs: Keyword arguments of a training step.
+
+    Returns:
+        The report; ``print(report)`` shows a table.
+
+    Example:
+        >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
+        >>> attention = LatentAttention("attention", FixedGammaPrior())
+        >>> def model(scores, values):
+        ...     return attention(scores, values).context
+        >>> scores = torch.zeros(1, 2, 3, requires_grad=True)
+        >>> report = check_model(model, AttentionGuide(model, Weibull()), scores, torch.ones(1, 3, 4))
+        >>> report.sites[0].event_shape, report.problems
+        ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
     """
-    _check_parameters(elbo, loss, modules, trace)
-    _watch_kl(elbo, loss)
+    elbo = elbo_for(guide) if elbo is None else elbo
+    recorder = _Recorder()
+    problems = []
+    loss: Tensor | None = None
+    frozen = frozen_parameters(model, guide)
+    for owner in (guide, model):
+        forget_replays(owner)
+    try:
+        with torch.enable_grad(), poutine.trace(param_only=True) as tracer, recorder, warnings.catch_warnings():
+            for category in (PriorWarning, WidthWarning, BroadcastWarning):  # they are among the problems and notes
+                warnings.simplefilter("ignore", category)
+            loss = torch.as_tensor(elbo.differentiable_loss(model, guide, *args, **kwargs))
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        problems.append(f"{type(error).__name__}: {error}")
+    else:
+        problems += _problems(loss, recorder)
+        problems += filter(None, [_untrained_parameters(loss, model, guide, trace=tracer.trace)])
+        if isinstance(elbo, AttentionELBO) and recorder.observed:
+            problems += filter(None, [_heavy_kl(elbo, loss.item())])
+        if isinstance(elbo, EvidenceELBO) and loss.isfinite():
+            problems += filter(None, [_wide_gap(elbo, model, args, kwargs)])
+        problems += filter(None, [_sites_at_prior(guide, recorder.latent.values())])
+        problems += filter(None, [collapsing_widths(elbo, recorder.latent.values())])
+        problems += filter(None, [thawed_parameters(frozen)])
+        problems += filter(None, [unreached_parameters(loss, model, recorder.sites)])
+    for weight in frozen.values():
+        weight.requires_grad_(False)
+    sites = _site_reports(recorder, getattr(elbo, "kl_record", {}))
+    return ModelReport(sites, None if loss is None else loss.item(), tuple(problems), tuple(broadcast_notes(guide)))
 
 
-def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
-    """Raise ValueError where a parameter would not train; stock Pyro skips the backward pass silently."""
-    if not loss.requires_grad:
-        raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
-    if is_validation_enabled() and not any(module in _COMPLETE for module in modules):
-        problem = _untrained_parameters(loss, *modules, trace=trace)
-        if problem is not None:
-            raise ValueError(problem)
-        _COMPLETE.update(modules)
+def _wide_gap(elbo: EvidenceELBO, model: Any, args: Any, kwargs: Any) -> str | None:
+    """Describe a gap of the last evaluation that says that its draws are too few to learn a width; None without one."""
+    assert elbo.bounds is not None
+    signal = elbo.bounds.value.mean() - log_likelihood_at_mean(model, args, kwargs).mean()
+    return gap_problem(elbo.bounds.remainder.mean().item(), signal.item(), elbo.num_particles)
 
 
-def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
-    """Warn, once each, of a KL that outweighs the data at the start, and of a schedule whose step does not move."""
-    problem = None
-    if getattr(elbo, "kl_record", None) and elbo not in _WEIGHED:
-        _WEIGHED.add(elbo)
-        problem = _heavy_kl(elbo, loss.item())
-    if callable(getattr(elbo, "kl_weight", None)):
-        step, count = _STEPS.get(elbo, (elbo.step, 0))
-        _STEPS[elbo] = elbo.step, count + 1 if step == elbo.step else 1
-        if _STEPS[elbo][1] == 100 and elbo.kl_weight(elbo.step + 1) != elbo.kl_weight(elbo.step):
-            symptom = "kl_weight is a schedule, and elbo.step was the same in 100 training steps, so it does not change"
-            problem = f"{symptom}; set elbo.step in the training loop"
-    if problem is not None:
-        warnings.warn(problem, KLWarning, stacklevel=2)
+def _site_reports(recorder: _Recorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
+    return tuple(
+        SiteReport(
+            name=name,
+            family=type(posterior).__name__,
+            prior=type(prior).__name__,
+            batch_shape=tuple(prior.batch_shape),
+            event_shape=tuple(prior.event_shape),
+            masked=_masked_fraction(prior),
+            kl=kl[name].item() if name in kl else None,
+        )
+        for name, (prior, posterior) in recorder.sites.items()
+    )

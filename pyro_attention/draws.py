@@ -33,7 +33,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyro_attention._compat import DROPOUT
-from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.guide import DRAWS
 

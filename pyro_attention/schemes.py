@@ -34,7 +34,9 @@ import torch
 from torch import nn
 
 from pyro_attention._checks import check_kind
-from pyro_attention.families.alignment import AlignmentPrior, Categorical, GumbelSoftmax, Marginal
+from pyro_attention.alignments.categorical import AlignmentPrior, Categorical, GumbelSoftmax, Marginal
+from pyro_attention.alignments.enumeration import AlignmentELBO
+from pyro_attention.alignments.sparse import SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.base import Family, Prior
 from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
@@ -43,13 +45,11 @@ from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGauss
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior, LogNormal
 from pyro_attention.families.score_prior import FromPrior, ScorePrior
 from pyro_attention.families.soft import Soft
-from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.weibull import Weibull
 from pyro_attention.families.width import WidthNetwork
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.objectives.correction import correction_of
 from pyro_attention.objectives.elbo import AttentionELBO, DifferentiableELBO
-from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO

@@ -36,7 +36,7 @@ def clean_state() -> Iterator[None]:
 def no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that are missing stay missing."""
     for name in ("graphs.load", "text.parallel"):
-        module = sys.modules.get(f"experiments.datasets.{name}")
+        module = sys.modules.get(f"experiments.data.{name}")
         if module is not None:  # tests of the library do without its import
             monkeypatch.setattr(module, "ADDRESS", "file:///nowhere")
 

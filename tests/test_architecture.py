@@ -19,7 +19,7 @@ LONGEST = 600  # lines of a file
 MOST_NAMES = 46  # at the top of the library
 LONGEST_LAUNCHER = 40  # of a command beside the packages of experiments
 
-# A box is one of these packages, a package inside experiments, one of its modules files, run and study, or "commands":
+# A box is one of these packages, a package inside experiments, one of its shared modules, or "commands":
 # the other modules beside those packages.
 LIBRARY = {"pyro_attention": set(), "models": {"pyro_attention"}, "guides": {"pyro_attention"}}
 TASKS = {
@@ -37,14 +37,16 @@ TASKS = {
     "aligners",
     "uncertainty",
 }
-TASK = {*LIBRARY, "files", "harness", "report", "datasets", "run", "study"}
+TRAINING = ("options", "cli", "folder", "parallel", "callbacks", "training")  # modules of experiments, below run
+SHARED = {"files", "run", "study", *TRAINING}
+TASK = {*LIBRARY, *SHARED, "report", "data"}
 ALLOWED = LIBRARY | {
     "files": {*LIBRARY},
     "report": {*LIBRARY, "files"},
-    "harness": {*LIBRARY, "files", "report"},
-    "datasets": {*LIBRARY, "files"},
-    "run": {"files", "harness", "report"},
-    "study": {"files", "harness", "report", "run"},
+    **{name: {*LIBRARY, "files", "report", *TRAINING} for name in TRAINING},
+    "data": {*LIBRARY, "files"},
+    "run": {"files", "report", *TRAINING},
+    "study": {"files", "report", "run", *TRAINING},
     "sequence": TASK,
     "graph": TASK,
     "nmt": TASK | {"sequence", "aligners"},
@@ -60,10 +62,10 @@ ALLOWED = LIBRARY | {
     "vqa": TASK,
     "headlines": TASK | {"sequence"},
     "benchmarks": TASK,
-    "commands": {"files", "harness", "report", *TASKS},
+    "commands": {"files", "report", *TRAINING, *TASKS},
 }
 MOST_ARROWS, MOST_LEVELS = 128, 9  # of experiments
-CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "check")
+CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "alignments")
 
 
 # What the source says
@@ -113,7 +115,7 @@ def box(name: str) -> str:
     package, *rest = name.split(".")
     if package != "experiments" or not rest:
         return package
-    return rest[0] if rest[0] in ("files", "run", "study") or (ROOT / "experiments" / rest[0]).is_dir() else "commands"
+    return rest[0] if rest[0] in SHARED or (ROOT / "experiments" / rest[0]).is_dir() else "commands"
 
 
 @cache

@@ -29,8 +29,8 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.alignments.sparse import SparseAlignmentPrior
 from pyro_attention.families.dirichlet import DirichletPrior
-from pyro_attention.families.sparse import SparseAlignmentPrior
 from pyro_attention.integrations.torch_nn import bayesian
 from tests.toy_models import SelfAttention, Sequences
 
@@ -352,7 +352,7 @@ def test_exact_alignments_in_inference_mode(problem):
         exact_alignments(model, problem[2])
 
 
-@pytest.mark.filterwarnings("ignore::pyro_attention.check.PriorWarning")
+@pytest.mark.filterwarnings("ignore::pyro_attention.objectives.validation.PriorWarning")
 def test_observations_in_part(problem):
     """``obs_mask`` makes a latent site of the rest; the remedy of the message gives those that are observed."""
     mask = torch.tensor([True, True, False, True, False, True])

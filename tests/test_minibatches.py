@@ -24,10 +24,10 @@ from pyro_attention import (
     sample_posterior,
     weighted_posterior,
 )
+from pyro_attention.alignments.exact import posterior_attention
 from pyro_attention.analysis.coverage import check_coverage
 from pyro_attention.draws import BroadcastWarning, Minibatch
 from pyro_attention.objectives.importance import ImportanceELBO
-from pyro_attention.posterior.exact import posterior_attention
 
 SIZE, BATCH, KEYS = 40, 6, 3
 WIDTH = 1e-5  # so narrow that a value is that of its indices alone

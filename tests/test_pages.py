@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments import cli
 from experiments.files import UserError
-from experiments.harness import cli
-from experiments.harness.options import parse
+from experiments.options import parse
 from experiments.report.report import RESULTS, results_in
 
 ROOT = Path(__file__).parents[1]

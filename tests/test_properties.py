@@ -21,7 +21,7 @@ from pyro_attention import (
     LatentAttention,
     MultiheadAttention,
 )
-from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.families.gaussian import GaussianWeights
 from pyro_attention.normalizers import NORMALIZERS
 from tests.helpers import ALL_PAIRS, PAIRS, make_family, make_normalizer, make_prior

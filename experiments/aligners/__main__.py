@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.harness.cli import Command, run_commands
+from experiments.cli import Command, run_commands
 
 COMMAND = Command("experiments.aligners.config:AlignersConfig", "experiments.aligners.task:compare")
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from experiments.datasets.text.parallel_text import ParallelText
+from experiments.data.text.parallel_text import ParallelText
 from pyro_attention.analysis import Alignment
 
 DrawnName = Literal["drawn-jumps", "drawn-order"]

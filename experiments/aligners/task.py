@@ -28,11 +28,11 @@ from experiments.aligners.scores import (
     total_scores,
     written_links,
 )
-from experiments.datasets.text.parallel import load_parallel
-from experiments.datasets.text.parallel_text import ParallelText
+from experiments.cli import command_line
+from experiments.data.text.parallel import load_parallel
+from experiments.data.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
-from experiments.harness.cli import command_line
-from experiments.harness.folder import write_environment
+from experiments.folder import write_environment
 from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Part, Report, source_of, write_results
 from experiments.report.statistics import Difference, Estimate, Row

@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.harness.cli import Command, run_commands
+from experiments.cli import Command, run_commands
 
 SUITE = Command("experiments.benchmarks.config:BenchmarkConfig", "experiments.benchmarks.suite:run")
 GPU = Command("experiments.benchmarks.gpu:GPUConfig", "experiments.benchmarks.gpu:run")

@@ -15,9 +15,9 @@ from torch._inductor import config as inductor
 
 from experiments.benchmarks import gpu_attention, gpu_kernels, gpu_steps
 from experiments.benchmarks.stages import Item, Result, Stage, run_stage
+from experiments.cli import command_line
 from experiments.files import UserError, write_text
-from experiments.harness.cli import command_line
-from experiments.harness.folder import write_environment
+from experiments.folder import write_environment
 from experiments.report.report import Part, Report, Source, source_of, write_results
 from experiments.report.statistics import Estimate, Row
 

@@ -19,8 +19,8 @@ from torch.distributions import Weibull as TorchWeibull
 from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention
 
 from experiments.benchmarks.measuring import Benchmark, Step, training_step
-from experiments.harness.options import Precision
-from experiments.harness.training import resolve_precision
+from experiments.options import Precision
+from experiments.training import resolve_precision
 from guides.inference_network import AlignmentNetwork
 from guides.schemes import build_scheme
 from models.nmt import Translation, TranslationSizes
@@ -40,9 +40,9 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
+from pyro_attention.alignments.likelihoods import TokenLikelihood
 from pyro_attention.families.base import Family, Prior
 from pyro_attention.families.key_network import KeyNetwork
-from pyro_attention.likelihoods import TokenLikelihood
 
 # Self-attention: ours against attention written without this library
 

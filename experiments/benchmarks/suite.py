@@ -9,8 +9,8 @@ import torch
 from experiments.benchmarks import layers, networks
 from experiments.benchmarks.config import BenchmarkConfig, Name
 from experiments.benchmarks.measuring import Benchmark
-from experiments.harness.cli import command_line
-from experiments.harness.folder import write_environment
+from experiments.cli import command_line
+from experiments.folder import write_environment
 from experiments.report.report import RESULTS, Part, Report, read_results, source_of, write_results
 from experiments.report.statistics import Row
 

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal, get_args
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from experiments.datasets.names import CaptionsName, RegionOptions
-from experiments.harness.cli import Command
-from experiments.harness.options import Device, StudyOptions
+from experiments.cli import Command
+from experiments.data.names import CaptionsName, RegionOptions
+from experiments.options import Device, StudyOptions
 from experiments.sequence.config import SequenceConfig
 from guides.options import WEIGHTS, UsedBy
 

@@ -21,10 +21,10 @@ from scipy import stats
 from torch import Tensor
 
 from experiments.captioning.wordnet import MISSING, find_wordnet
-from experiments.datasets.images.captions import caption_words
-from experiments.datasets.images.digit_scenes import DIGIT_NAMES, NO_CELL, word_cells
-from experiments.datasets.images.region_captions import EncodedCaptions, RegionCaptions, SegmentationMaps
-from experiments.datasets.text.batches import BEGIN, END, Batch, Vocabulary, in_order
+from experiments.data.images.captions import caption_words
+from experiments.data.images.digit_scenes import DIGIT_NAMES, NO_CELL, word_cells
+from experiments.data.images.region_captions import EncodedCaptions, RegionCaptions, SegmentationMaps
+from experiments.data.text.batches import BEGIN, END, Batch, Vocabulary, in_order
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.alignments import BatchAlignment, EntropySums, align_batch, has_posterior_gap
 from experiments.sequence.evaluation import BATCH, sentence_doubts

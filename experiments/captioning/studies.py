@@ -17,7 +17,7 @@ from torch.distributions import kl_divergence
 
 from experiments.captioning.evaluation import COUNT, DOUBTS, NOUNS, WAYS, batches
 from experiments.captioning.task import CaptioningTask, build, load_images, load_trained
-from experiments.datasets.text.batches import Batch, Vocabulary
+from experiments.data.text.batches import Batch, Vocabulary
 from experiments.report.report import Part
 from experiments.report.statistics import Column, Estimate, Row, beside, summarize
 from experiments.sequence.model import AnyTrained

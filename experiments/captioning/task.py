@@ -14,27 +14,27 @@ from torch import Tensor
 
 from experiments.captioning.config import CaptioningConfig, ShowConfig
 from experiments.captioning.evaluation import describe, evaluate
-from experiments.datasets.images.captions import caption_words, load_captions, open_photograph
-from experiments.datasets.images.digit_scenes import digit_scenes
-from experiments.datasets.images.image_features import grid_features, region_encoder, resized_images
-from experiments.datasets.images.region_captions import (
+from experiments.data.images.captions import caption_words, load_captions, open_photograph
+from experiments.data.images.digit_scenes import digit_scenes
+from experiments.data.images.image_features import grid_features, region_encoder, resized_images
+from experiments.data.images.region_captions import (
     EncodedCaptions,
     RegionCaptions,
     SegmentationMaps,
     own_photograph,
     read_maps,
 )
-from experiments.datasets.places import SPLITS, data_folder
-from experiments.datasets.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
+from experiments.data.places import SPLITS, data_folder
+from experiments.data.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, text_lines, user_errors
-from experiments.harness.folder import begin, exclusive, resumed, saved_config
-from experiments.harness.training import PriorFactory, resolve_device, seeded_build
+from experiments.folder import begin, exclusive, resumed, saved_config
 from experiments.report.report import write_page
 from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.sequence.alignments import align_batch
 from experiments.sequence.evaluation import validation_perplexities, warnings_of
 from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
 from experiments.sequence.own_text import write_lines
+from experiments.training import PriorFactory, resolve_device, seeded_build
 from guides.inference_network import RegionNetwork
 from models.captioning import Captioning
 from models.decoder import DecoderSizes

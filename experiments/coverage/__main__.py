@@ -7,7 +7,7 @@ python -m experiments.coverage table coverage-ignorance
 
 import sys
 
-from experiments.harness.cli import run_commands
+from experiments.cli import run_commands
 
 if __name__ == "__main__":
     sys.exit(run_commands("experiments.coverage.config:COMMANDS", name="experiments.coverage"))

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from experiments.coverage.config import CoverageConfig
 from experiments.coverage.problems import PROBLEMS, normal
 from experiments.files import user_errors
-from experiments.harness.folder import begin, exclusive, resumed
-from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
+from experiments.folder import begin, exclusive, resumed
 from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from experiments.datasets.names import GlueName
-from experiments.harness.cli import Command
-from experiments.harness.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
+from experiments.cli import Command
+from experiments.data.names import GlueName
+from experiments.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, SchemeOptions, UsedBy
 
 

@@ -15,12 +15,12 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, roc_auc
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
-from experiments.datasets.names import GlueName
-from experiments.datasets.text.glue import GLUE, LabeledPairs, load_glue
+from experiments.data.names import GlueName
+from experiments.data.text.glue import GLUE, LabeledPairs, load_glue
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
-from experiments.harness.folder import gathered
+from experiments.folder import gathered
 from experiments.report.statistics import KINDS, score, score_scaled
 from experiments.run import show_run
 from models.transformers import PairModel

@@ -19,13 +19,13 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from transformers import AutoTokenizer, get_linear_schedule_with_warmup
 from transformers.utils import logging
 
-from experiments.datasets.text.batches import Sentences
+from experiments.callbacks import weights_file
+from experiments.data.text.batches import Sentences
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
-from experiments.harness.callbacks import weights_file
-from experiments.harness.folder import begin, exclusive, resumed
-from experiments.harness.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
+from experiments.folder import begin, exclusive, resumed
 from experiments.run import BAD_INPUT, Task, finish, run_folder
+from experiments.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD

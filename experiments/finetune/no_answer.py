@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets.text.squad import Question
+from experiments.data.text.squad import Question
 
 Array = NDArray[np.float64]
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.datasets.text.glue import GLUE, LabeledPairs
-from experiments.datasets.text.squad import Question, read_squad
+from experiments.data.text.glue import GLUE, LabeledPairs
+from experiments.data.text.squad import Question, read_squad
 from experiments.files import UserError, check_outputs, text_lines, user_errors, write_text
 from experiments.finetune.config import PredictConfig
 from experiments.finetune.glue import EncodedPairs, GlueTask, outputs_of
 from experiments.finetune.model import kinds
 from experiments.finetune.questions import QaTask, Windows, answers_of
-from experiments.harness.folder import read_metrics, saved_config, saved_options
+from experiments.folder import read_metrics, saved_config, saved_options
 from experiments.run import load_trained
 from pyro_attention.analysis import decompose_uncertainty
 from pyro_attention.analysis.inputs import equal_tailed

@@ -15,15 +15,15 @@ from torch.nn.utils.rnn import pad_sequence
 from torchmetrics.functional.text import squad
 from transformers import AutoModelForQuestionAnswering
 
-from experiments.datasets.text.squad import Question, SquadVersion, load_squad
+from experiments.data.text.squad import Question, SquadVersion, load_squad
 from experiments.files import UserError, write_atomic
 from experiments.finetune import no_answer
 from experiments.finetune.config import QaConfig
 from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
-from experiments.harness.folder import gathered
-from experiments.harness.training import Fitted
+from experiments.folder import gathered
 from experiments.report.statistics import KINDS
 from experiments.run import show_run
+from experiments.training import Fitted
 from models.transformers import SpanModel
 from pyro_attention.posterior.predictive import seeded
 

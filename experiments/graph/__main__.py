@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.harness.cli import run_commands
+from experiments.cli import run_commands
 
 if __name__ == "__main__":
     sys.exit(run_commands("experiments.graph.config:COMMANDS", name="experiments.graph"))

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.datasets.names import GraphName
-from experiments.harness.cli import Command
-from experiments.harness.options import Dropout, StudyOptions, TrainingOptions
+from experiments.cli import Command
+from experiments.data.names import GraphName
+from experiments.options import Dropout, StudyOptions, TrainingOptions
 from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import WEIGHTS, SchemeOptions, UsedBy
 
@@ -24,7 +24,7 @@ class GraphConfig(TrainingOptions, SchemeOptions):
         normalizer: What makes weights of positive numbers: a softmax over the neighbors; doubly_normalized, first over
             the nodes that attend to a neighbor; hybrid, a trained mixture of both.
         graph: Your own graph instead of a data set: a numpy archive with the keys of
-            experiments.datasets.graphs.load.
+            experiments.data.graphs.load.
         architecture: gat, as first published; residual_gat, with skip connections, layer norm and a network after
             each attention; gat_sep, the same with a node's own features beside those it attends to (and no self loop).
         scores: Of graph attention as first published, or of GATv2, which can rank neighbors by who attends.

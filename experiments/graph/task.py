@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from experiments.datasets.graphs.load import (
+from experiments.data.graphs.load import (
     GraphData,
     MetricName,
     add_edge_noise,
@@ -28,9 +28,12 @@ from experiments.datasets.graphs.load import (
     read_own_graph,
 )
 from experiments.files import UserError, user_errors, write_atomic, write_text
+from experiments.folder import begin, exclusive, resumed
 from experiments.graph.config import GraphConfig
-from experiments.harness.folder import begin, exclusive, resumed
-from experiments.harness.training import (
+from experiments.report.figures import panels, save
+from experiments.report.statistics import KINDS, roc_auc, score, score_samples, score_scaled
+from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
+from experiments.training import (
     ELBOTraining,
     Fitted,
     PriorFactory,
@@ -41,9 +44,6 @@ from experiments.harness.training import (
     resolve_device,
     seeded_build,
 )
-from experiments.report.figures import panels, save
-from experiments.report.statistics import KINDS, roc_auc, score, score_samples, score_scaled
-from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
 from guides.schemes import build_normalizer
 from models.gat import GAT, ResidualGAT
 from pyro_attention import AttentionELBO, AttentionGuide, EdgeList, GraphAttention, predict, sample_posterior
@@ -204,7 +204,7 @@ class GraphTask(Task[GraphConfig, TrainedGraph]):
     """Classes of nodes, on the graph that the options choose or on one of your own.
 
     Example:
-        >>> from experiments.datasets.graphs.load import load_graph
+        >>> from experiments.data.graphs.load import load_graph
         >>> config = GraphConfig(max_epochs=200, out=Path("runs", "mine"))
         >>> GraphTask(load_graph("digits")).run(config)["test_attention_accuracy"]  # doctest: +SKIP
         0.96...

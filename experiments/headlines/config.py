@@ -6,9 +6,9 @@ from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.datasets.text.word_rules import WordRule
-from experiments.harness.cli import Command
-from experiments.harness.options import Device, StudyOptions
+from experiments.cli import Command
+from experiments.data.text.word_rules import WordRule
+from experiments.options import Device, StudyOptions
 from experiments.sequence.config import TextEncoderOptions
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics.functional.text import rouge_score
 from tqdm import tqdm
 
-from experiments.datasets.text.batches import (
+from experiments.data.text.batches import (
     BEGIN,
     END,
     Batch,
@@ -24,19 +24,11 @@ from experiments.datasets.text.batches import (
     in_order,
     train_tokenizer,
 )
-from experiments.datasets.text.headlines import HeadlineText, lead, load_headlines, plain_words
-from experiments.datasets.text.parallel_text import ParallelText, Rules
-from experiments.datasets.text.word_rules import join_words
+from experiments.data.text.headlines import HeadlineText, lead, load_headlines, plain_words
+from experiments.data.text.parallel_text import ParallelText, Rules
+from experiments.data.text.word_rules import join_words
 from experiments.files import text_lines, user_errors
-from experiments.harness.folder import begin, exclusive, resumed, saved_config
-from experiments.harness.training import (
-    OneCycleTraining,
-    PriorFactory,
-    hybrid_metrics,
-    mean_prediction,
-    resolve_device,
-    seeded_build,
-)
+from experiments.folder import begin, exclusive, resumed, saved_config
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
 from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
 from experiments.sequence import evaluation
@@ -50,6 +42,14 @@ from experiments.sequence.model import (
     text_encoder,
 )
 from experiments.sequence.own_text import read_source, write_lines
+from experiments.training import (
+    OneCycleTraining,
+    PriorFactory,
+    hybrid_metrics,
+    mean_prediction,
+    resolve_device,
+    seeded_build,
+)
 from models.decoding import search_words
 from models.headlines import HeadlineWriter
 from pyro_attention import AttentionGuide, FixedGammaPrior, Soft

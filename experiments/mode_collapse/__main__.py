@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.harness.cli import Command, run_commands
+from experiments.cli import Command, run_commands
 
 COMMAND = Command("experiments.mode_collapse.config:ModeCollapseConfig", "experiments.mode_collapse.report:run")
 

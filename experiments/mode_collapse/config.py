@@ -6,7 +6,7 @@ from typing import Literal
 
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
-from experiments.harness.options import RunOptions
+from experiments.options import RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run, write_environment, write_metrics
+from experiments.cli import command_line
+from experiments.folder import exclusive, open_run, write_environment, write_metrics
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.report.figures import panels, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results

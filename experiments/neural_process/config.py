@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from experiments.harness.cli import Command
-from experiments.harness.options import StudyOptions, TrainingOptions
+from experiments.cli import Command
+from experiments.options import StudyOptions, TrainingOptions
 from guides.options import KLScheduleOptions
 
 

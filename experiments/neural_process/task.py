@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from experiments.files import user_errors
-from experiments.harness.folder import begin, exclusive, resumed
-from experiments.harness.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
+from experiments.folder import begin, exclusive, resumed
 from experiments.neural_process.config import NeuralProcessConfig
 from experiments.run import BAD_INPUT, Task, finish, run_folder
+from experiments.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from models.neural_process import HEADS, WIDTH, NeuralProcess
 from pyro_attention import (
     AttentionELBO,

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.datasets.text.parallel_text import ParallelText
+from experiments.data.text.parallel_text import ParallelText
 from experiments.nmt.texts import batches
 from experiments.report.report import write_page
 from experiments.sequence.alignments import EntropySums, align_batch, has_posterior_gap, predicts_by_posterior

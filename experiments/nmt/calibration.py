@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from experiments.aligners.scores import calibration_error
-from experiments.datasets.text.parallel_text import ParallelText
+from experiments.data.text.parallel_text import ParallelText
 from experiments.nmt.align import aligned_pairs
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.task import Texts, Trained, TranslationTask, load_text, load_trained

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.datasets.text.parallel_text import ParallelText, Rules
+from experiments.data.text.parallel_text import ParallelText, Rules
 from experiments.files import UserError, check_outputs, user_errors
 from experiments.nmt.align import (
     SAMPLES,
@@ -21,8 +21,8 @@ from experiments.nmt.task import Trained, load_text, load_trained
 from experiments.nmt.texts import read_gold, read_pairs
 from experiments.report.report import metrics_table
 from experiments.sequence.own_text import read_source, write_lines
+from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.analysis import alignment_error_rate
-from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.families.distribution import LogWeights
 
 MOST_PAIRS = 200  # on the page of alignments

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.datasets.names import ParallelName
-from experiments.datasets.text.word_rules import WordRule
-from experiments.harness.cli import Command
-from experiments.harness.options import Device, Dropout, StudyOptions
+from experiments.cli import Command
+from experiments.data.names import ParallelName
+from experiments.data.text.word_rules import WordRule
+from experiments.options import Device, Dropout, StudyOptions
 from experiments.sequence.config import SequenceConfig
 from guides.names import SchemeName
 from guides.options import UsedBy

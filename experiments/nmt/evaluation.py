@@ -14,9 +14,9 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.datasets.text.batches import EncodedText, in_order
-from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.word_rules import join_words
+from experiments.data.text.batches import EncodedText, in_order
+from experiments.data.text.parallel_text import ParallelText
+from experiments.data.text.word_rules import join_words
 from experiments.files import user_errors
 from experiments.nmt.align import alignment_summary
 from experiments.nmt.config import SearchOptions, TranslationConfig

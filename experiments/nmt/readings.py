@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from experiments.datasets.text.parallel_text import ParallelText
+from experiments.cli import command_line
+from experiments.data.text.parallel_text import ParallelText
 from experiments.files import UserError, user_errors
-from experiments.harness.cli import command_line
 from experiments.nmt.config import ReadingsConfig
 from experiments.nmt.task import Trained, load_text, load_trained
 from experiments.nmt.texts import batches

@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.datasets.names import ParallelName
-from experiments.datasets.places import SPLITS
-from experiments.datasets.text.batches import BucketSampler, EncodedText, Vocabulary, train_tokenizer
-from experiments.datasets.text.parallel import load_parallel
-from experiments.datasets.text.parallel_text import ParallelText, read_parallel
+from experiments.data.names import ParallelName
+from experiments.data.places import SPLITS
+from experiments.data.text.batches import BucketSampler, EncodedText, Vocabulary, train_tokenizer
+from experiments.data.text.parallel import load_parallel
+from experiments.data.text.parallel_text import ParallelText, read_parallel
 from experiments.files import UserError, user_errors
-from experiments.harness.folder import begin, exclusive, resumed, saved_config
-from experiments.harness.training import PriorFactory, seeded_build
+from experiments.folder import begin, exclusive, resumed, saved_config
 from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import evaluate, measured
@@ -24,6 +23,7 @@ from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.sequence.evaluation import validation_perplexities, warnings_of
 from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
 from experiments.sequence.own_text import write_lines
+from experiments.training import PriorFactory, seeded_build
 from guides.inference_network import AlignmentNetwork
 from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer

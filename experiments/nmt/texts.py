@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.datasets.text.batches import Batch, EncodedText, in_order
-from experiments.datasets.text.parallel import PARALLEL
-from experiments.datasets.text.parallel_text import ParallelText, read_parallel
-from experiments.datasets.text.word_rules import WordRule
+from experiments.data.text.batches import Batch, EncodedText, in_order
+from experiments.data.text.parallel import PARALLEL
+from experiments.data.text.parallel_text import ParallelText, read_parallel
+from experiments.data.text.word_rules import WordRule
 from experiments.files import UserError, user_errors
 from experiments.nmt.config import TranslationConfig
 from experiments.sequence.evaluation import BATCH

@@ -5,8 +5,8 @@ from typing import Literal
 
 from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
 
-from experiments.harness.cli import Command
-from experiments.harness.options import StudyOptions
+from experiments.cli import Command
+from experiments.options import StudyOptions
 from experiments.sequence.config import TextEncoderOptions
 
 

@@ -14,13 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.datasets.places import SPLITS, read_arrays
-from experiments.datasets.text.batches import Sentences, Vocabulary, padded, train_tokenizer
-from experiments.datasets.text.glue import CLASSES, LabeledPairs, load_sst2
-from experiments.datasets.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
+from experiments.data.places import SPLITS, read_arrays
+from experiments.data.text.batches import Sentences, Vocabulary, padded, train_tokenizer
+from experiments.data.text.glue import CLASSES, LabeledPairs, load_sst2
+from experiments.data.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
 from experiments.files import read_text, user_errors, write_atomic
-from experiments.harness.folder import begin, exclusive, resumed
-from experiments.harness.training import (
+from experiments.folder import begin, exclusive, resumed
+from experiments.pretrain.config import PretrainConfig
+from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_counts, mass_figure
+from experiments.report.figures import save
+from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.sequence.model import TrainedText, run_vocabulary, text_encoder
+from experiments.training import (
     Fitted,
     OneCycleTraining,
     PriorFactory,
@@ -31,11 +36,6 @@ from experiments.harness.training import (
     resolve_device,
     seeded_build,
 )
-from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_counts, mass_figure
-from experiments.report.figures import save
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
-from experiments.sequence.model import TrainedText, run_vocabulary, text_encoder
 from models.text import MaskedLanguageModel, TextClassifier
 from pyro_attention import Dense, predict, sample_posterior
 from pyro_attention.analysis import key_mass

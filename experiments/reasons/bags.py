@@ -11,8 +11,8 @@ from pyro.distributions import Bernoulli
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from experiments.harness.folder import exclusive, open_run
-from experiments.harness.options import OptionError
+from experiments.folder import exclusive, open_run
+from experiments.options import OptionError
 from experiments.reasons.config import BagsConfig
 from experiments.reasons.report import ACCURACY, AUROC, ECE, ECE_FLOOR, TOP_1, closing, publish, reason_scores, table
 from experiments.report.report import Part, Report

@@ -6,8 +6,8 @@ from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
-from experiments.harness.cli import Command
-from experiments.harness.options import RunOptions
+from experiments.cli import Command
+from experiments.options import RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)

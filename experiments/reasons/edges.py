@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from torchmetrics.functional.classification import binary_auroc
 
-from experiments.datasets.graphs.load import GraphData, add_edge_noise, load_graph, random_split, split_masks
-from experiments.harness.folder import exclusive, open_run
+from experiments.data.graphs.load import GraphData, add_edge_noise, load_graph, random_split, split_masks
+from experiments.folder import exclusive, open_run
 from experiments.reasons.config import EdgesConfig, GraphsConfig
 from experiments.reasons.report import ACCURACY, AUROC, ECE, TOP_1, closing, publish, reason_scores, table
 from experiments.report.figures import panels, save

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc, binary_calibration_error
 
-from experiments.harness.cli import command_line
-from experiments.harness.folder import write_environment, write_metrics
+from experiments.cli import command_line
+from experiments.folder import write_environment, write_metrics
 from experiments.report.report import RESULTS, Report, source_of, write_results
 from experiments.report.statistics import Column, Row, Runs
 

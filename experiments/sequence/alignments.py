@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.datasets.text.batches import Batch
+from experiments.data.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
 from models.decoding import target_alignments
 from pyro_attention import Amortized, FixedGammaPrior, Soft, sample_posterior
-from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.alignments.exact import posterior_attention
+from pyro_attention.alignments.sparse import SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.families.lognormal import FixedLogNormalPrior
-from pyro_attention.families.sparse import SparseAlignmentPrior, SparseCategorical
-from pyro_attention.posterior.exact import posterior_attention
 from pyro_attention.posterior.predictive import seeded
 
 _CHUNK = 32  # posterior samples that are drawn in one pass

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.harness.options import BatchOptions, Dropout
+from experiments.options import BatchOptions, Dropout
 from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import AMORTISED, AlignmentSchemeOptions, SchemeOptions, UsedBy
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.datasets.text.batches import BEGIN, END, PAD, Batch
-from experiments.harness.training import Fitted
+from experiments.data.text.batches import BEGIN, END, PAD, Batch
 from experiments.sequence.model import AnyTrained, Encoded, TrainedText, model_arguments
+from experiments.training import Fitted
 from models.decoding import Hypothesis, Inference, beam_search, next_word_mixture, target_log_probs
 from pyro_attention.posterior.predictive import seeded
 

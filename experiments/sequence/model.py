@@ -10,11 +10,14 @@ from typing import Any, TypeVar, get_args
 
 from torch import Tensor, nn
 
-from experiments.datasets.text.batches import Batch, BucketSampler, Vocabulary, batch_loader
+from experiments.callbacks import read_weights, weights_file
+from experiments.data.text.batches import Batch, BucketSampler, Vocabulary, batch_loader
 from experiments.files import UserError, user_errors
-from experiments.harness.callbacks import read_weights, weights_file
-from experiments.harness.options import TrainingOptions
-from experiments.harness.training import (
+from experiments.options import TrainingOptions
+from experiments.report.statistics import Column
+from experiments.sequence.config import SequenceConfig, TextEncoderOptions
+from experiments.study import Block
+from experiments.training import (
     ELBOTraining,
     Fitted,
     OneCycleTraining,
@@ -24,9 +27,6 @@ from experiments.harness.training import (
     load_best,
     resolve_device,
 )
-from experiments.report.statistics import Column
-from experiments.sequence.config import SequenceConfig, TextEncoderOptions
-from experiments.study import Block
 from guides.inference_network import AlignmentNetwork, RegionNetwork
 from guides.names import AlignmentSchemeName
 from guides.schemes import Scheme, build_normalizer
@@ -34,7 +34,7 @@ from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
 from models.text import TextEncoder
 from pyro_attention import Amortized, AttentionGuide, Soft
-from pyro_attention.families.alignment import CategoricalAlignment
+from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.families.base import Family
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.posterior.predictive import seeded

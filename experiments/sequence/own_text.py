@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.datasets.text.parallel_text import Rules, checked_lines, read_lines
+from experiments.data.text.parallel_text import Rules, checked_lines, read_lines
 from experiments.files import UserError, check_outputs, user_errors, write_text
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
-from experiments.harness.cli import Command
-from experiments.harness.options import RunOptions
+from experiments.cli import Command
+from experiments.options import RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from torchmetrics.functional.text import squad
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.datasets.text.squad import Question, load_squad
-from experiments.harness.cli import command_line
-from experiments.harness.folder import exclusive, open_run, write_environment, write_metrics
+from experiments.cli import command_line
+from experiments.data.text.squad import Question, load_squad
+from experiments.folder import exclusive, open_run, write_environment, write_metrics
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Estimate, Row
 from experiments.uncertainty.config import SmolLM2Config

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.datasets.names import PhotoQuestionsName, RegionOptions
-from experiments.harness.cli import Command
-from experiments.harness.options import BatchOptions, Device, Dropout, StudyOptions
+from experiments.cli import Command
+from experiments.data.names import PhotoQuestionsName, RegionOptions
+from experiments.options import BatchOptions, Device, Dropout, StudyOptions
 from guides.names import NormalizerName, SchemeName
 from guides.options import AlignmentSchemeOptions, UsedBy
 

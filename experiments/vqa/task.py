@@ -16,17 +16,17 @@ from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from experiments.datasets.images.captions import caption_words, open_photograph
-from experiments.datasets.questions.load import Questions, Regions, regions_of
-from experiments.datasets.questions.votes import consensus, vqa_accuracy
+from experiments.data.images.captions import caption_words, open_photograph
+from experiments.data.questions.load import Questions, Regions, regions_of
+from experiments.data.questions.votes import consensus, vqa_accuracy
 from experiments.files import UserError, user_errors, write_atomic
-from experiments.harness.folder import begin, exclusive, resumed, saved_config
-from experiments.harness.options import Device
-from experiments.harness.training import Fitted, fit_batches, load_best
+from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.options import Device
 from experiments.report.figures import panels, printable, save
 from experiments.report.report import as_table
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
 from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.training import Fitted, fit_batches, load_best
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
 from pyro_attention import sample_posterior

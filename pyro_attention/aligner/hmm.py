@@ -9,7 +9,7 @@ depends on where the last linked word was linked to:
 
 The sum over all alignments is the log evidence, and its gradient with respect to the logarithm of a factor is the
 expected number of times that the factor is used: the posterior of a link, of NULL, or of a jump. This is what
-:func:`pyro_attention.posterior.exact.exact_alignments` does for attention. Here the gradient is written out, which is
+:func:`pyro_attention.alignments.exact.exact_alignments` does for attention. Here the gradient is written out, which is
 the forward-backward algorithm and takes half of autograd's time.
 
 Source: Vogel, Ney and Tillmann (1996), HMM-Based Word Alignment in Statistical Translation; the memory of NULL: Och and

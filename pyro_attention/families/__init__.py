@@ -1,11 +1,11 @@
 """Posterior families and priors of attention weights, one file a family, and what they share.
 
-Importing this package registers all families, all priors, and the closed-form KL of every pair that fits, torch's own
-Weibull, LogNormal and Gamma included. To add a family, write its file and import it here.
+Importing this package registers its families and priors, and the closed-form KL of every pair that fits, torch's own
+Weibull, LogNormal and Gamma included; those of alignments stand in ``alignments``. To add a family, write its file and
+import it here.
 """
 
 from pyro_attention.families import (
-    alignment,
     amortized,
     dirichlet,
     gamma,
@@ -16,4 +16,4 @@ from pyro_attention.families import (
     weibull,
 )
 
-__all__ = ["alignment", "amortized", "dirichlet", "gamma", "gaussian", "lognormal", "soft", "textbook_kl", "weibull"]
+__all__ = ["amortized", "dirichlet", "gamma", "gaussian", "lognormal", "soft", "textbook_kl", "weibull"]

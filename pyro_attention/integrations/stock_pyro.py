@@ -9,8 +9,8 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 
+from pyro_attention.alignments.edges import EdgeAlignment
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.families.edge_alignment import EdgeAlignment
 from pyro_attention.guide import AttentionGuide, check_guide, forget_run
 
 __all__ = ["model_and_guide"]

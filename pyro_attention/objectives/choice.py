@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyro_attention.families.alignment import Categorical
+from pyro_attention.alignments.categorical import Categorical
+from pyro_attention.alignments.enumeration import AlignmentELBO
 from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.base import Family
 from pyro_attention.families.score_prior import FromPrior
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
-from pyro_attention.objectives.enumeration import AlignmentELBO
 from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 

@@ -18,10 +18,10 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_attention.check import check_run, check_step, watch_evaluation
 from pyro_attention.draws import AllDraws, Minibatch, Replayed, broadcasts, is_point_mass, runs
 from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
-from pyro_attention.reached_parameters import frozen_parameters, warn_of_thawed
+from pyro_attention.objectives.reached_parameters import frozen_parameters, warn_of_thawed
+from pyro_attention.objectives.validation import check_run, check_step, watch_evaluation
 
 __all__ = ["AttentionELBO", "DifferentiableELBO"]
 

@@ -11,8 +11,8 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
+from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.draws import Minibatch, runs
-from pyro_attention.families.alignment import CategoricalAlignment
 from pyro_attention.guide import check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.evidence import item_weights, sum_to_items

@@ -12,10 +12,10 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.families.alignment import AlignmentWeights, CategoricalAlignment
-from pyro_attention.families.edge_alignment import EdgeAlignment
+from pyro_attention.alignments.categorical import AlignmentWeights, CategoricalAlignment
+from pyro_attention.alignments.edges import EdgeAlignment
+from pyro_attention.alignments.node_likelihood import NodeLikelihood
 from pyro_attention.guide import check_guide
-from pyro_attention.node_likelihood import NodeLikelihood
 from pyro_attention.objectives.elbo import AttentionELBO
 
 __all__ = ["ScoreFunctionELBO"]

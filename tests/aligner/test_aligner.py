@@ -9,7 +9,7 @@ import pyro
 import pytest
 import torch
 
-from experiments.datasets.text.parallel import toy_translation
+from experiments.data.text.parallel import toy_translation
 from pyro_attention import AlignmentPrior, Dense, LatentAttention, exact_alignments
 from pyro_attention.aligner import Aligner, cross_fit
 from pyro_attention.aligner._member import member_count

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from experiments.harness.options import OptionError
+from experiments.options import OptionError
 from pyro_attention import AttentionELBO
 from pyro_attention.schedules import rising
 from tests.experiments.test_seeds import TASKS

@@ -7,13 +7,13 @@ from typing import get_args
 
 import pytest
 
-from experiments.harness import callbacks
-from experiments.harness.callbacks import read_run
-from experiments.harness.cli import _resolved
-from experiments.harness.options import SweepOptions, TrainingOptions
+from experiments import callbacks
+from experiments.callbacks import read_run
+from experiments.cli import _resolved
+from experiments.options import SweepOptions, TrainingOptions
 from guides.names import AblationSchemeName, SchemeName
-from tests.experiments.harness.test_command_line import SUBCOMMANDS
 from tests.experiments.moments import Moments, killed
+from tests.experiments.test_command_line import SUBCOMMANDS
 from tests.experiments.training_scripts import EPOCHS, SCRIPTS, assert_same, left, small_data  # noqa: F401 (a fixture)
 
 KILLS = 20

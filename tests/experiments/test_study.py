@@ -13,8 +13,8 @@ from scipy import stats
 
 import experiments.study
 from experiments.files import UserError
-from experiments.harness.folder import write_environment
-from experiments.harness.options import StudyOptions, TrainingOptions
+from experiments.folder import write_environment
+from experiments.options import StudyOptions, TrainingOptions
 from experiments.report.report import read_results, write_results
 from experiments.report.statistics import Column, beside, paired_difference
 from experiments.study import Block, First, Search, Seed, Study, curves, run_search, run_study

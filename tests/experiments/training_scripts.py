@@ -18,8 +18,8 @@ from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.task import CaptioningTask
 from experiments.coverage.config import CoverageConfig
 from experiments.coverage.task import CoverageTask
-from experiments.datasets.text import masked_text, parallel
-from experiments.datasets.text.parallel import toy_translation
+from experiments.data.text import masked_text, parallel
+from experiments.data.text.parallel import toy_translation
 from experiments.finetune.config import GlueConfig, QaConfig
 from experiments.finetune.glue import GlueTask
 from experiments.finetune.questions import QaTask

@@ -30,7 +30,7 @@ from pyro_attention import (
     elbo_for,
 )
 from pyro_attention.families.base import PRIORS
-from pyro_attention.learned_widths import WidthWarning
+from pyro_attention.objectives.learned_widths import WidthWarning
 from tests.toy_models import SelfAttention, Sequences
 
 

@@ -104,7 +104,7 @@ def test_queries_in_plates():
 # A prior around the scores
 
 
-@pytest.mark.filterwarnings("ignore::pyro_attention.learned_widths.WidthWarning")
+@pytest.mark.filterwarnings("ignore::pyro_attention.objectives.learned_widths.WidthWarning")
 @every_form
 @pytest.mark.parametrize("family", FAMILIES)
 def test_draws_of_the_prior_are_those_of_the_family(family, form):

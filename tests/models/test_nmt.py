@@ -32,7 +32,7 @@ from pyro_attention import (
     Weibull,
     sample_posterior,
 )
-from pyro_attention.families.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.sparse import SparseAlignmentPrior
 from pyro_attention.ops.sparsemax import sparsemax
 from pyro_attention.ops.token_log_prob import summed_token_log_prob, token_log_prob
 from pyro_attention.posterior.predictive import seeded
@@ -138,7 +138,7 @@ def test_the_output_layer_is_computed_for_possible_alignments_of_real_words_alon
         return counted
 
     for original in (token_log_prob, summed_token_log_prob):
-        monkeypatch.setattr(f"pyro_attention.likelihoods.{original.__name__}", count(original))
+        monkeypatch.setattr(f"pyro_attention.alignments.likelihoods.{original.__name__}", count(original))
     scheme = build_scheme(name, top_k=3)
     model, arguments = make(prior=scheme.prior(SIZES.memory, 1)), batch(more=2)
     guide = scheme.guide(model, network(model) if scheme.amortized else None)

@@ -26,9 +26,9 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
-from pyro_attention.families.alignment import GumbelSoftmax
+from pyro_attention.alignments.categorical import GumbelSoftmax
+from pyro_attention.alignments.sparse import SparseCategorical
 from pyro_attention.families.dirichlet import DirichletPrior
-from pyro_attention.families.sparse import SparseCategorical
 from pyro_attention.objectives.importance import ImportanceELBO
 from tests.helpers import flat
 from tests.toy_alignments import (

@@ -367,7 +367,7 @@ def test_refuses_too_few_draws_and_unknown_corrections(draws, options, message):
     EvidenceELBO(max(draws, 2), correction=None)  # the remedy
 
 
-@pytest.mark.filterwarnings("ignore::pyro_attention.learned_widths.WidthWarning")  # which says so
+@pytest.mark.filterwarnings("ignore::pyro_attention.objectives.learned_widths.WidthWarning")  # which says so
 def test_the_elbo_lets_the_width_collapse_and_the_evidence_does_not():
     """The same model and guide; the width that made the numbers is 0.9 to 1.3."""
     ends = {}

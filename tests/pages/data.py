@@ -7,9 +7,9 @@ from typing import Any
 import safetensors.torch
 from torchvision.models import mobilenet_v2
 
-from experiments.datasets.text.parallel import toy_translation
+from experiments.data.text.parallel import toy_translation
 from tests.experiments.captioning.tiny_captions import COLOURS, photograph, write_flickr8k
-from tests.experiments.datasets.questions.tiny_questions import write_daquar, write_easy_vqa
+from tests.experiments.data.questions.tiny_questions import write_daquar, write_easy_vqa
 from tests.experiments.finetune.tiny_glue import WORDS, write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 from tests.experiments.graph.tiny_graphs import write_citations, write_splits

@@ -28,7 +28,7 @@ from pyro_attention import (
     exact_alignments,
     sample_posterior,
 )
-from pyro_attention.posterior.exact import posterior_attention
+from pyro_attention.alignments.exact import posterior_attention
 from pyro_attention.posterior.given import UnreliableWeights, WeightedPosterior, weighted_posterior
 from tests.helpers import assert_mean
 

@@ -32,11 +32,11 @@ from pyro_attention import (
     sample_sites,
     weighted_posterior,
 )
+from pyro_attention.alignments.exact import posterior_attention
 from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.families.gaussian import FixedGaussianPrior, Gaussian
 from pyro_attention.integrations.arviz import attention_dims
 from pyro_attention.over_queries import DoublyNormalized, Hybrid
-from pyro_attention.posterior.exact import posterior_attention
 
 SCORES, VALUES = torch.tensor([[[3.0, 0.0, -1.0]], [[0.0, 2.0, 1.0]]]), torch.tensor([[[[0.0], [1.0], [5.0]]]])
 

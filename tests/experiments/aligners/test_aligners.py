@@ -21,7 +21,7 @@ from experiments.aligners.scores import (
     written_links,
 )
 from experiments.aligners.task import aligners, compare, pyro_align, word_pairs
-from experiments.datasets.text.parallel_text import ParallelText
+from experiments.data.text.parallel_text import ParallelText
 from experiments.files import UserError
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate
 

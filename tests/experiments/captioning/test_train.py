@@ -10,18 +10,18 @@ from PIL import Image
 from experiments.captioning.config import CaptioningConfig
 from experiments.captioning.evaluation import batches, map_scores, pointing
 from experiments.captioning.task import CaptioningTask, load_images, load_trained, read_config, view_caption
-from experiments.datasets.images import image_features
-from experiments.datasets.images.captions import ImageFile
-from experiments.datasets.images.digit_scenes import word_cells
-from experiments.datasets.images.image_features import encode
-from experiments.datasets.images.region_captions import (
+from experiments.data.images import image_features
+from experiments.data.images.captions import ImageFile
+from experiments.data.images.digit_scenes import word_cells
+from experiments.data.images.image_features import encode
+from experiments.data.images.region_captions import (
     EncodedCaptions,
     RegionCaptions,
     SegmentationMaps,
     own_photograph,
 )
-from experiments.datasets.text.batches import train_tokenizer
-from experiments.harness.folder import read_metrics
+from experiments.data.text.batches import train_tokenizer
+from experiments.folder import read_metrics
 from experiments.sequence.alignments import BatchAlignment
 from experiments.sequence.evaluation import word_uncertainty
 from experiments.sequence.model import perplexity

@@ -11,9 +11,9 @@ from PIL import Image
 
 from experiments.captioning import task as captioning_data
 from experiments.captioning.config import COMMANDS
-from experiments.datasets.images.digit_scenes import digit_scenes
-from experiments.datasets.images.image_features import GridEncoder, Scale
-from experiments.harness.cli import run_commands
+from experiments.cli import run_commands
+from experiments.data.images.digit_scenes import digit_scenes
+from experiments.data.images.image_features import GridEncoder, Scale
 
 TINY = {"vocabulary": 300, "embedding": 8, "hidden": 8, "batch_size": 8, "beam": 2, "max_epochs": 1, "num_samples": 3}
 TINY |= {"progress": False}

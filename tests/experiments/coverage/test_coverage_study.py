@@ -11,7 +11,7 @@ from experiments.coverage.config import CoverageConfig
 from experiments.coverage.problems import PROBLEMS
 from experiments.coverage.studies import STUDIES
 from experiments.coverage.task import CoverageTask, build, draws, generate, scores, true_draws
-from experiments.harness.folder import open_run
+from experiments.folder import open_run
 from experiments.study import Finished
 from pyro_attention import EvidenceELBO
 from tests.experiments.test_declarations import glossary

@@ -11,7 +11,8 @@ import pytest
 import torch
 from scipy import stats
 
-from experiments.datasets.text.squad import Answer, Question, load_squad
+from experiments.cli import run_commands
+from experiments.data.text.squad import Answer, Question, load_squad
 from experiments.files import UserError
 from experiments.finetune import no_answer, studies
 from experiments.finetune.config import COMMANDS, PredictConfig
@@ -28,8 +29,7 @@ from experiments.finetune.questions import (
     best_spans,
 )
 from experiments.finetune.studies import QA_STUDIES
-from experiments.harness.cli import run_commands
-from experiments.harness.options import StudyOptions
+from experiments.options import StudyOptions
 from experiments.run import load_trained
 from experiments.study import Finished
 

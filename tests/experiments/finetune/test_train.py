@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from torch.utils._pytree import tree_map_only
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from experiments.datasets.text.squad import Answer, Question, load_squad
+from experiments.data.text.squad import Answer, Question, load_squad
 from experiments.files import UserError
 from experiments.finetune.glue import GlueTask, PairBatch, load_texts
 from experiments.finetune.no_answer import question_scores

@@ -12,7 +12,7 @@ from experiments.graph import studies
 from experiments.graph.config import GraphConfig
 from experiments.graph.studies import STUDIES, TASK
 from experiments.graph.task import chosen_graph
-from experiments.harness.options import StudyOptions
+from experiments.options import StudyOptions
 from experiments.report.report import read_results
 from experiments.study import Finished
 from tests.experiments.graph.tiny_graphs import write_citations, write_splits

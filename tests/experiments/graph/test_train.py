@@ -12,7 +12,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from experiments.datasets.graphs.load import GraphData, read_own_graph
+from experiments.data.graphs.load import GraphData, read_own_graph
 from experiments.files import UserError
 from experiments.graph.config import GraphConfig
 from experiments.graph.task import (

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.datasets.text.word_rules import join_words
-from experiments.harness.cli import run_commands
-from experiments.harness.options import StudyOptions
+from experiments.cli import run_commands
+from experiments.data.text.word_rules import join_words
 from experiments.headlines.config import COMMANDS, HeadlineConfig
 from experiments.headlines.studies import table
 from experiments.headlines.task import (
@@ -25,6 +24,7 @@ from experiments.headlines.task import (
     summaries,
     write_headlines,
 )
+from experiments.options import StudyOptions
 from experiments.report.report import read_results
 from experiments.report.statistics import paired_difference
 from experiments.run import load_trained

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from experiments.datasets.text.batches import Vocabulary
-from experiments.datasets.text.parallel_text import ParallelText
+from experiments.data.text.batches import Vocabulary
+from experiments.data.text.parallel_text import ParallelText
 from experiments.nmt.align import (
     COLUMNS,
     PairAlignment,

@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 import torch
 
-from experiments.datasets.text import parallel
-from experiments.datasets.text.parallel import toy_translation
-from experiments.harness.folder import saved_options
-from experiments.harness.options import StudyOptions
+from experiments.data.text import parallel
+from experiments.data.text.parallel import toy_translation
+from experiments.folder import saved_options
 from experiments.nmt.calibration import statements
 from experiments.nmt.studies import claim_parts, claims, table
+from experiments.options import StudyOptions
 from experiments.report.report import read_results
 from pyro_attention.analysis import GoldAlignment
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import experiments.sequence.model
-from experiments.datasets.text.batches import EncodedText
-from experiments.datasets.text.parallel_text import ParallelText
-from experiments.datasets.text.word_rules import divide_words
+from experiments.data.text.batches import EncodedText
+from experiments.data.text.parallel_text import ParallelText
+from experiments.data.text.word_rules import divide_words
 from experiments.files import UserError
 from experiments.nmt import evaluation
 from experiments.nmt.align import aligned_pairs

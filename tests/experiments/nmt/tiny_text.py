@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from experiments.datasets.text.parallel import toy_translation
-from experiments.harness.cli import run_commands
+from experiments.cli import run_commands
+from experiments.data.text.parallel import toy_translation
 from experiments.nmt.config import COMMANDS
 from experiments.nmt.task import TranslationTask
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import nll_loss
 
-from experiments.datasets.text import masked_text, parallel
-from experiments.datasets.text.parallel import toy_translation
+from experiments.data.text import masked_text, parallel
+from experiments.data.text.parallel import toy_translation
 from experiments.files import UserError
-from experiments.harness.options import StudyOptions
+from experiments.options import StudyOptions
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.pictures import BINS, hybrid_figure, hybrid_shares, mass_counts
 from experiments.pretrain.studies import STUDIES

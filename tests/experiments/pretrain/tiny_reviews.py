@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.datasets.text.parallel import toy_translation
+from experiments.data.text.parallel import toy_translation
 
 
 def write_reviews(root: Path, *, train: int = 24, dev: int = 12) -> Path:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from experiments.datasets.text.batches import Batch, padded, teacher_forced
+from experiments.data.text.batches import Batch, padded, teacher_forced
 from experiments.sequence.alignments import BatchAlignment, EntropySums
 from experiments.sequence.evaluation import unigram_perplexity, warnings_of
 

@@ -8,7 +8,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from experiments.__main__ import commands
-from experiments.datasets.text.squad import load_squad
+from experiments.data.text.squad import load_squad
 from experiments.uncertainty import smollm2
 from experiments.uncertainty.config import SmolLM2Config
 from experiments.uncertainty.smollm2 import MODES, auroc_against, choose, f1_score, pick, run

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from experiments.harness.folder import read_metrics
-from experiments.harness.options import StudyOptions
+from experiments.folder import read_metrics
+from experiments.options import StudyOptions
 from experiments.report.report import read_results
 from experiments.study import Finished
 from experiments.vqa import studies

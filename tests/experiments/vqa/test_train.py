@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 from experiments.files import UserError
-from experiments.harness.folder import read_metrics
+from experiments.folder import read_metrics
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, Words, load_questions, load_words
 from experiments.vqa.task import ask, evaluate, guesses, load_trained, looked_at, outputs_of, reply_to
 from pyro_attention.analysis import classification_scores, fit_temperature, pavpu
-from tests.experiments.datasets.questions.tiny_questions import write_easy_vqa, write_vqa_v2
+from tests.experiments.data.questions.tiny_questions import write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
 
 KINDS = {"where", "count", "which", "exists", "chain"}

@@ -4,8 +4,8 @@ from functools import cache
 
 import pytest
 
-from experiments.datasets.questions.digit_questions import digit_questions
-from experiments.harness.cli import run_commands
+from experiments.cli import run_commands
+from experiments.data.questions.digit_questions import digit_questions
 from experiments.vqa import model as vqa_data
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.task import VQATask

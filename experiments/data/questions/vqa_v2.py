@@ -1,0 +1,187 @@
+"""VQA v2: questions about photographs of COCO with the answers of ten people, and features of regions from files."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from experiments.data.images.image_features import fingerprint_of_files
+from experiments.data.places import NEW_COPY, cached_file, first_file, missing, read_arrays
+from experiments.data.questions.load import Entry, Questions, Regions, as_questions, question_words
+from experiments.data.questions.votes import PEOPLE
+from experiments.files import read_packed, reading
+
+_OFFICIAL = "that of https://visualqa.org/download.html (it is not fetched)"
+
+
+def read_vqa_v2(
+    root: Path, *, cache: Path | None = None, blind: bool = False, progress: bool = False
+) -> dict[str, Questions]:
+    """Load the questions of VQA v2 as "train", "val" and "test".
+
+    Read are, in vqa_v2, unpacked or as .json.gz, the files as they were published:
+
+        v2_OpenEnded_mscoco_{train2014,val2014}_questions.json
+        v2_mscoco_{train2014,val2014}_annotations.json
+
+    As the answers of the official test are not published, half of the validation photographs are for the test, as in
+    Deng et al., Latent Alignment and Variational Attention, 2018. An excerpt in the same format may have a test part of
+    its own: {train,val,test}_questions.json and {train,val,test}_annotations.json.
+
+    In vqa_v2/features are the features of the regions, see `region_features`. Questions to a ``blind`` network need
+    none.
+
+    Source:
+        Goyal et al., Making the V in VQA Matter, 2017.
+    """
+    folder = root / "vqa_v2"
+    names = {"train": "train2014", "val": "val2014"}
+    is_excerpt = bool([*folder.glob("train_questions.json*")])
+    parts = ("train", "val", "test") if is_excerpt else tuple(names)
+    found, widths = dict[str, Questions](), dict[str, int]()
+    for part in parts:
+        split = part if is_excerpt else names[part]
+        wanted = (
+            (f"{part}_questions.json", f"{part}_annotations.json")
+            if is_excerpt
+            else (f"v2_OpenEnded_mscoco_{split}_questions.json", f"v2_mscoco_{split}_annotations.json")
+        )
+        files = [first_file([folder / name, folder / f"{name}.gz"], _OFFICIAL, "vqa_v2") for name in wanted]
+        entries = read_pairs(*files)
+        photographs = sorted({entry.photograph for entry in entries})
+        if blind:
+            regions = _no_regions(len(photographs))
+        else:
+            regions = region_features(
+                folder / "features", split, photographs, cache or folder / "cache", progress=progress
+            )
+        widths[split] = regions.features.size(-1)
+        places = {number: place for place, number in enumerate(photographs)}
+        placed = [entry._replace(photograph=places[entry.photograph]) for entry in entries]
+        found[part] = as_questions(part, placed, regions)
+    if len(set(widths.values())) > 1:
+        raise ValueError(f"{folder / 'features'}: features of the widths {widths}, expected one width; {NEW_COPY}")
+    if not is_excerpt:
+        found["val"], found["test"] = found["val"].held_out(0.5, "test")
+    return found
+
+
+def _no_regions(count: int) -> Regions:
+    return Regions(torch.zeros(1, 1, 1).expand(count, -1, -1), torch.ones(count, 1, dtype=torch.bool), (0, 0), Tensor())
+
+
+def read_pairs(questions: Path, annotations: Path) -> list[Entry]:
+    """Read questions and what people answered; the photograph of an entry is its number in COCO."""
+    asked, answered = _by_question(questions, "questions"), _by_question(annotations, "annotations")
+    if alone := sorted(asked.keys() ^ answered.keys()):
+        has, lacks = (questions, annotations) if alone[0] in asked else (annotations, questions)
+        raise ValueError(
+            f"question {alone[0]} is in {has} and not in {lacks} ({len(alone)} are in one of them); expected files of "
+            f"one split"
+        )
+    entries = []
+    for number, question in asked.items():
+        annotation = answered[number]
+        with reading(f"{annotations}: question {number}", f"its photograph, and the answers of {PEOPLE} people"):
+            if annotation.get("image_id", question["image_id"]) != question["image_id"]:
+                raise ValueError(f"another photograph than that of {questions.name}")
+            if len(annotation["answers"]) != PEOPLE:
+                raise ValueError(f"{len(annotation['answers'])} answers")
+            votes = Counter(" ".join(answer.split()) for answer in annotation["answers"])
+            kind = str(annotation.get("answer_type", "other"))
+            # of answers that as many gave, the first in the alphabet
+            most = min(votes, key=lambda answer: (-votes[answer], answer))
+            entries.append(Entry(question_words(question["question"]), most, question["image_id"], kind, dict(votes)))
+    return entries
+
+
+def _by_question(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
+    def smaller(one: dict[str, Any]) -> Any:
+        """An answer without its number and confidence: four million of them would fill the memory."""
+        return one["answer"] if isinstance(one.get("answer"), str) else one
+
+    with reading(path, f"{key}, a list of objects with a question_id, each once, as JSON"):
+        rows = json.loads(read_packed(path), object_hook=smaller)[key]
+        found = {row["question_id"]: row for row in rows}
+        if not 0 < len(found) == len(rows):
+            raise ValueError("it holds no question, or one twice")
+        return found
+
+
+def region_features(
+    folder: Path, split: str, photographs: Sequence[int], cache: Path, *, progress: bool = False
+) -> Regions:
+    """Return the regions of photographs in their order; those with fewer regions are padded.
+
+    For every split, such as train2014, there is in the folder of features a folder of this name with a file of every
+    photograph, whose name ends with the photograph's number: 9.npz, 9.npy or COCO_train2014_000000000009.jpg.npz. The
+    .npy is an array [regions, width]; the .npz has it as `features` or `x`. Boxes (`boxes` or `bbox`, [regions, 4])
+    only say whether features are [width, regions], as in the files published with MCAN.
+
+    Photographs that no question is about are not read. Features are kept in 16 bits, in one file, which is mapped into
+    memory.
+    """
+    if not (folder / split).is_dir():
+        raise missing(folder / split, "a folder of features of regions, or ask without them (--blind)", "vqa_v2")
+    matches = {path: re.search(r"(\d+)(?:\.jpg)?\.np[yz]$", path.name) for path in sorted((folder / split).iterdir())}
+    files = {int(match[1]): path for path, match in matches.items() if match}
+    if absent := [number for number in photographs if number not in files]:
+        raise ValueError(
+            f"{folder / split}: no features of photograph {absent[0]} ({len(absent)} of {len(photographs)} photographs "
+            f"have none); expected those of every photograph with a question. Add them, or remove its questions."
+        )
+    paths = [files[number] for number in photographs]
+    key = [split, fingerprint_of_files(paths)]
+    sizes_path = cached_file(
+        cache, f"regions-{split}-sizes.npy", key,
+        lambda file: np.save(file, [row.shape for row in _rows(paths, f"sizes of {split}", progress)]),
+    )  # fmt: skip
+    with reading(sizes_path, "an array of numpy without pickles", "remove the file, and it is made again"):
+        sizes = np.load(sizes_path, allow_pickle=False)
+    most, width = int(sizes[:, 0].max()), int(sizes[0, 1])
+
+    def write(file: IO[bytes]) -> None:
+        form = {"descr": "<f2", "fortran_order": False, "shape": (len(paths), most, width)}
+        np.lib.format.write_array_header_2_0(file, form)
+        for row in _rows(paths, f"regions of {split}", progress):
+            file.write(np.pad(row.astype("<f2"), ((0, most - len(row)), (0, 0))).tobytes())
+
+    path = cached_file(cache, f"regions-{split}.npy", key, write)
+    with reading(path, "an array of numpy without pickles", "remove the file, and it is made again"):
+        features = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+    mask = torch.arange(most) < torch.from_numpy(sizes[:, :1])
+    return Regions(features, mask, (0, 0), Tensor())
+
+
+def _rows(paths: Sequence[Path], title: str, progress: bool) -> Iterator[np.ndarray]:
+    """The features of every photograph, [regions, width]."""
+    width = None
+    for path in tqdm(paths, title, disable=not progress):
+        with reading(path, "finite features [regions, width], of one width in all files", NEW_COPY):
+            row = _features(path)
+            if row.ndim != 2 or not len(row):
+                raise ValueError(f"features {list(row.shape)}")
+            width = width or row.shape[1]
+            if row.shape[1] != width:
+                raise ValueError(f"features of width {row.shape[1]}, and {width} in {paths[0]}")
+            if not (np.abs(row) <= np.finfo(np.float16).max).all():  # not of NaN either
+                raise ValueError("features are NaN or above 65504")
+        yield row
+
+
+def _features(path: Path) -> np.ndarray:
+    if path.suffix == ".npy":
+        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+        return array
+    arrays = read_arrays(path)
+    features = arrays["features"] if "features" in arrays else arrays["x"]
+    boxes = arrays.get("boxes", arrays.get("bbox"))
+    turned = boxes is not None and features.ndim == 2 and len(boxes) == features.shape[1] != len(features)
+    return features.T if turned else features

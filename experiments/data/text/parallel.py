@@ -1,0 +1,365 @@
+"""Sentence pairs to translate, by the name of their data set."""
+
+import gzip
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from experiments.data.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file
+from experiments.data.text.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
+from experiments.data.text.word_rules import divide, plain
+from pyro_attention.analysis import Alignment, read_pharaoh, read_sentences
+from pyro_attention.registry import Registry
+from pyro_attention.text_lines import split_lines
+
+# From the folder of the data sets, split, source and target language, and what becomes of a line, to the pairs.
+Reader = Callable[[Path, str, tuple[str, str], Rules], ParallelText]
+
+
+@dataclass(frozen=True)
+class ParallelReader:
+    """A data set of sentence pairs: what reads it, its languages, and whether punctuation stands between blanks."""
+
+    read: Reader
+    languages: tuple[str, ...]
+    tokenized: bool = False
+
+
+PARALLEL: Registry[ParallelReader] = Registry("parallel text")
+
+
+def _register(name: str, *languages: str, tokenized: bool = False) -> Callable[[Reader], Reader]:
+    def register(read: Reader) -> Reader:
+        PARALLEL.register(name)(ParallelReader(read, languages, tokenized))
+        return read
+
+    return register
+
+
+def load_parallel(
+    name: str, split: str, *, source: str = "de", target: str = "en", data_root: Path | str | None = None, **rules: Any
+) -> ParallelText:
+    """Load one split of a data set of sentence pairs; files are described at its reader.
+
+    The rules are fields of `Rules`: what becomes of a line.
+    """
+    reader = PARALLEL[name]
+    if not {source, target} <= set(reader.languages) or source == target:
+        languages = ", ".join(reader.languages)
+        raise ValueError(
+            f"{source!r} to {target!r}; expected two different ones of the languages of {name}: {languages}"
+        )
+    return reader.read(data_folder(data_root), split, (source, target), Rules(**rules))
+
+
+_SIZES = {"train": 4000, "val": 500, "test": 500}  # in this order in the file
+
+
+def toy_translation(*, train: int = 4000, val: int = 500, test: int = 500) -> dict[str, ParallelText]:
+    """Read the splits of the embedded corpus, or the first pairs of each; all links of its gold alignments are sure.
+
+    It was drawn from a small grammar in German and English at once: words that say the same are linked. About 240
+    German and 190 English words, 4 to 20 in a sentence; the languages differ in order, in words that are several or
+    none in the other, in inflection and in ambiguity. No sentence of either language is there twice. What is said makes
+    no sense:
+
+        die Frau sieht heute eine Haustür oft an .
+        the woman often looks at a front door today .
+        0-0 1-1 2-3 2-4 3-8 4-5 5-6 5-7 6-2 7-3 7-4 8-9
+    """
+    content = gzip.decompress(Path(__file__).with_name("toy_translation.tsv.gz").read_bytes()).decode()
+    lines, texts = iter(split_lines(content)), dict[str, ParallelText]()
+    for split, size in _SIZES.items():
+        rows = [next(lines).split("\t") for _ in range(size)]
+        source, target = ([row[side] for row in rows] for side in (0, 1))
+        alignments = [
+            Alignment(frozenset(_link(link) for link in links.split()), len(german.split()), len(english.split()))
+            for german, english, links in rows
+        ]
+        texts[split] = ParallelText(source, target, "toy", ("de", "en"), alignments)
+    return {split: texts[split].first(size) for split, size in {"train": train, "val": val, "test": test}.items()}
+
+
+def _link(text: str) -> tuple[int, int]:
+    source, target = text.split("-")
+    return int(source), int(target)
+
+
+@_register("toy", "de", "en", tokenized=True)
+def read_toy(_: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
+    """The embedded corpus, with gold alignments; needs no file. Of the rules only small letters count."""
+    text = toy_corpus()[split]
+    if rules.lowercase:
+        source, target = ([sentence.lower() for sentence in side] for side in (text.source, text.target))
+        text = replace(text, source=source, target=target)
+    return text if languages == ("de", "en") else text.turned()
+
+
+toy_corpus = cache(toy_translation)
+
+
+ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab/data/task1/raw"
+
+
+@_register("multi30k", "de", "en", "fr")
+def read_multi30k(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
+    """Multi30k: captions of photographs, in multi30k/task1; fetched from its authors' repository when missing.
+
+    The test split is that of 2016.
+
+    Source:
+        Elliott, Frank, Sima'an and Specia, Multi30K, 2016; https://github.com/multi30k/dataset.
+    """
+    folder, stem = root / "multi30k" / "task1", "test_2016_flickr" if split == "test" else split
+    names = [f"{stem}.{language}" for language in languages]
+    fetch_missing(folder, names, ADDRESS, ".gz")
+    source, target = (folder / name for name in names)
+    return read_parallel(source, target, languages=languages, name="multi30k", **rules._asdict())
+
+
+@_register("iwslt14", "de", "en", tokenized=True)
+def read_iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
+    """IWSLT14: TED talks, tokenized and in small letters, as fairseq's prepare-iwslt14.sh writes them.
+
+    They lie in iwslt14-de-en. Joints of word pieces ("@@ ") are undone. Where train.* is missing but the samples
+    lowres_train_v1.bpe.* and lowres_train_v2.bpe.* are there, these are the training split and the name is
+    `iwslt14-lowres`: without repeated pairs and without pairs that share a side with the other splits.
+
+    Source:
+        Cettolo et al., Report on the 11th IWSLT Evaluation Campaign, 2014.
+    """
+    folder = root / "iwslt14-de-en"
+
+    def there(stem: str) -> bool:
+        return all((folder / f"{stem}.{language}").is_file() for language in languages)
+
+    def read(stem: str) -> ParallelText:
+        paths = _both(folder, stem, languages, "sentences as fairseq's prepare-iwslt14.sh writes them")
+        sides = [[line.replace(b"@@ ", b"") for line in read_lines(path)] for path in paths]
+        return clean_pairs(sides, paths, rules, name="iwslt14", languages=languages)
+
+    samples = [sample for sample in ("lowres_train_v1.bpe", "lowres_train_v2.bpe") if there(sample)]
+    if split == "train" and samples and not there("train"):
+        held_out = [read(other) for other in ("valid", "test") if there(other)]
+        return _distinct([read(sample) for sample in samples], held_out, name="iwslt14-lowres")
+    return read("valid" if split == "val" else split)
+
+
+def _both(folder: Path, stem: str, languages: tuple[str, str], expected: str) -> tuple[Path, Path]:
+    """The files of both languages, each plain or else packed (.gz)."""
+    paths = [[folder / f"{stem}.{language}{ending}" for ending in ("", ".gz")] for language in languages]
+    return first_file(paths[0], expected, folder.name), first_file(paths[1], expected, folder.name)
+
+
+def _distinct(samples: list[ParallelText], held_out: list[ParallelText], *, name: str) -> ParallelText:
+    """Join samples without repeated pairs and without pairs that have a side in common with texts held out."""
+    sources = {sentence for text in held_out for sentence in text.source}
+    targets = {sentence for text in held_out for sentence in text.target}
+    skipped: Counter[str] = Counter()
+    kept: dict[tuple[str, str], None] = {}
+    for text in samples:
+        skipped.update(text.skipped)
+        for pair in zip(text.source, text.target, strict=True):
+            if pair in kept:
+                skipped["repeated"] += 1
+            elif pair[0] in sources or pair[1] in targets:
+                skipped["held out"] += 1
+            else:
+                kept[pair] = None
+    first, second = map(list, zip(*kept, strict=True))
+    return ParallelText(first, second, name, samples[0].languages, skipped=dict(skipped))
+
+
+@_register("ted", "de", "en", tokenized=True)
+def read_ted(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
+    """TED talks where the whole training text of IWSLT14 is missing: what there is of it, and further pairs.
+
+    The training text is that of `iwslt14` (its samples, where it has no other) and the pairs of ted-de-en-extra,
+    train.de and train.en, tokenized and in small letters as those are and perhaps packed as .gz: without repeated
+    pairs, without pairs that share a side with held-out text, and without pairs in which words were replaced by gaps,
+    <S_3> in German and <T_3> in English. About half of the further pairs have such gaps; a network would learn to write
+    them.
+
+    Every fourth pair of iwslt14-de-en/valid.* is the validation text and the others are the test text, as test.* may be
+    missing too. So its scores cannot be compared with published ones.
+    """
+    # what leaves training pairs out does not change what is held out
+    held_out = read_iwslt14(root, "val", languages, Rules(lowercase=rules.lowercase) if split == "train" else rules)
+    if split != "train":
+        places = [place for place in range(len(held_out)) if (place % 4 == 0) == (split == "val")]
+        return replace(held_out.chosen(places), name="ted")
+    folder = root / "ted-de-en-extra"
+    paths = _both(folder, "train", languages, "sentences of TED talks")
+    sides = [read_lines(path) for path in paths]
+    pairs = zip(*sides, strict=False)  # sides that differ in length are refused below
+    gaps = [any(re.search(rb"<[ST]_\d+>", line, re.IGNORECASE) for line in pair) for pair in pairs]
+    whole = [number for number, gap in enumerate(gaps) if not gap]
+    more = clean_pairs(sides, paths, rules, name=folder.name, languages=languages, numbers=whole)
+    if any(gaps):
+        more = replace(more, skipped=more.skipped | {"gaps": sum(gaps)})
+    return _distinct([read_iwslt14(root, "train", languages, rules), more], [held_out], name="ted")
+
+
+@_register("tatoeba", "de", "en")
+def read_tatoeba(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
+    """Tatoeba: short sentences in English and German, a tab between them, in tatoeba-deu-eng/deu.txt.
+
+    There are 2000 pairs, or the next few, to validate on, and as many to test on. Sentences with a side in common, but
+    for case and punctuation, are in one split, and the order is mixed, as the file is sorted by length. Which pairs are
+    in a split does not depend on the rules.
+
+    Source:
+        https://tatoeba.org by way of https://www.manythings.org/anki.
+    """
+    folder = root / "tatoeba-deu-eng"
+    address = "https://www.manythings.org/anki/deu-eng.zip (it is not fetched: it changes from time to time)"
+    path = first_file([folder / "deu.txt"], f"the file of {address}", folder.name)
+    rows = [line.split(b"\t") for line in read_lines(path)]
+    short = next((number for number, row in enumerate(rows, 1) if len(row) < 2), None)
+    if short is not None:
+        raise ValueError(f"{path}: line {short} has no tab; expected an English and a German sentence; {NEW_COPY}")
+    sides = [[row[("en", "de").index(language)] for row in rows] for language in languages]
+    numbers = _tatoeba_split(rows)[split]
+    return clean_pairs(sides, (path, path), rules, name="tatoeba", languages=languages, numbers=numbers)
+
+
+def _tatoeba_split(rows: list[list[bytes]]) -> dict[str, list[int]]:
+    """Line numbers, from 0: groups of pairs that share a side, in an order drawn by hashing, cut into three splits."""
+    keys = [np.unique([_letters(row[side]) for row in rows], return_inverse=True)[1] for side in (0, 1)]
+    sides = keys[0], keys[0].max() + 1 + keys[1]
+    joined = coo_matrix((np.ones(len(rows)), sides), shape=(sides[1].max() + 1,) * 2)
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for number, group in enumerate(connected_components(joined, directed=False)[1][sides[0]].tolist()):
+        groups[group].append(number)
+    # Hashes instead of a random generator: the order is the same in every release of Python.
+    hashes = [sha256(b"\t".join(row[:2])).digest() for row in rows]
+    size = min(2000, len(rows) // 10)
+    splits: dict[str, list[int]] = {name: [] for name in SPLITS}
+    for group in sorted(groups.values(), key=lambda group: min(hashes[number] for number in group)):
+        splits[next((name for name in ("val", "test") if len(splits[name]) < size), "train")] += group
+    return splits
+
+
+def _letters(text: bytes) -> str:
+    """Small letters without punctuation."""
+    whole = text.decode(errors="replace")
+    return " ".join(re.findall(r"\w+", whole.casefold())) or whole
+
+
+# Texts with hand-aligned gold links to test on
+
+
+@_register("europarl_de_en", "de", "en", tokenized=True)
+def read_europarl(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
+    """Europarl, in europarl-de-en: speeches in the European Parliament, and 100 hand-aligned pairs.
+
+    The last 500 pairs of train.de and train.en are there to validate on; the test split is gold/test.de, gold/test.en
+    and gold/de-en.wa, whose links are all sure. The training text is divided into words as the links count them, and
+    "ß" is "ss" throughout: training and test text have old and new spelling, "daß" and "dass".
+
+    Source:
+        Koehn, Europarl, 2005; the links: Bicici, The Regression Model of Machine Translation, 2011.
+    """
+    folder = root / "europarl-de-en"
+    if split == "test":
+        gold = folder / "gold"
+        text = _read_gold((gold / "test.de", gold / "test.en"), gold / "de-en.wa", ("de", "en"), rules, accents=True)
+        return text if languages == ("de", "en") else text.turned()
+    paths, sides = _read_divided(folder, "train", languages, accents=True)
+    first = max(len(sides[0]) - 500, len(sides[0]) // 2)
+    numbers = range(first, len(sides[0])) if split == "val" else range(first)
+    return clean_pairs(sides, paths, rules, name=folder.name, languages=languages, numbers=numbers)
+
+
+NOVELS = {  # folder, and the names of the French and the English text
+    "ChatBotte_MasterCat": ("ChatBotte", "MasterCat"),
+    "LAuberge_TheInn": ("LAuberge", "TheInn"),
+    "LaBarbeBleue_BlueBeard": ("LaBarbeBleue", "BlueBeard"),
+    "LaDerniereClasse_TheLastLesson": ("LaDerniereClasse", "TheLastLesson"),
+    "LaVision_TheVision": ("LaVision", "TheVision"),
+}
+
+
+@_register("hansards_fr_en", "fr", "en", tokenized=True)
+def read_hansards(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
+    """Hansards of Canada, in hansards-fr-en (train and dev); the test split are the hand-aligned novels of Alibi.
+
+    These lie in word-alignment/alibi-fr-en, a folder for each of five novels: 522 pairs with sure and possible links.
+    The Hansards' text is divided into words as the links count them, with clitics apart ("l' eau", "don 't"). It has
+    lost its accents, and so the novels lose theirs.
+
+    Source:
+        Germann, Aligned Hansards of the 36th Parliament of Canada, 2001; the links: Xu and Yvon, Novel annotation
+        schemes for sentential and sub-sentential alignments of bi-texts, 2016,
+        https://github.com/yvofr/AlibiWordAlignments.
+    """
+    if split != "test":
+        stem = "dev" if split == "val" else split
+        paths, sides = _read_divided(root / "hansards-fr-en", stem, languages, accents=False)
+        return clean_pairs(sides, paths, rules, name="hansards-fr-en", languages=languages)
+    texts = []
+    for novel, (french, english) in NOVELS.items():
+        folder = root / "word-alignment" / "alibi-fr-en" / novel
+        files = folder / f"{french}_sents.txt", folder / f"{english}_sents.txt"
+        texts.append(_read_gold(files, folder / f"ali_w2w_{novel}.txt", ("fr", "en"), rules, accents=False))
+    source, target, sure, possible = (
+        [one for text in texts for one in getattr(text, side)]
+        for side in ("source", "target", "alignments", "possible")
+    )
+    text = ParallelText(source, target, "word-alignment/alibi-fr-en", ("fr", "en"), sure, possible=possible)
+    return text if languages == ("fr", "en") else text.turned()
+
+
+def _read_divided(
+    folder: Path, stem: str, languages: tuple[str, str], *, accents: bool
+) -> tuple[tuple[Path, Path], list[list[bytes]]]:
+    """The files of raw texts, and their lines with a blank between words; see `divide` and `plain`."""
+    paths = _both(
+        folder, stem, languages, f"sentences of {folder.name}, a line each, and the same for the other language"
+    )
+
+    def words(line: bytes, language: str) -> bytes:
+        try:
+            return divide(plain(line.decode(), accents=accents), language).encode()
+        except UnicodeDecodeError:
+            return line  # whoever checks the lines says where it is
+
+    return paths, [
+        [words(line, name) for line in read_lines(path)] for path, name in zip(paths, languages, strict=True)
+    ]
+
+
+def _read_gold(
+    files: tuple[Path, Path], links: Path, languages: tuple[str, str], rules: Rules, *, accents: bool
+) -> ParallelText:
+    """Sentence pairs whose words are linked by hand, a sentence a line, with the links in Pharaoh format.
+
+    All three files may have an id and a tab before each line. The words are those that the links count, whatever the
+    rules say; no pair is left out.
+    """
+    first, second = (read_sentences(path) for path in files)
+    gold = read_pharaoh(links)
+    if not list(first) == list(second) == list(gold):
+        counts = f"{len(first)}, {len(second)} and {len(gold)}"
+        raise ValueError(f"{links}: {counts} sentences and links; expected the same in the same order; {NEW_COPY}")
+    sides = [[plain(" ".join(words), accents=accents).encode() for words in side.values()] for side in (first, second)]
+    whole = rules._replace(skip=False, words="none", max_words=None)
+    text = clean_pairs(sides, files, whole, name=files[0].parents[1].name, languages=languages)
+    sure, possible = [], []
+    for key, found in gold.items():
+        sizes = len(first[key]), len(second[key])
+        outside = [link for link in found.possible if link[0] >= sizes[0] or link[1] >= sizes[1]]
+        if outside:
+            raise ValueError(f"{links}, sentence {key}: link {min(outside)} lies outside of {sizes} words; {NEW_COPY}")
+        sure.append(Alignment(found.sure, *sizes))
+        possible.append(Alignment(found.possible, *sizes))
+    return replace(text, alignments=sure, possible=possible)

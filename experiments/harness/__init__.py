@@ -1,1 +1,0 @@
-"""What all scripts share: command lines, run folders, training, many trainings at once."""

@@ -1,0 +1,364 @@
+"""AlignmentELBO: exact sums over latent alignments, in one pass of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer import TraceEnum_ELBO
+from pyro.poutine.enum_messenger import EnumMessenger
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pyro_attention._checks import as_float
+from pyro_attention._compat import compute_dice_elbo
+from pyro_attention.alignments.categorical import CategoricalAlignment, EnumeratedAlignment
+from pyro_attention.alignments.edges import EdgeAlignment, EdgeSum
+from pyro_attention.alignments.node_likelihood import NodeLikelihood
+from pyro_attention.alignments.replay import replay_enumeration
+from pyro_attention.alignments.sparse import SparseAlignment
+from pyro_attention.draws import REMEDY, Minibatch, look_when_due, modes
+from pyro_attention.families.distribution import ContinuousWeights
+from pyro_attention.guide import AttentionGuide, check_guide, forget_run, is_attention_site, plates_of
+from pyro_attention.objectives.elbo import DifferentiableELBO
+from pyro_attention.objectives.validation import check_run
+
+__all__ = ["AlignmentELBO"]
+
+
+class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
+    r"""Pyro's enumerating ELBO for an :class:`AttentionGuide`, whose model then runs once a step.
+
+    Under the family ``Marginal`` its value is the log evidence, under ``Categorical`` the exact expectation
+
+    .. math:: \log \sum_z p(z)\, f(y \mid z), \qquad \mathrm{E}_q[\log f(y \mid z)] - \mathrm{KL}(q \| p).
+
+    The queries must lie in plates: each alignment is then summed out on its own, at the cost of one likelihood a key.
+    In ``pyro.markov`` a step's alignment may depend on that of the step before. Other discrete latents that the model
+    marks by ``infer={"enumerate": "parallel"}`` are summed out with the alignments.
+    Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
+
+    Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
+    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A likelihood
+    may know better how it is summed, by a method ``below_alignments``: a :class:`TokenLikelihood` is computed at
+    possible keys, and for what counts, alone, so that padding costs it nothing.
+
+    Alignments over the edges of a graph need no plate: a :class:`NodeLikelihood` is computed at each edge, and sums
+    over those of every node, however many they are. Such a site is observed in the traces: that some edge is attended
+    to is certain, and its log probability 0, or, below a posterior, the bound -KL.
+
+    Args:
+        args: Those of Pyro's ``TraceEnum_ELBO``.
+        options: Its options.
+        roulette: Alignments whose posterior probability is below this are left out of the gradient of such a likelihood
+            at random, and count for more where they stay (Russian roulette). The ELBO is exact and its gradient
+            unbiased, and the steps of a trained network are faster; 0.001 is a good value. 0 leaves out none.
+
+    Attributes:
+        support_record: Mean number of keys with a positive probability at every sparse site, over the queries that
+            count, at the last evaluation.
+        cut_record: Share of these queries whose sparsemax has more keys than the k of the site.
+
+    Raises:
+        NotImplementedError: At a call: particles are to be vectorized.
+        ValueError: At a call: an ELBO that is NaN or infinite, parameters that would not train, or a posterior that
+            depends on a latent that is summed out under its prior.
+
+    Example:
+        >>> import pyro, torch
+        >>> from pyro_attention import AlignmentPrior, AttentionGuide, Dense, LatentAttention, Marginal
+        >>> attention = LatentAttention("alignment", AlignmentPrior())
+        >>> def model(scores, values, y):
+        ...     with pyro.plate("queries", len(y)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+        ...         pyro.sample("y", pyro.distributions.Normal(mean, 1.0), obs=y)
+        >>> elbo = AlignmentELBO(max_plate_nesting=1)
+        >>> guide = AttentionGuide(model, Marginal())
+        >>> round(elbo.loss(model, guide, torch.zeros(2, 1, 3), torch.ones(1, 3, 1), torch.ones(2)), 3)  # log 2 pi
+        1.838
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
+    """
+
+    def __init__(self, *args: Any, roulette: float = 0.0, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if not 0 <= roulette < 1:
+            raise ValueError(f"AlignmentELBO: roulette is {roulette}, expected a probability in [0, 1), such as 0.001")
+        self.roulette = roulette
+        self.support_record: dict[str, Tensor] = {}
+        self.cut_record: dict[str, Tensor] = {}
+        self._autocasts: list[torch.autocast] = []
+
+    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
+        elbo = torch.zeros(())
+        with self._autocast_of_the_model_alone():
+            for traces in self._get_traces(model, guide, args, kwargs):
+                with _ImpossibleAsZero():
+                    elbo = elbo + compute_dice_elbo(*traces) / self.num_particles
+        return -elbo
+
+    @contextmanager
+    def _autocast_of_the_model_alone(self) -> Iterator[None]:
+        """Pyro's sums are products of matrices: in half precision their value is right, and their gradient is not."""
+        self._autocasts = [
+            torch.autocast(device, dtype=torch.get_autocast_dtype(device))
+            for device in ("cpu", "cuda")
+            if torch.is_autocast_enabled(device)
+        ]
+        with ExitStack() as stack:
+            for autocast in self._autocasts:
+                stack.enter_context(torch.autocast(autocast.device, enabled=False))
+            try:
+                yield
+            finally:
+                self._autocasts = []
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        with ExitStack() as stack:
+            for autocast in self._autocasts:
+                stack.enter_context(autocast)
+            traces: tuple[Any, Any] = super()._get_trace(model, guide, args, kwargs)
+        for trace in traces:
+            _sum_in_32_bits(trace)
+        return traces
+
+    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+        self.support_record, self.cut_record = {}, {}
+        for model_trace, guide_trace in self._get_enumerated(model, guide, args, kwargs):
+            nodes = model_trace.nodes
+            self._terms = {name: nodes[name]["log_prob"].detach().sum() for name in model_trace.observation_nodes}
+            yield model_trace, guide_trace
+
+    def _get_enumerated(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+        messenger = poutine.unwrap(guide)
+        if not isinstance(messenger, AttentionGuide):
+            yield from super()._get_traces(model, guide, args, kwargs)
+            return
+        if self.vectorize_particles:
+            raise NotImplementedError("AlignmentELBO does not vectorise particles; pass vectorize_particles=False")
+        if self.max_plate_nesting == float("inf"):
+            self._guess_max_plate_nesting(model, guide, args, kwargs)
+        self._check_broadcasts(model, guide, args, kwargs)
+        minibatch = Minibatch()
+        for _ in range(self.num_particles):
+            # posteriors stand inside, so what is enumerated is their support
+            enumeration = _Enumeration(-1 - int(self.max_plate_nesting), self.roulette)
+            try:
+                with minibatch:
+                    traces = self._get_trace(model, enumeration(guide), args, kwargs)
+            finally:
+                forget_run(messenger)
+            enumeration.check_edges()
+            check_run(self, guide, *traces)
+            _check_sums(*traces, edges=enumeration.edges)
+            _check_posteriors(*traces)
+            _check_plates_of_readers(*traces)
+            for record, values in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
+                for name, value in values.items():
+                    record[name] = record.get(name, 0) + value / self.num_particles
+            yield traces
+
+    def _check_broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+        """Raise ValueError where a model is another one below enumerated alignments than below single ones.
+
+        It is looked at in the first, 10th, 100th, ... call with a model.
+        """
+        messenger, nesting = check_guide(guide), int(self.max_plate_nesting)
+
+        def run(enumeration: _Enumeration, fixed: Messenger | None = None) -> tuple[Any, Any]:
+            around: Any = guide if fixed is None else fixed(guide)
+            if fixed is None or enumeration.edges:  # over edges there are no single alignments
+                around = enumeration(around)
+            try:
+                return self._get_trace(model, around, args, kwargs)
+            finally:
+                forget_run(messenger)
+
+        def look() -> str | None:
+            enumeration = _Enumeration(-1 - nesting, self.roulette)
+            return replay_enumeration(partial(run, enumeration), lambda at: partial(run, enumeration, at), nesting)
+
+        reason, _ = look_when_due(messenger.model, ("enumeration", modes(messenger.model)), look)
+        if reason is not None:
+            raise ValueError(
+                f"the model does not broadcast over alignments that are enumerated at the left of its plates: "
+                f"{reason}; {REMEDY}"
+            )
+
+
+def _sum_in_32_bits(trace: Any) -> None:
+    """Let the log probabilities of half-precision sites be float32, as sums over alignments are products of both."""
+    for site in trace.nodes.values():
+        packed: Any = site.get("packed", {})
+        for name in ("log_prob", "unscaled_log_prob"):
+            if name in packed:
+                packed[name] = _packed_as_float(packed[name])
+        if "score_parts" in packed:
+            packed["score_parts"] = type(packed["score_parts"])(*map(_packed_as_float, packed["score_parts"]))
+
+
+def _packed_as_float(log_prob: Any) -> Any:
+    if not isinstance(log_prob, Tensor) or as_float(log_prob) is log_prob:
+        return log_prob
+    converted: Any = log_prob.float()
+    converted._pyro_dims = log_prob._pyro_dims  # type: ignore[attr-defined]
+    return converted
+
+
+class _ImpossibleAsZero(TorchFunctionMode):
+    """Sets impossible terms to zero where Pyro looks for them and leaves them out, for which it waits for a device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.all:  # of Pyro's sums alone, which ask it whether all terms are possible
+            return False
+        if func is Tensor.masked_select:
+            term, possible = args
+            return term.where(possible, 0)
+        return func(*args, **(kwargs or {}))
+
+
+def _check_sums(model_trace: Any, guide_trace: Any, *, edges: Collection[str]) -> None:
+    """Raise ValueError when there is nothing to sum out, but weights whose KL has a closed form elsewhere."""
+    sites = {**model_trace.nodes, **guide_trace.nodes}
+    if edges or any("_enumerate_dim" in site.get("infer", ()) for site in sites.values()):
+        return
+    for name, site in sites.items():
+        if is_attention_site(site) and isinstance(site["fn"], ContinuousWeights) and site["mask"] is not False:
+            raise ValueError(
+                f"site '{name}' has {type(site['fn']).__name__}, and AlignmentELBO finds nothing to sum out, so it "
+                f"would only estimate the KL of that site by its draws; use AttentionELBO, or elbo_for(guide)"
+            )
+
+
+def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
+    """Raise ValueError when a posterior depends on what is summed out in the model, unless it is a point mass.
+
+    Soft attention has no terms, so it leaves the traces: what it depends on is then the model's alone.
+    """
+    summed = {
+        model_trace.nodes[name]["infer"].get("_enumerate_symbol"): name
+        for name in model_trace.stochastic_nodes
+        if name not in guide_trace.nodes
+    }
+    for name in guide_trace.stochastic_nodes:
+        site = guide_trace.nodes[name]
+        for symbol in summed.keys() & set(site["packed"]["log_prob"]._pyro_dims):
+            if is_attention_site(site) and site["mask"] is False:
+                del model_trace.nodes[name], guide_trace.nodes[name]
+                break
+            if name.endswith("_unobserved"):
+                raise ValueError(
+                    f"site '{name}': obs_mask= makes a latent site of what is not observed below '{summed[symbol]}', "
+                    f"which is summed out; hide it by `with poutine.mask(mask=...):` around the observation instead"
+                )
+            raise ValueError(
+                f"site '{name}': its posterior depends on '{summed[symbol]}', which is summed out; give "
+                f"'{summed[symbol]}' a posterior too, or sum both out (the family Marginal)"
+            )
+
+
+def _check_plates_of_readers(model_trace: Any, guide_trace: Any) -> None:
+    """Raise ValueError where a site reads an alignment outside of its plates, or is scaled by something else.
+
+    Pyro sums each entry of a plate on its own, and would combine the alignments of a plate that is left in silence.
+    """
+    sites = [*(model_trace.nodes[name] for name in model_trace.stochastic_nodes), *guide_trace.nodes.values()]
+    alignments = {site["infer"]["_enumerate_symbol"]: site for site in sites if "_enumerate_symbol" in site["infer"]}
+    for reader in filter(lambda site: site["type"] == "sample", model_trace.nodes.values()):
+        for symbol in alignments.keys() & set(reader["packed"]["log_prob"]._pyro_dims):
+            alignment = alignments[symbol]
+            summed = f"site '{reader['name']}' reads '{alignment['name']}', which is summed out, but"
+            missing = sorted(plates_of(alignment).keys() - plates_of(reader).keys())
+            if missing:
+                raise ValueError(
+                    f"{summed} lies outside of its plates {missing}, expected it inside; open one plate object around "
+                    f"both (`plate = pyro.plate(...)`, then `with plate:` for each of them)"
+                )
+            scale, expected_scale = reader["scale"], alignment["scale"]
+            marginal = alignment["name"] not in guide_trace
+            if (
+                marginal
+                and isinstance(scale, int | float)
+                and isinstance(expected_scale, int | float)
+                and scale != expected_scale
+            ):
+                raise ValueError(
+                    f"{summed} its scale is {scale:g}, expected {expected_scale:g} as of the alignment; a minibatch "
+                    f"of the observations of one alignment has no exact sum: open the subsampled plate, or "
+                    f"poutine.scale, around both, or observe all of them"
+                )
+
+
+class _Enumeration(EnumMessenger):
+    """Enumerates, and tells likelihoods that want to know what they are summed over."""
+
+    def __init__(self, first_available_dim: int, roulette: float) -> None:
+        super().__init__(first_available_dim)
+        self.roulette = roulette
+        self.alignments: dict[int, EnumeratedAlignment] = {}
+        self.edges: dict[str, EdgeSum] = {}
+        self.sizes: dict[str, Tensor] = {}
+        self.cuts: dict[str, Tensor] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if site_is_subsample(msg):  # a plate that is opened: its indices are neither enumerated nor read by a sum
+            return
+        if msg["is_observed"] and isinstance(msg["value"], Tensor) and msg["value"].is_floating_point():
+            msg["value"] = as_float(msg["value"])  # so that its likelihood is not rounded to half precision
+        if isinstance(msg["fn"], EdgeAlignment) and msg["infer"].get("enumerate") and not msg["is_observed"]:
+            self._sum_over_edges(msg)
+            return
+        super()._pyro_sample(msg)
+        fn, mask, dim = msg["fn"], msg["mask"], msg["infer"].get("_enumerate_dim")
+        self.alignments.pop(dim, None)  # steps of a Markov chain take turns in using a dimension
+        for alignment in self.alignments.values():
+            if (
+                max(len(fn.batch_shape), msg["value"].dim() - fn.event_dim if msg["is_observed"] else 0)
+                >= -alignment.dim
+            ):
+                alignment.readers.append(msg["name"])
+        if isinstance(fn, CategoricalAlignment) and dim is not None:
+            with torch.no_grad():
+                log_prob = fn.log_prob(msg["value"])
+            evidence = getattr(msg["infer"].get("family"), "is_marginal", False)
+            self.alignments[dim] = EnumeratedAlignment(fn.is_possible(msg["value"]), dim, log_prob, evidence, [])
+            if not isinstance(fn, SparseAlignment):
+                return
+            counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
+            total = counted.sum().clamp(min=1)
+            self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
+            self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total
+        elif isinstance(fn, NodeLikelihood) and fn.site in self.edges:
+            msg["fn"] = fn.summed_by(self.edges[fn.site])
+        elif msg["is_observed"] and self.alignments and hasattr(fn, "below_alignments"):
+            alike = not isinstance(msg["scale"], Tensor) or not msg["scale"].dim()
+            alone = alike and self.alignments.keys() == {self.first_available_dim}
+            options: dict[str, Any] = {"roulette": self.roulette, "alone": alone}
+            msg["fn"] = fn.below_alignments(list(self.alignments.values()), mask, **options)
+
+    def _sum_over_edges(self, msg: Any) -> None:
+        """Let the value be all edges, for a likelihood below, and the log probability that of any of them."""
+        prior, posterior = msg["infer"]["prior"], msg["fn"]
+        evidence = msg["infer"]["family"].is_marginal
+        self.edges[msg["name"]] = EdgeSum(prior if evidence else posterior, evidence=evidence)
+        if not evidence:
+            msg["infer"]["prior"] = prior.bounded_by(posterior)
+        msg["value"] = torch.ones(prior.full_shape, dtype=torch.bool, device=prior.log_weights.device)
+        if prior.layout.mask is not None:
+            msg["value"] = msg["value"] & prior.layout.mask
+        msg["is_observed"] = True
+
+    def check_edges(self) -> None:
+        """Raise ValueError where nothing was observed at the edges that are summed over."""
+        for name, edges in self.edges.items():
+            if not edges.is_used:
+                raise ValueError(
+                    f"site '{name}': its edges are summed over, but nothing is observed of them; observe the nodes by "
+                    f"NodeLikelihood(distribution, output) with the output of this attention, not of another below it"
+                )

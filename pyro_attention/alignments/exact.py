@@ -1,0 +1,244 @@
+"""The exact posterior of alignments, by Bayes' rule."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.poutine.guide import GuideMessenger
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from pyro_attention.alignments.categorical import CategoricalAlignment, Marginal
+from pyro_attention.alignments.edges import EdgeAlignment
+from pyro_attention.alignments.enumeration import AlignmentELBO
+from pyro_attention.draws import Minibatch
+from pyro_attention.edge_list import EdgeList
+from pyro_attention.families.distribution import LogWeights
+from pyro_attention.guide import AttentionGuide, is_attention_site, plates_of
+from pyro_attention.layout import Dense
+from pyro_attention.objectives.evidence import sum_to_items
+from pyro_attention.posterior.passes import Run, passes
+from pyro_attention.posterior.sampling import sample_posterior
+
+__all__ = ["exact_alignments", "posterior_attention"]
+
+
+def exact_alignments(
+    model: Callable[..., Any], *args: Any, max_plate_nesting: float = float("inf"), **kwargs: Any
+) -> dict[str, Tensor]:
+    r"""Exact posterior of every alignment given what the model observes: no guide, no samples.
+
+    .. math:: p(z = n \mid x, y) = \frac{p(z = n \mid x)\, f(y \mid z = n)}{\sum_m p(z = m \mid x)\, f(y \mid z = m)}
+
+    It is read from the gradient of the log evidence: also right where several alignments explain one observation
+    together, and where they depend on each other, as in a hidden Markov model, or on discrete latents that are summed
+    out too: each has its marginal posterior then. It costs a training step under :class:`Marginal`.
+
+    Args:
+        model: A Pyro model whose attention sites all have an alignment prior (:class:`AlignmentPrior` or
+            :class:`SparseAlignmentPrior`), with the queries in plates, or on a graph, below :class:`NodeLikelihood`.
+        args: Arguments of the model, with the observations.
+        max_plate_nesting: Number of nested plates; guessed by one more run of the model when omitted.
+        kwargs: Keyword arguments of the model.
+
+    Returns:
+        For every attention site its posterior probabilities, as rows of attention weights ``[..., 1, N]``, or of the
+        edges of a graph, ``[..., E, 1]``, added self loops last. A query that is masked out by ``poutine.mask``, or a
+        node by that of its likelihood, has seen nothing, and keeps its prior.
+
+    Raises:
+        TypeError: A guide in the place of the model.
+        ValueError: An attention site has another prior, there is none, or, while Pyro validates, the evidence is not
+            finite; observations with ``obs_mask``.
+
+    Example:
+        >>> import pyro, torch
+        >>> from pyro_attention import AlignmentPrior, Dense, LatentAttention
+        >>> attention, values = LatentAttention("alignment", AlignmentPrior()), torch.tensor([[[0.0], [1.0], [2.0]]])
+        >>> def model(scores, y):
+        ...     with pyro.plate("queries", len(y)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+        ...         pyro.sample("y", pyro.distributions.Normal(mean, 0.5), obs=y)
+        >>> exact_alignments(model, torch.zeros(2, 1, 3), torch.tensor([0.0, 2.0]))["alignment"].mul(100).round().int()
+        tensor([[[88, 12,  0]],
+        <BLANKLINE>
+                [[ 0, 12, 88]]], dtype=torch.int32)
+
+    Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
+    """
+    if isinstance(poutine.unwrap(model), GuideMessenger):
+        raise TypeError("exact_alignments takes the model, not a guide: give it guide.model")
+    elbo = AlignmentELBO(max_plate_nesting=max_plate_nesting)
+    guide, tilted = AttentionGuide(model, Marginal()), _Tilted(elbo)
+    with torch.inference_mode(False), torch.enable_grad():
+        args, kwargs = _outside_inference(args), _outside_inference(kwargs)
+        try:
+            evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
+            slopes = torch.autograd.grad(evidence, list(tilted.tilts.values()))
+        except RuntimeError as error:
+            if "nference tensor" not in str(error):
+                raise
+            raise ValueError(
+                "exact_alignments takes gradients, which tensors that were made under torch.inference_mode() have not; "
+                "those among the arguments are copied, so make the others (of the model, say, or within a layout) "
+                "outside of it, or use torch.no_grad() (inference_mode=False of Lightning's Trainer)"
+            ) from error
+    posteriors = {}
+    for name, weights in zip(tilted.tilts, slopes, strict=True):
+        graph = tilted.graphs.get(name)
+        total = weights.sum(-1, keepdim=True) if graph is None else graph.targets.gather(graph.targets.sum(weights))
+        # the evidence of a minibatch counts each of its items several times, and a query may be without keys
+        posteriors[name] = weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
+    return posteriors
+
+
+def _outside_inference(value: Any) -> Any:
+    """Return a copy of the tensors among arguments that were made in inference mode."""
+    if isinstance(value, Tensor):
+        return value.clone() if value.is_inference() else value
+    if isinstance(value, dict):
+        return {key: _outside_inference(entry) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_outside_inference, value))
+    return value
+
+
+def posterior_attention(
+    guide: AttentionGuide,
+    *args: Any,
+    site: str | None = None,
+    num_samples: int = 30,
+    chunk_size: int = 1,
+    **kwargs: Any,
+) -> dict[str, Tensor]:
+    r"""Compute which key explains the observation of a query, for weights that are soft or drawn.
+
+    .. math:: p(z = n \mid x, y) \propto \mathrm{E}_q[W_n]\, f(y \mid z = n)
+
+    The weights are taken for the probabilities that a query reads one key n alone, and Bayes' rule weighs each key by
+    the likelihood of what it would have said. A network that was trained with mixed values needs no further training;
+    its alignments become better. Costs as many runs of the model as there are keys.
+
+    Args:
+        guide: The guide, over a model whose queries lie in plates, each with its observation, and one head.
+        args: Arguments of the model, with the observations.
+        site: Name of the attention site, where there are several; the others have their mean weights.
+        num_samples: Draws for the mean weights; one is enough under ``Soft()``.
+        chunk_size: Draws in one pass at most.
+        kwargs: Keyword arguments of the model.
+
+    Returns:
+        By the name of the site, rows of posterior probabilities ``[..., 1, N]``. A query whose observation is masked
+        keeps its weights, and one without keys has zeros.
+
+    Raises:
+        ValueError: No site of that name, or several and no name; alignments, for which there is
+            :func:`exact_alignments`; several heads; observations outside the plates of the site.
+
+    Example:
+        >>> import pyro, torch
+        >>> from pyro_attention import Dense, FixedGammaPrior, LatentAttention, Soft
+        >>> attention, values = LatentAttention("read", FixedGammaPrior()), torch.tensor([[[0.0], [1.0], [2.0]]])
+        >>> def model(scores, y):
+        ...     with pyro.plate("queries", len(y)):
+        ...         mean = attention(scores, values, layout=Dense(event_dim=2)).context.squeeze(-1).squeeze(-1)
+        ...         pyro.sample("y", pyro.distributions.Normal(mean, 0.5), obs=y)
+        >>> guide = AttentionGuide(model, Soft())
+        >>> posterior_attention(guide, torch.zeros(2, 1, 3), torch.tensor([0.0, 2.0]))["read"].mul(100).round().int()
+        tensor([[[88, 12,  0]],
+        <BLANKLINE>
+                [[ 0, 12, 88]]], dtype=torch.int32)
+
+    Source: Shankar and Sarawagi (2019), Posterior Attention Models for Sequence to Sequence Learning, section 3.
+    """
+    with Minibatch():
+        draws = sample_posterior(guide, *args, num_samples=num_samples, chunk_size=chunk_size, **kwargs)
+        name = site if site is not None or len(draws) != 1 else next(iter(draws))
+        if name not in draws:
+            names = ", ".join(map(repr, draws))
+            raise ValueError(f"site is {site!r}, expected one of {names}")
+        weights, rows = draws[name].mean(0), []
+        for key in range(weights.size(-1)):
+            run = Run(guide, args, kwargs)
+            with _AtKey(name, key), closing(passes(run, 1, "none", 1, None)) as runs:
+                rows.append(_log_likelihood(next(runs).trace, name))
+    log_f = torch.stack(rows, -1).unsqueeze(-2)
+    products = weights * (log_f - log_f.amax(-1, keepdim=True)).exp()
+    return {name: products / products.sum(-1, keepdim=True).clamp_min(torch.finfo(products.dtype).tiny)}
+
+
+def _log_likelihood(trace: Any, name: str) -> Tensor:
+    """Return the log likelihood of every query of a site, ``[...]``."""
+    plates, total = plates_of(trace.nodes[name]), torch.zeros(())
+    dims = [frame.dim for frame in plates.values()]
+    for other in trace.observation_nodes:
+        site = trace.nodes[other]
+        missing = plates.keys() - plates_of(site).keys()
+        if missing:
+            raise ValueError(
+                f"site '{other}' lies outside the plates {sorted(missing)} of '{name}', expected it inside"
+            )
+        log_f = sum_to_items(site["fn"].log_prob(site["value"]), site, dims)
+        total = total + log_f.reshape(log_f.shape[max(0, log_f.dim() + min(dims, default=0)) :])
+    return total
+
+
+class _AtKey(Messenger):
+    """Lets every query of a site read one key alone; around the guide."""
+
+    def __init__(self, name: str, key: int) -> None:
+        super().__init__()
+        self.name, self.key = name, key
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["name"] != self.name:
+            return
+        prior = msg["infer"]["prior"]
+        in_plates = isinstance(prior.layout, Dense) and prior.layout.event_dim == 2
+        if prior.kind != LogWeights.kind or not in_plates or prior.full_shape[-2] != 1:
+            raise ValueError(
+                f"site '{self.name}' has {type(prior).__name__} of shape {tuple(prior.full_shape)}, expected positive "
+                f"weights of one head [..., 1, keys] with the queries in plates; alignments have exact_alignments"
+            )
+        log_weights = msg["infer"]["call"].scores.new_full(prior.full_shape, -1e4)  # whose exponentials are zero
+        log_weights[..., self.key] = 0
+        msg["value"] = log_weights
+
+
+class _Tilted(Messenger):
+    r"""Multiplies the prior of every alignment by :math:`e^{\epsilon_n}`, whatever it depends on; around the guide.
+
+    At :math:`\epsilon = 0` the log evidence has the slope :math:`p(z = n \mid y)`.
+
+    Attributes:
+        tilts: The tilt of every site, which is zero.
+        graphs: The layout of the sites on graphs.
+    """
+
+    def __init__(self, elbo: AlignmentELBO) -> None:
+        super().__init__()
+        self.elbo = elbo
+        self.tilts: dict[str, Tensor] = {}
+        self.graphs: dict[str, EdgeList] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if isinstance(msg["fn"], EdgeAlignment) and not msg["is_observed"]:
+            name, prior = msg["name"], msg["infer"]["prior"]
+            self.graphs[name] = prior.layout
+            self.tilts[name] = torch.zeros_like(prior.log_weights)
+            msg["infer"]["prior"] = prior.tilted(self.tilts[name].requires_grad_())
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if not is_attention_site(msg) or "_enumerate_dim" not in msg["infer"]:  # edges, too, are no dimension
+            return
+        prior: CategoricalAlignment = copy.copy(msg["infer"]["prior"])
+        shape = prior.full_shape[-2 - int(self.elbo.max_plate_nesting) :]
+        tilt = self.tilts[msg["name"]] = prior.logits.new_zeros(shape, requires_grad=True)
+        mask = prior.layout.mask
+        prior.logits = prior.logits + (tilt if mask is None else tilt.where(mask, 0)).squeeze(-2)
+        msg["infer"]["prior"] = prior

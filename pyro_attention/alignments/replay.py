@@ -1,0 +1,161 @@
+"""Whether a model is right where alignments are enumerated at the left of its plates, by single alignments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import pyro
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, first_line, is_close, is_point_mass, untouched
+
+__all__ = ["replay_enumeration"]
+
+Run = Callable[[], tuple[Any, Any]]  # gives traces of model and guide
+_ERRORS = RuntimeError, IndexError, TypeError, AssertionError, ValueError
+
+
+def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nesting: int) -> str | None:
+    """Compare the log probabilities of enumerated values with those of single ones, drawn among the possible ones.
+
+    Noise and state are as in :func:`pyro_attention.draws.replay`.
+
+    Args:
+        enumerated: One run that enumerates.
+        single: Gives, with a handler that sets values around the guide, one run that does not.
+        nesting: Number of nested plates of the model.
+
+    Returns:
+        What differs, to go on in a sentence; None where nothing does, or nothing is enumerated.
+    """
+    noise, minibatch = WithoutNoise(), Minibatch()
+    with untouched(), torch.no_grad(), pyro.validation_enabled(False):
+        drawn = LatentValues(noise)
+        try:
+            with noise, minibatch, drawn:
+                traces = enumerated()
+        except _ERRORS as error:
+            with noise, minibatch:
+                is_right_alone = _runs(single(_Fixed({})))
+            if not is_right_alone:
+                return None  # the run that counts says what is wrong
+            return f"a run of enumerated alignments raised {type(error).__name__} ({first_line(error)})"
+        if not any("_enumerate_dim" in site["infer"] for site in traces[0].nodes.values() if site["type"] == "sample"):
+            return None
+        for _ in range(2):
+            with noise.paused():
+                values, picked = _pick(traces, drawn.drawn, nesting)
+            try:
+                with noise, minibatch:
+                    alone = _log_probs(single(_Fixed(values))())
+            except _ERRORS:
+                return None
+            for key, log_prob in picked.items():
+                reason = _difference(key, log_prob, alone.get(key), nesting)
+                if reason is not None:
+                    return reason
+    return None
+
+
+def _runs(run: Run) -> bool:
+    try:
+        run()
+    except _ERRORS:
+        return False
+    return True
+
+
+class _Fixed(Messenger):
+    """Sets latent sites, which nothing enumerates then; stands around the guide."""
+
+    def __init__(self, values: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.values = values
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["is_observed"] and msg["name"] in self.values:
+            msg["value"], msg["done"] = self.values[msg["name"]], True
+
+
+def _log_probs(traces: tuple[Any, Any]) -> dict[Hashable, Tensor]:
+    """Return log probabilities of the sites of model and guide."""
+    return {
+        (index, name): site["log_prob"]
+        for index, trace in enumerate(traces)
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site_is_subsample(site)
+    }
+
+
+def _pick(
+    traces: tuple[Any, Any], drawn: dict[str, Tensor], nesting: int
+) -> tuple[dict[str, Tensor], dict[Hashable, Tensor]]:
+    """Return values of latent sites, drawn uniformly where enumerated, and the log probabilities of all sites there."""
+    model_trace, guide_trace = traces
+    indices: dict[int, Tensor] = {}  # by dimension; in a Markov chain steps take turns in using one
+    values: dict[str, Tensor] = {}
+    picked: dict[Hashable, Tensor] = {}
+    for name, site in model_trace.nodes.items():
+        if site["type"] != "sample" or site_is_subsample(site):
+            continue
+        guide_site, dim = guide_trace.nodes.get(name, site), site["infer"].get("_enumerate_dim")
+        if dim is not None:
+            indices.pop(dim, None)
+            fn = guide_site["fn"]
+            is_alignment = isinstance(fn, CategoricalAlignment)  # whose log probabilities are finite everywhere
+            possible = fn.is_possible(site["value"]) if is_alignment else site["log_prob"].isfinite()
+            indices[dim] = _drawn_index(_at(possible, indices, 0), dim, nesting)
+        if not site["is_observed"] and not is_point_mass(guide_site["fn"]):
+            value = drawn.get(name, site["value"])
+            values[name] = _right(_at(value, indices, site["fn"].event_dim), nesting + site["fn"].event_dim)
+        picked[0, name] = _at(site["log_prob"], indices, 0)
+        if name in guide_trace.nodes:
+            picked[1, name] = _at(guide_site["log_prob"], indices, 0)
+    return values, picked
+
+
+def _drawn_index(possible: Tensor, dim: int, nesting: int) -> Tensor:
+    """Return the index of a possible value of an enumerated dimension, for each entry of the plates."""
+    last = possible.movedim(dim, -1)
+    last = _right(last.reshape(*[1] * (nesting + 1 - last.dim()), *last.shape), nesting + 1).float()
+    last = last + (last.sum(-1, keepdim=True) == 0)
+    index: Tensor = torch.distributions.Categorical(last).sample()
+    return index
+
+
+def _at(values: Tensor, indices: dict[int, Tensor], event_dim: int) -> Tensor:
+    """Return values ``[*enumerated, *plates, *event]`` at one index of each enumerated dimension, then of size one."""
+    for dim, index in indices.items():
+        axis = dim - event_dim
+        if values.dim() >= -axis and values.size(axis) > 1:
+            index = index.reshape(*index.shape, *[1] * event_dim)
+            index = index.reshape(*[1] * (values.dim() - index.dim()), *index.shape)
+            values = values.take_along_dim(index, axis)
+    return values
+
+
+def _right(values: Tensor, dims: int) -> Tensor:
+    """Return values without dimensions of size one at the left of those that plates and event take."""
+    while values.dim() > dims and values.size(0) == 1:
+        values = values.squeeze(0)
+    return values
+
+
+def _difference(key: Any, picked: Tensor, alone: Tensor | None, nesting: int) -> str | None:
+    what = f"the {'posterior ' if key[0] else ''}log probability of site '{key[1]}'"
+    if alone is None:
+        return f"site '{key[1]}' is there only where alignments are enumerated"
+    picked, alone = (_right(value, 0 if value.numel() == 1 else 1) for value in (picked, alone))
+    if picked.shape != alone.shape:
+        problem = f"has shape {tuple(picked.shape)} of enumerated alignments, expected {tuple(alone.shape)}"
+        return f"{what} {problem} as of single ones, in {nesting} nested plates"
+    if not is_close(picked, alone):
+        index = (picked - alone).abs().nan_to_num(torch.inf).argmax()
+        values = picked.flatten()[index].item(), alone.flatten()[index].item()
+        return f"{what} is {values[0]:.5g} where alignments are enumerated and {values[1]:.5g} for the same alone"
+    return None

@@ -1,0 +1,129 @@
+"""Exact posteriors of alignments against Bayes' rule written out."""
+
+from itertools import product
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+
+from pyro_attention import (
+    AlignmentPrior,
+    AttentionCall,
+    Dense,
+    FixedGammaPrior,
+    LatentAttention,
+    TokenLikelihood,
+    exact_alignments,
+)
+from pyro_attention.alignments.sparse import SparseAlignmentPrior
+
+KEYS = 4
+PRIORS = {"dense": AlignmentPrior(), "sparse": SparseAlignmentPrior(), "top 2": SparseAlignmentPrior(k=2)}
+
+
+@pytest.fixture(autouse=True)
+def double():
+    """The closed forms hold to many digits then."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def aligner(prior, mask=None, *, scale=1.0, counted=True):
+    """Queries ``[3, 2]`` with keys of their sentence; a token is read from the key alone."""
+    attention = LatentAttention("alignment", prior)
+    output, layout = torch.randn(7, 5), Dense(mask, event_dim=2)
+
+    def model(scores, values, y=None):
+        sentences, words = pyro.plate("sentences", 3, dim=-2), pyro.plate("words", 2, dim=-1)
+        with sentences, words, poutine.scale(scale=scale), poutine.mask(mask=counted):
+            context = attention(scores, values, layout=layout).context.squeeze(-2)
+            pyro.sample("y", TokenLikelihood(context, output), obs=y)
+
+    return model, output
+
+
+def data():
+    """Scores of queries ``[3, 2]``, values of the keys, and tokens."""
+    return torch.randn(3, 2, 1, KEYS), torch.randn(3, 1, 1, KEYS, 5), torch.randint(7, (3, 2))
+
+
+@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_bayes_rule(name, masked):
+    scores, values, y = data()
+    mask = None
+    if masked:
+        mask = torch.rand(3, 1, 1, KEYS) < 0.7
+        mask[..., 0] = True
+        mask[2] = False  # its queries are without keys
+    model, output = aligner(PRIORS[name], mask)
+    prior = PRIORS[name](AttentionCall(scores=scores, layout=Dense(mask, event_dim=2))).probs
+    likelihood = (values @ output.T).softmax(-1)[:, :, 0].expand(3, 2, KEYS, 7)
+    joint = prior * likelihood.gather(-1, y[..., None, None].expand(3, 2, KEYS, 1)).squeeze(-1)
+    found = exact_alignments(model, scores, values, y=y)["alignment"]
+    assert found.shape == (3, 2, 1, KEYS)
+    with torch.no_grad():
+        given = exact_alignments(model, scores, values, y, max_plate_nesting=2)["alignment"]
+    torch.testing.assert_close(given, found)
+    expected = joint / joint.sum(-1, keepdim=True) * (1 if mask is None else mask.squeeze(-2))
+    torch.testing.assert_close(found.squeeze(-2), expected, atol=1e-12, rtol=1e-9)
+    assert not found.requires_grad
+
+
+def test_alignments_that_explain_an_observation_together_have_their_marginals():
+    attentions = [LatentAttention(name, AlignmentPrior()) for name in ("first", "second")]
+    scores, values = torch.randn(2, 2, 1, KEYS), torch.randn(2, 1, KEYS, 1)
+    y, layout = torch.randn(2), Dense(event_dim=2)
+
+    def model():
+        with pyro.plate("queries", 2):
+            found = [one(scores[place], values[place], layout=layout) for place, one in enumerate(attentions)]
+            mean = sum(one.context.squeeze(-1).squeeze(-1) for one in found)
+            pyro.sample("y", dist.Normal(mean, 0.3), obs=y)
+
+    joint = torch.zeros(2, KEYS, KEYS)
+    for one, other in product(range(KEYS), repeat=2):
+        prior = scores[0].softmax(-1)[:, 0, one] * scores[1].softmax(-1)[:, 0, other]
+        likelihood = dist.Normal(values[0, 0, one, 0] + values[1, 0, other, 0], 0.3).log_prob(y).exp()
+        joint[:, one, other] = prior * likelihood
+    joint /= joint.sum((1, 2), keepdim=True)
+    found = exact_alignments(model)
+    torch.testing.assert_close(found["first"].squeeze(-2), joint.sum(2))
+    torch.testing.assert_close(found["second"].squeeze(-2), joint.sum(1))
+
+
+def test_scales_of_minibatches_do_not_matter_and_what_does_not_count_keeps_its_prior():
+    scores, values, y = data()
+    found = []
+    for options in ({}, {"scale": 10.0}, {"counted": torch.tensor([[True, False]] * 3)}):
+        torch.manual_seed(1)
+        found.append(exact_alignments(aligner(AlignmentPrior(), **options)[0], scores, values, y)["alignment"])
+    plain, scaled, masked = found
+    torch.testing.assert_close(scaled, plain)
+    torch.testing.assert_close(masked[:, 0], plain[:, 0])
+    torch.testing.assert_close(masked[:, 1], scores[:, 1].softmax(-1))
+
+
+def test_an_unlikely_observation():
+    """Far in the tail the likelihoods underflow; their ratio does not."""
+    attention = LatentAttention("alignment", AlignmentPrior())
+
+    def model(y):
+        with pyro.plate("queries", 1):
+            context = attention(torch.zeros(1, 1, 2), torch.tensor([[[0.0], [1.0]]]), layout=Dense(event_dim=2)).context
+            pyro.sample("y", dist.Normal(context.squeeze(-1).squeeze(-1), 0.1), obs=y)
+
+    assert exact_alignments(model, torch.tensor([50.0]))["alignment"].tolist() == [[[0.0, 1.0]]]
+
+
+@pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites")
+def test_other_priors_and_no_attention():
+    attention = LatentAttention("attention", FixedGammaPrior())
+    with pytest.raises(ValueError, match="site 'attention': Marginal fits priors of kind 'alignment'"):
+        exact_alignments(lambda: attention(torch.zeros(1, 2, 3), torch.ones(1, 3, 4)))
+    with pytest.raises(ValueError, match="no site matches"):
+        exact_alignments(lambda: None)

@@ -1,0 +1,97 @@
+"""Questions about photographs that are encoded: easy-VQA and DAQUAR, in the formats of their files."""
+
+import pytest
+import torch
+
+from experiments.data.images import image_features
+from experiments.data.images.digit_scenes import cell_positions
+from experiments.data.names import RegionOptions
+from experiments.data.questions.load import Entry, Regions, as_questions, load_photo_questions
+from tests.experiments.data.questions.tiny_questions import DAQUAR, write_daquar, write_easy_vqa
+
+
+def load(name, root, **options):
+    return load_photo_questions(name, RegionOptions(encoder_epochs=1, **options), data_root=root)
+
+
+@pytest.fixture
+def encoders(monkeypatch):
+    """The pictures and captions that own encoders are trained with."""
+    seen, original = [], image_features.content_encoder
+
+    def content_encoder(pixels, captions, folder, **options):
+        seen.append((pixels, captions))
+        return original(pixels, captions, folder, **options)
+
+    monkeypatch.setattr(image_features, "content_encoder", content_encoder)
+    return seen
+
+
+def test_easy_vqa(tmp_path, encoders):
+    folder = write_easy_vqa(tmp_path)
+    data = load("easy_vqa", tmp_path)
+    assert [len(data[part]) for part in ("train", "val", "test")] == [15, 3, 18]
+    test = data["test"]
+    assert test.questions[0] == ["what", "color", "is", "the", "shape"]
+    assert test.answers[:4] == ("red", "yes", "yes", "green")
+    assert test.kinds[:3] == ("color", "exists", "exists")
+    assert test.photographs.tolist() == [place for place in range(6) for _ in range(3)]
+    assert test.regions.features.shape == (6, 16, 256 + 8)
+    assert test.regions.grid == (4, 4)
+    assert torch.equal(test.regions.features[3, :, 256:].float(), cell_positions((4, 4)).float())
+    assert test.regions.pictures.shape == (6, 3, 64, 64)
+    # the encoder learns what is there, and sees no picture that is held out
+    ((pixels, captions),) = encoders
+    held = set(data["val"].photographs.tolist())
+    names = ["red", "green", "blue"] * 2
+    assert captions == [[name] for place, name in enumerate(names) if place not in held]
+    assert len(pixels) == 5
+    # nothing is computed again
+    made = sorted(path.name for path in (folder / "cache").iterdir())
+    again = load("easy_vqa", tmp_path)
+    assert torch.equal(again["test"].regions.features, test.regions.features)
+    assert sorted(path.name for path in (folder / "cache").iterdir()) == made
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_daquar(tmp_path, archive):
+    write_daquar(tmp_path, archive=archive)
+    data = load("daquar", tmp_path, size=32)
+    assert [len(data[part]) for part in ("train", "val", "test")] == [6, 2, 4]
+    test = data["test"]
+    assert test.questions[:2] == (["what", "is", "on", "the", "desk"], ["how", "many", "chairs", "are", "there"])
+    assert test.answers[:2] == ("lamp, table", "2")
+    assert test.kinds[:2] == ("object", "count")
+    assert test.photographs.tolist() == [0, 0, 1, 1]
+    assert len(data["train"].regions) == len(DAQUAR["train"])
+    assert test.regions.features.shape == (2, 4, 256 + 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "file", "old", "new", "message"),
+    [
+        ("easy_vqa", write_easy_vqa, "train_questions.json", '"red"', '"violet"', "question 1 .*answer not in answers"),
+        ("daquar", write_daquar, "text/data.csv", "image3", "image99", r"data\.csv: question 5 .*of a listed image"),
+        ("daquar", write_daquar, "text/data.csv", ",2,", ", ,", "question 2 .*the question has no answer.*mend it"),
+    ],
+)
+def test_bad_input_is_told(tmp_path, name, write, file, old, new, message):
+    path = write(tmp_path) / file
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(ValueError, match=message):
+        load(name, tmp_path, size=32)
+
+
+def plain(photographs):
+    entries = [Entry(["what"], "a", place, "kind") for place in photographs]
+    nothing = torch.zeros(0)
+    return as_questions("mine", entries, Regions(torch.zeros(max(photographs) + 1, 1), nothing, (1, 1), nothing))
+
+
+@pytest.mark.parametrize(("count", "share", "held"), [(2, 0.1, 1), (40, 0.5, 20)])
+def test_photographs_are_held_out_whole(count, share, held):
+    data = plain([place for place in range(count) for _ in range(2)])
+    kept, other = data.held_out(share, "other")
+    assert (other.name, len(other), len(kept)) == ("other", 2 * held, 2 * (count - held))
+    assert set(kept.photographs.tolist()).isdisjoint(other.photographs.tolist())
+    assert torch.equal(data.held_out(share, "other")[1].photographs, other.photographs)

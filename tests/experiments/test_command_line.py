@@ -1,0 +1,190 @@
+"""Command lines of all scripts: what they import, the help, what they answer to a wrong word, and Ctrl-C."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import get_args
+
+import pytest
+
+from experiments.cli import Command, run_commands
+from experiments.files import UserError
+from experiments.graph.config import COMMANDS as GRAPHS
+from experiments.graph.config import GraphConfig
+from experiments.nmt.config import COMMANDS as TRANSLATION
+from experiments.options import option_parser
+from guides.names import AblationSchemeName, NormalizerName, SchemeName
+
+ROOT = Path(__file__).parents[3]
+SOURCES = {path: path.read_text() for path in sorted((ROOT / "experiments").rglob("*.py"))}
+SCRIPTS = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+    for path, text in SOURCES.items()
+    if '\nif __name__ == "__main__":' in text
+]
+TARGETS = sorted({target for text in SOURCES.values() for target in re.findall(r'"(experiments\.[\w.]+:\w+)"', text)})
+SUBCOMMANDS = {one.removesuffix(".config:COMMANDS"): resolve_name(one) for one in TARGETS if one.endswith(":COMMANDS")}
+LINES = [f"{script} {word}".rstrip() for script in SCRIPTS for word in ("", *SUBCOMMANDS.get(script, ()))]
+HEAVY = ("torch", "lightning", "pyro", "matplotlib", "sklearn", "torchmetrics", "pandas", "nltk", "torchvision")
+
+# run in a fresh process: what each command line leaves in sys.modules, and its exit code
+_ANSWER = f"""
+import json, runpy, sys
+answers = {{}}
+for line in json.loads(sys.argv[1]):
+    for last in ("--help", "--hepl"):
+        script, *words = line.split()
+        sys.argv = [script, *words, last]
+        try:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+            code = None
+        except SystemExit as end:
+            code = end.code
+        answers[f"{{line}} {{last}}"] = code, [name for name in {HEAVY} if name in sys.modules]
+print(json.dumps(answers), file=sys.__stderr__)
+"""
+
+
+def test_help_and_a_typing_error_need_no_heavy_import():
+    command = [sys.executable, "-c", _ANSWER, json.dumps(LINES)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    answers = json.loads(done.stderr.splitlines()[-1])
+    expected = {f"{line} {last}": [code, []] for line in LINES for last, code in (("--help", 0), ("--hepl", 2))}
+    assert answers == expected
+
+
+def test_what_scripts_name_is_there():
+    for target in TARGETS:
+        found = resolve_name(target)
+        assert callable(found) or all(isinstance(command, Command) for command in found.values()), target
+
+
+def config_types():
+    commands = [command.config for commands in SUBCOMMANDS.values() for command in commands.values()]
+    found = [*map(resolve_name, TARGETS), *commands]
+    return sorted({one for one in found if isinstance(one, type) and is_dataclass(one)}, key=str)
+
+
+@pytest.mark.parametrize("config_type", config_types(), ids=lambda found: found.__name__)
+def test_every_option_has_a_help_text_and_shows_its_default(config_type):
+    parser = option_parser(config_type, name="script")
+    options = {action.dest: action for action in parser._actions}
+    for field in fields(config_type):
+        assert options[field.name].help, field.name
+        assert "Unvalidated" not in str(getattr(options[field.name], "_typehint", "")), f"no type of {field.name}"
+    optional = [field for field in fields(config_type) if not field.default is field.default_factory is MISSING]
+    assert parser.format_help().count("default:") == len(optional)
+    assert parser.description
+
+
+def the_error(capsys):
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    return output.err.rstrip()
+
+
+def test_the_commands_are_listed():
+    from experiments.__main__ import commands
+
+    assert list(commands()) == sorted(name for one in SCRIPTS for name in re.findall(r"^experiments\.(\w+)$", one))
+
+
+def test_help_has_a_group_for_each_dataclass_that_declares_options(capsys):
+    with pytest.raises(SystemExit):
+        run_commands(TRANSLATION, name="experiments.nmt", arguments=["train", "--help"])
+    text = capsys.readouterr().out
+    titles = tuple(
+        ["options", "translation", "sequence", "batch", "training", "run", "alignment scheme", "scheme", "posterior"]
+    )
+    groups = re.split(rf"\n({'|'.join(titles)}):\n", text)
+    assert tuple(groups[1::2]) == titles
+    options = ("config", "text", "beam", "batch-size", "seed", "progress", "particles", "guide", "kl-weight")
+    for option, group in zip(options, groups[2::2], strict=True):
+        assert group.count(f"  --{option}") == text.count(f"  --{option}") > 0
+
+
+# names that are known without what they stand for
+
+
+def test_the_names_of_the_options_are_those_of_what_is_built():
+    from guides.schemes import build_scheme
+    from pyro_attention.normalizers import NORMALIZERS
+
+    assert set(get_args(NormalizerName)) <= NORMALIZERS.keys()
+    for name in get_args(SchemeName) + get_args(AblationSchemeName):
+        assert build_scheme(name).objective() is not None
+
+
+# what is answered to a wrong word
+
+
+@pytest.mark.parametrize(
+    ("commands", "line", "said"),
+    [
+        (GRAPHS, "train --guide=weibul", "--guide: .*'soft', 'weibull', .*; did you mean 'weibull'"),
+        (GRAPHS, "train --gudie soft", "no option --gudie; did you mean '--guide'"),
+        (GRAPHS, "train --lr 0.1", "no option --lr; did you mean '--learning-rate'"),
+        (GRAPHS, "table", "required: name"),
+        (TRANSLATION, "train --max-epochs 0", "--max-epochs: Not of type PositiveInt: .*restriction v>0"),
+        (TRANSLATION, "train --k-max -1", "--k-max: .*Not of type PositiveInt: .*restriction v>0"),
+        (TRANSLATION, "trian", "trian is no command, expected one of train, .*; did you mean 'train'"),
+        (TRANSLATION, "train --text .", "--text is for dataset own, and dataset is toy"),
+        (GRAPHS, "train --guide soft --learnable", "--learnable is for guide weibull, .*, and guide is soft"),
+    ],
+)
+def test_a_wrong_word_or_one_that_is_not_used_is_answered_in_one_line(commands, line, said, capsys):
+    assert run_commands(commands, name="script", arguments=line.split()) == 2
+    assert re.search(said, the_error(capsys))
+
+
+def test_an_error_of_the_command_is_one_line(capsys):
+    def fail(config):
+        raise UserError("the disk\nis full")
+
+    assert run_commands(Command(GraphConfig, fail), name="script", arguments=[]) == 1
+    assert the_error(capsys) == "error: the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("raises", "code", "said"),
+    [
+        ("KeyboardInterrupt", 130, "\ninterrupted; the same command with --resume continues"),
+        ("ModuleNotFoundError('', name='transformers.utils')", 1, "transformers.utils is not installed; pip install"),
+        ("ZeroDivisionError", None, ""),  # bugs keep their traceback
+    ],
+)
+def test_what_happens_while_a_command_is_imported(raises, code, said, tmp_path, monkeypatch, capsys):
+    (tmp_path / "imported.py").write_text(f"raise {raises}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "imported", raising=False)
+    if code is None:
+        with pytest.raises(ZeroDivisionError):
+            run_commands(Command(GraphConfig, "imported:run"), name="s", arguments=[])
+        return
+    assert run_commands(Command(GraphConfig, "imported:run"), name="s", arguments=[]) == code
+    assert said in capsys.readouterr().err
+
+
+# --config
+
+
+def test_a_bad_configuration_file_is_answered_in_one_line(tmp_path, capsys):
+    path = tmp_path / "saved.yaml"
+    path.write_text("guide: weibul")
+    assert run_commands(Command(GraphConfig, print), name="script", arguments=["--config", str(path)]) == 2
+    assert "did you mean 'weibull'" in the_error(capsys)
+
+
+def test_options_after_a_file_replace_its_own(tmp_path):
+    path, seen = tmp_path / "config.yaml", []
+    path.write_text("seed: 3\nkl_weight: 1e-3\nguide: soft\nout: /elsewhere\nmax_epochs: 2\n")
+    arguments = ["--config", str(path), "--seed", "5", "--out", "mine", "--no-progress"]
+    assert run_commands(Command(GraphConfig, seen.append), name="script", arguments=arguments) == 0
+    expected = GraphConfig(seed=5, kl_weight=1e-3, guide="soft", out=Path("mine"), max_epochs=2, progress=False)
+    assert seen == [expected]
