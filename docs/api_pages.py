@@ -97,7 +97,7 @@ TOPICS = {
             "posterior.sampling",
             "posterior.sites",
             "posterior.predictive",
-            "posterior.given",
+            "posterior.importance",
             "check",
             "draws",
             "posterior",

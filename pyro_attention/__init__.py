@@ -33,10 +33,10 @@ from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.evidence import EvidenceELBO
 from pyro_attention.objectives.score_function import ScoreFunctionELBO
 from pyro_attention.over_queries import DoublyNormalized, Hybrid
-from pyro_attention.posterior.given import weighted_posterior
+from pyro_attention.posterior.importance import importance_posterior
+from pyro_attention.posterior.laplace import LaplacePosterior
 from pyro_attention.posterior.predictive import predict
 from pyro_attention.posterior.sampling import sample_posterior
-from pyro_attention.posterior.score_posterior import ScorePosterior
 from pyro_attention.posterior.sites import sample_sites
 from pyro_attention.schemes import scheme
 
@@ -67,13 +67,13 @@ __all__ = [
     "Gamma",
     "GraphAttention",
     "Hybrid",
+    "LaplacePosterior",
     "LatentAttention",
     "LogNormal",
     "Marginal",
     "MultiheadAttention",
     "NodeLikelihood",
     "ScoreFunctionELBO",
-    "ScorePosterior",
     "ScorePrior",
     "Soft",
     "TokenLikelihood",
@@ -84,11 +84,11 @@ __all__ = [
     "check_model",
     "elbo_for",
     "exact_alignments",
+    "importance_posterior",
     "predict",
     "sample_posterior",
     "sample_sites",
     "scheme",
-    "weighted_posterior",
 ]
 
 _MODULES_OF_NAMES = {

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pyro.distributions import Delta, Unit
 from pyro.infer.util import is_validation_enabled
 from torch import Tensor
 
+from pyro_attention._typing import Message
 from pyro_attention.families.distribution import AttentionDistribution
 
 __all__ = ["check_observation"]
 
 
-def check_observation(site: Any) -> None:
+def check_observation(site: Message) -> None:
     """Raise ValueError where an observation would be broadcast against its distribution, as ``[16, 1]`` by ``[16]``.
 
     Every pair of items would then be compared, or, where many draws stand at the left of the items, every item with

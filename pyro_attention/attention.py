@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_kind, check_scores, in_transform
 from pyro_attention._compat import active_handlers, validates_distributions
+from pyro_attention._typing import Model
 from pyro_attention.attention_call import AttentionCall, enter
 from pyro_attention.families.base import Prior
 from pyro_attention.families.distribution import AttentionDistribution
@@ -225,7 +225,7 @@ class AttentionOutput:
         return nodes if self.rows is None or self.rows[1] is None else self.rows[1].spread(nodes)
 
 
-def name_sites(model: Callable[..., Any]) -> list[str]:
+def name_sites(model: Model) -> list[str]:
     """Name the site of every layer without a name after its path; return the names of all attention sites.
 
     An :class:`AttentionGuide` does this where its model is a module or a method of one; call it once elsewhere. Of a

@@ -162,7 +162,9 @@ class ObservedNetwork(nn.Module):
             like = next(network.parameters(), torch.zeros(()))
             self.log_scale = nn.Parameter(torch.zeros((), dtype=like.dtype, device=like.device))
 
-    def forward(self, *inputs: Any, y: Tensor | None = None, observed: Tensor | None = None, **kwargs: Any) -> Tensor:
+    def forward(
+        self, *inputs: Any, y: Tensor | None = None, observed: Tensor | None = None, **kwargs: object
+    ) -> Tensor:
         """Run the network, observe y, and return the output.
 
         Args:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_attention._typing import Args, Kwargs, Model
 from pyro_attention.alignments.enumeration import AlignmentELBO
 from pyro_attention.draws import BroadcastWarning, broadcast_notes, forget_replays
 from pyro_attention.guide import AttentionGuide
@@ -92,11 +91,11 @@ class ModelReport:
 
 
 def check_model(
-    model: Callable[..., Any],
+    model: Model,
     guide: AttentionGuide,
-    *args: Any,
+    *args: object,
     elbo: AttentionELBO | AlignmentELBO | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> ModelReport:
     """Run one training step without updating parameters, and report every attention site and every problem found.
 
@@ -155,7 +154,7 @@ def check_model(
     return ModelReport(sites, None if loss is None else loss.item(), tuple(problems), tuple(broadcast_notes(guide)))
 
 
-def _wide_gap(elbo: EvidenceELBO, model: Any, args: Any, kwargs: Any) -> str | None:
+def _wide_gap(elbo: EvidenceELBO, model: Model, args: Args, kwargs: Kwargs) -> str | None:
     """Describe a gap of the last evaluation that says that its draws are too few to learn a width; None without one."""
     assert elbo.bounds is not None
     signal = elbo.bounds.value.mean() - log_likelihood_at_mean(model, args, kwargs).mean()

@@ -33,6 +33,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyro_attention._compat import DROPOUT
+from pyro_attention._typing import Message, Model
 from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.guide import DRAWS
@@ -77,7 +78,7 @@ class BroadcastWarning(UserWarning):
 class SharedDraws(pyro.plate):
     """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
 
-    def _process_message(self, msg: Any) -> None:
+    def _process_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and not msg["is_observed"] and is_point_mass(msg["fn"]):
             SubsampleMessenger._process_message(self, msg)  # which does not broadcast
         else:
@@ -87,7 +88,7 @@ class SharedDraws(pyro.plate):
 class AllDraws(pyro.plate):
     """The plate of the draws of a plain guide, also where its model is replayed, which Pyro's plate leaves alone."""
 
-    def _process_message(self, msg: Any) -> None:
+    def _process_message(self, msg: Message) -> None:
         done, msg["done"] = msg["done"], False
         super()._process_message(msg)
         msg["done"] = done
@@ -112,11 +113,11 @@ class Minibatch(Messenger):
         super().__init__()
         self.indices: dict[str, Any] = {}
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         if msg["value"] is None and msg["name"] in self.indices:
             msg["value"] = self.indices[msg["name"]]
 
-    def _pyro_post_sample(self, msg: Any) -> None:
+    def _pyro_post_sample(self, msg: Message) -> None:
         if site_is_subsample(msg) and msg["value"] is not None and len(msg["value"]) < msg["fn"].size:
             self.indices.setdefault(msg["name"], msg["value"])
 
@@ -186,7 +187,7 @@ class Replayed:
 
 
 def broadcasts(
-    guide: Any,
+    guide: Model,
     model: Any,
     kind: Hashable,
     run: Callable[[], Replayed],
@@ -234,7 +235,7 @@ def is_due(calls: int) -> bool:
     return str(calls).rstrip("0") == "1"
 
 
-def broadcast_notes(guide: Any) -> list[str]:
+def broadcast_notes(guide: Model) -> list[str]:
     """Return what was said of the draws of a guide that go one by one."""
     records = _RECORDS.get(_owner(guide), {}).values()
     return list(dict.fromkeys(_note(record.reason) for record in records if record.reason is not None))
@@ -295,7 +296,7 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
     """
     noise, minibatch = WithoutNoise(), Minibatch()
 
-    def look(values: dict[str, Tensor] | None, around: AbstractContextManager[Any]) -> tuple[Replayed, LatentValues]:
+    def look(values: dict[str, Tensor] | None, around: AbstractContextManager[object]) -> tuple[Replayed, LatentValues]:
         at = LatentValues(noise, values)
         with noise, minibatch, at, around:
             return run(), at
@@ -448,7 +449,7 @@ class LatentValues(Messenger):
         self.drawn: dict[str, Tensor] = {}
         self.dims: dict[str, int] = {}  # of the plates of each site
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         if msg["is_observed"] or msg["value"] is not None or site_is_subsample(msg):
             return
         fn: Any = msg["fn"]

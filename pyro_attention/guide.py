@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind
 from pyro_attention._observations import check_observation
+from pyro_attention._typing import Message, Model
 from pyro_attention.attention import name_sites
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import Family
@@ -91,7 +92,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Model,
         families: Family | Mapping[str, Family | AutoMessenger],
         *,
         keep_prior: Collection[str] = (),
@@ -112,7 +113,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         name_sites(model)
 
     @pyro_method
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+    def __call__(self, *args: object, **kwargs: object) -> dict[str, Any]:  # type: ignore[override]
         """Run the model once under the posterior; returns the value of every sample site of the model."""
         name_sites(self.model)
         self.args_kwargs, self._outer_plates = (args, kwargs), tuple(frame.name for frame in runtime.get_plates())
@@ -126,7 +127,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         nodes = prune_subsample_sites(self.trace).nodes
         return {name: site["value"] for name, site in nodes.items() if site["type"] == "sample"}
 
-    def run(self, *args: Any, **kwargs: Any) -> GuideRun:
+    def run(self, *args: object, **kwargs: object) -> GuideRun:
         """Run the model once under the posterior, with the errors of a call; the guide itself keeps nothing of it."""
         return run_guide(self, *args, **kwargs)
 
@@ -189,7 +190,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 del guide_trace.nodes[name]
         return model_trace, guide_trace
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         msg["_infer"] = msg["infer"]  # poutine.replay around the guide puts that of another run in its place
         if msg["is_observed"] and not set(self._outer_plates) - _PLATES_OF_DRAWS:
             check_observation(msg)
@@ -215,7 +216,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         msg["fn"] = self.attention_posterior(msg["name"], msg["infer"]["call"], prior)
         msg["infer"].update(family.infer, family=family, prior=prior)
 
-    def _pyro_post_sample(self, msg: Any) -> None:
+    def _pyro_post_sample(self, msg: Message) -> None:
         msg["infer"] = infer = msg.pop("_infer")
         # only now have the handlers around the guide said whether the site is observed: its prior scores it then
         if msg["is_observed"] and "prior" in infer:
@@ -246,7 +247,7 @@ def _check_is_model(model: Any) -> None:
         raise TypeError(f"model is a {type(model).__name__}, expected a Pyro model: a function or a module")
 
 
-def run_guide(guide: Any, *args: Any, **kwargs: Any) -> GuideRun:
+def run_guide(guide: Model, *args: object, **kwargs: object) -> GuideRun:
     """Call :meth:`AttentionGuide.run` of a guide that may have handlers around it, such as ``poutine.condition``."""
     messenger = check_guide(guide)
     try:
@@ -262,7 +263,7 @@ def forget_run(messenger: Any) -> None:
         vars(messenger).pop(name, None)
 
 
-def check_guide(guide: Any) -> AttentionGuide:
+def check_guide(guide: Model) -> AttentionGuide:
     """Return the guide without the handlers around it; raise TypeError unless it is an AttentionGuide."""
     guide = poutine.unwrap(guide)
     if not isinstance(guide, AttentionGuide):
@@ -270,7 +271,7 @@ def check_guide(guide: Any) -> AttentionGuide:
     return guide
 
 
-def is_attention_site(site: Any) -> bool:
+def is_attention_site(site: Message) -> bool:
     """Return whether a node of a guide's trace, or a message that has passed it, is an attention site.
 
     It may be observed.
@@ -278,18 +279,18 @@ def is_attention_site(site: Any) -> bool:
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
 
-def attention_weights(site: Any) -> Tensor:
+def attention_weights(site: Message) -> Tensor:
     """Return the normalized weights of the value of an attention site."""
     prior: AttentionDistribution = site["infer"].get("prior", site["fn"])
     return prior.weights(site["value"], site["infer"]["call"].normalizer)
 
 
-def plates_of(site: Any) -> dict[str, Any]:
+def plates_of(site: Message) -> dict[str, Any]:
     """Return plates of the model that a site lies in, by name."""
     return {frame.name: frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.name != DRAWS}
 
 
-def keeps_prior(site: Any) -> bool:
+def keeps_prior(site: Message) -> bool:
     """Return whether an AttentionGuide has left a latent site at its prior: ``infer["family"]`` is None then."""
     return site["infer"].get("family", site) is None
 

@@ -17,11 +17,11 @@ from pyro_attention import (
     EdgeList,
     EvidenceELBO,
     FixedGammaPrior,
+    LaplacePosterior,
     LatentAttention,
     LogNormal,
     Marginal,
     MultiheadAttention,
-    ScorePosterior,
     Soft,
     Weibull,
     check_model,
@@ -296,7 +296,7 @@ def test_a_loss_that_reaches_no_parameter(curvature):
     net, batch = nn.Linear(3, 1), (torch.randn(1 if curvature == "fisher" else 2, 3),)
     for loss in (lambda x: x.square().sum(), lambda x: net(x).detach().sum()):
         with pytest.raises(ValueError, match="the loss depends on no parameter that requires a gradient"):
-            ScorePosterior(net, "weight", loss, [batch], curvature=curvature)
+            LaplacePosterior(net, "weight", loss, [batch], curvature=curvature)
 
 
 # below, what is asked of the exact sums

@@ -27,9 +27,8 @@ from pyro_attention import (
     ScorePrior,
     check_model,
     exact_alignments,
+    importance_posterior,
     predict,
-    sample_posterior,
-    weighted_posterior,
 )
 from pyro_attention.draws import BroadcastWarning, is_due
 from pyro_attention.objectives.importance import ImportanceELBO
@@ -242,13 +241,13 @@ def test_models_that_broadcast_keep_the_plate(head):
 def test_chunks_of_the_posterior_are_those_of_single_runs(head):
     model = Pooling(head, returns=False)
     guide, options = AttentionGuide(model, LogNormal(0.5)), {"num_samples": 6, "seed": 0}
-    single = weighted_posterior(guide, **options)
+    single = importance_posterior(guide, **options)
     with pytest.warns(BroadcastWarning):
-        chunks = weighted_posterior(guide, chunk_size=4, **options)
-    torch.testing.assert_close(chunks.log_weights, single.log_weights)
+        chunks = importance_posterior(guide, chunk_size=4, **options)
+    torch.testing.assert_close(chunks.log_importance_weights, single.log_importance_weights)
     torch.testing.assert_close(chunks.samples, single.samples)
     torch.manual_seed(0)
-    log_ratio = chunks.log_weights - single_runs(guide, 6)  # log p - log q
+    log_ratio = chunks.log_importance_weights - single_runs(guide, 6)  # log p - log q
     trace = guide.run().trace.nodes["attention"]
     assert log_ratio.shape == (6, *trace["fn"].batch_shape)
     model.returns = True
@@ -260,14 +259,14 @@ def test_chunks_of_the_posterior_are_those_of_single_runs(head):
     torch.testing.assert_close(chunks.variance, single.variance)
 
 
-@pytest.mark.filterwarnings("ignore::pyro_attention.posterior.given.UnreliableWeights")
+@pytest.mark.filterwarnings("ignore::pyro_attention.posterior.importance.UnreliableWeights")
 def test_draws_given_the_observations_of_a_model_that_does_not_broadcast():
     model = Pooling(FROM_THE_LEFT["flatten"], returns=False)
     guide = AttentionGuide(model, FromPrior())
-    options = {"num_samples": 50, "given": "observations", "seed": 0}
-    single = sample_posterior(guide, **options)
+    options = {"num_samples": 50, "seed": 0}
+    single = importance_posterior(guide, **options).resample(seed=1)
     with pytest.warns(BroadcastWarning):
-        chunks = sample_posterior(guide, chunk_size=25, **options)
+        chunks = importance_posterior(guide, chunk_size=25, **options).resample(seed=1)
     torch.testing.assert_close(chunks, single)
 
 
@@ -351,11 +350,11 @@ def test_observations_outside_the_plate_of_the_attention_are_one_item(make, chun
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(flat(loss, leaves), flat(expected, leaves))
     options = {"num_samples": 5, "seed": 0}
-    single = weighted_posterior(guide, **options)
+    single = importance_posterior(guide, **options)
     with pytest.warns(BroadcastWarning):
-        chunks = weighted_posterior(guide, chunk_size=64, **options)
-    assert single.log_weights.shape == (5,)
-    torch.testing.assert_close(chunks.log_weights, single.log_weights)
+        chunks = importance_posterior(guide, chunk_size=64, **options)
+    assert single.log_importance_weights.shape == (5,)
+    torch.testing.assert_close(chunks.log_importance_weights, single.log_importance_weights)
 
 
 def test_own_posteriors_of_observations_outside_the_plate_have_their_gradients():
@@ -503,13 +502,13 @@ def test_importance_weights_of_half_precision_are_summed_in_32_bits(dtype):
                 pyro.sample("y", Normal(c, torch.ones((), dtype=dtype)), obs=y)
 
     guide = AttentionGuide(model, FromPrior())
-    weighted = weighted_posterior(guide, num_samples=3, seed=0)
-    assert weighted.log_weights.dtype == torch.float32
+    weighted = importance_posterior(guide, num_samples=3, seed=0)
+    assert weighted.log_importance_weights.dtype == torch.float32
     rows = []
     torch.manual_seed(0)
     for _ in range(3):
         site = guide.run().trace.nodes["y"]
         rows.append(site["fn"].log_prob(site["value"]).double().sum(-1))
-    torch.testing.assert_close(weighted.log_weights.double(), torch.stack(rows), rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(weighted.log_importance_weights.double(), torch.stack(rows), rtol=1e-5, atol=1e-3)
     loss = seeded(lambda: plain_bound(3, chunk_size=1, max_plate_nesting=2).loss(model, guide), warns=False)
     assert loss == pytest.approx(bound(torch.stack(rows)).item(), rel=1e-5)

@@ -20,9 +20,9 @@ from pyro_attention import (
     Marginal,
     ScoreFunctionELBO,
     ScorePrior,
+    importance_posterior,
     predict,
     sample_posterior,
-    weighted_posterior,
 )
 from pyro_attention.alignments.exact import posterior_attention
 from pyro_attention.analysis.coverage import check_coverage
@@ -156,10 +156,8 @@ def test_objectives_of_alignments(name, nested, broadcasts):
 
 DRAW = {
     "sample": lambda guide, size: sample_posterior(guide, num_samples=6, chunk_size=size)["attention"],
-    "given": lambda guide, size: sample_posterior(guide, num_samples=6, chunk_size=size, given="observations")[
-        "attention"
-    ],
-    "weighted": lambda guide, size: weighted_posterior(guide, num_samples=6, chunk_size=size).log_weights,
+    "given": lambda guide, size: importance_posterior(guide, num_samples=6, chunk_size=size).resample()["attention"],
+    "weighted": lambda guide, size: importance_posterior(guide, num_samples=6, chunk_size=size).log_importance_weights,
     "predict": lambda guide, size: predict(guide, num_samples=6, chunk_size=size, keep_samples=True).samples,
 }
 

@@ -28,18 +28,18 @@ _FIXED: dict[str, Any] = {"family": "weibull", "width": "fixed", "spread": WEIBU
 
 
 def _ignorance_summary(finished: Finished) -> list[Part]:
-    """Say in three sentences whose intervals hold; nothing where ScorePosterior is not among the rows."""
+    """Say in three sentences whose intervals hold; nothing where LaplacePosterior is not among the rows."""
     rows, levels = dict.fromkeys(finished.rows), list(finished.study.levels)
-    if "soft, ScorePosterior" not in rows:
+    if "soft, LaplacePosterior" not in rows:
         return []
     held = {row: [fmean(finished.values(row, COLUMNS[1], level)) for level in levels] for row in rows}
-    laplace = held.pop("soft, ScorePosterior")
+    laplace = held.pop("soft, LaplacePosterior")
     held.pop("soft, temperature", None)  # as soft
     shares = ", ".join(f"{share:.0%} from {level} items" for level, share in zip(levels, laplace, strict=True))
     others = "; ".join(f"{row}: {min(shares):.0%} to {max(shares):.0%}" for row, shares in held.items())
     text = (
-        f"Of the 90 % intervals of ScorePosterior these hold the true weight: {shares}. Other intervals do not hold "
-        f"what they say ({others}). Only the scores are unknown here, and only ScorePosterior draws them: believe an "
+        f"Of the 90 % intervals of LaplacePosterior these hold the true weight: {shares}. Other intervals do not hold "
+        f"what they say ({others}). Only the scores are unknown here, and only LaplacePosterior draws them: believe an "
         f"interval where all that is unknown was drawn."
     )
     return [Part(text=text)]
@@ -81,8 +81,8 @@ NOISE = Study(
     readings={
         "MC dropout": ("MC dropout", "dropout"),
         "soft, temperature": ("soft", "scaled"),
-        "soft, ScorePosterior": ("soft", "laplace"),
-        "evidence, ScorePosterior": ("evidence", "laplace"),
+        "soft, LaplacePosterior": ("soft", "laplace"),
+        "evidence, LaplacePosterior": ("evidence", "laplace"),
         "truth": ("evidence", "truth"),
     },
     seeds=5,
@@ -94,7 +94,7 @@ IGNORANCE = Study(
     text=(
         "W = softmax(q'Mk) over 6 keys, M of 4 x 4 normal entries of standard deviation .5, without noise; y = W V + "
         ".5 noise in 3 dimensions, the noise known; 2 000 test items. M is trained by 300 steps of Adam on all items, "
-        "with a standard normal prior, which is twice as wide as the truth. ScorePosterior: Laplace over the 16 "
+        "with a standard normal prior, which is twice as wide as the truth. LaplacePosterior: Laplace over the 16 "
         "numbers. Ensemble: each network on a bootstrap sample of the items. Temperature: of the noise, by validation "
         "items. Coverage: share of true weights inside the equal-tailed 90 % interval of draws that have not seen y. "
         "Error given y: with draws weighted by the likelihood. Each seed has its M."
@@ -119,7 +119,7 @@ IGNORANCE = Study(
     readings={
         "MC dropout": ("MC dropout", "dropout"),
         "soft, temperature": ("soft", "scaled"),
-        "soft, ScorePosterior": ("soft", "laplace"),
+        "soft, LaplacePosterior": ("soft", "laplace"),
     },
     seeds=24,
     columns=(*COLUMNS, *beside(*WIDTHS)),

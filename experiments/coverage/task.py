@@ -27,9 +27,9 @@ from pyro_attention import (
     EvidenceELBO,
     FixedGammaPrior,
     FromPrior,
+    LaplacePosterior,
     LatentAttention,
     LogNormal,
-    ScorePosterior,
     ScorePrior,
     Soft,
     Weibull,
@@ -299,7 +299,7 @@ class CoverageTask(Task[CoverageConfig, TrainedCoverage]):
             if config.laplace:
                 batches = Batches(data["train"], 2000)
                 loss = scheme(replace(config, draws=32))[2](trained.model, trained.guide)
-                posterior = ScorePosterior(trained.model, "query.*", loss, batches)
+                posterior = LaplacePosterior(trained.model, "query.*", loss, batches)
                 metrics |= scores("laplace", test, *several(trained, test, posterior))
                 metrics |= scores("truth", test, *true_draws(config.toy, test, config.num_samples))
             if config.objective == "evidence":

@@ -138,7 +138,7 @@ class CopiesEvidence(EvidenceELBO):
     def _copy(self, one: Tensor) -> Tensor:
         return torch.cat([one] * self.num_particles) if len(one) == self.size else one
 
-    def _log_weights(self, model: Any, guide: Any, args: Any, kwargs: Any, *_: Any) -> tuple[Tensor, Any]:
+    def _log_importance_weights(self, model: Any, guide: Any, args: Any, kwargs: Any, *_: Any) -> tuple[Tensor, Any]:
         self.size = len(tree_leaves(args)[0])
         try:
             seen, drawn = self._get_trace(model, guide, *tree_map_only(Tensor, self._copy, (args, kwargs)))
@@ -147,7 +147,7 @@ class CopiesEvidence(EvidenceELBO):
         self._elbo_particle(seen, drawn)  # for its checks
         latent = [(site, seen.nodes[name]["fn"]) for name, site in drawn.nodes.items() if site["type"] == "sample"]
         items = item_weights(latent, [seen.nodes[name] for name in seen.observation_nodes])
-        return items.log_weights.unflatten(-1, (self.num_particles, -1)), items.scale
+        return items.log_importance_weights.unflatten(-1, (self.num_particles, -1)), items.scale
 
 
 class FineTuning(ELBOTraining):

@@ -81,7 +81,7 @@ def calibration(networks: Sequence[Trained], text: ParallelText) -> dict[str, fl
         metrics["mean_width"] = torch.cat([(b - a).amax(1) for a, b in zip(low, high, strict=True)]).mean().item()
     more: dict[str, dict[str, Any]] = {}
     if config.objective == "evidence":
-        more["weighted"] = {"given": "observations", "num_samples": config.num_samples}
+        more["weighted"] = {"weighted": True, "num_samples": config.num_samples}
     if config.guide == "soft" and len(networks) == 1:
         more["dropout"] = {"noise": "dropout", "num_samples": _DROPPED, "chunk_size": 1}  # masks ahead of the attention
         metrics["dropout_ppl"] = perplexity(networks, text, runs=_DROPPED)

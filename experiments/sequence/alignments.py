@@ -12,7 +12,7 @@ from torch import Tensor
 from experiments.data.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
 from models.decoding import target_alignments
-from pyro_attention import Amortized, FixedGammaPrior, Soft, sample_posterior
+from pyro_attention import Amortized, FixedGammaPrior, Soft, importance_posterior, sample_posterior
 from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.alignments.exact import posterior_attention
 from pyro_attention.alignments.sparse import SparseAlignmentPrior, SparseCategorical
@@ -35,7 +35,13 @@ class BatchAlignment:
 
 @torch.no_grad()
 def align_batch(
-    trained: AnyTrained, batch: Batch, *, num_samples: int, exact: bool = False, **drawing: Any
+    trained: AnyTrained,
+    batch: Batch,
+    *,
+    num_samples: int,
+    exact: bool = False,
+    weighted: bool = False,
+    **drawing: Any,
 ) -> BatchAlignment:
     """Prior and posterior alignment of the pieces of a batch, given its target sentences.
 
@@ -51,19 +57,22 @@ def align_batch(
     Where the decoder is fed with sampled contexts, it is fed with the expected one here, as for perplexity and
     decoding. ``exact`` asks also for the posterior of the second row where there is an inference network of alignments
     that can be summed out, and for :func:`posterior_attention` of the last two; it takes a pass over the output layer
-    for every key. ``drawing`` are options of :func:`sample_posterior`, such as its noise, for the last two.
+    for every key. For the last two rows, ``weighted`` resamples the draws by their importance weights given the words
+    (:func:`importance_posterior`), and ``drawing`` are options of :func:`sample_posterior`, such as its noise.
     """
     trained.module.eval()
     trained_with = trained.model.input_feed
     if trained_with == "sampled":
         trained.model.input_feed = "expected"
     try:
-        return _align_batch(trained, batch, num_samples, exact, drawing)
+        return _align_batch(trained, batch, num_samples, exact, weighted, drawing)
     finally:
         trained.model.input_feed = trained_with
 
 
-def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, exact: bool, drawing: Any) -> BatchAlignment:
+def _align_batch(
+    trained: AnyTrained, batch: Batch, num_samples: int, exact: bool, weighted: bool, drawing: Any
+) -> BatchAlignment:
     arguments = model_arguments(batch)
     nodes: Any = trained.guide.run(*arguments).trace.nodes
     site = nodes["alignment"]
@@ -71,11 +80,15 @@ def _align_batch(trained: AnyTrained, batch: Batch, num_samples: int, exact: boo
     fixed = isinstance(trained.model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
     mean = None if fixed else prior.mean_weights(trained.model.attention.normalizer).squeeze(-2)
     if prior.kind != CategoricalAlignment.kind:
-        count = 1 if isinstance(family, Soft) and not drawing else num_samples
+        count = 1 if isinstance(family, Soft) and not (drawing or weighted) else num_samples
         explains = exact and prior.kind == LogWeights.kind  # of a Dirichlet posterior there is no such reading
         with seeded(trained.config.seed):
             drawing = {"num_samples": count, "chunk_size": _CHUNK, **drawing}
-            samples = sample_posterior(trained.guide, *arguments, **drawing)
+            samples = (
+                importance_posterior(trained.guide, *arguments, **drawing).resample()
+                if weighted
+                else sample_posterior(trained.guide, *arguments, **drawing)
+            )
             found = posterior_attention(trained.guide, *arguments, num_samples=min(count, _CHUNK)) if explains else {}
         summed = found["alignment"].squeeze(-2) if explains else None
         return BatchAlignment(mean, samples["alignment"].squeeze(-2), summed)

@@ -13,6 +13,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_attention._typing import Args, Kwargs, Model
 from pyro_attention.attention import name_sites
 from pyro_attention.draws import Minibatch
 from pyro_attention.families.distribution import AttentionDistribution
@@ -76,15 +77,15 @@ class Coverage:
 
 
 def check_coverage(
-    model: Callable[..., Any] | AttentionGuide,
-    *args: Any,
+    model: Model | AttentionGuide,
+    *args: object,
     infer: Infer | None = None,
     num_simulations: int = 1,
     num_draws: int = 99,
     levels: Sequence[float] = (0.5, 0.8, 0.9),
     bins: int = 20,
     seed: int | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> dict[str, Coverage]:
     r"""Draw weights and observations from the model, infer the weights again, and count how often intervals hold them.
 
@@ -135,7 +136,7 @@ def check_coverage(
 
     Source: Talts et al. (2018), Validating Bayesian Inference Algorithms with Simulation-Based Calibration.
     """
-    guide: Any = poutine.unwrap(model)
+    guide: Model = poutine.unwrap(model)
     has_guide = isinstance(guide, AttentionGuide)
     if infer is None and not has_guide:
         raise TypeError(f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model")
@@ -160,7 +161,7 @@ def check_coverage(
         return {name: _coverage(runs, num_draws, levels, bins, name) for name, runs in runs_by_site.items()}
 
 
-def _simulate(model: Any, args: Any, kwargs: Any) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+def _simulate(model: Model, args: Args, kwargs: Kwargs) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
     """Draw from the model.
 
     Returns:

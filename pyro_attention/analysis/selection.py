@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,11 +36,11 @@ class ClassUncertainty:
 
 def class_uncertainty(
     guide: AttentionGuide,
-    *args: Any,
+    *args: object,
     num_samples: int = 30,
     noise: Noise = "attention",
     seed: int | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> ClassUncertainty:
     r"""Return class probabilities with their uncertainty, :math:`H[\bar p] = \frac1S \sum_s H[p^{(s)}] + I`.
 

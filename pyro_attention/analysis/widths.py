@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyro.infer.elbo import ELBOModule
 from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind, check_positive
+from pyro_attention._typing import Args
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.objectives.evidence import EvidenceELBO, log_likelihood_at_mean
 from pyro_attention.objectives.gap import GapWatch, gap_problem
@@ -63,7 +64,7 @@ class WidthReport:
 
 def check_width(
     loss: nn.Module,
-    batches: Iterable[Sequence[Any]],
+    batches: Iterable[Args],
     *,
     factor: int = 4,
     steps: int = 200,
@@ -124,7 +125,7 @@ def check_width(
     return WidthReport(ratios, (loss.elbo.num_particles, more.elbo.num_particles), gap, signal)
 
 
-def evidence_gap(loss: ELBOModule, batches: Iterable[Sequence[Any]]) -> tuple[float, float]:
+def evidence_gap(loss: ELBOModule, batches: Iterable[Args]) -> tuple[float, float]:
     """Compare the gap of the log evidence with what the data say of the noise in the attention.
 
     The gap is the part of an item's log evidence that the draws leave; the other number is the gain in log evidence
@@ -147,7 +148,7 @@ def evidence_gap(loss: ELBOModule, batches: Iterable[Sequence[Any]]) -> tuple[fl
     return torch.cat(gaps).mean().item(), torch.cat(signals).mean().item()
 
 
-def _train(loss: nn.Module, batches: Iterable[Sequence[Any]], steps: int, learning_rate: float) -> None:
+def _train(loss: nn.Module, batches: Iterable[Args], steps: int, learning_rate: float) -> None:
     optimizer = torch.optim.Adam(
         [parameter for parameter in loss.parameters() if parameter.requires_grad], lr=learning_rate
     )
@@ -165,7 +166,7 @@ def _train(loss: nn.Module, batches: Iterable[Sequence[Any]], steps: int, learni
                     break
 
 
-def _widths(model: Any, batches: Iterable[Sequence[Any]]) -> dict[str, Tensor]:
+def _widths(model: Any, batches: Iterable[Args]) -> dict[str, Tensor]:
     """Return the standard deviation of log S of every entry that counts, by site, from draws with one noise."""
     widths: dict[str, list[Tensor]] = {}
     with torch.no_grad():

@@ -279,7 +279,7 @@ class BlockedPrior(_BlockedWeights):
         """Return the value without noise, whose weights are ordinary attention."""
         return BlockedValue(BlockedPosterior(self.pairs, None, site=self.site).expand(self.batch_shape), None)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         raise NotImplementedError(
             f"site '{self.site}': blocked attention draws from the posterior alone; run the model under an "
             f"AttentionGuide, or use MultiheadAttention to draw from the prior"
@@ -341,7 +341,7 @@ class BlockedPosterior(_BlockedWeights):
         self.relative, self.site = relative, site
         self.known: dict[str, Tensor] = {}  # shared by copies
 
-    def rsample(self, sample_shape: Any = ()) -> BlockedValue:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> BlockedValue:
         """Return a value that holds a seed from torch's global generator instead of numbers."""
         seed = int(torch.randint(2**63 - 1, ()))
         return BlockedValue(self.expand(torch.Size(sample_shape) + self.batch_shape), seed)

@@ -150,7 +150,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         """Return a value of this full shape, whatever the mask."""
         raise NotImplementedError
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         value = self.draw(torch.Size(sample_shape) + self.full_shape)
         return value if self.layout.mask is None else value * self.layout.mask
 

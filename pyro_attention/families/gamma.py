@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention._checks import in_transform
+from pyro_attention._typing import Context
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
 from pyro_attention.families.distribution import LogWeights, around_scores
@@ -106,7 +107,7 @@ class _CrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, log_mean: Tensor, *inputs: Any) -> Tensor:
+    def forward(ctx: Context, log_mean: Tensor, *inputs: Any) -> Tensor:
         x, log_rate, offset, counted, event_dim = inputs
         dims = tuple(range(-event_dim, 0))
         alike = [dim for dim in dims if _is_one(x, dim)]  # where entries share a parameter
@@ -139,7 +140,7 @@ class _CrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         log_mean, x, log_rate, offset, counted, slope, scaled, total, a, rate = ctx.saved_tensors
         needed, times = ctx.needs_input_grad, ctx.times
         if torch.is_grad_enabled():  # for a second derivative

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_attention._typing import Message
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.guide import AttentionGuide, is_attention_site
 from pyro_attention.layout import Dense
@@ -69,7 +70,7 @@ def to_arviz(
     return arviz.from_dict(posterior=posterior, **options)
 
 
-def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str, list[str]]:
+def attention_dims(guide: AttentionGuide, *args: object, **kwargs: object) -> dict[str, list[str]]:
     """Return names of the dimensions of all attention weights of a model, for :func:`to_arviz`; one pass of the model.
 
     Dimensions in a plate have its name, which sites share, with ``_plate`` behind it where ArviZ has a dimension of
@@ -104,7 +105,7 @@ def attention_dims(guide: AttentionGuide, *args: Any, **kwargs: Any) -> dict[str
     return {name: names for name, site in sites.items() if (names := _site_dims(name, site)) is not None}
 
 
-def _site_dims(name: str, site: Any) -> list[str] | None:
+def _site_dims(name: str, site: Message) -> list[str] | None:
     prior = site["infer"]["prior"]
     if isinstance(prior.layout, EdgeList):
         event = ["edge", "head"]

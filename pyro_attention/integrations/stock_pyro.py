@@ -9,6 +9,7 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 
+from pyro_attention._typing import Message, Model
 from pyro_attention.alignments.edges import EdgeAlignment
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, check_guide, forget_run
@@ -16,7 +17,7 @@ from pyro_attention.guide import AttentionGuide, check_guide, forget_run
 __all__ = ["model_and_guide"]
 
 
-def model_and_guide(guide: AttentionGuide) -> tuple[Callable[..., Any], Callable[..., None]]:
+def model_and_guide(guide: AttentionGuide) -> tuple[Model, Callable[..., None]]:
     r"""Return a plain Pyro model and a plain guide function, which stock ELBOs compare site by site.
 
     ``TraceEnum_ELBO`` takes no guide that is a handler. Of this pair it enumerates the alignments of ``Marginal`` in
@@ -63,11 +64,11 @@ def model_and_guide(guide: AttentionGuide) -> tuple[Callable[..., Any], Callable
             f"Marginal for all attention sites or for none; use AlignmentELBO with the guide itself"
         )
 
-    def plain_model(*args: Any, **kwargs: Any) -> Any:
+    def plain_model(*args: object, **kwargs: object) -> Any:
         with _Priors(messenger):
             return messenger.model(*args, **kwargs)
 
-    def plain_guide(*args: Any, **kwargs: Any) -> None:
+    def plain_guide(*args: object, **kwargs: object) -> None:
         try:
             with poutine.block(hide_fn=_is_of_the_model_alone), _PointMasses():
                 messenger(*args, **kwargs)
@@ -84,7 +85,7 @@ class _Priors(Messenger):
         super().__init__()
         self.guide = guide
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         if msg["is_observed"] or not isinstance(msg["fn"], AttentionDistribution):
             return
         family = self.guide.family(msg["name"])
@@ -104,13 +105,13 @@ class _Priors(Messenger):
 class _PointMasses(Messenger):
     """Takes sites without a prior term out of the guide's loss; stands around an :class:`AttentionGuide`."""
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         family = msg["infer"].get("family")
         if family is not None and not family.has_prior_term and not msg["is_observed"]:
             msg["mask"] = False
 
 
-def _is_of_the_model_alone(msg: Any) -> bool:
+def _is_of_the_model_alone(msg: Message) -> bool:
     """Return whether a site of a guide's run is observed, or is summed out under its prior."""
     if msg["type"] != "sample" or site_is_subsample(msg):
         return False

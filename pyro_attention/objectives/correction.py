@@ -41,18 +41,18 @@ class EvidenceBound:
 
     Attributes:
         value: Estimate of the log evidence in nats, ``[...]``, with its gradient.
-        log_weights: Log weights of the draws ``[K, ...]``, without gradient.
+        log_importance_weights: Log weights of the draws ``[K, ...]``, without gradient.
         corrected: Whether the value is corrected.
     """
 
     value: Tensor
-    log_weights: Tensor
+    log_importance_weights: Tensor
     corrected: bool
 
     @cached_property
     def gap(self) -> Tensor:
         """Gap between log evidence and bound of K draws before the correction, in nats, ``[...]``, without gradient."""
-        return jackknife_gap(self.log_weights)
+        return jackknife_gap(self.log_importance_weights)
 
     @property
     def remainder(self) -> Tensor:
@@ -60,7 +60,7 @@ class EvidenceBound:
         return self.gap - CLIP * (self.gap / CLIP).tanh() if self.corrected else self.gap
 
 
-def evidence_bound(log_weights: Tensor, *, corrected: bool) -> EvidenceBound:
+def evidence_bound(log_importance_weights: Tensor, *, corrected: bool) -> EvidenceBound:
     r"""Bound the log evidence of every item by K draws, and correct the bound by the jackknife over the draws.
 
     .. math:: L_K = \log \frac1K \sum_k w_k, \qquad
@@ -72,7 +72,7 @@ def evidence_bound(log_weights: Tensor, *, corrected: bool) -> EvidenceBound:
     is, up to terms of the order :math:`C^3`. The result rises with every weight, and is smooth.
 
     Args:
-        log_weights: Log weights of the draws of every item ``[K, ...]``.
+        log_importance_weights: Log weights of the draws of every item ``[K, ...]``.
         corrected: Add the correction.
 
     Example:
@@ -83,24 +83,24 @@ def evidence_bound(log_weights: Tensor, *, corrected: bool) -> EvidenceBound:
 
     Source: Nowozin (2018), Debiasing Evidence Approximations.
     """
-    value = log_weights.logsumexp(0) - math.log(len(log_weights))
+    value = log_importance_weights.logsumexp(0) - math.log(len(log_importance_weights))
     if corrected:
-        value = torch.add(value, (jackknife_gap(log_weights) / CLIP).tanh(), alpha=CLIP)
-    return EvidenceBound(value, log_weights.detach(), corrected)
+        value = torch.add(value, (jackknife_gap(log_importance_weights) / CLIP).tanh(), alpha=CLIP)
+    return EvidenceBound(value, log_importance_weights.detach(), corrected)
 
 
-def jackknife_gap(log_weights: Tensor) -> Tensor:
+def jackknife_gap(log_importance_weights: Tensor) -> Tensor:
     r"""Estimate by how much the bound of K draws is too low, :math:`(K - 1) (L_K - \mathrm{mean}_k L_{K - 1})`.
 
     With the shares :math:`p` of the weights that is :math:`(K - 1) \log(1 - 1 / K) - (1 - 1 / K) \sum_k \log(1 - p_k)`.
 
     Args:
-        log_weights: Log weights ``[K, ...]``.
+        log_importance_weights: Log weights ``[K, ...]``.
 
     Returns:
         The gap of every item in nats, at least 0 ``[...]``.
     """
-    return _gap(len(log_weights), *_without_largest(log_weights.softmax(0))[1:])
+    return _gap(len(log_importance_weights), *_without_largest(log_importance_weights.softmax(0))[1:])
 
 
 def _without_largest(shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,7 +122,7 @@ def _gap(count: int, rest: Tensor, left: Tensor) -> Tensor:
     return (count - 1) * math.log1p(-1 / count) - (1 - 1 / count) * logs
 
 
-def gradient_factors(log_weights: Tensor, *, corrected: bool) -> Tensor:
+def gradient_factors(log_importance_weights: Tensor, *, corrected: bool) -> Tensor:
     r"""Compute by what the gradient that reaches a draw is multiplied, to be doubly reparameterized.
 
     Let the bound be :math:`B(l_1, \ldots, l_K)` of log weights :math:`l_k`. Its gradient reaches draw k with
@@ -139,7 +139,7 @@ def gradient_factors(log_weights: Tensor, *, corrected: bool) -> Tensor:
     positive, as the bound rises with every weight. Uncorrected, the factor is :math:`p_k`.
 
     Args:
-        log_weights: Log weights ``[K, ...]``.
+        log_importance_weights: Log weights ``[K, ...]``.
         corrected: As of :func:`evidence_bound`.
 
     Returns:
@@ -147,7 +147,7 @@ def gradient_factors(log_weights: Tensor, *, corrected: bool) -> Tensor:
 
     Source: Tucker et al. (2019), Doubly Reparameterized Gradient Estimators for Monte Carlo Objectives, equation (6).
     """
-    shares = log_weights.detach().softmax(0)
+    shares = log_importance_weights.detach().softmax(0)
     if not corrected:
         return shares
     count, (largest, rest, left) = len(shares), _without_largest(shares)
@@ -163,12 +163,12 @@ def gradient_factors(log_weights: Tensor, *, corrected: bool) -> Tensor:
 class GradientFactors:
     """:func:`gradient_factors` of all draws, computed when the first gradient asks for some of them: few guides do."""
 
-    def __init__(self, log_weights: Tensor, *, corrected: bool) -> None:
-        self._log_weights, self._corrected = log_weights.detach(), corrected
+    def __init__(self, log_importance_weights: Tensor, *, corrected: bool) -> None:
+        self._log_importance_weights, self._corrected = log_importance_weights.detach(), corrected
 
     @cached_property
     def _all(self) -> Tensor:
-        return gradient_factors(self._log_weights, corrected=self._corrected)
+        return gradient_factors(self._log_importance_weights, corrected=self._corrected)
 
     def __getitem__(self, index: Any) -> Tensor:
         return self._all[index]

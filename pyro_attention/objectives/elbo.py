@@ -18,6 +18,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.draws import AllDraws, Minibatch, Replayed, broadcasts, is_point_mass, runs
 from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
 from pyro_attention.objectives.reached_parameters import frozen_parameters, warn_of_thawed
@@ -32,22 +33,22 @@ class DifferentiableELBO(ELBO):
     is_evidence: ClassVar[bool] = False  # the log of a mean over draws, under which a width can be learned
     _terms: Mapping[str, Tensor] = {}  # log likelihoods at the observed sites, at the last evaluation
 
-    def __call__(self, model: Any, guide: Any) -> ELBOModule:
+    def __call__(self, model: Model, guide: Model) -> ELBOModule:
         """Return the loss as a module, called with the arguments of the model."""
         return _CheckedModule(model, guide, self)
 
     _evaluate: Callable[..., Tensor]  # of model, guide, args and kwargs: the loss
 
-    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+    def differentiable_loss(self, model: Model, guide: Model, *args: object, **kwargs: object) -> Tensor:
         """Estimate of the loss in nats, a scalar tensor."""
         return watch_evaluation(self, model, guide, partial(self._evaluate, model, guide, args, kwargs))
 
-    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+    def loss(self, model: Model, guide: Model, *args: object, **kwargs: object) -> float:
         """Estimate of the loss in nats, without gradient."""
         with torch.no_grad():
             return float(self.differentiable_loss(model, guide, *args, **kwargs))
 
-    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+    def loss_and_grads(self, model: Model, guide: Model, *args: object, **kwargs: object) -> float:
         """Return the value of the loss, and add its gradient to the parameters of the param store."""
         frozen = frozen_parameters(model, guide)
         with poutine.trace(param_only=True) as tracer:
@@ -57,7 +58,7 @@ class DifferentiableELBO(ELBO):
         loss.backward(retain_graph=self.retain_graph)
         return loss.item()
 
-    def _guess_max_plate_nesting(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+    def _guess_max_plate_nesting(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> None:
         if isinstance(poutine.unwrap(guide), GuideMessenger):
             # it runs its model, under the handlers around it, which another run would lack
             model = lambda *_, **__: None  # noqa: E731
@@ -65,7 +66,7 @@ class DifferentiableELBO(ELBO):
 
 
 class _CheckedModule(ELBOModule):
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         frozen = frozen_parameters(self.model, self.guide)
         loss: Tensor = super().forward(*args, **kwargs)
         warn_of_thawed(frozen)
@@ -142,14 +143,14 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             raise ValueError(f"kl_weight is {weight} at step {self.step}, expected a finite number >= 0")
         return weight
 
-    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
+    def _evaluate(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Tensor:
         self.kl_record = {}
         loss: Tensor | float = 0.0
         for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):
             loss = loss - self._elbo_particle(model_trace, guide_trace) / self.num_particles
         return torch.as_tensor(loss)
 
-    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    def _get_traces(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Iterator[tuple[Any, Any]]:
         run, count = partial(self._get_trace, model, guide, args, kwargs), self.num_particles
         if not self.vectorize_particles or count == 1:
             yield from (run() for _ in range(count))  # each of a minibatch of its own, as in Pyro
@@ -164,7 +165,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         """Number of nested plates of the model, to the left of which particles are vectorized."""
         return int(self.max_plate_nesting) - 1
 
-    def _broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any, plate: type[pyro.plate]) -> bool:
+    def _broadcasts(self, model: Model, guide: Model, args: Args, kwargs: Kwargs, plate: type[pyro.plate]) -> bool:
         """Return whether particles may share a pass; Pyro counts their plate as one of the nested ones."""
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
@@ -174,7 +175,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
         return broadcasts(guide, poutine.unwrap(model), "objective", run, nesting=self._nesting, plate=plate)
 
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _get_trace(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         """Return traces of model and guide; log-probabilities are computed at observed sites only."""
         messenger: Any = poutine.unwrap(guide)
         if isinstance(messenger, GuideMessenger):
@@ -196,7 +197,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         check_run(self, guide, model_trace, guide_trace)
         return model_trace, guide_trace
 
-    def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
+    def _elbo_particle(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
         elbo, weight = torch.zeros(()), self.current_kl_weight()
         for name in model_trace.observation_nodes:
             elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
@@ -216,7 +217,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
                     self.kl_record[name] = self.kl_record.get(name, 0) + kl.detach() / self.num_particles
         return elbo
 
-    def _kl(self, name: str, guide_site: Any, model_site: Any) -> Tensor | None:
+    def _kl(self, name: str, guide_site: Message, model_site: Message) -> Tensor | None:
         """Return the KL of one site, with the dimensions of its plates; None where the site has no prior term."""
         q, value = guide_site["fn"], guide_site["value"]
         at_prior = keeps_prior(guide_site) or (model_site is not None and q is model_site["fn"])
@@ -235,7 +236,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
                     raise ValueError(f"{problem}; {remedy} kl='sampled'") from None
         return _weighted(q.log_prob(value), guide_site) - _weighted(p.log_prob(value), model_site)
 
-    def _check_pathwise(self, name: str, site: Any) -> None:
+    def _check_pathwise(self, name: str, site: Message) -> None:
         # a site that keeps a prior without parameters has none to lose
         if not (_has_path(site) if keeps_prior(site) else site["fn"].has_rsample):
             raise ValueError(
@@ -244,7 +245,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             )
 
 
-def _take_means(model_trace: Any, guide_trace: Any) -> None:
+def _take_means(model_trace: Trace, guide_trace: Trace) -> None:
     sites = [name for name, site in _sample_sites(guide_trace).items() if is_attention_site(site)]
     for name in sites:
         site = guide_trace.nodes[name]
@@ -252,13 +253,13 @@ def _take_means(model_trace: Any, guide_trace: Any) -> None:
         model_trace.nodes[name]["scale"] = site["scale"]
 
 
-def _sample_sites(trace: Any) -> dict[str, Any]:
+def _sample_sites(trace: Trace) -> dict[str, Any]:
     return {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
 
 
-def _has_path(site: Any) -> bool:
+def _has_path(site: Message) -> bool:
     return site["fn"].has_rsample or not site["fn"].log_prob(site["value"]).requires_grad
 
 
-def _weighted(log_prob: Tensor, site: Any) -> Tensor:
+def _weighted(log_prob: Tensor, site: Message) -> Tensor:
     return scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float
 from pyro_attention._compat import validates_distributions
+from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.draws import Minibatch, SharedDraws, runs
 from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
@@ -125,13 +126,15 @@ class EvidenceELBO(AttentionELBO):
         """Gap of the log evidence in the last evaluation; None before the first evaluation."""
         return None if self.bounds is None else GapRecord.of(self.bounds)
 
-    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
+    def _evaluate(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Tensor:
         check_guide(guide)
         self.kl_record, normalized = {}, list[GradientFactors]()
-        log_weights, scale = self._log_weights(model, guide, args, kwargs, normalized)
+        log_importance_weights, scale = self._log_importance_weights(model, guide, args, kwargs, normalized)
         corrected = self.correction is not None
-        normalized.append(GradientFactors(log_weights, corrected=corrected))  # for the gradients of the draws
-        bounds = evidence_bound(log_weights, corrected=corrected)
+        normalized.append(
+            GradientFactors(log_importance_weights, corrected=corrected)
+        )  # for the gradients of the draws
+        bounds = evidence_bound(log_importance_weights, corrected=corrected)
         if validates_distributions() and (count := (~bounds.value.isfinite()).sum().item()):
             raise ValueError(
                 f"the log evidence of {count} of {bounds.value.numel()} items is NaN or infinite: all of their "
@@ -144,8 +147,8 @@ class EvidenceELBO(AttentionELBO):
             self.gap_watch.step(self.bounds, self.num_particles, at_mean)
         return -torch.as_tensor(scale_and_mask(bounds.value, scale=scale)).sum()
 
-    def _log_weights(
-        self, model: Any, guide: Any, args: Any, kwargs: Any, normalized: list[GradientFactors]
+    def _log_importance_weights(
+        self, model: Model, guide: Model, args: Args, kwargs: Kwargs, normalized: list[GradientFactors]
     ) -> tuple[Tensor, Any]:
         """Return the log weights of all draws ``[draws, ...]``, and the scale of their sites."""
         size = self.chunk_size or self.num_particles
@@ -185,12 +188,12 @@ class EvidenceELBO(AttentionELBO):
         passes = runs(run, draws.stop - draws.start, together=together, nesting=nesting, minibatch=minibatch)
         for (model_trace, guide_trace), size in passes:
             items = self._weigh(model_trace, guide_trace, first if size is None else draws, normalized)
-            rows.append(items.log_weights.unsqueeze(0) if size is None else items.log_weights)
+            rows.append(items.log_importance_weights.unsqueeze(0) if size is None else items.log_importance_weights)
             scale, first = items.scale, first + (size or 1)
         return _joined(rows), scale
 
     def _weigh(
-        self, model_trace: Any, guide_trace: Any, draws: slice | int, normalized: list[GradientFactors]
+        self, model_trace: Trace, guide_trace: Trace, draws: slice | int, normalized: list[GradientFactors]
     ) -> ItemWeights:
         """Return the log weights of one pass."""
         self._elbo_particle(model_trace, guide_trace)  # for its checks
@@ -226,13 +229,13 @@ class ItemWeights:
     """Log weights of the items of one pass, in 32 bits or more.
 
     Attributes:
-        log_weights: ``[draws, ...]``, with the dimensions of all plates, of size one where a plate is within an item;
-            without the first one where the pass is a single draw.
+        log_importance_weights: ``[draws, ...]``, with the dimensions of all plates, of size one where a plate is within
+            an item; without the first one where the pass is a single draw.
         dims: Dimensions of the plates whose entries are items, negative.
         scale: What the sites are scaled by, a number or a tensor that broadcasts.
     """
 
-    log_weights: Tensor
+    log_importance_weights: Tensor
     dims: tuple[int, ...]
     scale: Any
 
@@ -264,7 +267,7 @@ def item_weights(latent: Iterable[tuple[Any, Any]], observed: Iterable[Any]) -> 
     return ItemWeights(total, dims, scale)
 
 
-def log_likelihood_at_mean(model: Any, args: Any, kwargs: Any, *, seed: int = 0) -> Tensor:
+def log_likelihood_at_mean(model: Model, args: Args, kwargs: Kwargs, *, seed: int = 0) -> Tensor:
     """Return the log likelihood of every item with the prior mean of all attention weights, by one run of the model.
 
     Args:
@@ -287,12 +290,12 @@ def log_likelihood_at_mean(model: Any, args: Any, kwargs: Any, *, seed: int = 0)
     return total
 
 
-def _has_ratio(site: Any, prior: Any) -> bool:
+def _has_ratio(site: Message, prior: Any) -> bool:
     """Return whether prior and posterior of a latent site differ."""
     return not (site["mask"] is False or keeps_prior(site) or site["fn"] is prior)
 
 
-def sum_to_items(log_prob: Tensor, site: Any, dims: Collection[int]) -> Tensor:
+def sum_to_items(log_prob: Tensor, site: Message, dims: Collection[int]) -> Tensor:
     """Sum the masked log probability of a site over its plates, but those of the items and of the draws.
 
     In 32 bits or more, as sums in half precision lose the small terms.
@@ -303,7 +306,7 @@ def sum_to_items(log_prob: Tensor, site: Any, dims: Collection[int]) -> Tensor:
     return log_prob.sum(summed_dims, keepdim=True) if summed_dims else log_prob
 
 
-def _item_dims(sites: list[Any]) -> tuple[int, ...]:
+def _item_dims(sites: list[Message]) -> tuple[int, ...]:
     """Return the dimensions of the plates that all sites have in common."""
     plates = [plates_of(site) for site in sites]
     common = set(plates[0]).intersection(*plates[1:])
@@ -326,7 +329,7 @@ def _item_dims(sites: list[Any]) -> tuple[int, ...]:
     return tuple(sorted(plates[0][name].dim for name in common))
 
 
-def _common_scale(sites: list[Any]) -> Any:
+def _common_scale(sites: list[Message]) -> Any:
     """Return the scale of all sites; raise ValueError where they differ."""
     first = sites[0]
     for site in sites[1:]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import pyro
 import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
+from pyro_attention._typing import Args, Kwargs, Model, Trace
 from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.draws import Minibatch, runs
 from pyro_attention.guide import check_guide
@@ -85,11 +86,11 @@ class ImportanceELBO(AttentionELBO):
         super().__init__(num_particles=num_particles, vectorize_particles=True, max_plate_nesting=max_plate_nesting)
         self.objective: Literal["iwae", "wake_sleep"] = objective
 
-    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
+    def _evaluate(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Tensor:
         check_guide(guide)
         together = self._broadcasts(model, guide, args, kwargs, pyro.plate)
         run, scale = partial(self._get_trace, model, guide, args, kwargs), None
-        log_weights, log_q = list[Tensor](), list[Tensor]()
+        log_importance_weights, log_q = list[Tensor](), list[Tensor]()
         passes = runs(
             run, self.num_particles, together=together, nesting=self._nesting, minibatch=Minibatch(), plate=pyro.plate
         )
@@ -99,42 +100,48 @@ class ImportanceELBO(AttentionELBO):
             observed = [model_trace.nodes[other] for other in model_trace.observation_nodes]
             items = item_weights([(site, model_trace.nodes[name]["fn"])], observed)
             of_draw = sum_to_items(site["fn"].log_prob(site["value"]), site, items.dims)
-            log_weights.append(items.log_weights if size else items.log_weights.unsqueeze(0))
+            log_importance_weights.append(
+                items.log_importance_weights if size else items.log_importance_weights.unsqueeze(0)
+            )
             log_q.append(of_draw if size else of_draw.unsqueeze(0))
             scale = items.scale
         estimate = _vimco if self.objective == "iwae" else _wake_sleep
-        return -torch.as_tensor(scale_and_mask(estimate(torch.cat(log_weights), torch.cat(log_q)), scale=scale)).sum()
+        return -torch.as_tensor(
+            scale_and_mask(estimate(torch.cat(log_importance_weights), torch.cat(log_q)), scale=scale)
+        ).sum()
 
 
-def _vimco(log_weights: Tensor, log_q: Tensor) -> Tensor:
+def _vimco(log_importance_weights: Tensor, log_q: Tensor) -> Tensor:
     """Bound the items by log weights and probabilities ``[K, ...]`` of their draws, with VIMCO's gradient."""
-    bounds = _log_mean(log_weights, 0)
-    signal = (bounds - _log_mean(_without_own(log_weights), 1)).detach()
+    bounds = _log_mean(log_importance_weights, 0)
+    signal = (bounds - _log_mean(_without_own(log_importance_weights), 1)).detach()
     return bounds + (signal * (log_q - log_q.detach())).sum(0)
 
 
-def _wake_sleep(log_weights: Tensor, log_q: Tensor) -> Tensor:
+def _wake_sleep(log_importance_weights: Tensor, log_q: Tensor) -> Tensor:
     """Bound the items by log weights and probabilities ``[K, ...]``, with the gradient of both wake phases."""
-    fixed = log_weights.detach()
-    phases = (fixed.softmax(0) * (log_weights + 2 * log_q)).sum(0)
+    fixed = log_importance_weights.detach()
+    phases = (fixed.softmax(0) * (log_importance_weights + 2 * log_q)).sum(0)
     return _log_mean(fixed, 0) + (phases - phases.detach())
 
 
-def _without_own(log_weights: Tensor) -> Tensor:
+def _without_own(log_importance_weights: Tensor) -> Tensor:
     """Return ``[K, K, ...]``, whose row k are all log weights, with the mean of the others for the k-th."""
-    count = len(log_weights)
-    mean_of_rest = (log_weights.sum(0) - log_weights) / (count - 1)
-    diagonal = torch.eye(count, dtype=torch.bool, device=log_weights.device)
+    count = len(log_importance_weights)
+    mean_of_rest = (log_importance_weights.sum(0) - log_importance_weights) / (count - 1)
+    diagonal = torch.eye(count, dtype=torch.bool, device=log_importance_weights.device)
     return torch.where(
-        diagonal.view(count, count, *[1] * (log_weights.dim() - 1)), mean_of_rest.unsqueeze(1), log_weights
+        diagonal.view(count, count, *[1] * (log_importance_weights.dim() - 1)),
+        mean_of_rest.unsqueeze(1),
+        log_importance_weights,
     )
 
 
-def _log_mean(log_weights: Tensor, dim: int) -> Tensor:
-    return log_weights.logsumexp(dim) - math.log(log_weights.size(dim))
+def _log_mean(log_importance_weights: Tensor, dim: int) -> Tensor:
+    return log_importance_weights.logsumexp(dim) - math.log(log_importance_weights.size(dim))
 
 
-def _drawn_alignment(model_trace: Any, guide_trace: Any) -> str:
+def _drawn_alignment(model_trace: Trace, guide_trace: Trace) -> str:
     """Return the name of the only latent site, a drawn alignment."""
     latent: list[str] = model_trace.stochastic_nodes
     if len(latent) != 1:

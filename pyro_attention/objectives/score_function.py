@@ -12,6 +12,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyro_attention._typing import Args, Kwargs, Message, Model
 from pyro_attention.alignments.categorical import AlignmentWeights, CategoricalAlignment
 from pyro_attention.alignments.edges import EdgeAlignment
 from pyro_attention.alignments.node_likelihood import NodeLikelihood
@@ -53,7 +54,7 @@ class ScoreFunctionELBO(AttentionELBO):
         self.baseline: Literal["soft", "none"] = baseline
         self._soft: dict[str, Tensor] = {}
 
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _get_trace(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         check_guide(guide)
         with poutine.trace() as drawn:
             traces = super()._get_trace(model, guide, args, kwargs)
@@ -63,11 +64,11 @@ class ScoreFunctionELBO(AttentionELBO):
             self._soft = {name: _log_likelihood(soft.nodes[name]) for name in soft.observation_nodes}
         return traces
 
-    def _check_pathwise(self, name: str, site: Any) -> None:
+    def _check_pathwise(self, name: str, site: Message) -> None:
         if not isinstance(site["fn"], CategoricalAlignment | EdgeAlignment):
             super()._check_pathwise(name, site)
 
-    def _elbo_particle(self, model_trace: Any, guide_trace: Any) -> Tensor:
+    def _elbo_particle(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
         elbo = super()._elbo_particle(model_trace, guide_trace)
         rewards = self._rewards(model_trace, guide_trace)
         sites = list(model_trace.nodes)
@@ -81,7 +82,7 @@ class ScoreFunctionELBO(AttentionELBO):
         self._soft = {}
         return elbo
 
-    def _rewards(self, model_trace: Any, guide_trace: Any) -> dict[str, Tensor]:
+    def _rewards(self, model_trace: Trace, guide_trace: Trace) -> dict[str, Tensor]:
         """Return terms of the ELBO that may depend on drawn alignments, less their baselines."""
         rewards = {name: _log_likelihood(model_trace.nodes[name]).detach() for name in model_trace.observation_nodes}
         for name, soft in self._soft.items():
@@ -92,12 +93,12 @@ class ScoreFunctionELBO(AttentionELBO):
         return rewards
 
 
-def _site_above(site: Any) -> str | None:
+def _site_above(site: Message) -> str | None:
     """Return the name of the alignment over edges that the nodes of an observation read; None elsewhere."""
     return site["fn"].site if site is not None and isinstance(site["fn"], NodeLikelihood) else None
 
 
-def _log_likelihood(site: Any) -> Tensor:
+def _log_likelihood(site: Message) -> Tensor:
     """Return the log likelihood of an observed site; below an alignment over edges of every node, behind the plates."""
     if _site_above(site) is None:
         return torch.as_tensor(site["log_prob"])
@@ -107,7 +108,7 @@ def _log_likelihood(site: Any) -> Tensor:
     return torch.as_tensor(scale_and_mask(site["fn"].log_prob_nodes(site["value"]), scale=scale, mask=mask))
 
 
-def _reward_of(site: Any, reward: Tensor, above: str | None) -> Tensor:
+def _reward_of(site: Message, reward: Tensor, above: str | None) -> Tensor:
     """Return a reward as it counts for a drawn alignment.
 
     The edge of a node has the reward of that node, any other alignment the sum over all nodes.
@@ -118,7 +119,7 @@ def _reward_of(site: Any, reward: Tensor, above: str | None) -> Tensor:
     return reward.unsqueeze(-1) if isinstance(site["fn"], EdgeAlignment) else reward
 
 
-def _surrogate(site: Any, rewards: list[Tensor]) -> Tensor:
+def _surrogate(site: Message, rewards: list[Tensor]) -> Tensor:
     """Return zero, with the score function's gradient."""
     fn, mask = site["fn"], site["mask"]
     if isinstance(fn, EdgeAlignment):
@@ -147,7 +148,7 @@ class _AtPriorMean(Messenger):
         first = next((i for i, site in enumerate(sites) if _is_alignment(site)), 0)
         self.same = {s["name"]: s["value"] for i, s in enumerate(sites) if i < first or site_is_subsample(s)}
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         if msg["is_observed"] or msg["value"] is not None:
             return
         if _is_alignment(msg):
@@ -156,6 +157,6 @@ class _AtPriorMean(Messenger):
             msg["value"] = self.same[msg["name"]]
 
 
-def _is_alignment(site: Any) -> bool:
+def _is_alignment(site: Message) -> bool:
     prior = site["infer"].get("prior")
     return not site["is_observed"] and isinstance(prior, CategoricalAlignment | EdgeAlignment | AlignmentWeights)

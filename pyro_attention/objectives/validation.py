@@ -15,6 +15,7 @@ from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor, nn
 
 from pyro_attention._compat import check_mean_field_requirement
+from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior, plates_of
 from pyro_attention.objectives.learned_widths import WidthWarning, collapsing_widths
@@ -39,7 +40,7 @@ class _Recorder(poutine.messenger.Messenger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.latent: dict[str, Any] = {}  # messages of latent sites, which the guide completes later
+        self.latent: dict[str, Message] = {}  # messages of latent sites, which the guide completes later
         self.observed = False
 
     @property
@@ -47,7 +48,7 @@ class _Recorder(poutine.messenger.Messenger):
         attention = filter(is_attention_site, self.latent.values())
         return {site["name"]: (site["infer"]["prior"], site["fn"]) for site in attention}
 
-    def _pyro_post_sample(self, msg: Any) -> None:
+    def _pyro_post_sample(self, msg: Message) -> None:
         # alignments over edges that are summed out are observed, too, as any of the edges
         attention = isinstance(msg["fn"], AttentionDistribution)
         if attention or not msg["is_observed"]:
@@ -75,7 +76,7 @@ def _masked_fraction(prior: Any) -> float:
     return 0.0 if mask is None else float(1 - mask.double().mean())
 
 
-def _sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
+def _sites_at_prior(guide: Model, sites: Iterable[Message]) -> str | None:
     """Describe the latent sites that keep their prior though the guide does not say so; None when there are none."""
     # what is enumerated is summed out
     at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
@@ -104,7 +105,7 @@ def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
     )
 
 
-def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str | None:
+def _untrained_parameters(loss: Tensor, *modules: Any, trace: Trace | None = None) -> str | None:
     """Describe parameters of a loss that nothing trains; None when there are none.
 
     They belong to no module and are no param site of the trace. Without a module SVI is to train the parameters, else
@@ -138,7 +139,7 @@ _WEIGHED: WeakSet[Any] = WeakSet()  # objectives whose KL was compared with the 
 _STEPS: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the step, and its training steps
 
 
-def watch_evaluation(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], Tensor]) -> Tensor:
+def watch_evaluation(elbo: Any, model: Model, guide: Model, evaluate: Callable[[], Tensor]) -> Tensor:
     """Evaluate an objective; while Pyro validates, its value has to be finite.
 
     All other values, such as parameters and observations, are validated in the first evaluations and now and then, as
@@ -162,7 +163,7 @@ def watch_evaluation(elbo: Any, model: Any, guide: Any, evaluate: Callable[[], T
     return loss
 
 
-def _check_model_of_guide(model: Any, guide: Any) -> None:
+def _check_model_of_guide(model: Model, guide: Model) -> None:
     """Raise when a guide that is a handler stands over another model, or where the model should be."""
     if isinstance(poutine.unwrap(model), GuideMessenger):
         raise TypeError("the guide is the first argument, expected the model: elbo(model, guide)")
@@ -171,7 +172,7 @@ def _check_model_of_guide(model: Any, guide: Any) -> None:
         raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
 
 
-def check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None:
+def check_run(elbo: Any, guide: Model, model_trace: Trace, guide_trace: Trace) -> None:
     """Look at the sites of a run, where Pyro validates."""
     messenger: Any = poutine.unwrap(guide)
     if not is_validation_enabled():
@@ -196,7 +197,7 @@ def check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None
             check_site_shape(model_trace.nodes[name], elbo.max_plate_nesting)
 
 
-def _check_patterns(guide: Any, sites: dict[str, Any]) -> None:
+def _check_patterns(guide: Model, sites: Mapping[str, Message]) -> None:
     """Raise ValueError when a pattern matches no site of the model."""
     known = {name: is_attention_site(site) for name, site in sites.items() if site["type"] == "sample"}
     matched = {
@@ -210,7 +211,7 @@ def _check_patterns(guide: Any, sites: dict[str, Any]) -> None:
         raise ValueError(f"no site matches {', '.join(unused)}; the model's attention sites: {names}")
 
 
-def _check_plates(site: Any) -> None:
+def _check_plates(site: Message) -> None:
     """Raise ValueError where a batch dimension has no plate, or a plate repeats a site because heads were forgotten."""
     plated = {frame.dim for frame in site["cond_indep_stack"] if frame.vectorized}
     plated.update(site["infer"].get("_dim_to_id", ()))
@@ -243,7 +244,7 @@ def _check_plates(site: Any) -> None:
             )
 
 
-def check_step(elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
+def check_step(elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Trace) -> None:
     """Look at a training step, before its backward pass.
 
     Args:
@@ -256,7 +257,7 @@ def check_step(elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> N
     _watch_kl(elbo, loss)
 
 
-def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Any) -> None:
+def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Trace) -> None:
     """Raise ValueError where a parameter would not train; stock Pyro skips the backward pass silently."""
     if not loss.requires_grad:
         raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")

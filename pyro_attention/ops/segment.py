@@ -11,13 +11,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 
 from pyro_attention._checks import as_float, in_transform
+from pyro_attention._typing import Context
 
 __all__ = ["Segments", "segment_aggregate", "segment_log_softmax", "segment_softmax"]
 
@@ -213,29 +213,29 @@ def _plain_log_softmax(scores: Tensor, segments: Segments, mask: Tensor | None) 
 
 class _Spread(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, segments: Segments) -> Tensor:
+    def forward(ctx: Context, values: Tensor, segments: Segments) -> Tensor:
         ctx.segments = segments
         return segments.gather(values)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None]:
         return _sum(grad, ctx.segments), None
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, segments: Segments) -> Tensor:
+    def forward(ctx: Context, values: Tensor, segments: Segments) -> Tensor:
         ctx.segments = segments
         return segments.total(values)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None]:
         return _spread(grad, ctx.segments), None
 
 
 class _SegmentSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
+    def forward(ctx: Context, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
         exponentials = _shifted(scores, segments, mask).exp_()
         weights = exponentials.div_(segments.gather(_totals(exponentials, segments, mask)))
         ctx.save_for_backward(weights)
@@ -243,7 +243,7 @@ class _SegmentSoftmax(torch.autograd.Function):
         return weights
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None]:
         (weights,) = ctx.saved_tensors
         weighted = grad * weights
         total = _spread(_sum(weighted, ctx.segments), ctx.segments)
@@ -252,7 +252,7 @@ class _SegmentSoftmax(torch.autograd.Function):
 
 class _SegmentLogSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
+    def forward(ctx: Context, scores: Tensor, segments: Segments, mask: Tensor | None) -> Tensor:
         shifted = _shifted(scores, segments, mask)
         exponentials = shifted.exp()
         totals = _totals(exponentials, segments, mask)
@@ -265,7 +265,7 @@ class _SegmentLogSoftmax(torch.autograd.Function):
         return log_weights
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None]:
         exponentials, totals, mask, log_weights = ctx.saved_tensors
         if mask is not None:
             grad = grad.masked_fill(~mask, 0)
@@ -278,7 +278,7 @@ class _SegmentLogSoftmax(torch.autograd.Function):
 
 class _SegmentAggregate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, values: Tensor, sources: Segments, targets: Segments) -> Tensor:
+    def forward(ctx: Context, weights: Tensor, values: Tensor, sources: Segments, targets: Segments) -> Tensor:
         ctx.save_for_backward(weights, values)
         ctx.segments = sources, targets
         messages, factors = sources.gather(values, dim=-3), weights.unsqueeze(-1)
@@ -288,7 +288,7 @@ class _SegmentAggregate(torch.autograd.Function):
         return torch.unflatten(targets.total(messages.flatten(-2)), -1, messages.shape[-2:])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         weights, values = ctx.saved_tensors
         sources, targets = ctx.segments
         if torch.is_grad_enabled():
@@ -306,13 +306,13 @@ class _SegmentAggregate(torch.autograd.Function):
 
 class _HeadProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, values: Tensor, sources: Segments, targets: Segments) -> Tensor:
+    def forward(ctx: Context, weights: Tensor, values: Tensor, sources: Segments, targets: Segments) -> Tensor:
         ctx.save_for_backward(weights, values)
         ctx.segments = sources, targets
         return targets.pattern(sources, weights.size(-1)).product(weights, values)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         weights, values = ctx.saved_tensors
         sources, targets = ctx.segments
         # torch's product on a pattern takes no more entries than the matrix has places

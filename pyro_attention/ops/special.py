@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_attention._checks import in_transform
 from pyro_attention._compat import standard_gamma
+from pyro_attention._typing import Context
 from pyro_attention.ops.noise import uniform
 
 __all__ = ["digamma1p", "digamma_exp", "lgamma1p", "lgamma_exp", "log_standard_gamma", "trigamma_exp"]
@@ -54,12 +54,12 @@ def digamma1p(a: Tensor) -> Tensor:
 
 class _LGammaExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return lgamma1p(x.exp()).sub_(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Context, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         a = x.exp()
         if torch.is_grad_enabled():  # for a second derivative

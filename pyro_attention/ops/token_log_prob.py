@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_attention._typing import Context
+
 __all__ = ["chosen_slots", "default_chunk_rows", "summed_token_log_prob", "token_log_prob"]
 
 # on a CPU smaller chunks repeat too much work on the weights, and larger ones leave the cache; a GPU wants large ones
@@ -127,7 +129,7 @@ class _Layout:
 class _TokenLogProb(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         features: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -150,7 +152,7 @@ class _TokenLogProb(torch.autograd.Function):
         return layout.restore(log_probs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         _once_differentiable()
         features, weight, bias, token, log_totals = ctx.saved_tensors
         inputs, needed = (features, weight, bias), ctx.needs_input_grad
@@ -263,7 +265,7 @@ class _Groups:
 class _SummedTokenLogProb(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         features: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -306,7 +308,7 @@ class _SummedTokenLogProb(torch.autograd.Function):
         return log_probs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         _once_differentiable()
         features, weight, bias, token, shares, *stored = ctx.saved_tensors
         factor = (grad * shares).sum() / shares.square().sum().clamp(min=torch.finfo(shares.dtype).tiny)

@@ -7,8 +7,8 @@ of them. Samples of a model that does not broadcast are drawn one by one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Literal, get_args
@@ -22,11 +22,24 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pyro_attention._compat import DROPOUT
+from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.draws import Minibatch, Replayed, SharedDraws, broadcasts, is_point_mass
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import DRAWS, attention_weights, check_guide, is_attention_site, plates_of, run_guide
 
-__all__ = ["AtMean", "Noise", "Pass", "Run", "depth", "evaluation_mode", "outputs", "passes", "seeded"]
+__all__ = [
+    "AtMean",
+    "Noise",
+    "Pass",
+    "Run",
+    "depth",
+    "evaluation_mode",
+    "is_latent",
+    "outputs",
+    "passes",
+    "read_draws",
+    "seeded",
+]
 
 # Pyro has one stack of handlers, and torch one generator, for all threads: they take turns.
 _TURN = RLock()
@@ -39,7 +52,7 @@ Noise = Literal["attention", "dropout", "both", "none"]
 class Pass:
     """One run of the model: one sample, or ``size`` of them in an extra plate at the left of ``nesting`` dimensions."""
 
-    trace: Any
+    trace: Trace
     output: Any
     nesting: int | None = None
     size: int = 1
@@ -51,14 +64,25 @@ class Pass:
                 value = site["value"].to_dense() if log_weights else attention_weights(site)
                 yield name, self.rows(site, value)
 
-    def rows(self, site: Any, value: Tensor) -> Tensor:
+    def latent_values(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the value of every latent or attention site, with one leading sample dimension."""
+        for name, site in self.trace.nodes.items():
+            if is_attention_site(site) or is_latent(site):
+                yield name, self.rows(site, site["value"].to_dense())
+
+    def rows(self, site: Message, value: Tensor) -> Tensor:
         """Return what a site has in this pass, such as its value, with one leading sample dimension."""
         if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # of a point mass one for all
             return value.expand(self.size, *value.shape)
         return value.flatten(0, self.nesting - depth(site))  # without the unit dimensions of plates that it is not in
 
 
-def depth(site: Any) -> int:
+def is_latent(site: Message) -> bool:
+    """Return whether a site is a latent variable: drawn, and no index of a plate."""
+    return site["type"] == "sample" and not site["is_observed"] and not site_is_subsample(site)
+
+
+def depth(site: Message) -> int:
     """Return the number of plate dimensions of a site, without that of the samples."""
     return max((-frame.dim for frame in plates_of(site).values()), default=0)
 
@@ -67,12 +91,12 @@ def depth(site: Any) -> int:
 class Run:
     """Runs a model under its guide, with its arguments and a handler to stand around; gives trace and output."""
 
-    guide: Any
+    guide: Model
     args: Any
     kwargs: Any
     whole: bool = True  # or the attention alone is wanted
 
-    def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
+    def __call__(self, around: AbstractContextManager[object] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
         with around:
             result = run_guide(self.guide, *self.args, **self.kwargs)
         if not any(map(is_attention_site, result.trace.nodes.values())):
@@ -84,6 +108,25 @@ class Run:
                 f"pyro.infer.Predictive"
             )
         return result.trace, result.output
+
+
+def read_draws(
+    run: Run,
+    read: Callable[[Pass], Iterator[tuple[str, Tensor]]],
+    *,
+    num_samples: int,
+    noise: Noise,
+    chunk_size: int,
+    seed: int | None,
+) -> dict[str, Tensor]:
+    """Return tensors that ``read`` yields from every pass, joined over the samples ``[S, ...]``, by the site's name."""
+    samples: dict[str, list[Tensor]] = {}
+    with closing(passes(run, num_samples, noise, chunk_size, seed)) as draws:
+        for drawn in draws:
+            for name, value in read(drawn):
+                samples.setdefault(name, []).append(value)
+            del drawn, value  # the next pass needs the memory
+    return {name: torch.cat(samples.pop(name)) for name in list(samples)}  # one at a time, for the memory
 
 
 def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None) -> Generator[Pass, None, None]:
@@ -166,7 +209,7 @@ class _Early(Run):
 
     sites: tuple[str, ...] = ()
 
-    def __call__(self, around: AbstractContextManager[Any] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
+    def __call__(self, around: AbstractContextManager[object] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
         tracer = poutine.trace()  # a run that is stopped returns no trace of its own
         with _Stop(self.sites), around:
             super().__call__(tracer)
@@ -188,7 +231,7 @@ class _Stop(Messenger):
         super().__exit__(kind, *error)
         return kind is _Enough
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         self.missing.discard(msg["name"])
         if not self.missing:
             # Pyro calls it after all handlers, so the guide's trace has this site, too
@@ -218,7 +261,7 @@ def outputs(drawn: Pass) -> Tensor:
 class AtMean(Messenger):
     """Makes every attention site a point mass at its posterior mean; stands outside the guide."""
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
             value = msg["fn"].mean_value
             msg["fn"] = pyro.distributions.Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))

@@ -14,6 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_attention._checks import as_float
+from pyro_attention._typing import Message
 from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior
 from pyro_attention.posterior.passes import AtMean, Noise, Pass, Run, outputs, passes, seeded
 
@@ -67,7 +68,7 @@ class Prediction:
 
 def predict(
     guide: AttentionGuide,
-    *args: Any,
+    *args: object,
     observed: str | None = None,
     num_samples: int = 100,
     noise: Noise | Collection[str] = "attention",
@@ -76,7 +77,7 @@ def predict(
     keep_samples: bool = False,
     chunk_size: int = 1,
     seed: int | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Prediction:
     r"""Average a model's output over the posterior, :math:`\frac1S \sum_s f(x, W^{(s)})`, in a stream.
 
@@ -178,7 +179,7 @@ def _observations(drawn: Pass, name: str) -> Tensor:
     return drawn.rows(site, value)
 
 
-def _may_be_observed(site: Any) -> bool:
+def _may_be_observed(site: Message) -> bool:
     """Return whether a site is observed, or would be with the observation, without which it is drawn as a prior is."""
     is_observation = site["is_observed"] or keeps_prior(site)
     return is_observation and not is_attention_site(site) and not site_is_subsample(site)
@@ -191,7 +192,7 @@ class _AtMeanBut(AtMean):
         super().__init__()
         self.drawn, self.unknown = tuple(drawn), set(drawn)
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         if (pattern := first_match(msg["name"], self.drawn)) is None:
             super()._pyro_sample(msg)
         self.unknown.discard(pattern)

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
 
 from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide
-from pyro_attention.posterior.given import read_draws
-from pyro_attention.posterior.passes import Noise, Pass, Run
+from pyro_attention.posterior.passes import Noise, Pass, Run, read_draws
 
 __all__ = ["sample_posterior"]
 
 
 def sample_posterior(
     guide: AttentionGuide,
-    *args: Any,
+    *args: object,
     num_samples: int = 100,
     noise: Noise = "attention",
     log_weights: bool = False,
     chunk_size: int = 1,
     seed: int | None = None,
-    given: Literal["observations"] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> dict[str, Tensor]:
-    r"""Draw attention weights from the posterior, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
+    r"""Draw attention weights from the guide, :math:`W^{(s)} = \mathrm{normalize}(S^{(s)}),\ S^{(s)} \sim q`.
 
-    Quantiles of the draws are intervals of single weights. Weights are not what Pyro takes for the value of a site,
-    which is :math:`\log S`: for ``Predictive``, ``poutine.condition`` and ``replay`` there is :func:`sample_sites`.
+    Quantiles of the draws are intervals of single weights. Pyro takes :math:`\log S` for the value of a site, not the
+    weights: for ``Predictive``, ``poutine.condition`` and ``replay`` use :func:`sample_sites`. Draws given the
+    observations, whatever the guide has seen, are ``importance_posterior(...).resample()``.
 
     Args:
         guide: The guide, with or without handlers around it; its model is run.
@@ -39,9 +37,6 @@ def sample_posterior(
         chunk_size: Samples drawn in one pass at most, where the model broadcasts over them
             (see :mod:`pyro_attention.posterior.passes`).
         seed: Seed of this call alone.
-        given: "observations" gives draws of :math:`p(W \mid x, y)`, whatever the guide has seen: those of
-            :func:`weighted_posterior`, drawn again by their weights, each item by itself; it warns where few draws
-            carry the weight (:class:`UnreliableWeights`).
         kwargs: Keyword arguments of the model.
 
     Returns:
@@ -61,8 +56,7 @@ def sample_posterior(
         >>> samples["attention"].shape
         torch.Size([5, 1, 2, 3])
     """
-    run = Run(guide, args, kwargs, whole=given is not None)
     return read_draws(
-        run, partial(Pass.weights, log_weights=log_weights), num_samples=num_samples, noise=noise,
-        chunk_size=chunk_size, seed=seed, given=given,
+        Run(guide, args, kwargs, whole=False), partial(Pass.weights, log_weights=log_weights), num_samples=num_samples,
+        noise=noise, chunk_size=chunk_size, seed=seed,
     )  # fmt: skip

@@ -1,54 +1,50 @@
-"""Draws of the values of latent sites, as Pyro's own tools take them."""
+"""Draws of the values of latent sites, in the form that Pyro's own tools take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
 
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_attention.guide import AttentionGuide, check_guide, is_attention_site, keeps_prior
-from pyro_attention.posterior.given import read_draws
-from pyro_attention.posterior.passes import Noise, Pass, Run
+from pyro_attention.posterior.passes import Noise, Pass, Run, is_latent, read_draws
 
 __all__ = ["sample_sites"]
 
 
 def sample_sites(
     guide: AttentionGuide,
-    *args: Any,
+    *args: object,
     num_samples: int = 100,
     noise: Noise = "attention",
     chunk_size: int = 1,
     seed: int | None = None,
-    given: Literal["observations"] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> dict[str, Tensor]:
     r"""Draw values of all latent sites from the posterior, for ``Predictive``, ``poutine.condition`` and ``replay``.
 
-    The value of an attention site is :math:`\log S`, of which the weights are a function (of an alignment, the index of
-    a key); :func:`sample_posterior` gives the weights, which Pyro would misread. Sites that are no attention come from
-    the same runs, so that what depends on each other stays together.
+    The value of an attention site is :math:`\log S`, from which the weights follow (of an alignment it is the index of
+    a key); :func:`sample_posterior` returns the weights, which Pyro would misread. Values of other sites come from the
+    same runs, so their dependence on the attention is kept. Values given the observations are
+    ``importance_posterior(..., values=True).resample()``.
 
     Args:
         guide: The guide, with or without handlers around it; its model is run.
-        args: Arguments of the model; with the observations where these are given.
+        args: Arguments of the model.
         num_samples: Number of draws S.
         noise: What is random, as in :func:`sample_posterior`.
         chunk_size: Draws in one pass at most.
         seed: Seed of this call alone.
-        given: "observations" gives draws of :math:`p(S \mid x, y)`, as in :func:`sample_posterior`.
         kwargs: Keyword arguments of the model.
 
     Returns:
-        By the names of the sites ``[S, ...]``: all attention sites, and latent sites that have a posterior or stand in
-        the guide's ``keep_prior``. With ``given`` all latent sites; without it what else keeps its prior is left out,
-        because it may be an observation that the model was not passed.
+        Values ``[S, ...]`` by the name of the site: of all attention sites, and of latent sites that have a posterior
+        or stand in the guide's ``keep_prior``. Another site that keeps its prior is left out, because it may be an
+        observation that the model was not passed.
 
     Raises:
-        TypeError: As there.
-        ValueError: As there.
+        TypeError: The guide is no AttentionGuide.
+        ValueError: ``num_samples`` or ``chunk_size`` is no positive integer, or the model has no attention site.
 
     Example:
         >>> import torch
@@ -69,14 +65,9 @@ def sample_sites(
 
     def read(drawn: Pass) -> Iterator[tuple[str, Tensor]]:
         for name, site in drawn.trace.nodes.items():
-            if is_attention_site(site) or (
-                _is_latent(site) and (given is not None or not keeps_prior(site) or messenger.keeps_prior(name))
-            ):
+            has_posterior = not keeps_prior(site) or messenger.keeps_prior(name)
+            if is_attention_site(site) or (is_latent(site) and has_posterior):
                 yield name, drawn.rows(site, site["value"].to_dense())
 
     run = Run(guide, args, kwargs)
-    return read_draws(run, read, num_samples=num_samples, noise=noise, chunk_size=chunk_size, seed=seed, given=given)
-
-
-def _is_latent(site: Any) -> bool:
-    return site["type"] == "sample" and not site["is_observed"] and not site_is_subsample(site)
+    return read_draws(run, read, num_samples=num_samples, noise=noise, chunk_size=chunk_size, seed=seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,13 @@ import torch
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor
 
+from pyro_attention._typing import Args, Message
 from pyro_attention.posterior.passes import seeded
 
 __all__ = ["check_sum"]
 
 
-def check_sum(loss: Callable[..., Tensor], batch: Sequence[Any], *, one_item: bool, only: bool) -> None:
+def check_sum(loss: Callable[..., Tensor], batch: Args, *, one_item: bool, only: bool) -> None:
     r"""Raise ValueError where halves of a batch show that its loss is no sum, or where it should be one item.
 
     The loss of n items is L, that of its halves :math:`L_1, L_2`. A sum has :math:`L = L_1 + L_2`, a mean
@@ -96,7 +97,7 @@ class _Halves:
         return 3 * error < 0.01 * size and from_sum <= 1e-5 * size + 3 * error
 
 
-def _halves(loss: Callable[..., Tensor], batch: Sequence[Any]) -> _Halves | None:
+def _halves(loss: Callable[..., Tensor], batch: Args) -> _Halves | None:
     items = _count(batch)
     if items is None or items < 2:
         return None
@@ -112,7 +113,7 @@ def _halves(loss: Callable[..., Tensor], batch: Sequence[Any]) -> _Halves | None
     return _Halves(items, values, scales.seen) if values.isfinite().all() else None
 
 
-def _value(loss: Callable[..., Tensor], batch: Sequence[Any], seed: int) -> float:
+def _value(loss: Callable[..., Tensor], batch: Args, seed: int) -> float:
     with seeded(seed):
         return loss(*batch).double().item()
 
@@ -141,6 +142,6 @@ class _Scales(ScaleMessenger):
         super().__init__(scale=1.0)
         self.seen = False
 
-    def _process_message(self, msg: Any) -> None:
+    def _process_message(self, msg: Message) -> None:
         super()._process_message(msg)
         self.seen = self.seen or bool((torch.as_tensor(msg["scale"]) != 1).any())

@@ -21,8 +21,8 @@ from pyro_attention import (
     ContextualGammaPrior,
     Dirichlet,
     FixedGammaPrior,
+    LaplacePosterior,
     LogNormal,
-    ScorePosterior,
     Soft,
     Weibull,
     check_model,
@@ -97,7 +97,7 @@ def test_a_posterior_of_what_makes_the_scores(pattern, size, changed):
     soft, random = (AttentionGuide(model, family) for family in (Soft(), LogNormal(0.1)))
     loss = AttentionELBO(kl_weight=0.0)(model, soft)
     rows = [({name: value[i : i + 1] for name, value in inputs.items()},) for i in range(4)]
-    posterior = ScorePosterior(model, pattern, lambda row: loss(**row), rows, prior_scale=1.0, curvature="fisher")
+    posterior = LaplacePosterior(model, pattern, lambda row: loss(**row), rows, prior_scale=1.0, curvature="fisher")
     assert posterior.covariance.shape == (size, size)
     spread = {
         name: {site: draws.var(0).sum() for site, draws in

@@ -162,7 +162,7 @@ def plain_loss(model, guide, draws, correction):
         trace = guide.run().trace
     latent = trace.nodes["attention"]
     items = evidence.item_weights([(latent, latent["infer"]["prior"])], [trace.nodes["y"]])
-    return -evidence_bound(items.log_weights, corrected=correction is not None).value.sum()
+    return -evidence_bound(items.log_importance_weights, corrected=correction is not None).value.sum()
 
 
 @pytest.mark.parametrize(("correction", "share"), [(None, 0.5), ("jackknife", 0.8)])

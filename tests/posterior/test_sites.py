@@ -27,10 +27,10 @@ from pyro_attention import (
     Soft,
     Weibull,
     exact_alignments,
+    importance_posterior,
     predict,
     sample_posterior,
     sample_sites,
-    weighted_posterior,
 )
 from pyro_attention.alignments.exact import posterior_attention
 from pyro_attention.families.dirichlet import DirichletPrior
@@ -119,10 +119,8 @@ def test_other_latent_sites_stay_with_the_attention_of_their_run():
     assert sample_sites(AttentionGuide(model, Weibull(5.0)), num_samples=2).keys() == {"attention"}
 
 
-@pytest.mark.parametrize("log_weights", [True, False])
-def test_draws_given_the_observations(log_weights):
-    """Weights of draws given y, as values and through sample_posterior(log_weights=True), have the mean of the weights
-    by importance sampling, and another than those of the guide."""
+def test_draws_given_the_observations():
+    """Values of draws given y have the weights of the same draws, whose mean is that of quadrature, not the guide's."""
     attention = LatentAttention("attention", ScorePrior(LogNormal(1.0)))
 
     def model(y=None):
@@ -131,18 +129,16 @@ def test_draws_given_the_observations(log_weights):
             pyro.sample("y", Normal(mean[..., 0, 0], 0.2), obs=y)
 
     guide, y = AttentionGuide(model, FromPrior()), torch.tensor([0.9, 0.2])
-    options = {"num_samples": 5000, "chunk_size": 1000, "seed": 0, "given": "observations"}
-    if log_weights:
-        values = sample_posterior(guide, y, log_weights=True, **options)["attention"]
-    else:
-        values = sample_sites(guide, y, **options)["attention"]
-    assert torch.equal(values.softmax(-1), sample_posterior(guide, y, **options)["attention"])
+    options = {"num_samples": 5000, "chunk_size": 1000, "seed": 0}
+    weighted = importance_posterior(guide, y, **options)
+    values = importance_posterior(guide, y, values=True, **options).resample(seed=1)["attention"]
+    assert torch.equal(values.softmax(-1), weighted.resample(seed=1)["attention"])
     # by quadrature over the difference of both log weights, Normal(0, sqrt 2)
     d = torch.linspace(-12, 12, 20001, dtype=torch.double).unsqueeze(-1)
     share = (Normal(0, math.sqrt(2)).log_prob(d) + Normal(d.sigmoid(), 0.2).log_prob(y)).softmax(0)
     expected = (share * d.sigmoid()).sum(0)
     drawn = values.softmax(-1)[..., 0, 1].double()
-    error = drawn.std(0) / weighted_posterior(guide, y, num_samples=5000, chunk_size=1000).effective_sample_size.sqrt()
+    error = drawn.std(0) / weighted.effective_sample_size.sqrt()
     assert ((drawn.mean(0) - expected).abs() < 4 * error).all()
     replicated = Predictive(model, posterior_samples={"attention": values[::20]})()["y"].double()
     assert ((replicated.mean(0) - expected).abs() < 0.1).all()
@@ -158,7 +154,7 @@ def test_all_latent_sites_given_the_observations():
         return pyro.sample("y", Normal(out[..., 0, 0, 0] + shift, 1.0), obs=y)
 
     guide = AttentionGuide(model, FromPrior())
-    drawn = sample_sites(guide, torch.tensor(4.0), num_samples=600, given="observations", seed=0)
+    drawn = importance_posterior(guide, torch.tensor(4.0), num_samples=600, values=True, seed=0).resample(seed=1)
     assert drawn.keys() == {"attention", "shift"}
     sums = 4 * drawn["attention"].softmax(-1)[:, 0, 0, 1] + drawn["shift"]
     assert (sums - 4).square().mean() < 2  # of the prior it is above 6
@@ -271,12 +267,11 @@ def without_attention(x, y=None):
     [
         sample_posterior,
         sample_sites,
-        weighted_posterior,
+        importance_posterior,
         predict,
         posterior_attention,
         attention_dims,
-        lambda *args: sample_posterior(*args, given="observations"),
-        lambda *args: sample_sites(*args, given="observations"),
+        lambda *args: importance_posterior(*args, values=True),
         lambda *args: predict(*args, observed="y"),
         lambda *args: sample_posterior(*args, chunk_size=5),
         lambda *args: predict(*args, noise="none"),

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pyro_attention._typing import Context
 from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
 from pyro_attention.blocked.ops.fused_attention import fused_attention, product_dtype, unfused
 
@@ -132,7 +132,7 @@ class _Blocked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, noise_scale: Tensor | None, bias: Tensor | None, plan: _Plan
+        ctx: Context, q: Tensor, k: Tensor, v: Tensor, noise_scale: Tensor | None, bias: Tensor | None, plan: _Plan
     ) -> tuple[Tensor, Tensor]:
         context = q.new_zeros(*q.shape[:-1], v.size(-1))
         noisy, plain = q.new_zeros(2, *q.shape[:-1], 1)
@@ -151,7 +151,7 @@ class _Blocked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_context: Tensor | None, grad_plain: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, grad_context: Tensor | None, grad_plain: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, noise_scale, bias, context, noisy, plain = ctx.saved_tensors
         plan: _Plan = ctx.plan
         grad_q, grad_k, grad_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pyro_attention._typing import Context
 from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
 
 __all__ = ["Tiles", "fused_attention", "kernel_options", "launch", "product_dtype", "tiles", "unfused"]
@@ -166,7 +167,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -190,7 +191,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_context: Tensor | None, grad_plain: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, grad_context: Tensor | None, grad_plain: Tensor | None) -> tuple[Tensor | None, ...]:
         from pyro_attention.blocked.ops import fused_kernels
 
         *inputs, context, noisy, plain = ctx.saved_tensors

@@ -57,7 +57,7 @@ def attend(
     dropout: float = 0.0,
     position_bias: Tensor | None = None,
     softcap: float | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention by the module's :class:`LatentAttention`, or by softmax where it has none.
 
@@ -119,7 +119,7 @@ def _masked(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Dense]:
     return scores + bias if not bias.is_cpu or bias.any() else scores, Dense(allowed)
 
 
-def batch_plate(name: str, size: int) -> AbstractContextManager[Any]:
+def batch_plate(name: str, size: int) -> AbstractContextManager[object]:
     """The plate over a batch: the user's own, that of the run at hand, or one of the site, as for image windows."""
     plates = [handler for handler in active_handlers() if isinstance(handler, IndepMessenger)]
     if any(plate.dim == -1 for plate in plates):
@@ -172,7 +172,7 @@ def _check(module: nn.Module, query: Tensor, mask: Tensor | None, kwargs: dict[s
         )
 
 
-def compact_mask(*, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor | None:
+def compact_mask(*, dtype: torch.dtype = torch.float32, **kwargs: object) -> Tensor | None:
     """The mask that eager attention adds to its scores, with one row where all queries may attend to the same keys.
 
     A contextual prior is then one distribution a key, and not one a query and key, which costs many times as much.

@@ -36,7 +36,7 @@ class BayesianModel:
     pyro_likelihood: Any  # the likelihood that was given, or None
     pyro_saved_priors: bool  # whether the priors came with the checkpoint
 
-    def pyro_forward(self, *args: Any, **kwargs: Any) -> Any:
+    def pyro_forward(self, *args: object, **kwargs: object) -> Any:
         """Run the network in a plate over the batch, observe the labels if there are any, and return the logits.
 
         With ``return_dict=True``, as ``generate`` calls it, the whole output is returned; of a classifier with an
@@ -91,7 +91,7 @@ def bayesian_class(original: type) -> type:
     forward_before: Any = original.forward  # type: ignore[attr-defined]
 
     @wraps(forward_before)  # Trainer reads the signature
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: object, **kwargs: object) -> Any:
         if pyro_runs_the_model():
             return self.pyro_forward(*args, **kwargs)
         return forward_before(self, *args, **kwargs)

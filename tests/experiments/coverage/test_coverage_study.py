@@ -96,7 +96,7 @@ def test_members_of_an_ensemble_know_other_items(tmp_path):
 
 
 def test_what_is_said_above_intervals_of_few_items(tmp_path):
-    """Shares of the weights that intervals hold, of ScorePosterior by level, of others the least and the most."""
+    """Shares of the weights that intervals hold, of LaplacePosterior by level, of others the least and the most."""
     study = replace(STUDIES["coverage-ignorance"], levels={"30": {"items": 30}, "100": {"items": 100}}, seeds=1)
     configs = {(row, level, 0): None for row in study.rows for level in study.levels}
     names = {"mean": 0.1, "dropout": 0.3, "scaled": 0.2, "laplace": 0.8}

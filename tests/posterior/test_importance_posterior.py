@@ -29,7 +29,7 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.alignments.exact import posterior_attention
-from pyro_attention.posterior.given import UnreliableWeights, WeightedPosterior, weighted_posterior
+from pyro_attention.posterior.importance import ImportancePosterior, UnreliableWeights, importance_posterior
 from tests.helpers import assert_mean
 
 SCORES = torch.tensor([[[0.3, -0.2]], [[0.0, 0.5]], [[-0.4, 0.1]]])
@@ -74,9 +74,9 @@ def test_any_guide_gives_the_posterior(guide):
     q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), GUIDES[guide])
     mean, variance, log_evidence = posterior_by_quadrature()
     options = {"num_samples": 20_000, "chunk_size": 5000, "seed": 0}
-    found = weighted_posterior(q, **options)
+    found = importance_posterior(q, **options)
     torch.testing.assert_close(found.log_evidence.double(), log_evidence, atol=0.03, rtol=0)
-    drawn = sample_posterior(q, given="observations", **options)["attention"]
+    drawn = found.resample(seed=1)["attention"]
     assert drawn.shape == (20_000, 3, 1, 2)
     one = drawn[..., 0, 1].double()
     error = (variance / found.effective_sample_size).sqrt()
@@ -84,7 +84,7 @@ def test_any_guide_gives_the_posterior(guide):
     torch.testing.assert_close(one.var(0), variance, rtol=0.1, atol=0)
     assert found.trusted.all()
     assert (found.effective_sample_size < 20_000).all()
-    assert torch.equal(drawn, sample_posterior(q, given="observations", **options)["attention"])
+    assert torch.equal(drawn, importance_posterior(q, **options).resample(seed=1)["attention"])
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_draws_given_the_observations_are_those_of_nuts():
     mcmc.run(y)
     chain = mcmc.get_samples()["attention"].softmax(-1).squeeze(-2).double()
     guide = AttentionGuide(model, FromPrior())
-    found = weighted_posterior(guide, y, num_samples=20_000, chunk_size=5000, seed=0)
+    found = importance_posterior(guide, y, num_samples=20_000, chunk_size=5000, seed=0)
     drawn, size = found.resample()["attention"].squeeze(-2).double(), found.effective_sample_size.view(-1, 1)
     effective = mcmc.diagnostics()["attention"]["n_eff"].squeeze(-2).clamp(max=300).amin(-1, keepdim=True)
     error = (drawn.var(0) / size + chain.var(0) / effective).sqrt()
@@ -115,24 +115,27 @@ def test_draws_given_the_observations_are_those_of_nuts():
 
 def test_one_draw_a_pass_is_as_good_as_chunks():
     q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), FromPrior())
-    found = [weighted_posterior(q, num_samples=200, chunk_size=size, seed=1) for size in (1, 50)]
-    assert found[0].log_weights.shape == found[1].log_weights.shape == (200, 3)
-    assert_mean(found[0].log_weights.exp() - found[1].log_weights.exp(), 0)
+    found = [importance_posterior(q, num_samples=200, chunk_size=size, seed=1) for size in (1, 50)]
+    assert found[0].log_importance_weights.shape == found[1].log_importance_weights.shape == (200, 3)
+    assert_mean(found[0].log_importance_weights.exp() - found[1].log_importance_weights.exp(), 0)
 
 
 def test_what_is_masked_keeps_its_prior():
     q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), FromPrior())
-    found = weighted_posterior(q, mask=torch.tensor([True, False, True]), num_samples=50)
-    assert (found.log_weights[:, 1] == 0).all()
+    found = importance_posterior(q, mask=torch.tensor([True, False, True]), num_samples=50)
+    assert (found.log_importance_weights[:, 1] == 0).all()
     resampled = found.resample()["attention"][:, 1]
     assert torch.equal(resampled, found.samples["attention"][:, 1])
 
 
+@pytest.mark.filterwarnings("ignore::pyro_attention.posterior.importance.UnreliableWeights")
 def test_resampling_follows_the_weights():
     """Each item by itself, each draw as often as its weight says, to less than one; what is in an item stays whole."""
     log_weights = torch.tensor([[0.5, 0.1, 0.3, 0.1], [0.0, 0.0, 1.0, 0.0]]).log().T
     own, inner = torch.arange(4.0).view(4, 1, 1).expand(4, 2, 5), torch.arange(4.0).view(4, 1, 1, 1).expand(4, 2, 3, 5)
-    found = WeightedPosterior({"own": own.unsqueeze(2), "inner": inner}, log_weights, (-2,), {"own": 2, "inner": 2})
+    found = ImportancePosterior(
+        {"own": own.unsqueeze(2), "inner": inner}, log_weights, (-2,), {"own": 2, "inner": 2}
+    )
     drawn = found.resample()
     for values in drawn.values():
         assert (values[:, 1] == 2).all()
@@ -145,46 +148,45 @@ def test_pareto_k():
     torch.manual_seed(0)
     uniform = torch.rand(4000, 3).clamp(min=1e-6)
     k = torch.tensor([0.2, 0.5, 1.0])
-    found = WeightedPosterior({}, -k * uniform.log(), (), {}).pareto_k
+    found = ImportancePosterior({}, -k * uniform.log(), (), {}).pareto_k
     torch.testing.assert_close(found, k, atol=4 * 2 / (3 * 4000**0.5) ** 0.5, rtol=0)  # (1 + k) / sqrt(size)
     # one draw alone; equal ones; equal up to rounding; a third of the tail apart from ties, at the edge of Pyro's fit
     lonely = torch.full((100, 4), -math.inf)
     lonely[0], lonely[:, 1:] = 0.0, 0.0
     lonely[:16, 2], lonely[:15, 3] = 1e-7, torch.arange(1.0, 16.0)
-    assert WeightedPosterior({}, lonely, (), {}).trusted.tolist() == [False, True, True, False]
+    assert ImportancePosterior({}, lonely, (), {}).trusted.tolist() == [False, True, True, False]
     # a heavy tail of weights that are nearly equal says nothing, nor do five of them that are
-    alike = WeightedPosterior({}, 1e-3 / (torch.arange(1000.0) + 1).view(-1, 1), (), {})
+    alike = ImportancePosterior({}, 1e-3 / (torch.arange(1000.0) + 1).view(-1, 1), (), {})
     assert alike.pareto_k > 0.7
     assert alike.trusted
-    assert WeightedPosterior({}, torch.zeros(5, 1), (), {}).trusted
-    assert not WeightedPosterior({}, torch.zeros(1, 1), (), {}).trusted
+    assert ImportancePosterior({}, torch.zeros(5, 1), (), {}).trusted
+    assert not ImportancePosterior({}, torch.zeros(1, 1), (), {}).trusted
 
 
 def test_warns_of_weights_that_few_draws_carry():
     q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), FromPrior())
     with pytest.warns(UnreliableWeights, match="in 3 of 3 items.*sees the observations"):
-        sample_posterior(q, noise="attention", given="observations", num_samples=50, y=torch.full((3,), 40.0))
+        importance_posterior(q, noise="attention", num_samples=50, y=torch.full((3,), 40.0)).resample()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sample_posterior(q, given="observations", num_samples=200)
+        importance_posterior(q, num_samples=200).resample()
         soft = AttentionGuide(TwoKeys(ScorePrior(LogNormal(0.01))), FromPrior())
-        sample_posterior(soft, given="observations", num_samples=5)
+        importance_posterior(soft, num_samples=5).resample()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"given": "y"}, "given is 'y', expected 'observations'"),
-        ({"given": "observations", "noise": "none"}, "noise is 'none', but draws without noise have no weights"),
-        ({"given": "observations", "y": None}, "the model observes nothing"),
-        ({"given": "observations", "y": torch.full((3,), 1e30)}, "the weights of 3 items vanish in all 30 draws"),
-        ({"given": "observations", "y": Y.where(Y > 0.5, torch.nan)}, r"at site 'y':[\s\S]*nan[\s\S]*poutine.mask"),
+        ({"noise": "none"}, "noise is 'none', but draws without noise have no weights"),
+        ({"y": None}, "the model observes nothing"),
+        ({"y": torch.full((3,), 1e30)}, "the weights of 3 items vanish in all 30 draws"),
+        ({"y": Y.where(Y > 0.5, torch.nan)}, r"at site 'y':[\s\S]*nan[\s\S]*poutine.mask"),
     ],
 )
 def test_mistakes(options, message):
     q = AttentionGuide(TwoKeys(ScorePrior(LogNormal(1.0))), FromPrior())
     with pytest.raises(ValueError, match=message):
-        sample_posterior(q, num_samples=30, **options)
+        importance_posterior(q, num_samples=30, **options)
 
 
 # The key that explains the observation

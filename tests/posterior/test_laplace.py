@@ -1,4 +1,4 @@
-"""ScorePosterior: closed-form Bayesian linear regression, sums by hand, draws of guides and models, coverage."""
+"""LaplacePosterior: closed-form Bayesian linear regression, sums by hand, draws of guides and models, coverage."""
 
 import warnings
 
@@ -10,7 +10,7 @@ from torch import nn
 from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
-    ScorePosterior,
+    LaplacePosterior,
     Soft,
     Weibull,
     predict,
@@ -40,7 +40,7 @@ def test_linear_regression_is_exact():
     x, y = regression()
     net, loss, precision = linear(x, y)
     batches = list(zip(x.split(15), y.split(15), strict=True))
-    posterior = ScorePosterior(net, "weight", loss, batches, prior_scale=PRIOR)
+    posterior = LaplacePosterior(net, "weight", loss, batches, prior_scale=PRIOR)
     expected = torch.linalg.inv(precision)
     torch.testing.assert_close(posterior.covariance, expected)
     assert torch.equal(posterior.mean, net.weight.detach().flatten())
@@ -55,7 +55,7 @@ def test_fisher_is_the_sum_of_squared_gradients(items):
     x, y = regression(items)
     net, loss, _ = linear(x, y)
     batches = list(zip(x.split(1), y.split(1), strict=True))
-    posterior = ScorePosterior(net, ["w*"], loss, batches, prior_scale=PRIOR, curvature="fisher")
+    posterior = LaplacePosterior(net, ["w*"], loss, batches, prior_scale=PRIOR, curvature="fisher")
     slopes = (net(x) - y.unsqueeze(1)).detach() * x / NOISE**2
     expected = torch.linalg.inv(slopes.T @ slopes + torch.eye(3) / PRIOR**2)
     torch.testing.assert_close(posterior.covariance, expected)
@@ -71,7 +71,7 @@ def test_curvature_of_several_parameters_is_torchs():
         values = {"0.weight": first, "2.weight": last}
         return (torch.func.functional_call(net, values, x).squeeze(-1) - y).square().sum()
 
-    posterior = ScorePosterior(
+    posterior = LaplacePosterior(
         net, ["0.weight", "2.w*"], lambda x, y: (net(x).squeeze(-1) - y).square().sum(), [(x, y)], prior_scale=0.05
     )
     blocks = torch.func.hessian(of, argnums=(0, 1))(net[0].weight.detach(), net[2].weight.detach())
@@ -86,7 +86,7 @@ def query_posterior(family=None, **options):
     guide = AttentionGuide(model, family or Soft())
     names = [name for name, value in model.named_parameters() if "layers.0" in name and "prior" not in name]
     loss = AttentionELBO(kl_weight=0.0)(model, guide)
-    posterior = ScorePosterior(model, names[:1], loss, [(data.x, data.y)], prior_scale=0.3, **options)
+    posterior = LaplacePosterior(model, names[:1], loss, [(data.x, data.y)], prior_scale=0.3, **options)
     return posterior, guide, (data.x,), model
 
 
@@ -136,7 +136,7 @@ def test_parameters_come_back(queries):
 def test_a_model_of_torch_nn():
     layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).eval()
     x, y = torch.randn(5, 3, 4), torch.randn(5, 3, 4)
-    posterior = ScorePosterior(
+    posterior = LaplacePosterior(
         layer, "self_attn.in_proj_weight", lambda x, y: (layer(x) - y).square().sum(), zip(x, y, strict=True),
         curvature="fisher",
     )  # fmt: skip
@@ -149,13 +149,13 @@ def test_negative_curvature_has_the_width_of_the_prior():
     net = nn.Linear(2, 1, bias=False)
     loss = lambda: (torch.tensor([8.0, -3.0]) * net.weight.square()).sum() / 2  # noqa: E731
     with pytest.warns(UserWarning, match="1 of 2 directions curve downwards"):
-        posterior = ScorePosterior(net, "weight", loss, [()])
+        posterior = LaplacePosterior(net, "weight", loss, [()])
     torch.testing.assert_close(posterior.covariance, torch.diag(torch.tensor([1 / 9, 1.0]).double()))
 
 
 def test_a_linear_loss_leaves_the_prior():
     net = nn.Linear(2, 1)
-    posterior = ScorePosterior(net, "*", lambda: net.weight.sum() + net.bias.sum(), [()], prior_scale=3.0)
+    posterior = LaplacePosterior(net, "*", lambda: net.weight.sum() + net.bias.sum(), [()], prior_scale=3.0)
     torch.testing.assert_close(posterior.covariance, 9 * torch.eye(3).double())
 
 
@@ -177,13 +177,13 @@ def test_bad_input(change, message):
     net = nn.Sequential(nn.Linear(width, 1), nn.Linear(1, 1).requires_grad_(False), nn.Linear(1, 1))
     loss = lambda: scale * (net[0].weight.square().sum() + net[0].bias.square().sum())  # noqa: E731
     with pytest.raises(ValueError, match=message):
-        ScorePosterior(net, loss=loss, **options)
+        LaplacePosterior(net, loss=loss, **options)
 
 
 def test_a_loss_that_is_no_number():
     net = nn.Linear(2, 1)
     with pytest.raises(TypeError, match=r"the loss gave shape \(5, 1\), expected one number"):
-        ScorePosterior(net, "*", net, [(torch.ones(5, 2),)])
+        LaplacePosterior(net, "*", net, [(torch.ones(5, 2),)])
 
 
 # losses that are no sum over items, batches of several items, draws that share their parameters
@@ -216,7 +216,7 @@ def means(name):
 def test_a_mean_is_refused(name, curvature):
     net, loss, batches = means(name)
     with pytest.raises(ValueError, match=r"of \d+ items is the mean of the losses of its halves .* it is a mean over"):
-        ScorePosterior(net, "weight", loss, batches, curvature=curvature)
+        LaplacePosterior(net, "weight", loss, batches, curvature=curvature)
 
 
 def test_a_loss_that_plates_scale_to_all_data():
@@ -225,10 +225,10 @@ def test_a_loss_that_plates_scale_to_all_data():
     model.eval()
     loss = AttentionELBO(kl_weight=0.0)(model, AttentionGuide(model, Soft()))
     name, options = "layers.0.q_proj.weight", {"curvature": "fisher", "prior_scale": 0.3}
-    ScorePosterior(model, name, loss, [(data.x, data.y)], **options)
+    LaplacePosterior(model, name, loss, [(data.x, data.y)], **options)
     halves = [(data.x[part], data.y[part]) for part in (slice(3), slice(3, 6))]
     with pytest.raises(ValueError, match=r"plates scale it to all of the data \(size=\)"):
-        ScorePosterior(model, name, loss, halves, **options)
+        LaplacePosterior(model, name, loss, halves, **options)
 
 
 @pytest.mark.parametrize("items", [2, 20])
@@ -237,7 +237,7 @@ def test_several_items_in_a_batch_of_fisher_are_refused(items):
     net, loss, _ = linear(x, y)
     batches = list(zip(x.split(items), y.split(items), strict=True))
     with pytest.raises(ValueError, match=rf"a batch has {items} items .* expected one item a batch .*x.split\(1\)"):
-        ScorePosterior(net, "weight", loss, batches, curvature="fisher")
+        LaplacePosterior(net, "weight", loss, batches, curvature="fisher")
 
 
 @pytest.mark.filterwarnings("ignore:the Hessian is not positive definite")
@@ -256,16 +256,16 @@ def test_sums_are_taken(items, noise):
                 noisy = net(x).squeeze(-1) - y + noise * torch.randn(len(y))
                 return noisy.square().sum() + constant * len(y) / items ** (constant > 0)
 
-            ScorePosterior(net, "weight", loss, [(x, y)])
+            LaplacePosterior(net, "weight", loss, [(x, y)])
 
 
 def test_what_has_no_halves_is_taken():
     """A graph whose edges belong to all of its nodes, one item, and a sequence that is one item under Fisher."""
     x, edges = torch.randn(6, 3), torch.tensor([[0, 5, 3], [5, 2, 1]])
     net = nn.Linear(3, 1, bias=False)
-    ScorePosterior(net, "weight", lambda x, edges: (net(x)[edges[0]] - net(x)[edges[1]]).square().sum(), [(x, edges)])
+    LaplacePosterior(net, "weight", lambda x, edges: (net(x)[edges[0]] - net(x)[edges[1]]).square().sum(), [(x, edges)])
     layer, rows = nn.MultiheadAttention(4, 2, batch_first=True), torch.randn(2, 5, 4)
-    ScorePosterior(
+    LaplacePosterior(
         layer,
         "in_proj_weight",
         lambda x: layer(x, x, x)[0].square().sum(),
@@ -277,11 +277,11 @@ def test_what_has_no_halves_is_taken():
 def test_the_draws_of_a_random_loss_are_the_same_as_without_the_check(monkeypatch):
     x, y = regression()
     net, _, _ = linear(x, y)
-    build = lambda: ScorePosterior(  # noqa: E731
+    build = lambda: LaplacePosterior(  # noqa: E731
         net, "weight", lambda x, y: ((net(x).squeeze(-1) - y) * torch.randn(len(y))).square().sum(), [(x, y), (x, y)]
     )
     checked = build().covariance
-    monkeypatch.setattr("pyro_attention.posterior.score_posterior.check_sum", lambda *_, **__: None)
+    monkeypatch.setattr("pyro_attention.posterior.laplace.check_sum", lambda *_, **__: None)
     assert torch.equal(checked, build().covariance)
 
 
@@ -300,7 +300,7 @@ def test_each_draw_has_parameters_of_its_own(queries, draw):
                 torch.testing.assert_close(chunks.mean, single.mean)
             else:  # the outputs are drawn in single runs alone, so that the random numbers are others
                 assert all((rows[1:] != rows[:-1]).flatten(1).any(1).all() for rows in chunks.values())
-    with pytest.warns(BroadcastWarning, match="would share one draw of the parameters of a ScorePosterior"):
+    with pytest.warns(BroadcastWarning, match="would share one draw of the parameters of a LaplacePosterior"):
         draw(posterior(AttentionGuide(model, Weibull(10.0))), *args, num_samples=4, chunk_size=3)
     with posterior:  # one draw of the parameters for all is what this says
         draw(random, *args, num_samples=4, chunk_size=3)
@@ -334,7 +334,7 @@ def coverage(items, seed):
         return total
 
     optimizer.step(step)
-    posterior = ScorePosterior(net, "weight", loss, [data])
+    posterior = LaplacePosterior(net, "weight", loss, [data])
     with torch.no_grad():
         draws = torch.stack([posterior(weights)(queries[items:], keys[items:]) for _ in range(300)])
     low, high = draws.quantile(torch.tensor([0.05, 0.95]).double(), 0)

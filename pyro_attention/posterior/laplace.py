@@ -13,16 +13,17 @@ from pyro.poutine import runtime
 from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind, check_positive
+from pyro_attention._typing import Args, Model
 from pyro_attention.guide import DRAWS
 from pyro_attention.posterior.passes import seeded
 from pyro_attention.posterior.summed import check_sum
 
-__all__ = ["ScorePosterior"]
+__all__ = ["LaplacePosterior"]
 
 _MOST = {"hessian": 2_000**2, "fisher": 10_000**2}  # entries of the matrix that is held, in float64
 
 
-class ScorePosterior:
+class LaplacePosterior:
     r"""Gaussian posterior of parameters around their trained values: what data have left open about the scores.
 
     Its width is right only if three things hold, and what can be noticed of them is refused: the loss of a batch is the
@@ -71,7 +72,7 @@ class ScorePosterior:
 
     Example:
         >>> net, x, y = nn.Linear(2, 1), torch.randn(50, 2), torch.randn(50)
-        >>> posterior = ScorePosterior(net, "weight", lambda x, y: (net(x)[:, 0] - y).square().sum() / 2, [(x, y)])
+        >>> posterior = LaplacePosterior(net, "weight", lambda x, y: (net(x)[:, 0] - y).square().sum() / 2, [(x, y)])
         >>> posterior.covariance.shape
         torch.Size([2, 2])
         >>> before = net(x)
@@ -89,7 +90,7 @@ class ScorePosterior:
         module: nn.Module,
         parameters: str | Sequence[str],
         loss: Callable[..., Tensor],
-        batches: Iterable[Sequence[Any]],
+        batches: Iterable[Args],
         *,
         prior_scale: float = 1.0,
         curvature: Literal["hessian", "fisher"] = "hessian",
@@ -141,7 +142,7 @@ class ScorePosterior:
             for (name, parameter), part in zip(self._chosen.items(), parts, strict=True)
         }
 
-    def __enter__(self) -> ScorePosterior:
+    def __enter__(self) -> LaplacePosterior:
         self._before.append([parameter.data for parameter in self._chosen.values()])
         for name, value in self.sample().items():
             self._chosen[name].data = value
@@ -151,7 +152,7 @@ class ScorePosterior:
         for parameter, value in zip(self._chosen.values(), self._before.pop(), strict=True):
             parameter.data = value
 
-    def __call__(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, run: Model) -> Model:
         """Return a guide, or a model, that has another draw of the parameters in every run."""
         return partial(_with_a_draw, self, run)
 
@@ -160,15 +161,15 @@ class ScorePosterior:
         return torch.as_tensor((self._curvatures + self.prior_scale**-2).rsqrt())
 
 
-def _with_a_draw(posterior: ScorePosterior, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _with_a_draw(posterior: LaplacePosterior, run: Model, *args: object, **kwargs: object) -> Any:
     """Run with one draw of the parameters.
 
     ``poutine.unwrap`` takes this for a handler around its second argument.
     """
     if any(frame.name == DRAWS for frame in runtime.get_plates()):
         raise ValueError(
-            "several draws are made in one pass, and would share one draw of the parameters of a ScorePosterior; leave "
-            "chunk_size out (it is 1 then), or, in an objective with several particles, use the guide itself"
+            "several draws are made in one pass, and would share one draw of the parameters of a LaplacePosterior; "
+            "leave chunk_size out (it is 1 then), or, in an objective with several particles, use the guide itself"
         )
     with posterior:
         return run(*args, **kwargs)
@@ -199,7 +200,7 @@ def _check_size(held: int, size: int, curvature: str) -> None:
         )
 
 
-def _slope(loss: Callable[..., Tensor], batch: Sequence[Any], chosen: Mapping[str, Tensor], *, twice: bool) -> Tensor:
+def _slope(loss: Callable[..., Tensor], batch: Args, chosen: Mapping[str, Tensor], *, twice: bool) -> Tensor:
     """Return the gradient of a batch's loss ``[P]``, with a graph of its own if it is needed ``twice``."""
     value = loss(*batch)
     if not isinstance(value, Tensor) or value.numel() != 1:
