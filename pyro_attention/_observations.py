@@ -1,4 +1,4 @@
-"""Whether an observation stands where the plates of its site say that its items are."""
+"""Check that the items of an observation stand at the dimensions of its plates."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ def check_observation(site: Message) -> None:
     if isinstance(fn, Delta | Unit) or not isinstance(fn, torch.distributions.Distribution):  # no data
         return
     items = value.shape[: value.dim() - len(fn.event_shape)]
-    plates = {frame.dim: frame for frame in site["cond_indep_stack"] if frame.vectorized}
-    misplaced = [frame for dim, frame in plates.items() if frame.size > 1 and (dim < -len(items) or items[dim] == 1)]
+    plates = {frame.dim: frame for frame in site["cond_indep_stack"] if frame.dim is not None}
+    misplaced = {
+        dim: frame for dim, frame in plates.items() if frame.size > 1 and (dim < -len(items) or items[dim] == 1)
+    }
     for dim in range(-len(items), 0):
         if items[dim] == 1 or dim in plates:
             continue
         expected_size = fn.batch_shape[dim] if dim >= -len(fn.batch_shape) else 1
-        plate = next((frame for frame in misplaced if frame.size == items[dim]), None)
-        if plate is None and (expected_size == items[dim] or not plates):
+        plate_dim = next((at for at, frame in misplaced.items() if frame.size == items[dim]), None)
+        if plate_dim is None and (expected_size == items[dim] or not plates):
             continue
         names = ", ".join(f"'{frame.name}' ({frame.size} at {frame.dim})" for frame in plates.values())
-        squeezed = (dim if plate is None else plate.dim) - len(fn.event_shape)
+        squeezed = (dim if plate_dim is None else plate_dim) - len(fn.event_shape)
         raise ValueError(
             f"site '{site['name']}': the observation has shape {tuple(value.shape)}, with {items[dim]} entries where "
             f"there is no plate (plates: {names}), so it would be compared with every item of others; expected items "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypedDict
 
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from pyro.distributions.score_parts import ScoreParts
 
-__all__ = ["Args", "Context", "Kwargs", "Message", "Model", "Trace"]
+__all__ = ["Args", "Context", "Kwargs", "Message", "Model", "PlateFrame", "Trace"]
 
 Model: TypeAlias = Callable[..., object]
 """Pyro model or guide: a function or module, with or without effect handlers around it."""
@@ -53,6 +53,20 @@ class Message(TypedDict, total=False):
     score_parts: ScoreParts
     packed: Any
     _intervener_id: str | None
+
+
+class PlateFrame(NamedTuple):
+    """Vectorized plate that a site lies in.
+
+    Attributes:
+        name: Name of the plate.
+        dim: Its batch dimension, negative.
+        size: Number of its items in this run.
+    """
+
+    name: str
+    dim: int
+    size: int
 
 
 class Trace(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.condition_messenger import ConditionMessenger
 from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.indep_messenger import IndepMessenger
@@ -166,7 +168,9 @@ class LatentAttention(nn.Module):
             return prior.soft_value(call)
         _check_plates_fit(self.name, prior)
         _check_replayed(self.name, prior)
-        value = torch.as_tensor(pyro.sample(self.name, prior, infer={"call": call}))  # type: ignore[arg-type]
+        infer: Any = {"call": call}  # a key of this library, beside those that Pyro declares
+        assert isinstance(prior, TorchDistributionMixin)
+        value = torch.as_tensor(pyro.sample(self.name, prior, infer=infer))
         if validates_distributions():
             for handler in active_handlers():
                 if isinstance(handler, _VALUE_GIVERS) and _gives(handler, value):
@@ -248,10 +252,10 @@ def name_sites(model: Model) -> list[str]:
 
 def _gives(handler: ConditionMessenger | DoMessenger | ReplayMessenger, value: Tensor) -> bool:
     """Return whether a handler has given a site this value: by identity, as handlers between them may rename sites."""
-    data: Any = handler.trace if isinstance(handler, ReplayMessenger) else handler.data
+    data: object = handler.trace if isinstance(handler, ReplayMessenger) else handler.data
     if isinstance(data, Trace):
-        data = {name: site.get("value") for name, site in data.nodes.items()}
-    return data is not None and any(given is value for given in data.values())
+        return any(site.get("value") is value for site in data.nodes.values())
+    return isinstance(data, Mapping) and any(given is value for given in data.values())
 
 
 def _check_not_weights(value: Tensor, call: AttentionCall, prior: AttentionDistribution) -> None:

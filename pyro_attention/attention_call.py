@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from pyro_attention._typing import Args, Kwargs
 from pyro_attention.layout import Layout
 from pyro_attention.normalizers import Normalizer, Softmax
 
@@ -58,8 +58,8 @@ class AttentionCall:
     keys: Tensor | None = None
     site: str = ""
     reads_scores: bool = True
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] | None = None
+    args: Args = ()
+    kwargs: Kwargs | None = None
 
     @property
     def shape(self) -> torch.Size:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import getclosurevars
 from types import FunctionType, MethodType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import pyro
@@ -33,10 +33,13 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyro_attention._compat import DROPOUT
-from pyro_attention._typing import Message, Model
+from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.guide import DRAWS
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 __all__ = [
     "REMEDY",
@@ -111,7 +114,7 @@ class Minibatch(Messenger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.indices: dict[str, Any] = {}
+        self.indices: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: Message) -> None:
         if msg["value"] is None and msg["name"] in self.indices:
@@ -170,7 +173,7 @@ class _Record:
     reason: str | None = None
 
 
-_RECORDS: WeakKeyDictionary[Any, dict[Hashable, _Record]] = WeakKeyDictionary()  # of guides, by the kind of call
+_RECORDS: WeakKeyDictionary[object, dict[Hashable, _Record]] = WeakKeyDictionary()  # of guides, by the kind of call
 
 
 @dataclass(frozen=True)
@@ -182,13 +185,13 @@ class Replayed:
         output: What the model returned; None where nobody reads it.
     """
 
-    traces: Sequence[Any]
-    output: Any = None
+    traces: Sequence[Trace]
+    output: object = None
 
 
 def broadcasts(
     guide: Model,
-    model: Any,
+    model: Model,
     kind: Hashable,
     run: Callable[[], Replayed],
     *,
@@ -214,7 +217,7 @@ def broadcasts(
     return reason is None
 
 
-def look_when_due(owner: Any, kind: Hashable, look: Callable[[], str | None]) -> tuple[str | None, bool]:
+def look_when_due(owner: Model, kind: Hashable, look: Callable[[], str | None]) -> tuple[str | None, bool]:
     """Return why calls of a kind may not share a pass, None where they may, and whether it was just seen.
 
     Args:
@@ -248,24 +251,24 @@ def _note(reason: str) -> str:
     )
 
 
-def forget_replays(owner: Any) -> None:
+def forget_replays(owner: Model) -> None:
     """Let the next calls with a guide or a model be replayed as if they were the first ones."""
     _RECORDS.pop(_owner(owner), None)
 
 
-def _owner(function: Any) -> Any:
+def _owner(function: object) -> object:
     """Return the object behind a guide or model, which lives as long; a bound method is a new object every time."""
-    inner = poutine.unwrap(function)
+    inner = poutine.unwrap(function) if callable(function) else function
     function = inner if callable(inner) else function  # a partial function that is no handler
     return function.__self__ if isinstance(function, MethodType) else function
 
 
-def modes(model: Any) -> int:
+def modes(model: Model) -> int:
     """Return the number of modules of a model in training mode, where they may read the statistics of their batch."""
     return sum(module.training for root in _modules(_owner(model)) for module in root.modules())
 
 
-def _modules(model: Any) -> Iterator[nn.Module]:
+def _modules(model: object) -> Iterator[nn.Module]:
     """Yield a model that is a module, or the modules among arguments, closure and globals of a function."""
     if isinstance(model, nn.Module):
         yield model
@@ -452,12 +455,12 @@ class LatentValues(Messenger):
     def _pyro_sample(self, msg: Message) -> None:
         if msg["is_observed"] or msg["value"] is not None or site_is_subsample(msg):
             return
-        fn: Any = msg["fn"]
+        fn = msg["fn"]
         if self.values is not None:
             msg["value"] = self.values.get(msg["name"])
             return
         with self.noise.paused():
-            value: Any = fn(*msg["args"], **msg["kwargs"])
+            value = fn(*msg["args"], **msg["kwargs"])
             if isinstance(fn, LogWeights) and type(value) is Tensor:  # a blocked value has no storage
                 value = value + torch.randn_like(value)
             elif isinstance(fn, CategoricalAlignment):
@@ -469,7 +472,7 @@ class LatentValues(Messenger):
             self.drawn[msg["name"]], self.dims[msg["name"]] = value, len(fn.batch_shape)
 
 
-def is_point_mass(q: Any) -> bool:
+def is_point_mass(q: object) -> bool:
     """Return whether a distribution is a Delta, transformed or not."""
     while hasattr(q, "base_dist") and not isinstance(q, Delta):
         q = q.base_dist
@@ -495,7 +498,13 @@ class WithoutNoise(TorchDispatchMode):
         finally:
             self._is_paused = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if self._is_paused or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
             return func(*args, **kwargs)
@@ -526,7 +535,7 @@ def untouched() -> Iterator[None]:
     buffers: dict[int, tuple[Tensor, Tensor]] = {}
     resting: list[nn.Module] = []
 
-    def keep(module: nn.Module, _: Any) -> None:
+    def keep(module: nn.Module, _: object) -> None:
         for buffer in module.buffers(recurse=False):
             if id(buffer) not in buffers and not buffer.is_inference() and not buffer.is_meta:
                 buffers[id(buffer)] = buffer, buffer.detach().clone()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +77,7 @@ class EdgeList(Layout):
         if in_transform(edge_index) or edge_index.is_inference():
             return cls._build(edge_index, num_sources, num_targets, add_self_loops)
         asked = edge_index._version, num_sources, num_targets, add_self_loops
-        built: tuple[Any, EdgeList] | None = _BUILT.get(edge_index)
+        built: tuple[object, EdgeList] | None = _BUILT.get(edge_index)
         if built is None or built[0] != asked:
             built = _BUILT[edge_index] = asked, cls._build(edge_index, *asked[1:])
         return built[1]

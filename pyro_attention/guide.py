@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
 from pyro import poutine
 from pyro.distributions import Delta, TorchDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn.module import PyroModule, PyroModuleList, pyro_method
 from pyro.poutine import runtime
 from pyro.poutine.guide import GuideMessenger
-from pyro.poutine.trace_struct import Trace
+from pyro.poutine.trace_struct import Trace as PyroTrace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind
 from pyro_attention._observations import check_observation
-from pyro_attention._typing import Message, Model
+from pyro_attention._typing import Message, Model, PlateFrame
 from pyro_attention.attention import name_sites
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import Family
@@ -45,30 +46,32 @@ _PLATES_OF_DRAWS = {DRAWS, "num_particles_vectorized"}  # the second is Pyro's
 
 @dataclass(frozen=True)
 class GuideRun:
-    """One run of an :class:`AttentionGuide`: what the model returned, and Pyro's trace of its sites.
+    """One run of an :class:`AttentionGuide`.
 
-    At a latent site ``fn`` is the posterior, ``infer["prior"]`` the prior and ``infer["family"]`` the family, which is
-    None where the site keeps its prior.
+    Attributes:
+        output: Return value of the model.
+        trace: Pyro's trace of the sites. At a latent site ``fn`` is the posterior, ``infer["prior"]`` the prior and
+            ``infer["family"]`` the family, or None where the site keeps its prior.
     """
 
-    output: Any
-    trace: Trace
+    output: Any  # of whatever type the model returns
+    trace: PyroTrace
 
 
 class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
-    """A guide over the same model: at each attention site it replaces the prior by a posterior family.
+    """Guide that runs its model and replaces the prior of every attention site by a posterior family.
 
-    It runs the model once and yields both traces, so Pyro's ELBOs need one forward pass. Handlers such as
+    One run of the model gives the traces of model and guide, so Pyro's ELBOs need one forward pass. Handlers such as
     ``poutine.condition`` belong around the guide or inside the model, not around the ``model`` argument of an ELBO.
 
     Args:
-        model: A Pyro model: any callable that reaches LatentAttention. Sites of the layers of a module are called after
-            their paths, unless they have a name (:func:`name_sites`).
+        model: A Pyro model: any callable that calls LatentAttention. Sites of the layers of a module get the paths of
+            these layers as names, unless they have a name (:func:`name_sites`).
         families: One family for all attention sites, or a dict from site-name patterns (as in ``fnmatch``:
             ``"encoder.*"``) to families; the first matching pattern counts. Other latent sites get a posterior by one
             of Pyro's messengers, such as ``AutoNormalMessenger(model)``, under their name.
-        keep_prior: Names or patterns of latent sites that are meant to be drawn from their prior; of others without a
-            posterior the objectives warn.
+        keep_prior: Names or patterns of latent sites that are meant to be drawn from their prior. The objectives warn
+            of any other latent site without a posterior.
 
     Raises:
         TypeError: A family is no :class:`Family` and no messenger.
@@ -88,7 +91,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         ['attention', 'shift']
     """
 
-    _output: Any = None  # of the model, in the run at hand
+    _output: object = None  # of the model, in the current run
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         for pattern, family in attention_families.items():
             check_kind(f"families['{pattern}']", family, Family, "Weibull(concentration=10.0)")
         for messenger in messengers.values():
-            messenger.trace = Trace()  # without which Pyro's messengers cannot be pickled
+            messenger.trace = PyroTrace()  # without which Pyro's messengers cannot be pickled
         self.patterns, self.other_patterns = tuple(attention_families), tuple(messengers)
         # module names may not contain the dots that patterns do
         self.families, self.messengers = nn.ModuleList(attention_families.values()), PyroModuleList(messengers.values())
@@ -113,22 +116,33 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         name_sites(model)
 
     @pyro_method
-    def __call__(self, *args: object, **kwargs: object) -> dict[str, Any]:  # type: ignore[override]
-        """Run the model once under the posterior; returns the value of every sample site of the model."""
+    def __call__(self, /, *args: object, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
+        """Run the model once under the posterior, and return the value of every sample site of the model by name."""
         name_sites(self.model)
         self.args_kwargs, self._outer_plates = (args, kwargs), tuple(frame.name for frame in runtime.get_plates())
-        self._chosen = tuple(self.families)  # once a run: Pyro registers the parameters at every access
+        self._chosen = tuple(self._attention_families())  # once a run: Pyro registers the parameters at every access
         try:
             with self:
                 self._output = self.model(*args, **kwargs)
         finally:
             del self.args_kwargs, self._outer_plates, self._chosen
         self._check_has_attention()
-        nodes = prune_subsample_sites(self.trace).nodes
+        nodes: Mapping[str, Message] = prune_subsample_sites(self.trace).nodes
         return {name: site["value"] for name, site in nodes.items() if site["type"] == "sample"}
 
     def run(self, *args: object, **kwargs: object) -> GuideRun:
-        """Run the model once under the posterior, with the errors of a call; the guide itself keeps nothing of it."""
+        """Run the model once under the posterior.
+
+        Args:
+            args: Arguments of the model.
+            kwargs: Keyword arguments of the model.
+
+        Returns:
+            Output and trace of the run; the guide itself keeps nothing of them.
+
+        Raises:
+            ValueError: As at a call.
+        """
         return run_guide(self, *args, **kwargs)
 
     def family(self, name: str) -> Family:
@@ -137,7 +151,14 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if pattern is None:
             patterns = ", ".join(map(repr, self.patterns))
             raise ValueError(f"attention site '{name}' matches none of the patterns {patterns}; add one")
-        return (vars(self).get("_chosen") or self.families)[self.patterns.index(pattern)]  # type: ignore[return-value]
+        families: Sequence[Family] = vars(self).get("_chosen") or tuple(self._attention_families())
+        family: Family = families[self.patterns.index(pattern)]
+        return family
+
+    def _attention_families(self) -> Iterator[Family]:
+        for family in self.families:
+            assert isinstance(family, Family)
+            yield family
 
     def _check_has_attention(self) -> None:
         """Raise ValueError where a run of the model has reached no attention; handlers inside may have hidden it."""
@@ -155,7 +176,16 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         return first_match(name, self.keep_prior) is not None
 
     def attention_posterior(self, name: str, call: AttentionCall, prior: AttentionDistribution) -> TorchDistribution:
-        """Return the posterior of an attention site, that of its family."""
+        """Return the posterior that the family of an attention site makes for a call.
+
+        Args:
+            name: Name of the site.
+            call: Record of the call of the layer.
+            prior: Prior of the site.
+
+        Raises:
+            ValueError: The family does not fit the prior, or no pattern matches the name.
+        """
         family = self.family(name)
         family.check_fits(prior, site=name)
         args, kwargs = self.args_kwargs
@@ -166,32 +196,34 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         # a plate around the guide (vectorized particles) gives the prior a larger batch than the call has
         return posterior if posterior.batch_shape == prior.batch_shape else posterior.expand(prior.batch_shape)
 
-    def get_posterior(self, name: str, prior: Any) -> Any:
-        """Return the posterior of another latent site: that of its messenger, else the prior itself."""
+    def get_posterior(self, name: str, prior: TorchDistributionMixin) -> TorchDistributionMixin | Tensor:
+        """Return the posterior that its messenger gives a latent site other than attention, else the prior itself."""
         pattern = first_match(name, self.other_patterns)
         if pattern is None:
             return prior
-        # which reads these in its own run, whose place this one takes
-        other: Any = self.messengers[self.other_patterns.index(pattern)]
+        # the messenger reads these in a run of its own, which this run replaces
+        other = self.messengers[self.other_patterns.index(pattern)]
+        assert isinstance(other, AutoMessenger)
         other.trace, other.args_kwargs, other._outer_plates = self.trace, self.args_kwargs, self._outer_plates
         try:
             return other.get_posterior(name, prior)
         finally:
-            other.trace = Trace()
+            other.trace = PyroTrace()
             del other.args_kwargs, other._outer_plates
 
-    def get_traces(self) -> tuple[Any, Any]:
+    def get_traces(self) -> tuple[PyroTrace, PyroTrace]:
         """Return the traces of model and guide after a call; sites that are summed out are in the model's alone."""
         model_trace, guide_trace = super().get_traces()
         for name, site in list(guide_trace.nodes.items()):
-            infer: Any = site["infer"]
+            infer: Mapping[str, object] = {**(site["infer"] or {})}
             family = infer.get("family", site)
             if getattr(family, "is_marginal", False) or (family is None and "_enumerate_dim" in infer):
                 del guide_trace.nodes[name]
         return model_trace, guide_trace
 
     def _pyro_sample(self, msg: Message) -> None:
-        msg["_infer"] = msg["infer"]  # poutine.replay around the guide puts that of another run in its place
+        # poutine.replay around the guide puts the infer of another run in its place
+        cast("dict[str, object]", msg)["_infer"] = msg["infer"]
         if msg["is_observed"] and not set(self._outer_plates) - _PLATES_OF_DRAWS:
             check_observation(msg)
         if msg["is_observed"] or site_is_subsample(msg):
@@ -217,7 +249,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         msg["infer"].update(family.infer, family=family, prior=prior)
 
     def _pyro_post_sample(self, msg: Message) -> None:
-        msg["infer"] = infer = msg.pop("_infer")
+        msg["infer"] = infer = cast("dict[str, Any]", msg).pop("_infer")
         # only now have the handlers around the guide said whether the site is observed: its prior scores it then
         if msg["is_observed"] and "prior" in infer:
             msg["fn"] = infer["prior"].expand(msg["fn"].batch_shape)
@@ -231,13 +263,13 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
                 msg["mask"] = False
         super()._pyro_post_sample(msg)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # PyroModule's own leaves out weak references; a trace, of a whole autograd graph, cannot be pickled either
-        state: dict[str, Any] = PyroModule.__getstate__(self)
+        state: dict[str, object] = PyroModule.__getstate__(self)
         return {name: value for name, value in state.items() if name not in ("trace", "_output")}
 
 
-def _check_is_model(model: Any) -> None:
+def _check_is_model(model: Model) -> None:
     """Raise TypeError unless a model is something to run."""
     if isinstance(model, type):
         raise TypeError(f"model is the class {model.__name__}, expected an instance, such as {model.__name__}(...)")
@@ -257,24 +289,24 @@ def run_guide(guide: Model, *args: object, **kwargs: object) -> GuideRun:
         forget_run(messenger)
 
 
-def forget_run(messenger: Any) -> None:
-    """Drop what a messenger guide holds of its run, which would keep the step's autograd graph until the next one."""
+def forget_run(messenger: GuideMessenger) -> None:
+    """Drop trace and output of a guide's last run, which would keep the step's autograd graph until the next run."""
     for name in ("trace", "_output"):
         vars(messenger).pop(name, None)
 
 
 def check_guide(guide: Model) -> AttentionGuide:
     """Return the guide without the handlers around it; raise TypeError unless it is an AttentionGuide."""
-    guide = poutine.unwrap(guide)
-    if not isinstance(guide, AttentionGuide):
-        raise TypeError(f"guide is a {type(guide).__name__}, expected an AttentionGuide(model, family)")
-    return guide
+    messenger: object = poutine.unwrap(guide)
+    if not isinstance(messenger, AttentionGuide):
+        raise TypeError(f"guide is a {type(messenger).__name__}, expected an AttentionGuide(model, family)")
+    return messenger
 
 
 def is_attention_site(site: Message) -> bool:
-    """Return whether a node of a guide's trace, or a message that has passed it, is an attention site.
+    """Return whether a node of a guide's trace, or a message that has passed the guide, is an attention site.
 
-    It may be observed.
+    Observed sites count, too.
     """
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
@@ -285,9 +317,13 @@ def attention_weights(site: Message) -> Tensor:
     return prior.weights(site["value"], site["infer"]["call"].normalizer)
 
 
-def plates_of(site: Message) -> dict[str, Any]:
-    """Return plates of the model that a site lies in, by name."""
-    return {frame.name: frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.name != DRAWS}
+def plates_of(site: Message) -> dict[str, PlateFrame]:
+    """Return the vectorized plates of the model that a site lies in, by name."""
+    return {
+        name: PlateFrame(name, dim, size)
+        for name, dim, size, *_ in site["cond_indep_stack"]
+        if dim is not None and name != DRAWS
+    }
 
 
 def keeps_prior(site: Message) -> bool:

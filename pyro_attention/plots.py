@@ -6,7 +6,7 @@ Install ``pyro_attention[plots]``. Without ``axes`` a picture gets a figure of i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from pyro_attention.analysis import credible_intervals
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
@@ -114,7 +115,7 @@ def patches(
     return axes
 
 
-def _array(tensor: Tensor) -> NDArray[Any]:
+def _array(tensor: Tensor) -> NDArray[np.generic]:
     return tensor.detach().cpu().numpy()
 
 

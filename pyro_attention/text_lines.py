@@ -11,7 +11,7 @@ import codecs
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, AnyStr
+from typing import AnyStr
 
 __all__ = ["decode_lines", "read_lines", "split_lines"]
 
@@ -23,10 +23,10 @@ def split_lines(text: AnyStr) -> list[AnyStr]:
         >>> split_lines("one\r\ntwo\rthree\u2028four\n\nfive")
         ['one', 'two\rthree\u2028four', '', 'five']
     """
-    ends: tuple[Any, Any] = ("\n", "\r") if isinstance(text, str) else (b"\n", b"\r")
-    lines: list[AnyStr] = text.split(ends[0])
+    feed, carriage = ("\n", "\r") if isinstance(text, str) else (b"\n", b"\r")
+    lines = text.split(feed)
     last = lines.pop()
-    lines = [line.removesuffix(ends[1]) for line in lines]
+    lines = [line.removesuffix(carriage) for line in lines]
     if last:
         lines.append(last)
     return lines

@@ -13,7 +13,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_attention._typing import Args, Kwargs, Model
+from pyro_attention._typing import Args, Kwargs, Model, Trace
 from pyro_attention.attention import name_sites
 from pyro_attention.draws import Minibatch
 from pyro_attention.families.distribution import AttentionDistribution
@@ -85,7 +85,7 @@ def check_coverage(
     levels: Sequence[float] = (0.5, 0.8, 0.9),
     bins: int = 20,
     seed: int | None = None,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> dict[str, Coverage]:
     r"""Draw weights and observations from the model, infer the weights again, and count how often intervals hold them.
 
@@ -136,9 +136,9 @@ def check_coverage(
 
     Source: Talts et al. (2018), Validating Bayesian Inference Algorithms with Simulation-Based Calibration.
     """
-    guide: Model = poutine.unwrap(model)
-    has_guide = isinstance(guide, AttentionGuide)
-    if infer is None and not has_guide:
+    guide: object = poutine.unwrap(model)
+    simulated = guide.model if isinstance(guide, AttentionGuide) else model
+    if infer is None and not isinstance(guide, AttentionGuide):
         raise TypeError(f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model")
     if num_draws < 2 or (num_draws + 1) % bins:
         raise ValueError(f"num_draws is {num_draws} and bins is {bins}, expected one less than a multiple of bins: 99")
@@ -149,7 +149,7 @@ def check_coverage(
     with seeded(seed), torch.no_grad(), evaluation_mode():
         for _ in range(num_simulations):
             with Minibatch():
-                truth, observations = _simulate(guide.model if has_guide else model, args, kwargs)
+                truth, observations = _simulate(simulated, args, kwargs)
                 if infer is None:
                     conditioned: Any = poutine.condition(model, data=observations)
                     draws: Mapping[str, Tensor] = sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
@@ -168,7 +168,7 @@ def _simulate(model: Model, args: Args, kwargs: Kwargs) -> tuple[dict[str, tuple
         By site the attention weights, with a mask ``[items, weights]`` of those that count; and the observations.
     """
     name_sites(model)
-    trace = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
+    trace: Trace = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
     truth, observations = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
     for name, site in trace.nodes.items():
         if site["type"] == "sample" and isinstance(site["fn"], AttentionDistribution):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ def class_uncertainty(
     num_samples: int = 30,
     noise: Noise = "attention",
     seed: int | None = None,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> ClassUncertainty:
     r"""Return class probabilities with their uncertainty, :math:`H[\bar p] = \frac1S \sum_s H[p^{(s)}] + I`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,11 +158,12 @@ class BlockedValue(Tensor):
         posterior, shape = self.posterior, self.posterior.full_shape
         if posterior.relative is None or self.seed is None:
             return posterior.pairs.scores(rows).expand(*shape[:-2], -1, -1)
-        q: Any = posterior.window(rows)
+        q = posterior.window(rows)
         kind, scale = NOISE[type(q)]
         table = CounterNoise(kind, self.seed, (shape[:-2].numel(), *shape[-2:]), device=self.device)
         noise = table.block(slice(None), rows, dtype=self.dtype).unflatten(0, shape[:-2])
-        return torch.addcmul(getattr(q, q.parameter_names[0]), noise, scale(q))
+        location: Tensor = getattr(q, q.parameter_names[0])
+        return torch.addcmul(location, noise, scale(q))
 
     def attend(self, values: Tensor) -> Tensor:
         """Return the context ``[..., H, M, D]`` of the values ``[..., H, N, D]``."""
@@ -180,13 +181,15 @@ class BlockedValue(Tensor):
         posterior.known["log_sums"] = log_sums
         return context if pairs.query_mask is None else context.where(pairs.query_mask[..., None, :, None], 0)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"BlockedValue(shape={tuple(self.shape)}, seed={self.seed})"
 
     __torch_function__ = ordinary_torch_function  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: object, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> Tensor:
         if all(value.seed is None for value in args if isinstance(value, cls)):  # a point mass, without noise
             if func is torch.ops.aten.expand.default:
                 return cls(args[0].posterior.expand(args[1][:-3]), None)
@@ -195,7 +198,7 @@ class BlockedValue(Tensor):
         value = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
         raise RuntimeError(
             f"{func} on the log weights of site '{value.posterior.site}', which blocked attention does not hold: "
-            f"materialise first, some queries by value.window(rows), or draw weights by "
+            f"materialize first, some queries by value.window(rows), or draw weights by "
             f"pyro_attention.sample_posterior (in place of Pyro's Predictive); MultiheadAttention holds them all"
         )
 
@@ -355,8 +358,8 @@ class BlockedPosterior(_BlockedWeights):
         scores, relative = self.pairs.scores(rows), self.relative
         assert relative is not None  # a point mass stands at no site
         location, *spread = (getattr(relative, name) for name in relative.parameter_names)
-        parameters: Any = scores + location, *spread
-        return type(relative)(*parameters, layout=self.pairs.layout(rows), shape=scores.shape)
+        of_pairs: Callable[..., LogWeights] = type(relative)
+        return of_pairs(scores + location, *spread, layout=self.pairs.layout(rows), shape=scores.shape)
 
     @property
     def log_sums(self) -> Tensor:

@@ -41,7 +41,7 @@ class BlockedMultiheadAttention(MultiheadAttention):
         torch.Size([5, 8])
     """
 
-    def __init__(self, *args: object, **options: Any) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._check(blocked_obstacle(self.attention, training=False))
 

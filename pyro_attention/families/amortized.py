@@ -15,19 +15,20 @@ __all__ = ["Amortized"]
 
 
 class Amortized(Family):
-    r"""A family whose scores come from an inference network instead of the attention layer.
+    r"""Family whose scores come from an inference network instead of the attention layer.
 
-    The network is called with the arguments of the model and returns scores of the shape of the layer's own; it may
-    look at everything the model is given, the observations too. Masks are the layer's, and so is whether scores enter
-    normalized: a network that returns the layer's scores gives the posterior that the family has by itself.
+    The network is called with the arguments of the model and returns scores of the shape of the layer's scores; it may
+    read everything that the model is passed, including the observations. The mask of the layer applies, and its choice
+    whether scores enter normalized: a network that returns the layer's scores gives the posterior that the family has
+    without a network.
 
     Args:
         network: Inference network, a module.
         family: The family of the posterior.
-        from_prior: Add the network's scores to the layer's own (without their gradient). A network whose scores are
-            zero at first then starts at q = p, so that an untrained q does not pull at a model trained already.
-        warm_start: Leave the network aside: the posterior is the family's at the prior's own scores, so the ELBO is
-            Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid z)]`. An attribute that the training loop sets to False.
+        from_prior: Add the network's scores to those of the layer (without their gradient). A network whose scores are
+            zero at first then starts at q = p, so that an untrained q does not disturb a model trained already.
+        warm_start: Do not use the network yet: the posterior has the scores of the prior, so the ELBO is Jensen's bound
+            :math:`\mathrm{E}_p[\log f(y \mid z)]`. An attribute that the training loop sets to False.
 
     Raises:
         ValueError: At a call: scores of another shape than the layer's.
@@ -51,7 +52,7 @@ class Amortized(Family):
         self.infer = family.infer  # type: ignore[misc]
 
     def prior(self, prior: AttentionDistribution) -> AttentionDistribution:
-        return self.family.prior(prior)  # type: ignore[no-any-return]
+        return self.family.prior(prior)
 
     def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> TorchDistribution:
         if self.warm_start:

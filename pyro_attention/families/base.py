@@ -5,6 +5,7 @@ The families of positive weights have ``E[S] = exp(scores)``, so their determini
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -24,12 +25,14 @@ PRIORS: Registry[type[Prior]] = Registry("prior")
 
 
 class Prior(nn.Module):
-    """Network from the record of an attention call to the prior of its weights; subclasses implement :meth:`forward`.
+    """Network that maps the record of an attention call to the prior of its weights.
+
+    A subclass implements :meth:`forward`.
 
     Attributes:
-        kind: The kind of its distributions, which a posterior family must share.
-        normalizes: Scores may enter as log-softmax; False where their size means something.
-        reads_scores: Its distribution depends on the scores; without them it has no part for the queries.
+        kind: Kind of its distributions, which a posterior family must share.
+        normalizes: Whether scores may enter as log-softmax; False where their size has a meaning.
+        reads_scores: Whether its distribution depends on the scores, and so on the queries.
     """
 
     kind: ClassVar[str] = LogWeights.kind
@@ -49,29 +52,39 @@ FAMILIES: Registry[type[Family]] = Registry("posterior family")
 
 
 class Family(nn.Module):
-    """A posterior family; subclasses implement :meth:`posterior`.
+    """Posterior family; a subclass implements :meth:`posterior`.
 
     Attributes:
-        kind: The kind of prior it fits (a prior distribution's own ``kind``); None for every kind.
-        has_prior_term: False when the site adds no KL to the ELBO.
-        is_marginal: There is no posterior: the site is the model's alone, and is summed out.
+        kind: Kind of the priors that the family fits; None for every kind.
+        has_prior_term: Whether the site adds a KL to the ELBO.
+        is_marginal: Whether there is no posterior, because the site is summed out of the model.
         infer: Pyro's inference options of the site, such as enumeration.
     """
 
     kind: str | None = LogWeights.kind
     has_prior_term: bool = True
     is_marginal: bool = False
-    infer: ClassVar[dict[str, Any]] = {}
+    infer: ClassVar[Mapping[str, object]] = {}
 
-    def prior(self, prior: Any) -> Any:
+    # Any: a family takes the distributions of its own kind alone, which :meth:`check_fits` has checked
+    def prior(self, prior: Any) -> AttentionDistribution:
         """Return the prior of the variable that the posterior draws.
 
         A family whose variable differs from the layer's, such as relaxed weights in place of an index, overrides this.
+
+        Args:
+            prior: Prior of the layer, a distribution of the kind of the family.
         """
-        return prior
+        layer_prior: AttentionDistribution = prior
+        return layer_prior
 
     def posterior(self, call: AttentionCall, prior: Any) -> TorchDistribution:
-        """Return the posterior of a site from the record of the call, which has the scores, and from the prior."""
+        """Return the posterior of an attention site.
+
+        Args:
+            call: Record of the call, with the scores.
+            prior: Prior of the layer, a distribution of the kind of the family.
+        """
         raise NotImplementedError
 
     def check_fits(self, prior: AttentionDistribution, *, site: str) -> None:
@@ -88,19 +101,20 @@ class Family(nn.Module):
 
 
 class OneParameterFamily(Family):
-    """A family with one positive parameter: a number, fixed or learnable, one a head, or what a network gives.
+    """Family with one positive parameter: a number, a number for each head, or the output of a network.
 
     Args:
         name: Name of the parameter.
         value: Its value, a number or ``[heads]``, or a module such as :class:`WidthNetwork`, which is called with the
-            :class:`AttentionCall` and gives positive numbers that broadcast to its scores.
-        of: Name of the family, in that of the parameter in a state dict: the state of another family is refused.
-        learnable: Train the number (through its logarithm); a module trains without.
+            :class:`AttentionCall` and returns positive numbers that broadcast to its scores.
+        of: Name of the family, which is part of the parameter's name in a state dict, so that the state of another
+            family is refused.
+        learnable: Train the number (through its logarithm); a module is trained anyway.
 
     Raises:
-        TypeError: The value requires a gradient, as an ``nn.Parameter`` does; the family makes its own.
+        TypeError: The value requires a gradient, as an ``nn.Parameter`` does; the family makes a parameter itself.
         ValueError: The value is not positive, or, at a call at the latest, neither a number nor one per head; a module
-            gives another shape, or what is not positive and finite.
+            returns another shape, or numbers that are not positive and finite.
     """
 
     def __init__(self, name: str, value: float | Tensor | nn.Module, *, of: str, learnable: bool) -> None:
@@ -149,6 +163,7 @@ class OneParameterFamily(Family):
         return f"{self._name}={shown(self.log_value.exp())}{trained}"
 
 
-def shown(value: Tensor) -> Any:
+def shown(value: Tensor) -> object:
     """Return the number of a tensor, or the list of its numbers, rounded to be shown."""
-    return value.detach().double().round(decimals=5).tolist()
+    numbers: object = value.detach().double().round(decimals=5).tolist()
+    return numbers

@@ -1,8 +1,8 @@
-"""The Dirichlet family of relaxed alignments: its distribution over a point on the simplex, its prior and posterior."""
+"""Dirichlet family of relaxed alignments: distribution over a point on the simplex, prior and posterior."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,7 +46,8 @@ class DirichletWeights(ContinuousWeights):
     Args:
         log_concentration: ``log a``, ``[..., heads, queries, keys]``, or without queries when these lie in a plate.
         layout: Dense without a mask by default; on a graph each node's in-edges are a row.
-        options: ``shape`` and ``validate_args`` of :class:`ContinuousWeights`.
+        shape: Full shape, as in :class:`ContinuousWeights`.
+        validate_args: Whether to check values.
 
     Raises:
         ValueError: As there.
@@ -62,12 +63,19 @@ class DirichletWeights(ContinuousWeights):
     kind: ClassVar[str] = "dirichlet"
     log_concentration: Tensor
 
-    def __init__(self, log_concentration: Tensor, *, layout: Layout | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        log_concentration: Tensor,
+        *,
+        layout: Layout | None = None,
+        shape: torch.Size | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
         layout = Dense() if layout is None else layout
         if layout.mask is not None:
             # a number that makes every moment one; it is never counted
             log_concentration = log_concentration.masked_fill(~layout.mask, 0)
-        super().__init__(log_concentration=log_concentration, layout=layout, **options)
+        super().__init__(log_concentration=log_concentration, layout=layout, shape=shape, validate_args=validate_args)
         # a softmax over keys needs them all
         shape = torch.broadcast_shapes(self.log_concentration.shape, self.event_shape[-1:])
         self.log_concentration = self.log_concentration.expand(shape)
@@ -150,7 +158,7 @@ def _kl_gamma(log_a: Tensor, log_b: Tensor) -> Tensor:
 
 @PRIORS.register("dirichlet")
 class DirichletPrior(Prior):
-    r"""The attention scores are the prior of a relaxed alignment: :math:`W \sim \mathrm{Dirichlet}(\exp\Phi)`.
+    r"""Prior of a relaxed alignment with the attention scores: :math:`W \sim \mathrm{Dirichlet}(\exp\Phi)`.
 
     Their size is the prior's strength, so they enter raw, clamped to [-10, 10].
 

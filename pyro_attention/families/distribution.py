@@ -1,11 +1,12 @@
-"""The bases of the distributions of an attention site, whose event is a whole attention call."""
+"""Base classes of the distributions of an attention site, whose event is a whole attention call."""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypedDict, TypeVar
 
 import torch
 from pyro.distributions import ExpandedDistribution, MaskedDistribution, TorchDistribution
@@ -21,10 +22,14 @@ __all__ = [
     "AttentionDistribution",
     "ContinuousWeights",
     "LogWeights",
+    "WeightsOptions",
     "around_scores",
     "expand_shared",
     "kl_log_weights",
 ]
+
+if TYPE_CHECKING:
+    from pyro_attention.ops.segment import Segments
 
 Shared = TypeVar("Shared", bound=TorchDistribution)
 
@@ -32,12 +37,12 @@ _LOG_2_PI = math.log(2 * math.pi)
 
 
 class AttentionDistribution:
-    """The base of all distributions of an attention site; each is also a Pyro distribution.
+    """Base class of the distributions of an attention site; each subclass is also a Pyro distribution.
 
     Attributes:
-        kind: Which posterior families fit a prior: those of the same kind.
+        kind: Kind of the variable; a posterior family fits the priors of its kind.
         parameter_names: Attributes that hold the parameters, unexpanded.
-        layout: Where the weights live.
+        layout: Mask and structure of the weights.
     """
 
     kind: ClassVar[str]
@@ -51,36 +56,46 @@ class AttentionDistribution:
         raise NotImplementedError
 
     def context(self, value: Tensor, weights: Tensor, values: Tensor) -> Tensor:  # noqa: ARG002
-        """Weighted sum of the values for every query, by the weights of a value of the site, dropout included."""
+        """Return the sum of the values for every query, weighted by the weights of a value of the site.
+
+        Args:
+            value: Value of the site.
+            weights: Its attention weights, after dropout.
+            values: Values ``[..., heads, keys, width]``, or ``[..., nodes, heads, width]`` on a graph.
+        """
         return self.layout.aggregate(weights, values)
 
-    def rows(self, value: Tensor, *, site: str) -> Any:  # noqa: ARG002
+    def rows(self, value: Tensor, *, site: str) -> tuple[str, Segments | None] | None:  # noqa: ARG002
         """Describe the rows of the context.
 
         For alignments over edges a row is an edge; otherwise rows are queries, and this returns None.
+
+        Args:
+            value: Value of the site.
+            site: Name of the site.
         """
         return None
 
     @property
     def mean_value(self) -> Tensor:
-        """The value of the site without any noise."""
+        """Value of the site without any noise."""
         raise NotImplementedError
 
     def soft_value(self, call: AttentionCall) -> Tensor:  # noqa: ARG002
-        """Return the value of ordinary attention with the scores of a call whose prior this is."""
+        """Return the value whose weights are ordinary attention with the scores of a call under this prior."""
         return self.mean_value
 
     def mean_weights(self, normalizer: Normalizer) -> Tensor:
-        """Return the weights of the mean value: ``E[W]`` where that is a closed form, else the weights of ``E[S]``."""
+        """Return ``E[W]`` where that has a closed form, else the weights of ``E[S]``."""
         return self.weights(self.mean_value, normalizer)
 
     @property
     def over_weights(self) -> AttentionDistribution:
-        """Prior of weights or their logarithms, for one whose value is an index; elsewhere this prior."""
+        """Prior of weights or of their logarithms, if the value of this prior is an index; else this prior itself."""
         return self
 
-    def check_posterior(self, posterior: Any, value: Tensor, *, site: str) -> None:
-        """Raise TypeError where a distribution of another library cannot be one of this site's values."""
+    def check_posterior(self, posterior: object, value: Tensor, *, site: str) -> None:
+        """Raise TypeError where the values of a posterior from another library would be misread at this site."""
 
     @property
     def full_shape(self) -> torch.Size:
@@ -89,22 +104,30 @@ class AttentionDistribution:
 
     @property
     def counts(self) -> Tensor:
-        """Number of entries that count, for every entry of the batch; an alignment is one."""
+        """Number of entries that count, for every entry of the batch; an alignment counts as one."""
         counted, dims = self.layout.kept, tuple(range(-len(self.event_shape), 0))
         if counted is None or not dims:
             return torch.tensor(self.event_shape.numel())
         return counted.expand(self.full_shape).sum(dims)
 
 
-def expand_shared(distribution: Shared, batch_shape: Any) -> Shared:
-    """Return a copy with a larger batch shape that shares the tensors it holds."""
+class WeightsOptions(TypedDict, total=False):
+    """Keyword arguments of :class:`ContinuousWeights` that its subclasses pass on."""
+
+    layout: Layout | None
+    shape: torch.Size | None
+    validate_args: bool | None
+
+
+def expand_shared(distribution: Shared, batch_shape: Sequence[int]) -> Shared:
+    """Return a copy of a distribution with a larger batch shape, which shares its tensors."""
     new = copy.copy(distribution)
     new._batch_shape = torch.Size(batch_shape)
     return new
 
 
 class ContinuousWeights(AttentionDistribution, TorchDistribution):
-    """A distribution over the weights of a whole attention call, or over their logarithms, as one value.
+    """Distribution over the weights of a whole attention call, or over their logarithms, as one value.
 
     Its event is (heads, queries, keys), (heads, keys) or (edges, heads). The layout's mask takes entries out of every
     moment, entropy, KL and weight. In a draw they are zero; in the density they are standard normal, under prior and
@@ -114,9 +137,9 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
 
     Args:
         parameters: The parameters by name, kept as attributes, unexpanded, in float32 or float64.
-        layout: Where the weights live; dense without a mask by default.
+        layout: Mask and structure of the weights; dense without a mask by default.
         shape: Full shape, batch + event, when the parameters do not span it.
-        validate_args: As everywhere in torch.distributions.
+        validate_args: Whether to check values, as everywhere in torch.distributions.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -143,25 +166,28 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
     def support(self) -> constraints.Constraint:
         return constraints.independent(constraints.real, len(self.event_shape))
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+    def expand(self, batch_shape: Sequence[int], _instance: object = None) -> Self:
         return expand_shared(self, batch_shape)
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """Return a value of this full shape, whatever the mask."""
+        """Return a draw of this full shape, whatever the mask."""
         raise NotImplementedError
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         value = self.draw(torch.Size(sample_shape) + self.full_shape)
         return value if self.layout.mask is None else value * self.layout.mask
 
-    def check_posterior(self, posterior: Any, value: Tensor, *, site: str) -> None:
+    def check_posterior(self, posterior: object, value: Tensor, *, site: str) -> None:
         if not self.holds_logarithms or isinstance(posterior, AttentionDistribution):
             return
-        base = posterior
+        base: object = posterior
         while isinstance(base, Independent | MaskedDistribution | ExpandedDistribution):
             base = base.base_dist
+        if not isinstance(base, torch.distributions.Distribution):
+            return
         try:
-            takes_negative = bool(base.support.check(value.detach().abs().neg() - 1).all())
+            support = base.support
+            takes_negative = support is None or bool(support.check(value.detach().abs().neg() - 1).all())
         except NotImplementedError:  # a distribution that does not say what its values are
             return
         if not takes_negative:
@@ -187,7 +213,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         raise NotImplementedError
 
     def sum_event(self, term: Tensor) -> Tensor:
-        """Sum a term per weight, unexpanded, over the entries of the event that count: the batch shape."""
+        """Sum a term per weight, unexpanded, over the entries of the event that count, to the batch shape."""
         dims, counted = tuple(range(-len(self.event_shape), 0)), self.layout.kept
         if term.dim() < len(dims):
             term = term[(None,) * (len(dims) - term.dim())]
@@ -202,7 +228,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return (total if times == 1 else total * times).expand(self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density of the value, masked entries standard normal: the batch shape."""
+        """Return the log density of the value in the batch shape; masked entries are standard normal."""
         if self._validate_args:
             self._validate_sample(value)
         density, dims = self.log_density(value), len(self.event_shape)
@@ -214,12 +240,12 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         return total + hidden.sum(tuple(range(-dims, 0)))
 
     def entropy(self) -> Tensor:
-        """Entropy summed over the unmasked entries of the event: the batch shape."""
+        """Return the entropy, summed over the unmasked entries of the event, in the batch shape."""
         return self.sum_event(self.entropy_per_weight)
 
 
 class LogWeights(ContinuousWeights):
-    """Independent positive attention weights S, as a distribution over ``log S``, of which the softmax is the weight.
+    """Distribution over ``log S`` of independent positive numbers S, whose softmax is the attention weights.
 
     A subclass supplies :meth:`draw`, the moments per weight ``mean`` (E[log S]), ``variance`` (Var[log S]),
     ``log_expected_weight`` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior, :meth:`cross_entropy`.
@@ -242,7 +268,7 @@ class LogWeights(ContinuousWeights):
 
     @property
     def mean_value(self) -> Tensor:
-        """The value ``log E[S]``."""
+        """Value ``log E[S]``."""
         return self.log_expected_weight.expand(self.full_shape)
 
     def cross_entropy(self, q: LogWeights) -> Tensor:
@@ -256,7 +282,7 @@ Posterior = TypeVar("Posterior", bound=LogWeights)
 def around_scores(
     posterior: type[Posterior], call: AttentionCall, prior: AttentionDistribution, *parameters: Tensor
 ) -> Posterior:
-    """Return the posterior with these parameters at the site of a call, which are such that ``E[S] = exp(scores)``."""
+    """Return the posterior with these parameters at the site of a call; they make ``E[S] = exp(scores)``."""
     q = posterior(*parameters, layout=call.layout, shape=prior.full_shape)
     q.log_expected_weight = call.scores  # known, so that it is not computed
     return q

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from pyro_attention._checks import in_transform
 from pyro_attention._typing import Context
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
-from pyro_attention.families.distribution import LogWeights, around_scores
+from pyro_attention.families.distribution import AttentionDistribution, LogWeights, WeightsOptions, around_scores
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 from pyro_attention.ops.special import digamma1p, digamma_exp, lgamma1p, lgamma_exp, log_standard_gamma, trigamma_exp
 
@@ -46,7 +46,7 @@ class GammaWeights(LogWeights):
     log_concentration: Tensor
     log_rate: Tensor
 
-    def __init__(self, log_concentration: Tensor, log_rate: Tensor, **options: Any) -> None:
+    def __init__(self, log_concentration: Tensor, log_rate: Tensor, **options: Unpack[WeightsOptions]) -> None:
         super().__init__(log_concentration=log_concentration, log_rate=log_rate, **options)
 
     @property
@@ -107,11 +107,21 @@ class _CrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Context, log_mean: Tensor, *inputs: Any) -> Tensor:
-        x, log_rate, offset, counted, event_dim = inputs
+    def forward(
+        ctx: Context,
+        log_mean: Tensor,
+        x: Tensor,
+        log_rate: Tensor,
+        offset: Tensor,
+        counted: Tensor | None,
+        event_dim: int,
+    ) -> Tensor:
         dims = tuple(range(-event_dim, 0))
         alike = [dim for dim in dims if _is_one(x, dim)]  # where entries share a parameter
-        scores, times = log_mean, 1  # those that count, and how often each parameter does
+        scores, times = (
+            log_mean,
+            torch.ones((), dtype=torch.int64),
+        )  # those that count, and how often each parameter does
         if counted is not None:
             scores = log_mean * counted  # which is finite, and so its exponential shall be
             varying = [dim for dim in alike if not _is_one(counted, dim)]
@@ -121,9 +131,8 @@ class _CrossEntropy(torch.autograd.Function):
             total = _sum(scores, alike) + offset * times
         else:
             total = _sum(scores + (offset if counted is None else offset * counted), alike)
-        apart = all(
-            _is_one(log_rate, dim) for dim in dims
-        )  # one for each weight may be infinite, and their product not
+        # one for each weight may be infinite, and their product not
+        apart = all(_is_one(log_rate, dim) for dim in dims)
         a, rate = x.exp(), log_rate.exp() if apart else x.new_ones(())
         # the exponential by a power of two, which takes a third of the time on many CPUs
         expected = ((scores if apart else scores + log_rate) * _LOG2_E).exp2_()
@@ -133,7 +142,7 @@ class _CrossEntropy(torch.autograd.Function):
         slope = expected.sub_(a / rate) if apart else expected - a  # of the scores, but for the rate
         if counted is not None:
             slope.mul_(counted)
-        ctx.save_for_backward(log_mean, *inputs[:4], slope, scaled, total, a, rate)
+        ctx.save_for_backward(log_mean, x, log_rate, offset, counted, slope, scaled, total, a, rate)
         ctx.times, ctx.event_dim = times, event_dim
         log_gamma = lgamma1p(a).sub_(x)
         loss: Tensor = scaled.sum(dims) + torch.addcmul(log_gamma * times, total, a, value=-1).sum(dims)
@@ -257,6 +266,6 @@ class Gamma(OneParameterFamily):
     def __init__(self, concentration: float | Tensor | nn.Module = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="gamma", learnable=learnable)
 
-    def posterior(self, call: AttentionCall, prior: LogWeights) -> GammaWeights:
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> GammaWeights:
         log_concentration = self.value(call).log()
         return around_scores(GammaWeights, call, prior, log_concentration, log_concentration - call.scores)

@@ -47,7 +47,8 @@ class GaussianWeights(NormalValue):
 
     def soft_value(self, call: AttentionCall) -> Tensor:
         """Return the weights of ordinary attention, around which the posterior lies."""
-        return call.normalizer(call.scores, call.layout).expand(self.full_shape)  # type: ignore[no-any-return]
+        weights: Tensor = call.normalizer(call.scores, call.layout)
+        return weights.expand(self.full_shape)
 
 
 register_kl(GaussianWeights, GaussianWeights)(kl_log_weights)  # which needs nothing else than moments of the value

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, PRIORS, OneParameterFamily
-from pyro_attention.families.distribution import ContinuousWeights, LogWeights, around_scores
+from pyro_attention.families.distribution import (
+    AttentionDistribution,
+    ContinuousWeights,
+    LogWeights,
+    WeightsOptions,
+    around_scores,
+)
 from pyro_attention.families.key_network import ConstantPrior, KeyNetwork
 
 __all__ = ["ContextualLogNormalPrior", "FixedLogNormalPrior", "LogNormal", "LogNormalWeights", "NormalValue"]
@@ -26,7 +32,7 @@ class NormalValue(ContinuousWeights):
     loc: Tensor
     scale: Tensor
 
-    def __init__(self, loc: Tensor, scale: Tensor, **options: Any) -> None:
+    def __init__(self, loc: Tensor, scale: Tensor, **options: Unpack[WeightsOptions]) -> None:
         super().__init__(loc=loc, scale=scale, **options)
 
     def draw(self, shape: torch.Size) -> Tensor:
@@ -48,7 +54,7 @@ class NormalValue(ContinuousWeights):
         standard = (value - self.loc) / self.scale
         return -0.5 * standard.square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
 
-    def cross_entropy(self, q: Any) -> Tensor:
+    def cross_entropy(self, q: LogWeights | NormalValue) -> Tensor:
         r"""Sum :math:`\log s + \tfrac12\log 2\pi + (\mathrm{Var}_q[v] + (\mathrm{E}_q[v]-m)^2)/2s^2` of values v."""
         precision = self.scale.square().reciprocal() / 2
         constant = self.sum_event(self.scale.log() + 0.5 * math.log(2 * math.pi))
@@ -169,6 +175,6 @@ class LogNormal(OneParameterFamily):
     def __init__(self, scale: float | Tensor | nn.Module = 0.5, *, learnable: bool = False) -> None:
         super().__init__("scale", scale, of="lognormal", learnable=learnable)
 
-    def posterior(self, call: AttentionCall, prior: LogWeights) -> LogNormalWeights:
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> LogNormalWeights:
         scale = self.value(call)
         return around_scores(LogNormalWeights, call, prior, call.scores - scale.square() / 2, scale)

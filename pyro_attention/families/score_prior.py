@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyro.distributions import TorchDistribution
 
 from pyro_attention.attention_call import AttentionCall
@@ -14,17 +12,17 @@ __all__ = ["FromPrior", "ScorePrior"]
 
 
 class ScorePrior(Prior):
-    r"""The prior of noise in attention itself, :math:`p(S \mid x)` with :math:`\mathrm{E}[S] = \exp(\Phi)`.
+    r"""Prior of noise in the attention, :math:`p(S \mid x)` with :math:`\mathrm{E}[S] = \exp(\Phi)`.
 
-    Its distribution is that of a family of positive weights at the layer's own scores. Its width is then a part of the
-    model, which :class:`EvidenceELBO` learns from the data, and not a choice of the guide's: the guide is
+    It is the distribution of a family of positive weights at the scores of the layer. Its width is then a part of the
+    model, which :class:`EvidenceELBO` learns from the data, and no choice of the guide: the guide is
     :class:`FromPrior`, or :class:`Amortized`, which may look at the observations.
 
     Args:
         family: LogNormal, Weibull or Gamma, with its width: learnable, or a network (:class:`WidthNetwork`).
 
     Raises:
-        ValueError: The family is none of positive weights with a width.
+        ValueError: The family is no family of positive weights with a width.
 
     Example:
         >>> import torch
@@ -45,20 +43,21 @@ class ScorePrior(Prior):
 
     def forward(self, call: AttentionCall) -> LogWeights:
         around_scores = LogWeights(location=call.scores, layout=call.layout)
-        prior: Any = self.family.posterior(call, around_scores)
-        return prior  # type: ignore[no-any-return]
+        prior = self.family.posterior(call, around_scores)
+        assert isinstance(prior, LogWeights)  # by the kind of the family
+        return prior
 
 
 class FromPrior(Family):
-    r"""The posterior is the prior: weights are drawn from the model itself, and there is no KL.
+    r"""Posterior that equals the prior: weights are drawn from the model itself, and there is no KL.
 
-    Under :class:`EvidenceELBO` that estimates the log evidence, and the width of a :class:`ScorePrior` is learned.
+    Under :class:`EvidenceELBO` it estimates the log evidence, and the width of a :class:`ScorePrior` is learned.
     Under :class:`AttentionELBO` it gives Jensen's bound :math:`\mathrm{E}_p[\log f(y \mid W)]`, which is largest where
     the width is zero: a learned one collapses, of which objectives and :func:`check_model` warn.
 
     Raises:
         ValueError: At a call: a prior that does not read the scores, such as the default of
-            :class:`MultiheadAttention`, from which queries would have no part in the attention.
+            :class:`MultiheadAttention`, under which the attention would not depend on the queries.
 
     Example:
         >>> FromPrior().has_prior_term
@@ -68,7 +67,7 @@ class FromPrior(Family):
     kind = None
     has_prior_term = False
 
-    def posterior(self, call: AttentionCall, prior: Any) -> TorchDistribution:
+    def posterior(self, call: AttentionCall, prior: TorchDistribution) -> TorchDistribution:
         if not call.reads_scores:
             raise ValueError(
                 f"site '{call.site}': FromPrior draws the weights from a prior ({type(prior).__name__}) that does not "
@@ -76,4 +75,4 @@ class FromPrior(Family):
                 f"prior=ScorePrior(LogNormal(scale=0.5, learnable=True)), or the guide a family that reads them, such "
                 f"as Weibull()"
             )
-        return prior  # type: ignore[no-any-return]
+        return prior

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pyro_attention._checks import in_transform
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, OneParameterFamily
-from pyro_attention.families.distribution import LogWeights, around_scores
+from pyro_attention.families.distribution import AttentionDistribution, LogWeights, WeightsOptions, around_scores
 from pyro_attention.ops.noise import log_exponential
 
 __all__ = ["Weibull", "WeibullWeights"]
@@ -43,7 +43,7 @@ class WeibullWeights(LogWeights):
     log_scale: Tensor
     concentration: Tensor
 
-    def __init__(self, log_scale: Tensor, concentration: Tensor, **options: Any) -> None:
+    def __init__(self, log_scale: Tensor, concentration: Tensor, **options: Unpack[WeightsOptions]) -> None:
         super().__init__(log_scale=log_scale, concentration=concentration, **options)
 
     def draw(self, shape: torch.Size) -> Tensor:
@@ -97,6 +97,6 @@ class Weibull(OneParameterFamily):
     def __init__(self, concentration: float | Tensor | nn.Module = 10.0, *, learnable: bool = False) -> None:
         super().__init__("concentration", concentration, of="weibull", learnable=learnable)
 
-    def posterior(self, call: AttentionCall, prior: LogWeights) -> WeibullWeights:
+    def posterior(self, call: AttentionCall, prior: AttentionDistribution) -> WeibullWeights:
         k = self.value(call)
         return around_scores(WeibullWeights, call, prior, call.scores - torch.lgamma(1 + k.reciprocal()), k)

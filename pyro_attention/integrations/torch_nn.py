@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -116,7 +117,7 @@ class LengthFirstAttention(MultiheadAttention):
 
     batch_first = False
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *args: object, **kwargs: object) -> AttentionOutput:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> AttentionOutput:
         """See :meth:`MultiheadAttention.attend`; query, key, value and context have the length in front."""
         output = super().attend(_swapped(query), _swapped(key), _swapped(value), *args, **kwargs)
         return replace(output, context=_swapped(output.context))

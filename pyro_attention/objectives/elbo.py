@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pyro
 import torch
@@ -28,23 +28,27 @@ __all__ = ["AttentionELBO", "DifferentiableELBO"]
 
 
 class DifferentiableELBO(ELBO):
-    """An objective with ``differentiable_loss``, which is all that its training needs."""
+    """Objective that is trained by its ``differentiable_loss``.
 
-    is_evidence: ClassVar[bool] = False  # the log of a mean over draws, under which a width can be learned
+    Attributes:
+        is_evidence: Whether the objective is the log of a mean over draws, under which a width can be learned.
+    """
+
+    is_evidence: ClassVar[bool] = False
     _terms: Mapping[str, Tensor] = {}  # log likelihoods at the observed sites, at the last evaluation
 
     def __call__(self, model: Model, guide: Model) -> ELBOModule:
         """Return the loss as a module, called with the arguments of the model."""
-        return _CheckedModule(model, guide, self)
+        return _CheckedModule(model, guide, self)  # type: ignore[arg-type]  # Pyro takes functions, too
 
     _evaluate: Callable[..., Tensor]  # of model, guide, args and kwargs: the loss
 
     def differentiable_loss(self, model: Model, guide: Model, *args: object, **kwargs: object) -> Tensor:
-        """Estimate of the loss in nats, a scalar tensor."""
+        """Return an estimate of the loss in nats, a scalar tensor with a gradient."""
         return watch_evaluation(self, model, guide, partial(self._evaluate, model, guide, args, kwargs))
 
     def loss(self, model: Model, guide: Model, *args: object, **kwargs: object) -> float:
-        """Estimate of the loss in nats, without gradient."""
+        """Return an estimate of the loss in nats, without gradient."""
         with torch.no_grad():
             return float(self.differentiable_loss(model, guide, *args, **kwargs))
 
@@ -70,6 +74,7 @@ class _CheckedModule(ELBOModule):
         frozen = frozen_parameters(self.model, self.guide)
         loss: Tensor = super().forward(*args, **kwargs)
         warn_of_thawed(frozen)
+        assert isinstance(self.elbo, DifferentiableELBO)
         if loss.requires_grad:
             check_step(self.elbo, loss, (self,), None)
         return loss
@@ -150,7 +155,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             loss = loss - self._elbo_particle(model_trace, guide_trace) / self.num_particles
         return torch.as_tensor(loss)
 
-    def _get_traces(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Iterator[tuple[Any, Any]]:
+    def _get_traces(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Iterator[tuple[Trace, Trace]]:
         run, count = partial(self._get_trace, model, guide, args, kwargs), self.num_particles
         if not self.vectorize_particles or count == 1:
             yield from (run() for _ in range(count))  # each of a minibatch of its own, as in Pyro
@@ -175,9 +180,9 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
         return broadcasts(guide, poutine.unwrap(model), "objective", run, nesting=self._nesting, plate=plate)
 
-    def _get_trace(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
+    def _get_trace(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> tuple[Trace, Trace]:
         """Return traces of model and guide; log-probabilities are computed at observed sites only."""
-        messenger: Any = poutine.unwrap(guide)
+        messenger: object = poutine.unwrap(guide)
         if isinstance(messenger, GuideMessenger):
             try:
                 guide(*args, **kwargs)
@@ -199,6 +204,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
     def _elbo_particle(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
         elbo, weight = torch.zeros(()), self.current_kl_weight()
+        self._kl_terms: dict[str, Tensor] = {}
         for name in model_trace.observation_nodes:
             elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
         for name in model_trace.stochastic_nodes:
@@ -208,17 +214,16 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             if name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
                 raise ValueError(f"site '{name}' is in the guide alone; mark it by infer={{'is_auxiliary': True}}")
             self._check_pathwise(name, site)
-            if weight > 0:
-                # ScoreFunctionELBO reads it there
-                site["kl"] = self._kl(name, site, model_trace.nodes.get(name))
-                if site["kl"] is not None:
-                    kl = site["kl"].sum()
-                    elbo = elbo - weight * kl
-                    self.kl_record[name] = self.kl_record.get(name, 0) + kl.detach() / self.num_particles
+            kl_of_plates = self._kl(name, site, model_trace.nodes.get(name)) if weight > 0 else None
+            if kl_of_plates is not None:
+                kl = kl_of_plates.sum()
+                elbo = elbo - weight * kl
+                self.kl_record[name] = self.kl_record.get(name, 0) + kl.detach() / self.num_particles
+                self._kl_terms[name] = kl_of_plates.detach()  # rewards of ScoreFunctionELBO
         return elbo
 
-    def _kl(self, name: str, guide_site: Message, model_site: Message) -> Tensor | None:
-        """Return the KL of one site, with the dimensions of its plates; None where the site has no prior term."""
+    def _kl(self, name: str, guide_site: Message, model_site: Message | None) -> Tensor | None:
+        """Return the KL of a site, with the dimensions of its plates; None where the site has no prior term."""
         q, value = guide_site["fn"], guide_site["value"]
         at_prior = keeps_prior(guide_site) or (model_site is not None and q is model_site["fn"])
         if guide_site["mask"] is False or (at_prior and _has_path(guide_site)):
@@ -240,8 +245,9 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         # a site that keeps a prior without parameters has none to lose
         if not (_has_path(site) if keeps_prior(site) else site["fn"].has_rsample):
             raise ValueError(
-                f"site '{name}': {type(site['fn']).__name__} has no reparameterised sampler, it cannot train here; use "
-                f"AlignmentELBO or ScoreFunctionELBO for alignments, and poutine.mask instead of obs_mask= for labels"
+                f"site '{name}': {type(site['fn']).__name__} has no reparameterized sampler, so it cannot train here; "
+                f"use AlignmentELBO or ScoreFunctionELBO for alignments, and poutine.mask instead of obs_mask= for "
+                f"labels"
             )
 
 
@@ -253,13 +259,14 @@ def _take_means(model_trace: Trace, guide_trace: Trace) -> None:
         model_trace.nodes[name]["scale"] = site["scale"]
 
 
-def _sample_sites(trace: Trace) -> dict[str, Any]:
+def _sample_sites(trace: Trace) -> dict[str, Message]:
     return {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
 
 
 def _has_path(site: Message) -> bool:
-    return site["fn"].has_rsample or not site["fn"].log_prob(site["value"]).requires_grad
+    fn = site["fn"]
+    return bool(fn.has_rsample) or not fn.log_prob(site["value"]).requires_grad
 
 
 def _weighted(log_prob: Tensor, site: Message) -> Tensor:
-    return scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])  # type: ignore[no-any-return]
+    return torch.as_tensor(scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"]))

@@ -6,11 +6,12 @@ import copy
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions import TorchDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.util import prune_subsample_sites
@@ -21,7 +22,7 @@ from pyro_attention._checks import as_float
 from pyro_attention._compat import validates_distributions
 from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.draws import Minibatch, SharedDraws, runs
-from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
+from pyro_attention.families.distribution import ContinuousWeights
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
 from pyro_attention.objectives.correction import LEAST_DRAWS, EvidenceBound, GradientFactors, evidence_bound
 from pyro_attention.objectives.elbo import AttentionELBO
@@ -29,6 +30,9 @@ from pyro_attention.objectives.gap import GapRecord, GapWatch
 from pyro_attention.posterior.passes import AtMean, seeded
 
 __all__ = ["EvidenceELBO", "ItemWeights", "item_weights", "log_likelihood_at_mean", "sum_to_items"]
+
+Scale: TypeAlias = Tensor | float | None
+"""Scale of sites: a number, a tensor that broadcasts, or None before the first pass."""
 
 
 class EvidenceELBO(AttentionELBO):
@@ -131,9 +135,8 @@ class EvidenceELBO(AttentionELBO):
         self.kl_record, normalized = {}, list[GradientFactors]()
         log_importance_weights, scale = self._log_importance_weights(model, guide, args, kwargs, normalized)
         corrected = self.correction is not None
-        normalized.append(
-            GradientFactors(log_importance_weights, corrected=corrected)
-        )  # for the gradients of the draws
+        # for the gradients of the draws
+        normalized.append(GradientFactors(log_importance_weights, corrected=corrected))
         bounds = evidence_bound(log_importance_weights, corrected=corrected)
         if validates_distributions() and (count := (~bounds.value.isfinite()).sum().item()):
             raise ValueError(
@@ -149,7 +152,7 @@ class EvidenceELBO(AttentionELBO):
 
     def _log_importance_weights(
         self, model: Model, guide: Model, args: Args, kwargs: Kwargs, normalized: list[GradientFactors]
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Tensor, Scale]:
         """Return the log weights of all draws ``[draws, ...]``, and the scale of their sites."""
         size = self.chunk_size or self.num_particles
         together = size > 1 and self._broadcasts(model, guide, args, kwargs, SharedDraws)
@@ -160,7 +163,7 @@ class EvidenceELBO(AttentionELBO):
         for start in range(0, self.num_particles, size):
             draws = slice(start, min(start + size, self.num_particles))
 
-            def draw(*_: Tensor, draws: slice = draws) -> tuple[Tensor, Any]:
+            def draw(*_: Tensor, draws: slice = draws) -> tuple[Tensor, Scale]:
                 run = partial(self._get_trace, model, guide, args, kwargs)
                 with pyro.validation_enabled(validates):  # as at first, when it is run again
                     return self._draw(run, draws, normalized, together=together, minibatch=minibatch)
@@ -172,13 +175,13 @@ class EvidenceELBO(AttentionELBO):
 
     def _draw(
         self,
-        run: Callable[[], tuple[Any, Any]],
+        run: Callable[[], tuple[Trace, Trace]],
         draws: slice,
         normalized: list[GradientFactors],
         *,
         together: bool,
         minibatch: Minibatch,
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Tensor, Scale]:
         """Return the log weights ``[draws, ...]`` of some of the draws, and the scale of their sites.
 
         The draws of a posterior of its own are prepared for their gradient.
@@ -199,7 +202,7 @@ class EvidenceELBO(AttentionELBO):
         self._elbo_particle(model_trace, guide_trace)  # for its checks
         sites = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
         latent = [
-            (site, model_trace.nodes[name]["fn"] if name in model_trace else None) for name, site in sites.items()
+            (site, model_trace.nodes[name]["fn"] if name in model_trace.nodes else None) for name, site in sites.items()
         ]
         sites_with_ratio = [site for site, prior in latent if _has_ratio(site, prior)]
         if len(sites_with_ratio) == 1 and isinstance(sites_with_ratio[0]["fn"], ContinuousWeights):
@@ -237,10 +240,12 @@ class ItemWeights:
 
     log_importance_weights: Tensor
     dims: tuple[int, ...]
-    scale: Any
+    scale: Scale
 
 
-def item_weights(latent: Iterable[tuple[Any, Any]], observed: Iterable[Any]) -> ItemWeights:
+def item_weights(
+    latent: Iterable[tuple[Message, TorchDistribution | None]], observed: Iterable[Message]
+) -> ItemWeights:
     r"""Weigh every item, :math:`\log f(y_i \mid W_i) + \log p(W_i) - \log q(W_i)`, in one pass of a guide.
 
     Args:
@@ -256,7 +261,7 @@ def item_weights(latent: Iterable[tuple[Any, Any]], observed: Iterable[Any]) -> 
         raise ValueError("the model observes nothing, so draws have no weights; pass it the observations")
     sites = [*(site for site, _ in latent), *observed]
     dims, scale = _item_dims(sites), _common_scale(sites)
-    total: Any = 0.0
+    total = torch.zeros(())
     for site in observed:
         log_prob = site["unscaled_log_prob"] if "unscaled_log_prob" in site else site["fn"].log_prob(site["value"])
         total = total + sum_to_items(log_prob, site, dims)
@@ -290,7 +295,7 @@ def log_likelihood_at_mean(model: Model, args: Args, kwargs: Kwargs, *, seed: in
     return total
 
 
-def _has_ratio(site: Message, prior: Any) -> bool:
+def _has_ratio(site: Message, prior: TorchDistribution | None) -> bool:
     """Return whether prior and posterior of a latent site differ."""
     return not (site["mask"] is False or keeps_prior(site) or site["fn"] is prior)
 
@@ -329,19 +334,20 @@ def _item_dims(sites: list[Message]) -> tuple[int, ...]:
     return tuple(sorted(plates[0][name].dim for name in common))
 
 
-def _common_scale(sites: list[Message]) -> Any:
+def _common_scale(sites: list[Message]) -> Scale:
     """Return the scale of all sites; raise ValueError where they differ."""
     first = sites[0]
     for site in sites[1:]:
         if (torch.as_tensor(site["scale"]) != torch.as_tensor(first["scale"])).any():
             problem = f"site '{site['name']}' has scale {site['scale']} and site '{first['name']}' {first['scale']}"
             raise ValueError(f"{problem}, expected the same; put poutine.scale, or the subsampled plate, around both")
-    return first["scale"]
+    scale: Scale = first["scale"]
+    return scale
 
 
-def _detached(q: Any) -> AttentionDistribution:
+def _detached(q: ContinuousWeights) -> ContinuousWeights:
     """Copy a distribution, with parameters that pass on no gradient."""
-    new: AttentionDistribution = copy.copy(q)
+    new = copy.copy(q)
     for name in q.parameter_names:
         setattr(new, name, getattr(q, name).detach())
     return new

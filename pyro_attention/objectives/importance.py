@@ -100,15 +100,13 @@ class ImportanceELBO(AttentionELBO):
             observed = [model_trace.nodes[other] for other in model_trace.observation_nodes]
             items = item_weights([(site, model_trace.nodes[name]["fn"])], observed)
             of_draw = sum_to_items(site["fn"].log_prob(site["value"]), site, items.dims)
-            log_importance_weights.append(
-                items.log_importance_weights if size else items.log_importance_weights.unsqueeze(0)
-            )
+            rows = items.log_importance_weights
+            log_importance_weights.append(rows if size else rows.unsqueeze(0))
             log_q.append(of_draw if size else of_draw.unsqueeze(0))
             scale = items.scale
         estimate = _vimco if self.objective == "iwae" else _wake_sleep
-        return -torch.as_tensor(
-            scale_and_mask(estimate(torch.cat(log_importance_weights), torch.cat(log_q)), scale=scale)
-        ).sum()
+        bounds = estimate(torch.cat(log_importance_weights), torch.cat(log_q))
+        return -torch.as_tensor(scale_and_mask(bounds, scale=scale)).sum()
 
 
 def _vimco(log_importance_weights: Tensor, log_q: Tensor) -> Tensor:
@@ -130,11 +128,8 @@ def _without_own(log_importance_weights: Tensor) -> Tensor:
     count = len(log_importance_weights)
     mean_of_rest = (log_importance_weights.sum(0) - log_importance_weights) / (count - 1)
     diagonal = torch.eye(count, dtype=torch.bool, device=log_importance_weights.device)
-    return torch.where(
-        diagonal.view(count, count, *[1] * (log_importance_weights.dim() - 1)),
-        mean_of_rest.unsqueeze(1),
-        log_importance_weights,
-    )
+    diagonal = diagonal.view(count, count, *[1] * (log_importance_weights.dim() - 1))
+    return torch.where(diagonal, mean_of_rest.unsqueeze(1), log_importance_weights)
 
 
 def _log_mean(log_importance_weights: Tensor, dim: int) -> Tensor:

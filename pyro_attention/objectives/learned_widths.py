@@ -1,9 +1,8 @@
-"""Widths of a prior that are learned from the data: the objectives under which they collapse."""
+"""Check of widths of a prior that are learned from the data: under most objectives they collapse."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from pyro_attention._typing import Message
 from pyro_attention.families.distribution import LogWeights
@@ -16,7 +15,7 @@ class WidthWarning(UserWarning):
     """The width of attention weights is trained under an objective that makes it zero."""
 
 
-def collapsing_widths(elbo: Any, sites: Iterable[Message]) -> str | None:
+def collapsing_widths(elbo: object, sites: Iterable[Message]) -> str | None:
     r"""Describe the sites whose learned width goes to zero under an objective; None where there are none.
 
     Weights that are drawn from their prior (:class:`FromPrior`) have no KL, so that a mean over draws of the log

@@ -1,15 +1,16 @@
-"""Parameters that a loss reaches, and those of them that were meant to stay as they are."""
+"""Checks of parameters: those that a loss does not reach, and frozen ones that a step would train."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from pyro import poutine
 from pyro.nn.module import PyroModule
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
+from pyro_attention._typing import Model
 from pyro_attention.attention import LatentAttention
 from pyro_attention.families.base import Prior
 
@@ -27,9 +28,9 @@ class FrozenWarning(UserWarning):
     """Pyro trains parameters that were frozen."""
 
 
-def leaves_of(loss: Tensor) -> list[Any]:
+def leaves_of(loss: Tensor) -> list[Tensor]:
     """Return the tensors without a history that a loss depends on, and that take gradients."""
-    leaves, visited, stack = [], set(), [loss.grad_fn]
+    leaves, visited, stack = list[Tensor | None](), set[Node](), [loss.grad_fn]
     while stack:
         node = stack.pop()
         if node is not None and node not in visited:
@@ -39,7 +40,7 @@ def leaves_of(loss: Tensor) -> list[Any]:
     return [leaf for leaf in leaves if leaf is not None]
 
 
-def unreached_parameters(loss: Tensor, model: Any, sites: Collection[str]) -> str | None:
+def unreached_parameters(loss: Tensor, model: Model, sites: Collection[str]) -> str | None:
     """Describe the parameters of attention layers that a loss does not depend on; None where it reaches all of them.
 
     Those of priors are left out, as a posterior without a prior term, such as ``Soft``, needs none.
@@ -49,8 +50,8 @@ def unreached_parameters(loss: Tensor, model: Any, sites: Collection[str]) -> st
         model: A module, or the method of one; the layers of a function are not known.
         sites: Names of the attention sites that the step has reached.
     """
-    owner = poutine.unwrap(model)
-    owner = getattr(owner, "__self__", owner)
+    function: object = poutine.unwrap(model)
+    owner = getattr(function, "__self__", function)
     if not isinstance(owner, nn.Module):
         return None
     reached = set(map(id, leaves_of(loss)))
@@ -85,8 +86,8 @@ def _site_names(layer: nn.Module) -> list[str]:
     return [part.name for part in layer.modules() if isinstance(part, LatentAttention)]
 
 
-def frozen_parameters(*functions: Any) -> dict[str, nn.Parameter]:
-    """Frozen parameters of the PyroModules among models and guides, by name, which a run under Pyro would thaw."""
+def frozen_parameters(*functions: Model) -> dict[str, nn.Parameter]:
+    """Return the frozen parameters of PyroModules among models and guides, by name; a run under Pyro thaws them."""
     owners = (getattr(poutine.unwrap(function), "__self__", poutine.unwrap(function)) for function in functions)
     return {
         f"{path}.{name}" if path else name: weight

@@ -8,11 +8,10 @@ import torch
 from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention._typing import Args, Kwargs, Message, Model
+from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.alignments.categorical import AlignmentWeights, CategoricalAlignment
 from pyro_attention.alignments.edges import EdgeAlignment
 from pyro_attention.alignments.node_likelihood import NodeLikelihood
@@ -54,7 +53,7 @@ class ScoreFunctionELBO(AttentionELBO):
         self.baseline: Literal["soft", "none"] = baseline
         self._soft: dict[str, Tensor] = {}
 
-    def _get_trace(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
+    def _get_trace(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> tuple[Trace, Trace]:
         check_guide(guide)
         with poutine.trace() as drawn:
             traces = super()._get_trace(model, guide, args, kwargs)
@@ -87,13 +86,13 @@ class ScoreFunctionELBO(AttentionELBO):
         rewards = {name: _log_likelihood(model_trace.nodes[name]).detach() for name in model_trace.observation_nodes}
         for name, soft in self._soft.items():
             rewards[name] = rewards[name] - soft
-        for name, site in guide_trace.nodes.items():
-            if site["type"] == "sample" and site.get("kl") is not None:
-                rewards[name] = -self.current_kl_weight() * site["kl"].detach()
+        for name in guide_trace.nodes:
+            if name in self._kl_terms:
+                rewards[name] = -self.current_kl_weight() * self._kl_terms[name]
         return rewards
 
 
-def _site_above(site: Message) -> str | None:
+def _site_above(site: Message | None) -> str | None:
     """Return the name of the alignment over edges that the nodes of an observation read; None elsewhere."""
     return site["fn"].site if site is not None and isinstance(site["fn"], NodeLikelihood) else None
 

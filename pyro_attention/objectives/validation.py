@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary, WeakSet
 
 import pyro
 from pyro import poutine
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
 from pyro.util import check_model_guide_match, check_site_shape
@@ -17,12 +18,12 @@ from torch import Tensor, nn
 from pyro_attention._compat import check_mean_field_requirement
 from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior, plates_of
+from pyro_attention.guide import AttentionGuide, check_guide, first_match, is_attention_site, keeps_prior, plates_of
 from pyro_attention.objectives.learned_widths import WidthWarning, collapsing_widths
 from pyro_attention.objectives.reached_parameters import leaves_of
 
 if TYPE_CHECKING:
-    from pyro_attention.objectives.elbo import AttentionELBO
+    from pyro_attention.objectives.elbo import DifferentiableELBO
 
 __all__ = ["KLWarning", "PriorWarning", "check_run", "check_step", "watch_evaluation"]
 
@@ -32,7 +33,18 @@ class KLWarning(UserWarning):
 
 
 class PriorWarning(UserWarning):
-    """A latent site is drawn from its prior, and nobody said that it should be."""
+    """A latent site is drawn from its prior, and ``keep_prior`` of the guide does not name it."""
+
+
+@runtime_checkable
+class _WithKL(Protocol):
+    """An objective with a weighted KL, as :class:`AttentionELBO` has."""
+
+    kl_record: dict[str, Tensor]
+    kl_weight: float | Callable[[int], float]
+    step: int
+
+    def current_kl_weight(self) -> float: ...
 
 
 class _Recorder(poutine.messenger.Messenger):
@@ -44,7 +56,7 @@ class _Recorder(poutine.messenger.Messenger):
         self.observed = False
 
     @property
-    def sites(self) -> dict[str, tuple[Any, Any]]:
+    def sites(self) -> dict[str, tuple[AttentionDistribution, TorchDistributionMixin]]:
         attention = filter(is_attention_site, self.latent.values())
         return {site["name"]: (site["infer"]["prior"], site["fn"]) for site in attention}
 
@@ -61,14 +73,14 @@ def _problems(loss: Tensor, recorder: _Recorder) -> list[str]:
     if not recorder.observed:
         problems.append("the model observes nothing: no sample site has obs=, so the loss holds no likelihood")
     if not loss.isfinite():
-        problems.append(f"the loss is {loss.item()}; normalise the scores or look for extreme observations")
+        problems.append(f"the loss is {loss.item()}; normalize the scores or look for extreme observations")
     if not loss.requires_grad:
         problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
     masked = [name for name, (prior, _) in recorder.sites.items() if _masked_fraction(prior) == 1]
     return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
 
 
-def _masked_fraction(prior: Any) -> float:
+def _masked_fraction(prior: AttentionDistribution) -> float:
     """Fraction of entries that are masked or do not count."""
     if prior.event_shape:
         return float(1 - prior.counts.double().mean() / prior.event_shape.numel())
@@ -80,7 +92,7 @@ def _sites_at_prior(guide: Model, sites: Iterable[Message]) -> str | None:
     """Describe the latent sites that keep their prior though the guide does not say so; None when there are none."""
     # what is enumerated is summed out
     at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
-    messenger: Any = poutine.unwrap(guide)
+    messenger = check_guide(guide)
     unintended = [name for name in at_prior if not messenger.keeps_prior(name)]
     if not unintended:
         return None
@@ -91,7 +103,7 @@ def _sites_at_prior(guide: Model, sites: Iterable[Message]) -> str | None:
     )
 
 
-def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
+def _heavy_kl(elbo: _WithKL, loss: float) -> str | None:
     """Describe a KL of the last evaluation that outweighs the rest of its loss; None when it does not."""
     weight = elbo.current_kl_weight()
     kl = weight * sum(float(kl) for kl in elbo.kl_record.values())
@@ -105,7 +117,7 @@ def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
     )
 
 
-def _untrained_parameters(loss: Tensor, *modules: Any, trace: Trace | None = None) -> str | None:
+def _untrained_parameters(loss: Tensor, *modules: object, trace: Trace | None = None) -> str | None:
     """Describe parameters of a loss that nothing trains; None when there are none.
 
     They belong to no module and are no param site of the trace. Without a module SVI is to train the parameters, else
@@ -114,9 +126,8 @@ def _untrained_parameters(loss: Tensor, *modules: Any, trace: Trace | None = Non
     known = [] if trace is None else [trace.nodes[name]["value"].unconstrained() for name in trace.param_nodes]
     known += [parameter for module in modules if isinstance(module, nn.Module) for parameter in module.parameters()]
     ids = set(map(id, known))
-    parameters = [
-        leaf for leaf in leaves_of(loss) if isinstance(leaf, nn.Parameter)
-    ]  # an input may need a gradient, too
+    # an input may need a gradient, too
+    parameters = [leaf for leaf in leaves_of(loss) if isinstance(leaf, nn.Parameter)]
     shapes = [str(tuple(parameter.shape)) for parameter in parameters if id(parameter) not in ids]
     if not shapes:
         return None
@@ -126,20 +137,24 @@ def _untrained_parameters(loss: Tensor, *modules: Any, trace: Trace | None = Non
         f"make the model a PyroModule that holds its layers, as plain modules where some are frozen, or call "
         f"pyro.module('net', net) in it; call "
         f"pyro.clear_param_store() first where another model was trained in this process (their names clash); or give "
-        f"elbo.differentiable_loss(model, guide, ...) an optimiser of your own choice of parameters"
+        f"elbo.differentiable_loss(model, guide, ...) an optimizer of your own choice of parameters"
     )
 
 
 # While an objective trains
 
 _FIRST, _EVERY = 10, 100  # values are looked at in the first evaluations of a guide, and then in one of so many
-_EVALUATED: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the guide, and how often
+_EVALUATED: WeakKeyDictionary[DifferentiableELBO, tuple[int, int]] = (
+    WeakKeyDictionary()
+)  # of objectives: the guide, and how often
 _COMPLETE: WeakSet[nn.Module] = WeakSet()  # losses whose first step has shown that nothing is missing
-_WEIGHED: WeakSet[Any] = WeakSet()  # objectives whose KL was compared with the data
-_STEPS: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()  # of objectives: the step, and its training steps
+_WEIGHED: WeakSet[DifferentiableELBO] = WeakSet()  # objectives whose KL was compared with the data
+_STEPS: WeakKeyDictionary[DifferentiableELBO, tuple[int, int]] = (
+    WeakKeyDictionary()
+)  # of objectives: the step, and its training steps
 
 
-def watch_evaluation(elbo: Any, model: Model, guide: Model, evaluate: Callable[[], Tensor]) -> Tensor:
+def watch_evaluation(elbo: DifferentiableELBO, model: Model, guide: Model, evaluate: Callable[[], Tensor]) -> Tensor:
     """Evaluate an objective; while Pyro validates, its value has to be finite.
 
     All other values, such as parameters and observations, are validated in the first evaluations and now and then, as
@@ -167,14 +182,14 @@ def _check_model_of_guide(model: Model, guide: Model) -> None:
     """Raise when a guide that is a handler stands over another model, or where the model should be."""
     if isinstance(poutine.unwrap(model), GuideMessenger):
         raise TypeError("the guide is the first argument, expected the model: elbo(model, guide)")
-    messenger: Any = poutine.unwrap(guide)
+    messenger: object = poutine.unwrap(guide)
     if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
         raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
 
 
-def check_run(elbo: Any, guide: Model, model_trace: Trace, guide_trace: Trace) -> None:
+def check_run(elbo: DifferentiableELBO, guide: Model, model_trace: Trace, guide_trace: Trace) -> None:
     """Look at the sites of a run, where Pyro validates."""
-    messenger: Any = poutine.unwrap(guide)
+    messenger: object = poutine.unwrap(guide)
     if not is_validation_enabled():
         return
     if isinstance(messenger, AttentionGuide):
@@ -197,7 +212,7 @@ def check_run(elbo: Any, guide: Model, model_trace: Trace, guide_trace: Trace) -
             check_site_shape(model_trace.nodes[name], elbo.max_plate_nesting)
 
 
-def _check_patterns(guide: Model, sites: Mapping[str, Message]) -> None:
+def _check_patterns(guide: AttentionGuide, sites: Mapping[str, Message]) -> None:
     """Raise ValueError when a pattern matches no site of the model."""
     known = {name: is_attention_site(site) for name, site in sites.items() if site["type"] == "sample"}
     matched = {
@@ -244,7 +259,7 @@ def _check_plates(site: Message) -> None:
             )
 
 
-def check_step(elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Trace) -> None:
+def check_step(elbo: DifferentiableELBO, loss: Tensor, modules: Sequence[nn.Module], trace: Trace | None) -> None:
     """Look at a training step, before its backward pass.
 
     Args:
@@ -253,11 +268,11 @@ def check_step(elbo: Any, loss: Tensor, modules: Sequence[Any], trace: Trace) ->
         modules: Modules that an optimizer of the caller trains, or none.
         trace: Param sites that SVI trains, or None.
     """
-    _check_parameters(elbo, loss, modules, trace)
+    _check_parameters(loss, modules, trace)
     _watch_kl(elbo, loss)
 
 
-def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Trace) -> None:
+def _check_parameters(loss: Tensor, modules: Sequence[nn.Module], trace: Trace | None) -> None:
     """Raise ValueError where a parameter would not train; stock Pyro skips the backward pass silently."""
     if not loss.requires_grad:
         raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
@@ -268,13 +283,15 @@ def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Trace
         _COMPLETE.update(modules)
 
 
-def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
+def _watch_kl(elbo: DifferentiableELBO, loss: Tensor) -> None:
     """Warn, once each, of a KL that outweighs the data at the start, and of a schedule whose step does not move."""
     problem = None
-    if getattr(elbo, "kl_record", None) and elbo not in _WEIGHED:
+    if not isinstance(elbo, _WithKL):
+        return
+    if elbo.kl_record and elbo not in _WEIGHED:
         _WEIGHED.add(elbo)
         problem = _heavy_kl(elbo, loss.item())
-    if callable(getattr(elbo, "kl_weight", None)):
+    if callable(elbo.kl_weight):
         step, count = _STEPS.get(elbo, (elbo.step, 0))
         _STEPS[elbo] = elbo.step, count + 1 if step == elbo.step else 1
         if _STEPS[elbo][1] == 100 and elbo.kl_weight(elbo.step + 1) != elbo.kl_weight(elbo.step):

@@ -1,4 +1,4 @@
-"""Adapters of PEFT, such as LoRA: the priors of the attention weights train, are saved and come back with them.
+"""Adapters of PEFT, such as LoRA, with which the priors of the attention weights are trained, saved and loaded.
 
 PEFT freezes every parameter but those of its adapters, and an adapter file holds nothing else. A prior network is
 saved with an adapter where it is one of its ``modules_to_save``; :func:`bayesian` enters it there.
@@ -10,12 +10,18 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from pyro_attention.integrations.huggingface.attention import CHILD, SiteAttention
+
+if TYPE_CHECKING:
+    from peft import PeftConfig, PeftModel
+    from transformers import PreTrainedModel
+
+    from pyro_attention.integrations.huggingface.model import BayesianModel
 
 __all__ = [
     "base_model", "check_adapters", "check_priors_are_saved", "has_adapters", "load_adapter",
@@ -29,8 +35,11 @@ _LINES = (
 )
 
 
-def base_model(model: Any) -> Any:
-    """Return the model of transformers inside a ``PeftModel``; any other model is returned as it is.
+def base_model(model: nn.Module) -> PreTrainedModel:
+    """Return the model of transformers inside a ``PeftModel``, or the model itself.
+
+    Args:
+        model: A model of transformers or of PEFT; any other object is returned as it is.
 
     Raises:
         ValueError: The model is a ``PeftMixedModel``.
@@ -41,14 +50,16 @@ def base_model(model: Any) -> Any:
             "model is a PeftMixedModel, which PEFT can neither save nor load; expected one of "
             "get_peft_model(model, config) without mixed=True"
         )
-    return model.get_base_model() if peft is not None and isinstance(model, peft.PeftModel) else model
+    base: Any = model.get_base_model() if peft is not None and isinstance(model, peft.PeftModel) else model
+    network: PreTrainedModel = base
+    return network
 
 
-def check_adapters(model: Any) -> None:
+def check_adapters(model: nn.Module) -> None:
     """Raise ValueError where the adapters of a model cannot hold priors, or held some that are lost.
 
     Args:
-        model: The model as it was given to :func:`bayesian`: one of transformers, or a ``PeftModel``.
+        model: The model that is passed to :func:`bayesian`: one of transformers, or a ``PeftModel``.
     """
     for name, config in _adapters(model).items():
         if config.is_prompt_learning:
@@ -63,7 +74,7 @@ def check_adapters(model: Any) -> None:
             )
 
 
-def save_priors_with_adapters(model: Any) -> None:
+def save_priors_with_adapters(model: nn.Module) -> None:
     """Enter the latent attention of a model among the ``modules_to_save`` of its adapters.
 
     Every adapter gets priors of its own, which train where the adapter does. PEFT saves and loads them with it, and
@@ -87,7 +98,7 @@ def save_priors_with_adapters(model: Any) -> None:
         setattr(module, CHILD, wrapper)
 
 
-def check_priors_are_saved(model: Any) -> None:
+def check_priors_are_saved(model: BayesianModel) -> None:
     """Raise ValueError where priors would neither train nor be saved with the adapters of a Bayesian model.
 
     So it is after ``get_peft_model(bayesian(model), config)``: PEFT froze the priors, and its file holds none of them.
@@ -108,15 +119,15 @@ def check_priors_are_saved(model: Any) -> None:
         )
 
 
-def load_adapter(model: Any, folder: str | Path, **options: Any) -> Any:
+def load_adapter(model: PreTrainedModel, folder: str | Path, **options: object) -> PeftModel:
     """Load a saved adapter onto a Bayesian model, with the priors that were trained with it.
 
     ``PeftModel.from_pretrained`` loads it too, but ignores tensors that have no place in the model.
 
     Args:
         model: A model of :func:`bayesian`, of the same base, prior and sites as the adapter was trained with.
-        folder: What ``save_pretrained`` of the trained model wrote, or its name on the hub.
-        options: Of ``PeftModel.from_pretrained``, such as ``is_trainable=True`` to train on.
+        folder: Folder that ``save_pretrained`` of the trained model wrote, or its name on the hub.
+        options: Options of ``PeftModel.from_pretrained``, such as ``is_trainable=True`` to train on.
 
     Returns:
         The ``PeftModel``.
@@ -146,10 +157,11 @@ def load_adapter(model: Any, folder: str | Path, **options: Any) -> Any:
             f"priors. Load it onto the plain model, and call bayesian() on that, which begins with fresh priors"
         )
     _check_tensors(model, config, peft.load_peft_weights(str(folder), device="cpu"), folder)
-    return peft.PeftModel.from_pretrained(model, str(folder), **options)
+    loaded: PeftModel = peft.PeftModel.from_pretrained(model, str(folder), **options)
+    return loaded
 
 
-def _check_base(model: Any, config: Any, folder: str | Path) -> None:
+def _check_base(model: PreTrainedModel, config: PeftConfig, folder: str | Path) -> None:
     """Raise where an adapter names another base model; the same name in another folder is the same model."""
     trained, here = config.base_model_name_or_path or "", model.config._name_or_path or ""
     if trained and here and Path(trained).name != Path(here).name:
@@ -160,13 +172,13 @@ def _check_base(model: Any, config: Any, folder: str | Path) -> None:
         )
 
 
-def _check_tensors(model: Any, config: Any, tensors: dict[str, torch.Tensor], folder: str | Path) -> None:
+def _check_tensors(model: nn.Module, config: PeftConfig, tensors: dict[str, torch.Tensor], folder: str | Path) -> None:
     """Raise where the tensors of an adapter are not those that this model has places for."""
     prefix = "base_model.model."
     sizes = {f"{prefix}{name}": tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     mark = f".{CHILD}."
-    held, wanted = ({name for name in named if mark in name} for named in (tensors, sizes))
-    other = sorted(held ^ wanted)
+    held, expected = ({name for name in named if mark in name} for named in (tensors, sizes))
+    other = sorted(held ^ expected)
     if other:
         where = "the adapter" if other[0] in held else "the model"
         raise ValueError(
@@ -190,24 +202,23 @@ def _check_tensors(model: Any, config: Any, tensors: dict[str, torch.Tensor], fo
             )
 
 
-def _adapters(model: Any) -> dict[str, Any]:
-    """Configurations of the adapters inside a model, by name."""
+def _adapters(model: nn.Module) -> dict[str, Any]:
+    """Return the configurations of the adapters inside a model, by name; their fields depend on the adapter."""
     peft = sys.modules.get("peft")
-    if peft is not None and isinstance(model, peft.PeftModel):
-        return dict(model.peft_config)
-    return dict(model.peft_config) if has_adapters(model) else {}
+    has_config = has_adapters(model) or (peft is not None and isinstance(model, peft.PeftModel))
+    return dict(getattr(model, "peft_config", {})) if has_config else {}
 
 
-def has_adapters(model: Any) -> bool:
-    """Whether a model holds layers of PEFT; after ``merge_and_unload`` it does not, but keeps ``peft_config``."""
+def has_adapters(model: nn.Module) -> bool:
+    """Return whether a model holds layers of PEFT, as it does not after ``merge_and_unload``, despite its config."""
     if "peft" not in sys.modules:
         return False
     layer = import_module("peft.tuners.tuners_utils").BaseTunerLayer
     return any(isinstance(module, layer) for module in model.modules())
 
 
-def _active_adapter(model: Any) -> str:
-    """The name of the adapter that a model runs with; PEFT allows one where modules are saved with it."""
+def _active_adapter(model: nn.Module) -> str:
+    """Return the name of the active adapter of a model; PEFT allows one where modules are saved with it."""
     layer = import_module("peft.tuners.tuners_utils").BaseTunerLayer
     active = next(module.active_adapters for module in model.modules() if isinstance(module, layer))
     if len(active) != 1:
@@ -217,18 +228,19 @@ def _active_adapter(model: Any) -> str:
 
 
 def _latent(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Latent attention of a model by the path of its attention module, in PEFT's wrapper where it has one."""
+    """Yield the latent attention of a model by the path of its attention module, in PEFT's wrapper if it has one."""
     for path, module in model.named_modules():
         if CHILD in module._modules:
             yield path, getattr(module, CHILD)
 
 
-def _is_lost(latent: Any) -> bool:
-    """Whether the parameters of a prior are in no active adapter."""
+def _is_lost(latent: nn.Module) -> bool:
+    """Return whether the parameters of a prior are in no active adapter."""
     if not any(True for _ in latent.parameters()):
         return False
     if isinstance(latent, SiteAttention):
         return True
     # an adapter without these modules leaves the list empty
-    active = [name for name in latent.active_adapters if name in latent.modules_to_save]
-    return not latent.disable_adapters and not active
+    wrapper: Any = latent  # PEFT's ModulesToSaveWrapper
+    active = [name for name in wrapper.active_adapters if name in wrapper.modules_to_save]
+    return not wrapper.disable_adapters and not active

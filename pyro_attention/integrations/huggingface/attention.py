@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any
 
 import pyro
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import as_float
 from pyro_attention._compat import active_handlers
+from pyro_attention._typing import Kwargs
 from pyro_attention.attention import AttentionOutput, pyro_runs_the_model
 from pyro_attention.families.base import Prior
 from pyro_attention.integrations._sites import RepeatedAttention, fresh_name
@@ -27,8 +27,8 @@ __all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "bat
 NAME = "pyro_attention"  # neutral: transformers reads meanings into names with "sdpa" or "flash"
 CHILD = "latent_attention"  # the submodule of an attention module that holds its LatentAttention
 
-# The plate over the batch of the run at hand, and what is told of every call (the probe).
-BATCH: ContextVar[Any] = ContextVar("BATCH", default=None)
+# The plate over the batch of the current run, and the observer of every call (the probe).
+BATCH: ContextVar[pyro.plate | None] = ContextVar("BATCH", default=None)
 OBSERVER: ContextVar[Callable[[nn.Module, Tensor, Tensor], None] | None] = ContextVar("OBSERVER", default=None)
 
 # What models pass on that changes no score, or changes them through the mask; all else is refused.
@@ -40,7 +40,13 @@ _HARMLESS = {
 
 
 class SiteAttention(RepeatedAttention):
-    """The latent weights of one attention module; ``self_attention`` where its queries are at its keys' positions."""
+    """Latent weights of one attention module.
+
+    Args:
+        name: Name of the site.
+        prior: Prior of the weights.
+        self_attention: Whether queries are at the positions of the keys.
+    """
 
     def __init__(self, name: str, prior: Prior, *, self_attention: bool) -> None:
         super().__init__(name, prior)
@@ -59,23 +65,26 @@ def attend(
     softcap: float | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention by the module's :class:`LatentAttention`, or by softmax where it has none.
+    """Attend by the module's :class:`LatentAttention`, or by softmax where it has none.
 
     Args:
-        module: The attention module that calls.
+        module: Attention module that calls.
         query: ``[B, H, T, D]``.
         key: ``[B, G, K, D]``, where G divides H (grouped queries).
         value: ``[B, G, K, D]``.
-        attention_mask: Added to the scores, broadcastable to ``[B, H, T, K]``, where the least number there is means
-            masked; or boolean, True = attends.
-        scaling: Of the scores; ``D ** -0.5`` by default.
+        attention_mask: Numbers that are added to the scores, broadcastable to ``[B, H, T, K]``, the least number of
+            their type at masked keys; or boolean, True = attends.
+        scaling: Factor of the scores; ``D ** -0.5`` by default.
         dropout: Probability of dropping a weight, in training mode.
         position_bias: Added to the scores.
         softcap: Bound c of the scores, ``c * tanh(score / c)``.
-        kwargs: What else a model passes.
+        kwargs: Further arguments that a model passes; those that would change scores are refused.
 
     Returns:
         Context ``[B, T, H, D]`` and weights ``[B, H, T, K]``.
+
+    Raises:
+        ValueError: The module passes arguments that change scores in a way that is not supported.
     """
     _check(module, query, attention_mask, kwargs)
     observer = OBSERVER.get()
@@ -102,14 +111,14 @@ def attend(
     return output.context.transpose(1, 2).contiguous(), output.weights
 
 
-def _is_causal(module: nn.Module, kwargs: dict[str, Any]) -> bool:
-    """Whether a call, or else its module, says that no query may know of later ones."""
+def _is_causal(module: nn.Module, kwargs: Kwargs) -> bool:
+    """Return whether a call, or else its module, forbids queries to attend to later positions."""
     said = kwargs.get("is_causal")
     return bool(getattr(module, "is_causal", False) if said is None else said)
 
 
 def _masked(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Dense]:
-    """Scores with what a mask adds to them, and the layout of what it allows."""
+    """Add the numbers of a mask to the scores; return them with the layout of the allowed keys."""
     if mask is None or mask.dtype == torch.bool:
         return scores, Dense(mask)
     # not by equality: sums of such numbers overflow to -inf in half precision
@@ -120,20 +129,20 @@ def _masked(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Dense]:
 
 
 def batch_plate(name: str, size: int) -> AbstractContextManager[object]:
-    """The plate over a batch: the user's own, that of the run at hand, or one of the site, as for image windows."""
+    """Return the plate over a batch: that of the user, of the current run, or of the site, as for image windows."""
     plates = [handler for handler in active_handlers() if isinstance(handler, IndepMessenger)]
     if any(plate.dim == -1 for plate in plates):
         return nullcontext()
     plate = BATCH.get()
     if plate is not None and plate.size == size:
-        return plate  # type: ignore[no-any-return]
+        return plate
     return pyro.plate(fresh_name(name), size, dim=-1)
 
 
 def _sample(
     latent: SiteAttention, scores: Tensor, value: Tensor, *, layout: Dense, **vectors: Tensor
 ) -> AttentionOutput:
-    """Output of one call in a run, whose site has a name of its own."""
+    """Return the output of one call in a run, whose site has a name of its own."""
     with batch_plate(f"{latent.name}.batch", len(scores)):
         output: AttentionOutput = latent(scores, value, layout=_without_padding(layout, scores, latent), **vectors)
         if output.context.dim() != value.dim():
@@ -146,7 +155,7 @@ def _sample(
 
 
 def _without_padding(layout: Dense, scores: Tensor, latent: SiteAttention) -> Dense:
-    """The layout whose padded queries do not count.
+    """Return the layout whose padded queries do not count.
 
     In self-attention a position that no query may attend to is padding. What its own query draws reaches no other
     position, so it has no part in the KL.
@@ -157,7 +166,7 @@ def _without_padding(layout: Dense, scores: Tensor, latent: SiteAttention) -> De
     return layout if attended.size(-2) != scores.size(-1) else replace(layout, counted=attended)
 
 
-def _check(module: nn.Module, query: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
+def _check(module: nn.Module, query: Tensor, mask: Tensor | None, kwargs: Kwargs) -> None:
     """Raise ValueError where a call asks for scores that are not made here."""
     unknown = [name for name, given in kwargs.items() if given is not None and name not in _HARMLESS]
     if unknown:
@@ -173,7 +182,7 @@ def _check(module: nn.Module, query: Tensor, mask: Tensor | None, kwargs: dict[s
 
 
 def compact_mask(*, dtype: torch.dtype = torch.float32, **kwargs: object) -> Tensor | None:
-    """The mask that eager attention adds to its scores, with one row where all queries may attend to the same keys.
+    """Return the mask that eager attention adds to its scores, with one row where all queries have the same keys.
 
     A contextual prior is then one distribution a key, and not one a query and key, which costs many times as much.
 

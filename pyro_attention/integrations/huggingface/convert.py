@@ -1,10 +1,10 @@
-"""From a model of transformers to a Bayesian one, and back.
+"""Conversion of a model of transformers to a Bayesian model, and back.
 
 Under a guide of ``model.generate`` every step is a call: each new token draws its own weights over the past, whose
-keys and values are cached as they were drawn before. Outside Pyro ``generate`` is deterministic as ever.
+keys and values are cached as they were drawn before. Outside Pyro ``generate`` is deterministic as before.
 
 Likelihoods: classes are Categorical, several labels Bernoulli, numbers Normal with a standard deviation of 1 (so
-standardise them), tokens Categorical without those labeled -100, and the two ends of an answer Categorical each.
+standardize them), tokens Categorical without those labeled -100, and the two ends of an answer Categorical each.
 
 Gradient checkpointing is refused at the backward pass: it would draw the weights anew.
 """
@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,53 +35,75 @@ from pyro_attention.integrations.huggingface.attention import CHILD, NAME, SiteA
 from pyro_attention.integrations.huggingface.model import BayesianModel, Likelihood, bayesian_class
 from pyro_attention.integrations.huggingface.probe import difference, probe, probe_inputs
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
 __all__ = ["bayesian", "deterministic"]
+
+Network = TypeVar("Network", bound=nn.Module)
 
 _MARK = f".{CHILD}."
 
 
+class _PriorConfig(TypedDict):
+    """Registered prior in a configuration: its name and its options."""
+
+    name: str
+    options: dict[str, object]
+
+
+class _SavedAttention(TypedDict):
+    """Latent attention in the configuration of a saved model: its prior, None for a function, and its sites."""
+
+    prior: _PriorConfig | None
+    sites: list[str]
+
+
 def bayesian(
-    model: Any,
+    model: Network,
     *,
     prior: PriorFactory | None = None,
     sites: str | Sequence[str] = "*",
     likelihood: Likelihood | None = None,
-    example: Mapping[str, Any] | None = None,
-) -> Any:
+    example: Mapping[str, object] | None = None,
+) -> Network:
     r"""Make a model of transformers Bayesian, in place, and return it: its attention weights become sample sites.
 
     .. math:: W = \mathrm{normalize}(S), \quad \log S \sim q(\cdot \mid QK^\top \mathrm{scaling} + \mathrm{mask}), \quad
               S \sim p(\cdot \mid K) \text{ a priori}
 
-    The model stays what it was: class name, configuration, ``save_pretrained``, ``generate`` and Trainer work on, and
-    where Pyro does not run it, it computes what it computed before. Where Pyro runs it, it is a Pyro model: its batch
-    lies in the plate ``batch``, labels that it is given are observed, and it returns its logits (start and end of an
-    answer stacked, ``[B, 2, T]``; the first output of a model without a head), or all of its output with
-    ``return_dict=True``. So ``AttentionGuide(model, Weibull())``, :class:`AttentionELBO`, ``predict``,
-    ``sample_posterior`` and ``check_model`` take it as it is.
+    Class name, configuration, ``save_pretrained``, ``generate`` and Trainer work as before, and where Pyro does not run
+    the model, it computes the same numbers as before. Where Pyro runs it, it is a Pyro model: its batch lies in the
+    plate ``batch``, labels that are passed are observed, and it returns its logits (start and end of an answer stacked,
+    ``[B, 2, T]``; the first output of a model without a head), or all of its output with ``return_dict=True``. So
+    ``AttentionGuide(model, Weibull())``, :class:`AttentionELBO`, ``predict``, ``sample_posterior`` and ``check_model``
+    take it as it is.
 
-    Sites are called after the paths of the modules; a module that runs more than once in a pass, as ALBERT's layers do,
+    The name of a site is the path of its module; a module that runs more than once in a pass, as ALBERT's layers do,
     has one site a call: ``path``, ``path.1`` and so on. Modules that match no pattern keep ordinary attention. The KL
-    of self-attention leaves out padded queries. On likelihoods and ``generate``: the docstring of this module.
+    of self-attention leaves out padded queries. The docstring of this module describes likelihoods and ``generate``.
 
-    Adapters of PEFT: call ``bayesian`` on the model that has the adapter. The priors then train with it and lie in its
-    file; :func:`load_adapter` gives them back. ``merge_and_unload`` keeps them.
+    Adapters of PEFT: call ``bayesian`` on the model that has the adapter. The priors are then trained and saved with
+    the adapter; :func:`load_adapter` loads them. ``merge_and_unload`` keeps them.
 
     Args:
         model: A ``PreTrainedModel``, or a ``PeftModel`` of one, which is returned.
         prior: Name of a registered prior, a class of priors (or a partial of one), or a function of a head's width,
-            called once a site. Contextual Gamma by default; a checkpoint of a Bayesian model keeps its own priors,
-            which transformers calls unexpected when it loads them; it holds no function, so give that again.
+            called once a site. Contextual Gamma by default; a checkpoint of a Bayesian model has its own priors, which
+            transformers calls unexpected when it loads them; it holds no function, so pass a function again.
         sites: Pattern of module paths, or several, as in ``fnmatch``.
-        likelihood: Function of output and labels that declares the observed sites, in place of that of the head.
+        likelihood: Function of output and labels that declares the observed sites, instead of the head's likelihood.
         example: A small batch of inputs, for models that read neither texts nor images nor mel spectrograms.
+
+    Returns:
+        The model that was passed, converted in place.
 
     Raises:
         ImportError: transformers is not installed.
-        TypeError: The model is none of transformers, or ``prior`` makes no priors.
-        ValueError: The model is Bayesian already, has no attention that asks the attention interface, or passes what is
-            not supported here; no site matches; its numbers would change; prior parameters of its checkpoint are lost;
-            it is quantized; its adapter cannot hold priors, or was saved with some.
+        TypeError: The model is no model of transformers, or ``prior`` makes no priors.
+        ValueError: The model is Bayesian already, has no attention that calls the attention interface, or passes
+            arguments to it that are not supported; no site matches; its numbers would change; prior parameters of its
+            checkpoint are lost; it is quantized; its adapter cannot hold priors, or was saved with some.
 
     Example:
         >>> model = BertForSequenceClassification.from_pretrained("bert-base-uncased")  # doctest: +SKIP
@@ -91,34 +114,37 @@ def bayesian(
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.4.
     """
-    given, model = model, base_model(model)
-    saved = _saved(model, sites)
-    check_adapters(given)
+    network = base_model(model)
+    saved = _saved(network, sites)
+    check_adapters(model)
     prior = _prior(prior, saved)
-    inputs = probe_inputs(model) if example is None else example
-    _own_config(given)
-    before = _implementations(model.config)
+    inputs = probe_inputs(network) if example is None else example
+    _own_config(model)
+    before = _implementations(network.config)
     try:
-        chosen = _attach(model, prior, sites, saved, inputs)
-        _check_same(model, inputs, before)
+        chosen = _attach(network, prior, sites, saved, inputs)
+        _check_same(network, inputs, before)
     except Exception:
-        _remove(model, before)
+        _remove(network, before)
         raise
-    setattr(model.config, NAME, {"prior": _prior_to_config(prior), "sites": chosen})
-    original: Any = type(model)
-    model.__class__ = bayesian_class(original)
-    model.pyro_likelihood, model.pyro_before, model.pyro_saved_priors = likelihood, before, saved is not None
-    save_priors_with_adapters(model)
-    return given
+    setattr(network.config, NAME, {"prior": _prior_to_config(prior), "sites": chosen})
+    _set_class(network, bayesian_class(type(network)))
+    assert isinstance(network, BayesianModel)
+    network.pyro_likelihood, network.pyro_before, network.pyro_saved_priors = likelihood, before, saved is not None
+    save_priors_with_adapters(network)
+    return model
 
 
-def deterministic(model: Any) -> Any:
-    """The model as it was before :func:`bayesian`, in place, with the weights that it has now.
+def deterministic(model: Network) -> Network:
+    """Undo :func:`bayesian` in place, and return the model, with the weights that it has now.
 
-    Its priors are gone; save the model before, to keep them.
+    The priors are lost; save the model before, to keep them.
 
     Args:
-        model: A model of :func:`bayesian`; one with an adapter has to be merged first.
+        model: A model of :func:`bayesian`; a model with an adapter has to be merged first.
+
+    Returns:
+        The model that was passed, of its original class.
 
     Raises:
         TypeError: The model has no latent attention.
@@ -134,26 +160,29 @@ def deterministic(model: Any) -> Any:
             f"this {type(model).__name__} has an adapter, whose file holds the priors; call "
             f"deterministic(model.merge_and_unload()), or disable the adapter"
         )
-    kept: Any = model
-    before = kept.pyro_before
-    del kept.pyro_before, kept.pyro_likelihood, kept.pyro_saved_priors
-    kept.__class__ = model.deterministic_class
-    delattr(kept.config, NAME)
-    _remove(kept, before)
-    return kept
+    before, original = model.pyro_before, model.deterministic_class
+    del model.pyro_before, model.pyro_likelihood, model.pyro_saved_priors
+    delattr(model.config, NAME)
+    _remove(model, before)
+    _set_class(model, original)
+    return model
+
+
+def _set_class(model: PreTrainedModel, network_class: type[PreTrainedModel]) -> None:
+    model.__class__ = network_class
 
 
 def _own_config(model: nn.Module) -> None:
-    """Give a model a configuration of its own: transformers lets all models that are made of one share it."""
-    copies: dict[int, Any] = {}  # deepcopy's memory, so that modules go on sharing theirs
+    """Give a model its own configuration: all models that transformers makes of a configuration share it."""
+    copies: dict[int, object] = {}  # deepcopy's memory, so that the modules of the model still share theirs
     for module in model.modules():
-        # its own, not one that a wrapper hands on
+        # not a configuration that a wrapper passes on
         if isinstance(vars(module).get("config"), _transformers().PreTrainedConfig):
             module.config = copy.deepcopy(module.config, copies)
 
 
-def _saved(model: Any, sites: str | Sequence[str]) -> Any:
-    """What the model's checkpoint was saved with, by a Bayesian model; None of another model."""
+def _saved(model: PreTrainedModel, sites: str | Sequence[str]) -> _SavedAttention | None:
+    """Return the latent attention in the configuration of a model that a Bayesian model has saved; else None."""
     transformers = _transformers()
     if not isinstance(model, transformers.PreTrainedModel):
         raise TypeError(
@@ -167,7 +196,7 @@ def _saved(model: Any, sites: str | Sequence[str]) -> Any:
             f"this {type(model).__name__} is quantized, and priors of its keys would have to be computed in numbers "
             f"that it does not have; load it without quantization_config=, such as with dtype=torch.bfloat16"
         )
-    saved = getattr(model.config, NAME, None)
+    saved: _SavedAttention | None = getattr(model.config, NAME, None)
     if saved is not None and sites != "*":
         raise ValueError(
             f"sites is {sites!r}, but the checkpoint has its own sites and trained priors; leave sites= out"
@@ -176,13 +205,13 @@ def _saved(model: Any, sites: str | Sequence[str]) -> Any:
 
 
 def _attach(
-    model: Any,
+    model: PreTrainedModel,
     prior: PriorFactory,
     sites: str | Sequence[str],
-    saved: Any,
-    inputs: Mapping[str, Any],
+    saved: _SavedAttention | None,
+    inputs: Mapping[str, object],
 ) -> list[str]:
-    """Give the attention modules their latent weights; the paths of those that have them."""
+    """Give attention modules their latent weights, and return the paths of these modules."""
     model.set_attn_implementation(NAME)
     # a model that cannot take it says so, and keeps what it had
     calls = probe(model, inputs)[0] if model.config._attn_implementation == NAME else {}
@@ -192,20 +221,20 @@ def _attach(
             f"no attention, or its family ('{model.config.model_type}') computes it by code of its own; use a family "
             f"that follows the interface, such as bert, roberta, gpt2, llama, bart, t5 or vit"
         )
-    found = {path: module for path, module in model.named_modules() if module in calls}
-    paths = _site_paths(model, saved["sites"], found) if saved else read_sites(sites, found, of="attention module")
+    modules = {path: module for path, module in model.named_modules() if module in calls}
+    paths = _site_paths(model, saved["sites"], modules) if saved else read_sites(sites, modules, of="attention module")
     for path in paths:
-        module, call = found[path], calls[found[path]]
+        module, call = modules[path], calls[modules[path]]
         latent = SiteAttention(path, make_prior(prior, call.head_dim, site=path), self_attention=call.self_attention)
         setattr(module, CHILD, latent.to(model.device, model.dtype).train(module.training))
-    probe(model, inputs, training=[found[path] for path in paths])  # they note their dropout
+    probe(model, inputs, training=[modules[path] for path in paths])  # they note their dropout
     if saved is not None:
         _load_priors(model)
     return list(paths)
 
 
-def _transformers() -> Any:
-    """The package, in which the attention and mask functions are registered."""
+def _transformers() -> ModuleType:
+    """Return the package transformers, with the attention and mask functions registered."""
     try:
         transformers = import_module("transformers")
     except ImportError as error:
@@ -218,8 +247,8 @@ def _transformers() -> Any:
     return transformers
 
 
-def _prior(prior: PriorFactory | None, saved: Any) -> PriorFactory:
-    """The factory of all priors: the one asked for, the saved one, or the default."""
+def _prior(prior: PriorFactory | None, saved: _SavedAttention | None) -> PriorFactory:
+    """Return the factory of all priors: ``prior`` if it is passed, else that of the checkpoint, else the default."""
     if prior is not None:
         return prior
     if saved is None:
@@ -229,7 +258,7 @@ def _prior(prior: PriorFactory | None, saved: Any) -> PriorFactory:
     return partial(PRIORS[saved["prior"]["name"]], **saved["prior"]["options"])
 
 
-def _check_same(model: Any, inputs: Mapping[str, Any], before: dict[str, Any]) -> None:
+def _check_same(model: PreTrainedModel, inputs: Mapping[str, object], before: dict[str, object]) -> None:
     """Raise ValueError unless the converted model computes what it computed before."""
     _, after = probe(model, inputs)
     model.set_attn_implementation(before)
@@ -244,29 +273,29 @@ def _check_same(model: Any, inputs: Mapping[str, Any], before: dict[str, Any]) -
         )
 
 
-def _implementations(config: Any) -> dict[str, Any]:
-    """The attention implementations of a configuration and of those inside it, for ``set_attn_implementation``."""
+def _implementations(config: PreTrainedConfig) -> dict[str, object]:
+    """Return the attention implementations of a configuration and its parts, for ``set_attn_implementation``."""
     inner = {name: getattr(config, name) for name in config.sub_configs}
     return {"": config._attn_implementation} | {
         name: _implementations(sub) for name, sub in inner.items() if sub is not None
     }
 
 
-def _remove(model: Any, before: dict[str, Any]) -> None:
-    """Take latent attention out of a model again."""
+def _remove(model: PreTrainedModel, before: dict[str, object]) -> None:
+    """Remove latent attention from a model."""
     for module in model.modules():
         if CHILD in module._modules:
             delattr(module, CHILD)
     model.set_attn_implementation(before)
 
 
-def _prior_to_config(factory: PriorFactory) -> dict[str, Any] | None:
-    """Name and options of a registered prior; None for a function, which no configuration can hold."""
-    made: Any = factory
-    options: Mapping[str, Any] = {}
-    if isinstance(made, partial) and not made.args:
-        made, options = made.func, made.keywords
-    names = [name for name, member in PRIORS.items() if made in (name, member)]
+def _prior_to_config(factory: PriorFactory) -> _PriorConfig | None:
+    """Return name and options of a registered prior; None for a function, which no configuration can hold."""
+    prior: object = factory
+    options: Mapping[str, object] = {}
+    if isinstance(factory, partial) and not factory.args:
+        prior, options = factory.func, factory.keywords
+    names = [name for name, member in PRIORS.items() if prior in (name, member)]
     try:
         json.dumps(dict(options))
     except TypeError:
@@ -274,30 +303,30 @@ def _prior_to_config(factory: PriorFactory) -> dict[str, Any] | None:
     return {"name": names[0], "options": dict(options)} if names else None
 
 
-def _load_priors(model: Any) -> None:
+def _load_priors(model: PreTrainedModel) -> None:
     """Read the prior parameters from the checkpoint that a model was loaded from."""
-    wanted = {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
+    parameters = {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
     source, prefix = model.config._name_or_path, f"{model.base_model_prefix}."
     held = {name.removeprefix(prefix): tensor for name, tensor in _priors_in_files(source, model.config)}
-    found = {name: held[name.removeprefix(prefix)] for name in wanted if name.removeprefix(prefix) in held}
-    for name, tensor in found.items():
-        if tensor.shape != wanted[name].shape:
+    loaded = {name: held[name.removeprefix(prefix)] for name in parameters if name.removeprefix(prefix) in held}
+    for name, tensor in loaded.items():
+        if tensor.shape != parameters[name].shape:
             raise ValueError(
-                f"'{name}' has shape {tuple(tensor.shape)} in '{source}', expected {tuple(wanted[name].shape)}; the "
-                f"checkpoint was written with another prior: leave prior= out"
+                f"'{name}' has shape {tuple(tensor.shape)} in '{source}', expected {tuple(parameters[name].shape)}; "
+                f"the checkpoint was written with another prior: leave prior= out"
             )
-    missing = sorted(wanted.keys() - found.keys())
+    missing = sorted(parameters.keys() - loaded.keys())
     if missing:
         raise ValueError(
-            f"{len(missing)} of {len(wanted)} prior parameters are missing in '{source}', such as '{missing[0]}', but "
-            f"its configuration says that it was saved with them; load a folder of safetensors files that "
+            f"{len(missing)} of {len(parameters)} prior parameters are missing in '{source}', such as '{missing[0]}', "
+            f"but its configuration says that it was saved with them; load a folder of safetensors files that "
             f"save_pretrained wrote, or delete config.{NAME} to begin with fresh priors"
         )
-    model.load_state_dict(found, strict=False)
+    model.load_state_dict(loaded, strict=False)
 
 
-def _priors_in_files(source: str, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """Prior parameters in the safetensors files of a folder, or of the local copy of one of the hub."""
+def _priors_in_files(source: str, config: PreTrainedConfig) -> Iterator[tuple[str, Tensor]]:
+    """Yield prior parameters in the safetensors files of a folder, or of the local copy of a folder of the hub."""
     from safetensors import safe_open
     from transformers.utils.hub import cached_file
 
@@ -309,8 +338,8 @@ def _priors_in_files(source: str, config: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((name, file.get_tensor(name)) for name in names if _MARK in name)
 
 
-def _site_paths(model: Any, saved: list[str], modules: Collection[str]) -> list[str]:
-    """Paths of the saved sites in this model, which may be the base of the one that was saved, or have a head on it."""
+def _site_paths(model: PreTrainedModel, saved: list[str], modules: Collection[str]) -> list[str]:
+    """Return the paths of the saved sites in a model, which may be the base of the saved model or its extension."""
     prefix = f"{model.base_model_prefix}."
     here = {path.removeprefix(prefix): path for path in modules}
     absent = [name for name in saved if name.removeprefix(prefix) not in here]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_attention.analysis.classification import UncertaintyDecomposition, decompose_uncertainty
 from pyro_attention.analysis.rauq import rauq
@@ -21,12 +21,22 @@ from pyro_attention.integrations.huggingface.model import BayesianModel
 from pyro_attention.posterior.passes import Run, evaluation_mode, passes, seeded
 from pyro_attention.viewer.views import View
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+    from transformers.cache_utils import Cache
+
+Decoder: TypeAlias = Any
+"""Bayesian decoder with ``generate``, also as a ``PeftModel``: no class of transformers has all of its methods."""
+
+Options: TypeAlias = dict[str, Any]
+"""Options of ``generate`` by name."""
+
 __all__ = ["Answer", "answer_uncertainty", "draw_answer", "generated_view", "read_answer"]
 
 
 def generated_view(
     guide: AttentionGuide,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     text: str,
     *,
     sites: str | Sequence[str] | None = None,
@@ -35,21 +45,21 @@ def generated_view(
     title: str = "",
     **options: Any,
 ) -> View:
-    """Generate text, and view the attention of every generated token to the given ones, head by head.
+    """Generate text, and view the attention of every generated token to the given tokens, head by head.
 
-    A row holds the weights with which a token was predicted: those of the position before it. What is missing to a
-    sum of one lies on tokens that were generated before. The text is generated at the mean weights, which are the
-    model's own; the draws are the posterior's of the weights for that text. Write the page with :func:`write_viewer`.
+    A row holds the weights with which a token was predicted: those of the position before it. The rest of the sum of
+    one lies on tokens that were generated before. The text is generated at the mean weights, which are those of the
+    deterministic model; the draws are of the guide, for that text. Write the page with :func:`write_viewer`.
 
     Args:
         guide: Guide of a Bayesian decoder, such as ``AttentionGuide(bayesian(model), Weibull(10.0))``.
-        tokenizer: The model's.
+        tokenizer: Tokenizer of the model.
         text: The given text.
         sites: Pattern of sites, or several, as in ``fnmatch``; the last site by default. The page holds every head.
         num_samples: Number of draws.
         seed: Seed of the draws.
-        title: What stands above the view; the generated text by default.
-        options: Of ``generate``, such as ``max_new_tokens=20``.
+        title: Title of the view; the generated text by default.
+        options: Options of ``generate``, such as ``max_new_tokens=20``.
 
     Raises:
         TypeError: The model is no Bayesian model of transformers.
@@ -65,34 +75,34 @@ def generated_view(
     tokens = _generate(model, given, options)
     start, whole = given.size(1), torch.cat([given, tokens[None]], 1)
     names = _sites(model, sites)
-    kept: dict[str, list[Tensor]] = {name: [] for name in names}
+    weights_of: dict[str, list[Tensor]] = {name: [] for name in names}
     # the last token predicts nothing yet
     run = Run(guide, (), {"input_ids": whole[:, :-1]}, whole=False)
     with closing(passes(run, num_samples, "attention", 1, seed)) as draws:
         for drawn in draws:
             for name, weights in drawn.weights():
-                if name in kept:
-                    kept[name].append(weights[:, 0, :, start - 1 :, :start].cpu())
+                if name in weights_of:
+                    weights_of[name].append(weights[:, 0, :, start - 1 :, :start].cpu())
     heads = [
         (name, f"head {head}", drawn)
-        for name, parts in kept.items()
+        for name, parts in weights_of.items()
         for head, drawn in enumerate(torch.cat(parts).unbind(1))
     ]
     rows, columns = ([_shown(tokenizer, token) for token in ids.tolist()] for ids in (tokens, given[0]))
-    title = title or tokenizer.decode(tokens, skip_special_tokens=True)
+    title = title or str(tokenizer.decode(tokens, skip_special_tokens=True))
     return View(rows, columns, ("generated", "given"), heads, title=title)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer that a decoder generated at the mean weights, and what its tokens say of its doubt.
+    """Answer that a decoder generated at the mean weights, and the uncertainty of its tokens.
 
     Attributes:
         tokens: The generated tokens, ``[T]``.
-        log_probs: Log probabilities of the tokens at the mean weights, ``[T]``; their sum is that of the sequence.
+        log_probs: Log probabilities of the tokens at the mean weights, ``[T]``; the sequence has their sum.
         entropy: Entropy in nats of each prediction at the mean weights, ``[T]``.
         rauq: Uncertainty by attention to the previous token (:func:`rauq`).
-        cache: Keys and values of the given text but for its last token, for :func:`draw_answer`.
+        cache: Keys and values of the given text except its last token, for :func:`draw_answer`.
         last: The last given token, ``[1]``.
     """
 
@@ -100,19 +110,22 @@ class Answer:
     log_probs: Tensor
     entropy: Tensor
     rauq: float
-    cache: Any
+    cache: Cache | None
     last: Tensor
 
 
 def read_answer(guide: AttentionGuide, input_ids: Tensor, **options: Any) -> Answer:
-    """Generate an answer at the mean weights, and read its doubt off the model itself: no draws.
+    """Generate an answer at the mean weights, with the uncertainty that the model itself has, without draws.
 
-    The given text is read once; its keys and values are kept for :func:`draw_answer`.
+    The given text is read once; its keys and values serve :func:`draw_answer`, too.
 
     Args:
         guide: Guide of a Bayesian decoder.
         input_ids: One given text, ``[1, L]``.
-        options: Of ``generate``, such as ``max_new_tokens=20``.
+        options: Options of ``generate``, such as ``max_new_tokens=20``.
+
+    Returns:
+        The answer, with its uncertainty.
 
     Raises:
         TypeError: The model is no Bayesian model of transformers.
@@ -145,11 +158,11 @@ def read_answer(guide: AttentionGuide, input_ids: Tensor, **options: Any) -> Ans
 def draw_answer(guide: AttentionGuide, answer: Answer, *, num_samples: int = 10, seed: int | None = None) -> Tensor:
     """Draw the weights of an answer's tokens, and return the probabilities of its predictions, ``[S, T, vocabulary]``.
 
-    The given text stands as it was read at the mean weights; what is drawn are the weights of the tokens that predict
-    the answer. All draws are one pass, so that they cost S times T tokens, however long the given text is.
+    The given text is that of the mean weights; drawn are the weights of the tokens that predict the answer. All draws
+    are one pass, so they cost S times T tokens, however long the given text is.
 
     Args:
-        guide: Guide of the model that gave the answer; its families may be others.
+        guide: Guide of the model that generated the answer; its families may differ.
         answer: Result of :func:`read_answer`.
         num_samples: Number of draws S.
         seed: Seed of the draws.
@@ -178,10 +191,10 @@ def answer_uncertainty(
         input_ids: One given text, ``[1, L]``.
         num_samples: Number of draws.
         seed: Seed of the draws.
-        options: Of ``generate``, such as ``max_new_tokens=20``.
+        options: Options of ``generate``, such as ``max_new_tokens=20``.
 
     Returns:
-        The answer, and the parts of its entropies in nats, each ``[T]``; their mean over T is that of the answer.
+        The answer, and the parts of the entropies of its tokens in nats, each ``[T]``; the answer has their mean.
 
     Raises:
         TypeError: The model is no Bayesian model of transformers.
@@ -197,7 +210,7 @@ def answer_uncertainty(
 
 
 def _to_previous(weights: Tensor, length: int) -> Tensor:
-    """Weights of the second to the last generated token at the token before each, ``[heads, T - 1]``.
+    """Return the weights of the second to the last generated token at the token before, ``[heads, T - 1]``.
 
     Rows are the last given token and the generated ones. Columns end with these; at the left a cache that slides may
     have dropped some.
@@ -206,9 +219,9 @@ def _to_previous(weights: Tensor, length: int) -> Tensor:
     return weights[:, rows, weights.size(-1) - length + rows - 2]
 
 
-def _decoder(guide: AttentionGuide) -> Any:
-    """The Bayesian decoder of a guide."""
-    model: Any = guide.model
+def _decoder(guide: AttentionGuide) -> Decoder:
+    """Return the Bayesian decoder of a guide."""
+    model: Decoder = guide.model
     if not isinstance(base_model(model), BayesianModel):
         raise TypeError(
             f"the guide's model is a {type(model).__name__}, expected AttentionGuide(model, ...) of a model of "
@@ -222,7 +235,7 @@ def _decoder(guide: AttentionGuide) -> Any:
     return model
 
 
-def _check_text(model: Any, given: Tensor, options: dict[str, Any]) -> None:
+def _check_text(model: Decoder, given: Tensor, options: Options) -> None:
     """Raise ValueError where a text does not fit into the context, or generation would not keep its past."""
     if given.dim() != 2 or len(given) != 1 or not given.size(1):
         raise ValueError(f"input_ids have shape {tuple(given.shape)}, expected [1, L] with one token or more")
@@ -240,8 +253,8 @@ def _check_text(model: Any, given: Tensor, options: dict[str, Any]) -> None:
         )
 
 
-def _generate(model: Any, given: Tensor, options: dict[str, Any]) -> Tensor:
-    """Tokens that a model generates at its own weights, ``[T]``; the most probable ones by default."""
+def _generate(model: Decoder, given: Tensor, options: Options) -> Tensor:
+    """Return the tokens that a model generates at the mean weights, ``[T]``; the most probable ones by default."""
     _check_text(model, given, options)
     settings = {"do_sample": False, "return_dict_in_generate": False} | options
     with torch.no_grad(), evaluation_mode():
@@ -252,8 +265,8 @@ def _generate(model: Any, given: Tensor, options: dict[str, Any]) -> Tensor:
     return tokens
 
 
-def _sites(model: Any, sites: str | Sequence[str] | None) -> list[str]:
-    """The attention sites that match, in the order of the layers; the last one by default."""
+def _sites(model: nn.Module, sites: str | Sequence[str] | None) -> list[str]:
+    """Return the attention sites that match, in the order of the layers; the last site by default."""
     names: list[str] = getattr(base_model(model).config, NAME)["sites"]
     if sites is None:
         return names[-1:]
@@ -264,9 +277,9 @@ def _sites(model: Any, sites: str | Sequence[str] | None) -> list[str]:
     return chosen
 
 
-def _shown(tokenizer: Any, token: int) -> str:
-    """A token as it is read; where it is no whole letter, as the tokenizer writes it."""
-    text: str = tokenizer.decode([token])
+def _shown(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
+    """Return a token as readable text; where it is no whole letter, as the tokenizer writes it."""
+    text = str(tokenizer.decode([token]))
     if text and not text.strip():
         return text.replace("\n", "↵").replace(" ", "␣").replace("\t", "⇥")
     return text.strip() if text and "�" not in text else str(tokenizer.convert_ids_to_tokens(token))

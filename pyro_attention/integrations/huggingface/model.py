@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from functools import cache, wraps
-from typing import Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyro
 import torch
@@ -23,31 +22,53 @@ from pyro_attention.objectives.elbo import AttentionELBO
 
 __all__ = ["BayesianModel", "ELBOModel", "Likelihood", "bayesian_class", "likelihood_of"]
 
-Likelihood = Callable[[Any, Mapping[str, Tensor]], None]
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+else:
+    PreTrainedModel = object  # of whose subclasses bayesian_class makes another one
+
+Output: TypeAlias = Any
+"""Output of a model of transformers; its attributes depend on the head."""
+
+Inputs: TypeAlias = Mapping[str, Any]
+"""Inputs of a model of transformers by name: tensors, caches and flags."""
+
+Likelihood: TypeAlias = Callable[[Output, Mapping[str, Tensor]], None]
+"""Function of a model's output and the labels that declares the observed sites."""
 
 _LABELS = ("labels", "start_positions", "end_positions")
 _IGNORED = -100  # transformers' label of a position that does not count
 
 
-class BayesianModel:
-    """What :func:`bayesian` adds to the class of a model."""
+class BayesianModel(PreTrainedModel):
+    """Base class that :func:`bayesian` adds to the class of a model.
 
-    deterministic_class: type  # the class before
-    pyro_likelihood: Any  # the likelihood that was given, or None
-    pyro_saved_priors: bool  # whether the priors came with the checkpoint
+    Attributes:
+        deterministic_class: Class of the model before.
+        pyro_likelihood: Likelihood that was passed to :func:`bayesian`, or None.
+        pyro_before: Attention implementations of the model before.
+        pyro_saved_priors: Whether the priors came with the checkpoint.
+    """
 
-    def pyro_forward(self, *args: object, **kwargs: object) -> Any:
+    deterministic_class: type[PreTrainedModel]
+    pyro_likelihood: Likelihood | None
+    pyro_before: dict[str, object]
+    pyro_saved_priors: bool
+
+    def pyro_forward(self, *args: object, **kwargs: Any) -> Output:
         """Run the network in a plate over the batch, observe the labels if there are any, and return the logits.
 
-        With ``return_dict=True``, as ``generate`` calls it, the whole output is returned; of a classifier with an
-        adapter of PEFT always the logits.
+        Args:
+            args: Inputs of the model.
+            kwargs: Inputs of the model by name, labels included. With ``return_dict=True``, as ``generate`` calls it,
+                the whole output is returned; of a classifier with an adapter of PEFT always the logits.
         """
         check_priors_are_saved(self)
         labels = {name: kwargs.pop(name, None) for name in _LABELS}  # first: a head without labels knows no such name
-        inputs = _named(self.deterministic_class.forward, self, args, kwargs)  # type: ignore[attr-defined]
+        inputs = _named(self.deterministic_class.forward, self, args, kwargs)
         # PEFT passes it on to every classifier, whoever calls; generate needs it of the others
-        whole = inputs.pop("return_dict", None) and (self.can_generate() or not has_adapters(self))  # type: ignore[attr-defined]
-        if whole and self.can_generate() and inputs.get("use_cache") is False:  # type: ignore[attr-defined]
+        whole = inputs.pop("return_dict", None) and (self.can_generate() or not has_adapters(self))
+        if whole and self.can_generate() and inputs.get("use_cache") is False:
             raise ValueError(
                 "use_cache=False would draw the weights of all earlier tokens anew for every token that is generated, "
                 "so that they belong to no draw; leave it out"
@@ -57,9 +78,9 @@ class BayesianModel:
         likelihood = likelihood_of(self) if labels else None
         self._add_decoder_inputs(inputs, labels)
         plate = batch_plate("batch", _batch_size(self, inputs))
-        token = BATCH.set(None if isinstance(plate, nullcontext) else plate)
+        token = BATCH.set(plate if isinstance(plate, pyro.plate) else None)
         try:
-            output = self.deterministic_class.forward(self, **inputs, return_dict=True)  # type: ignore[attr-defined]
+            output = self.deterministic_class.forward(self, **inputs, return_dict=True)
         except (IndexError, RuntimeError) as error:
             named = _input_error(self, inputs)
             if named is None:
@@ -72,7 +93,7 @@ class BayesianModel:
                 likelihood(output, labels)
         return output if whole else _logits_of(output)
 
-    def _add_decoder_inputs(self, inputs: dict[str, Any], labels: dict[str, Tensor]) -> None:
+    def _add_decoder_inputs(self, inputs: dict[str, object], labels: dict[str, Tensor]) -> None:
         """Let the decoder read the labels, which transformers does itself only where it makes a loss of them."""
         if not type(self).__name__.endswith("ForConditionalGeneration") or "labels" not in labels:
             return
@@ -85,18 +106,27 @@ class BayesianModel:
             inputs["decoder_input_ids"] = prepare(labels["labels"])
 
 
-@cache
-def bayesian_class(original: type) -> type:
-    """The subclass of a model class that is a Pyro model too, under the same name."""
-    forward_before: Any = original.forward  # type: ignore[attr-defined]
+_BAYESIAN_CLASSES: dict[type, type[BayesianModel]] = {}  # by the class of the model: one subclass for all its models
+
+
+def bayesian_class(original: type) -> type[BayesianModel]:
+    """Return the subclass of a model class that is a Pyro model, too, under the name of that class."""
+    if original not in _BAYESIAN_CLASSES:
+        _BAYESIAN_CLASSES[original] = _subclass(original)
+    return _BAYESIAN_CLASSES[original]
+
+
+def _subclass(original: type) -> type[BayesianModel]:
+    network_class: type[PreTrainedModel] = original
+    forward_before = network_class.forward
 
     @wraps(forward_before)  # Trainer reads the signature
-    def forward(self: Any, *args: object, **kwargs: object) -> Any:
+    def forward(self: BayesianModel, *args: object, **kwargs: object) -> Output:
         if pyro_runs_the_model():
             return self.pyro_forward(*args, **kwargs)
         return forward_before(self, *args, **kwargs)
 
-    def reduce(self: Any, protocol: Any) -> Any:  # noqa: ARG001
+    def reduce(self: BayesianModel, protocol: object) -> tuple[object, ...]:  # noqa: ARG001
         return _rebuild, (original,), self.__dict__
 
     members = {
@@ -106,14 +136,16 @@ def bayesian_class(original: type) -> type:
     return type(original.__name__, (BayesianModel, original), members)
 
 
-def _rebuild(original: type) -> Any:
-    """An empty model, to be unpickled."""
-    made: Any = bayesian_class(original)
+def _rebuild(original: type[PreTrainedModel]) -> BayesianModel:
+    """Make an empty model, to be unpickled."""
+    made = bayesian_class(original)
     return made.__new__(made)
 
 
-def _named(forward: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """All arguments by name."""
+def _named(
+    forward: Callable[..., object], model: BayesianModel, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return all arguments by name."""
     signature = inspect.signature(forward)
     named = dict(signature.bind_partial(model, *args, **kwargs).arguments)
     for name, parameter in signature.parameters.items():
@@ -123,8 +155,8 @@ def _named(forward: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return named
 
 
-def _batch_size(model: Any, inputs: dict[str, Any]) -> int:
-    """First dimension of what the model reads first."""
+def _batch_size(model: BayesianModel, inputs: Inputs) -> int:
+    """Return the size of the first dimension of the model's main input, else of its first tensor."""
     known = [inputs.get(model.main_input_name), *inputs.values()]
     sizes = [len(value) for value in known if isinstance(value, Tensor) and value.dim()]
     if not sizes:
@@ -132,7 +164,7 @@ def _batch_size(model: Any, inputs: dict[str, Any]) -> int:
     return sizes[0]
 
 
-def _input_error(model: Any, inputs: Mapping[str, Any]) -> ValueError | None:
+def _input_error(model: BayesianModel, inputs: Inputs) -> ValueError | None:
     """Return an error that names the token, or the text, that a table of the model has no row for."""
     tokens, config = inputs.get("input_ids"), model.config.get_text_config()
     if tokens is None or not tokens.numel():
@@ -151,26 +183,36 @@ def _input_error(model: Any, inputs: Mapping[str, Any]) -> ValueError | None:
     )
 
 
-def _context(model: nn.Module) -> int | None:
-    """Longest text in tokens, where a model has a table of positions or says so; RoBERTa's begin behind the padding."""
+def _context(model: PreTrainedModel) -> int | None:
+    """Return the longest text in tokens, where a model has a table of positions or says so; else None.
+
+    RoBERTa's positions begin behind the padding.
+    """
     for path, module in model.named_modules():
         if path.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
-    config: Any = model.config
-    length: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    length: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return length
 
 
-def likelihood_of(model: Any) -> Likelihood:
-    """Return the likelihood of a model's head: the one that was given, or that of its class."""
-    model = base_model(model)
-    if model.pyro_likelihood is not None:
-        return model.pyro_likelihood  # type: ignore[no-any-return]
-    name = type(model).__name__
+def likelihood_of(model: nn.Module) -> Likelihood:
+    """Return the likelihood of a model's head: the one that was passed to :func:`bayesian`, or that of its class.
+
+    Args:
+        model: A model of :func:`bayesian`, also with an adapter of PEFT.
+
+    Raises:
+        ValueError: The likelihood of the head is not known.
+    """
+    base = base_model(model)
+    given: Likelihood | None = getattr(base, "pyro_likelihood")  # noqa: B009
+    if given is not None:
+        return given
+    name, config = type(base).__name__, base.config
     if name.endswith(("SequenceClassification", "ImageClassification", "AudioClassification")):
-        return lambda output, labels: _classification(output, labels, model.config)
+        return lambda output, labels: _classification(output, labels, config)
     if name.endswith("ForConditionalGeneration"):
-        return _tokens if model.config.is_encoder_decoder else _next_tokens
+        return _tokens if config.is_encoder_decoder else _next_tokens
     for suffix, likelihood in _BY_SUFFIX.items():
         if name.endswith(suffix):
             return likelihood
@@ -181,8 +223,8 @@ def likelihood_of(model: Any) -> Likelihood:
     )
 
 
-def _logits_of(output: Any) -> Tensor:
-    """What a Pyro model of this head returns: its logits, those of start and end stacked ``[B, 2, T]``, or states."""
+def _logits_of(output: Output) -> Tensor:
+    """Return the logits of an output, those of start and end stacked ``[B, 2, T]``, or its states without a head."""
     if getattr(output, "start_logits", None) is not None:
         return torch.stack([output.start_logits, output.end_logits], 1)
     logits = getattr(output, "logits", None)
@@ -191,7 +233,7 @@ def _logits_of(output: Any) -> Tensor:
 
 
 def _observations(labels: Mapping[str, Tensor], *, shifted: bool = False) -> Tensor:
-    """Number of labels that count, as Trainer counts them; of examples where the labels are positions."""
+    """Return the number of labels that count, as Trainer counts them, or of examples where labels are positions."""
     if "labels" not in labels:
         return torch.tensor(len(next(iter(labels.values()))))
     target = labels["labels"]
@@ -200,10 +242,10 @@ def _observations(labels: Mapping[str, Tensor], *, shifted: bool = False) -> Ten
     return ((target[:, 1:] if shifted else target) != _IGNORED).sum()
 
 
-def _classification(output: Any, labels: Mapping[str, Tensor], config: Any) -> None:
-    """A class, several yes-or-no labels, or numbers with a standard deviation of 1."""
+def _classification(output: Output, labels: Mapping[str, Tensor], config: PreTrainedConfig) -> None:
+    """Observe a class, several yes-or-no labels, or numbers with a standard deviation of 1."""
     logits, target = output.logits.float(), labels["labels"]
-    kind = config.problem_type
+    kind: str | None = config.problem_type
     if kind is None:
         single = "multi_label" if target.is_floating_point() else "single_label"
         kind = "regression" if config.num_labels == 1 else single
@@ -215,21 +257,21 @@ def _classification(output: Any, labels: Mapping[str, Tensor], config: Any) -> N
         _choice(output, labels)
 
 
-def _choice(output: Any, labels: Mapping[str, Tensor]) -> None:
-    """One of some classes."""
+def _choice(output: Output, labels: Mapping[str, Tensor]) -> None:
+    """Observe one of some classes."""
     logits = output.logits.float()
     target = _fit(labels["labels"], logits.shape[:-1])
     _check_classes(target, logits.size(-1))
     pyro.sample("labels", Categorical(logits=logits), obs=target)
 
 
-def _tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
-    """One class a position; positions labeled -100 do not count."""
+def _tokens(output: Output, labels: Mapping[str, Tensor]) -> None:
+    """Observe a class at every position; positions labeled -100 do not count."""
     _positions(output.logits, labels["labels"])
 
 
-def _next_tokens(output: Any, labels: Mapping[str, Tensor]) -> None:
-    """The next token of every position; those labeled -100 do not count."""
+def _next_tokens(output: Output, labels: Mapping[str, Tensor]) -> None:
+    """Observe the next token of every position; those labeled -100 do not count."""
     _positions(output.logits[:, :-1], labels["labels"][:, 1:])
 
 
@@ -241,8 +283,8 @@ def _positions(logits: Tensor, target: Tensor) -> None:
     pyro.sample("labels", likelihood, obs=target.masked_fill(~counts, 0))
 
 
-def _span(output: Any, labels: Mapping[str, Tensor]) -> None:
-    """First and last position of an answer; those outside the window do not count."""
+def _span(output: Output, labels: Mapping[str, Tensor]) -> None:
+    """Observe the first and the last position of an answer; those outside the window do not count."""
     for name, logits in (("start_positions", output.start_logits), ("end_positions", output.end_logits)):
         if name not in labels:
             raise ValueError(f"the labels are {', '.join(labels)}, expected start_positions and end_positions")
@@ -264,7 +306,7 @@ _BY_SUFFIX: dict[str, Likelihood] = {
 
 
 def _fit(target: Tensor, shape: torch.Size) -> Tensor:
-    """Labels in the shape of their distribution; ValueError where they are more or fewer."""
+    """Return labels in the shape of their distribution; raise ValueError where they are more or fewer."""
     if target.numel() != shape.numel() or len(target) != shape[0]:
         raise ValueError(f"labels have shape {tuple(target.shape)}, expected {tuple(shape)}")
     return target.reshape(shape)
@@ -286,17 +328,17 @@ def _check_classes(target: Tensor, classes: int) -> None:
 
 
 class ELBOModel(nn.Module):
-    r"""A Bayesian model whose loss is the negative ELBO per observation, the KL included.
+    r"""Module whose loss is the negative ELBO per observation of a Bayesian model, the KL included.
 
     .. math:: -\frac{1}{N} \sum_n \bigl( \mathrm{E}_q[\log p(y_n \mid W_n)] - w\,\mathrm{KL}_n \bigr)
 
-    The weights of an example are its own, so the KL is a sum over examples as the likelihood is, and each example
-    brings its KL once: by default w is 0.01, and KL_n the mean over its attention weights, of which there may be a
-    million. ``AttentionELBO()`` takes their sum, as the bound on the evidence does. Trainer takes the module as its
-    model: it is called with a batch and returns ``loss`` and ``logits``, and where Trainer accumulates gradients it
-    tells N, the labels of all micro batches, in ``num_items_in_batch``; so k of them give the gradient of one batch of
-    k times the size. Without it N is the number of labels of the batch at hand: where a loop, or Lightning, divides by
-    k itself, the same holds for micro batches with as many labels each. A state dict holds shared parameters once.
+    Every example has its own weights, so the KL is a sum over examples, as the likelihood is. By default w is 0.01, and
+    KL_n the mean over the attention weights of the example, of which there may be a million. ``AttentionELBO()`` takes
+    their sum, as the bound on the evidence does. Trainer takes the module as its model: it is called with a batch and
+    returns ``loss`` and ``logits``. Where Trainer accumulates gradients it passes N, the labels of all micro batches,
+    in ``num_items_in_batch``, so that k of them give the gradient of one batch of k times the size. Without it N is the
+    number of labels of the batch: where a loop, or Lightning, divides by k itself, micro batches with equally many
+    labels give that gradient, too. A state dict holds shared parameters once.
 
     Give Trainer ``remove_unused_columns=False``: it cannot see which inputs the model inside takes.
 
@@ -331,22 +373,25 @@ class ELBOModel(nn.Module):
         self.register_load_state_dict_pre_hook(_put_in_ties)
 
     @property
-    def model(self) -> Any:
-        """The Bayesian model, which saves itself by ``save_pretrained``."""
+    def model(self) -> Any:  # whatever model was passed: of transformers or of PEFT
+        """Bayesian model, which is saved by its ``save_pretrained``."""
         return self.objective.model
 
     def forward(
-        self, labels: Tensor | None = None, *, num_items_in_batch: Tensor | int | None = None, **inputs: Any
+        self, labels: Tensor | None = None, *, num_items_in_batch: Tensor | int | None = None, **inputs: object
     ) -> dict[str, Tensor]:
-        """Loss of a batch, and the logits of the draw that it was made with.
+        """Return the loss of a batch, and the logits of the draw that it was computed with.
 
         Args:
-            labels: Of the batch; for question answering ``start_positions`` and ``end_positions`` among the inputs.
+            labels: Labels of the batch; for question answering pass ``start_positions`` and ``end_positions`` instead.
             num_items_in_batch: Number of observations N to divide by; those of this batch by default.
-            inputs: Of the model.
+            inputs: Inputs of the model by name.
+
+        Returns:
+            ``loss`` in nats per observation, and ``logits``.
         """
         inputs |= {} if labels is None else {"labels": labels}
-        labels_given = {name: inputs[name] for name in _LABELS if inputs.get(name) is not None}
+        labels_given = {name: label for name in _LABELS if isinstance(label := inputs.get(name), Tensor)}
         if not labels_given:
             raise TypeError(f"the batch has {', '.join(inputs)}, expected labels among them")
         drawn: list[Tensor] = []
@@ -371,18 +416,18 @@ class _QuestionAnswering(ELBOModel):
 
 
 def _ties(module: nn.Module) -> dict[str, str]:
-    """Names of parameters that are there under an earlier name too, which is the value."""
+    """Return names of parameters that have an earlier name, too, which is the value."""
     first: dict[int, str] = {}
     named = [(name, first.setdefault(id(p), name)) for name, p in module.named_parameters(remove_duplicate=False)]
     return {name: earlier for name, earlier in named if name != earlier}
 
 
-def _leave_out_ties(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+def _leave_out_ties(module: nn.Module, state: dict[str, Tensor], prefix: str, _: object) -> None:
     for name in _ties(module):
         del state[prefix + name]
 
 
-def _put_in_ties(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _put_in_ties(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
     for name, earlier in _ties(module).items():
         if prefix + earlier in state:
             state.setdefault(prefix + name, state[prefix + earlier])

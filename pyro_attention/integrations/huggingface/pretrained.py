@@ -1,4 +1,4 @@
-"""Checks of a pretrained model while it is loaded: no code of others is fetched, and no weight stays random."""
+"""Loading of a pretrained model with checks: no code of others is fetched, and no weight stays random."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ __all__ = ["load_checked"]
 _ATTENTION = (None, "eager", "sdpa")  # what torch computes; other names are code that transformers fetches from the hub
 
 
-def load_checked(auto_class: Any, model: str | Path, **options: Any) -> Any:
+def load_checked(
+    auto_class: Any, model: str | Path, **options: object
+) -> Any:  # of the class that the Auto class picks
     """Load a pretrained model of transformers whose base has all its weights in the checkpoint.
 
     transformers gives weights that are missing random values, and only warns. The output layer of a task may be new,
@@ -19,7 +21,10 @@ def load_checked(auto_class: Any, model: str | Path, **options: Any) -> Any:
     Args:
         auto_class: One of the Auto classes of transformers.
         model: Folder, or name on the hub.
-        options: Of ``from_pretrained``; remote code is never trusted.
+        options: Options of ``from_pretrained``; remote code is never trusted.
+
+    Returns:
+        The model, of the class that the Auto class picks.
 
     Raises:
         ValueError: The configuration asks for attention that is computed by code from elsewhere, or weights of the base

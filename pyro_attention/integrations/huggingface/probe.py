@@ -6,12 +6,15 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from pyro_attention.integrations.huggingface.attention import OBSERVER
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = ["Call", "difference", "probe", "probe_inputs", "tensors"]
 
@@ -20,19 +23,34 @@ _LENGTH, _TARGETS = 5, 3  # of encoder and decoder: different, so that cross att
 
 @dataclass
 class Call:
-    """What a module does with the attention function in one pass."""
+    """Record of the calls of the attention function that a module makes in one pass.
 
-    head_dim: int  # width of a key
+    Attributes:
+        head_dim: Width of a key.
+        count: Number of calls.
+        self_attention: Whether there were as many keys as queries in every call.
+    """
+
+    head_dim: int
     count: int = 0
-    self_attention: bool = True  # there were as many keys as queries
+    self_attention: bool = True
 
 
 def probe(
-    model: nn.Module, inputs: Mapping[str, Any], *, training: Sequence[nn.Module] = ()
-) -> tuple[dict[nn.Module, Call], Any]:
-    """Calls of every attention module in one forward pass in evaluation mode, and its output.
+    model: nn.Module, inputs: Mapping[str, object], *, training: Sequence[nn.Module] = ()
+) -> tuple[dict[nn.Module, Call], object]:
+    """Record the calls of every attention module in one forward pass in evaluation mode.
 
-    The modules of ``training`` take themselves to be in training, to pass on their dropout.
+    Args:
+        model: A model of transformers.
+        inputs: Its inputs by name.
+        training: Modules that run in training mode, so that they pass on their dropout.
+
+    Returns:
+        The calls by module, and the output of the model.
+
+    Raises:
+        ValueError: The model fails on these inputs.
     """
     calls: dict[nn.Module, Call] = {}
 
@@ -60,8 +78,12 @@ def probe(
     return calls, output
 
 
-def probe_inputs(model: Any) -> dict[str, Tensor]:
-    """One short example of what the model reads, made of its configuration; the last position of a text is padded."""
+def probe_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Make one short example of a model's inputs from its configuration; the last position of a text is padded.
+
+    Raises:
+        ValueError: The model reads neither texts, images nor mel spectrograms.
+    """
     config, device = model.config, model.device
     names = inspect.signature(model.forward).parameters
     inputs: dict[str, Tensor] = {}
@@ -88,21 +110,21 @@ def probe_inputs(model: Any) -> dict[str, Tensor]:
     return inputs
 
 
-def tensors(output: Any) -> dict[str, Tensor]:
-    """The floating-point tensors of a model's output, by name."""
-    items = output.items() if hasattr(output, "items") else {"output": output}.items()
+def tensors(output: object) -> dict[str, Tensor]:
+    """Return the floating-point tensors of a model's output, by name."""
+    items = output.items() if isinstance(output, Mapping) else {"output": output}.items()
     return {name: value for name, value in items if isinstance(value, Tensor) and value.is_floating_point()}
 
 
-def difference(before: Any, after: Any) -> float:
-    """Largest difference between two outputs, relative to the largest entry of each tensor, or absolute below 1."""
+def difference(before: object, after: object) -> float:
+    """Return the largest difference of two outputs, relative to the largest entry of each tensor or to 1."""
     old, new = tensors(before), tensors(after)
     worst = [(old[name].float() - new[name].float()).abs().max() / old[name].abs().max().clamp(min=1) for name in old]
     return max((value.item() for value in worst), default=0.0)
 
 
-def _tokens(config: Any, length: int, device: torch.device) -> Tensor:
-    """Some ordinary tokens; the last but one ends a sentence, which some heads look for."""
+def _tokens(config: PreTrainedConfig, length: int, device: torch.device) -> Tensor:
+    """Return some ordinary tokens; the last but one ends a sentence, which some heads look for."""
     special = [value for name, value in config.to_dict().items() if name.endswith("_token_id")]
     vocabulary = range(config.get_text_config().vocab_size)
     tokens = [token for token in vocabulary if token not in special][:length] or [0] * length
@@ -114,7 +136,7 @@ def _tokens(config: Any, length: int, device: torch.device) -> Tensor:
 
 @contextmanager
 def _evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, every module's own mode afterwards, and the random generator as it was."""
+    """Run modules in evaluation mode inside; restore their modes and the random generator afterwards."""
     before = {module: module.training for module in model.modules()}
     model.eval()
     try:
