@@ -5,7 +5,7 @@ Distributions, registries, bases of parts of your own and what is rarely used li
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyro_attention.alignments.categorical import AlignmentPrior, Categorical, Marginal
 from pyro_attention.alignments.enumeration import AlignmentELBO
@@ -98,11 +98,12 @@ _MODULES_OF_NAMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a name of the library that few programs need, when it is asked for."""
     if name not in _MODULES_OF_NAMES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(_MODULES_OF_NAMES[name]), name)
+    member: object = getattr(import_module(_MODULES_OF_NAMES[name]), name)
+    return member
 
 
 def __dir__() -> list[str]:

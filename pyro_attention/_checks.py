@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ def as_float(value: Tensor | float) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def check_kind(name: str, value: Any, kind: type, example: str) -> None:
+def check_kind(name: str, value: object, kind: type, example: str) -> None:
     """Raise TypeError unless a value is of a kind, such as a posterior family."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {value!r}, expected a {kind.__name__} such as {example}")

@@ -13,14 +13,19 @@ from pyro.distributions import Categorical, Normal, TorchDistribution
 from torch import Tensor, nn
 
 from pyro_attention import schemes
+from pyro_attention._typing import Args, Kwargs
+from pyro_attention.families.base import Prior
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.integrations import pyg, torch_nn
 from pyro_attention.layers.multihead import MultiheadAttention
+from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.schemes import Scheme, WeightsSchemeName
 
 __all__ = ["BayesianNetwork", "Likelihood", "ObservedNetwork", "bayesian"]
 
-Likelihood: TypeAlias = Literal["classification", "regression"] | Callable[[Tensor], TorchDistribution]
+# a function gives a distribution; for a model of transformers it samples, and returns nothing
+Likelihood: TypeAlias = Literal["classification", "regression"] | Callable[..., Any]
+"""Likelihood of a network: its name, or a function of the output that returns a distribution."""
 
 # with a KL, whose sum over all weights of a converted network would outweigh the data
 _WITH_KL = ("weibull", "lognormal", "gamma", "gaussian")
@@ -40,7 +45,7 @@ class BayesianNetwork(NamedTuple):
     Attributes:
         model: The Pyro model: the network and the distribution of what is observed.
         guide: The guide over the model, for :func:`predict` and :func:`sample_posterior`.
-        loss: Module that holds model and guide; called with a batch, it returns the loss to be minimized.
+        loss: Module that holds model and guide; a call with a batch returns the loss to be minimized.
     """
 
     model: nn.Module
@@ -52,10 +57,10 @@ def bayesian(
     network: nn.Module,
     scheme: WeightsSchemeName | Scheme = "weibull",
     *,
-    likelihood: Any = None,
+    likelihood: Likelihood | None = None,
     sites: str | Sequence[str] = "*",
     batch_dim: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> BayesianNetwork:
     """Make the attention of a network Bayesian, in place, and return model, guide and loss.
 
@@ -64,30 +69,30 @@ def bayesian(
     =========================================== ==========================================================
     ``nn.MultiheadAttention``, as torch's       :class:`ObservedNetwork`, ``loss(*inputs, y=y)``: negative
     transformers and torchvision's do           ELBO of a batch in nats
-    ``GATConv`` or ``GATv2Conv`` of PyG         the same for one graph, ``loss(x, edge_index, y=y,
-                                                observed=train_mask)``
+    ``GATConv`` or ``GATv2Conv`` of PyG         :class:`ObservedNetwork` of one graph, ``loss(x, edge_index,
+                                                y=y, observed=train_mask)``
     a ``PreTrainedModel`` of transformers       the network itself, ``loss(**batch)["loss"]``: negative ELBO
                                                 per observation, which Trainer takes (``ELBOModel``)
     =========================================== ==========================================================
 
-    Under the scheme "soft", and where Pyro does not run it, the network computes what it computed before. Its
-    parameters are kept; make the optimizer of ``loss.parameters()`` after the call. The KL is the mean over all
+    Under the scheme "soft", and where Pyro does not run it, the network computes the same numbers as before. It keeps
+    its parameters; make the optimizer of ``loss.parameters()`` after the call. The KL is the mean over all
     attention weights with the weight 0.01 (``kl_mean=True``, ``kl_weight=0.01``), unless options say otherwise.
 
     Args:
         network: The network, changed in place.
         scheme: Name of a scheme of attention weights (:func:`scheme`), or the scheme.
-        likelihood: Distribution of what is observed: "classification" (logits in the last dimension), "regression"
+        likelihood: Distribution of the observations: "classification" (logits in the last dimension), "regression"
             (normal, with a trained standard deviation), or a function of the output, such as ``lambda output:
-            Normal(output, 0.1)``. A model of transformers has that of its head, or takes a function of output and
-            labels.
+            Normal(output, 0.1)``. A model of transformers has the likelihood of its head, or takes a function of output
+            and labels.
         sites: One pattern or several, as in ``fnmatch``, of the paths of the attentions to convert.
         batch_dim: Dimension of the batch in the first input; 0 by default, and 1 where the network is one of torch's
             own layers without ``batch_first``. Not for graphs and transformers.
         options: Options of the scheme.
 
     Raises:
-        TypeError: The network is no module, or an option is none of the scheme.
+        TypeError: The network is no module, or the scheme has no such option.
         ValueError: The network holds no attention that can be converted, the scheme is one of alignments, or the
             likelihood is missing or unknown.
 
@@ -130,12 +135,13 @@ def bayesian(
 
 
 class ObservedNetwork(nn.Module):
-    """A network as a Pyro model: its batch lies in a plate, and what is observed has a distribution given its output.
+    """Network as a Pyro model: its batch lies in a plate, and the observations have a distribution given its output.
 
-    The plate is ``batch``, and the site of the observations ``y``. Those of a graph have no plate: they are one event.
+    The plate is ``batch``, and the site of the observations ``y``. Observations of a graph have no plate: they are one
+    event.
 
     Args:
-        network: The network; of a tuple that it returns, such as output and weights, the first is its output.
+        network: The network; of a tuple that it returns, such as output and weights, the first entry is its output.
         likelihood: See :func:`bayesian`.
         batch_dim: Dimension of the batch in the first input; None for a graph.
 
@@ -163,14 +169,14 @@ class ObservedNetwork(nn.Module):
             self.log_scale = nn.Parameter(torch.zeros((), dtype=like.dtype, device=like.device))
 
     def forward(
-        self, *inputs: Any, y: Tensor | None = None, observed: Tensor | None = None, **kwargs: object
+        self, *inputs: object, y: Tensor | None = None, observed: Tensor | None = None, **kwargs: object
     ) -> Tensor:
         """Run the network, observe y, and return the output.
 
         Args:
             inputs: Arguments of the network.
             y: Observations ``[B, ...]``, or of the nodes of a graph; nothing is observed when omitted.
-            observed: Which of them count, True where they do, of their shape or that of their first dimensions.
+            observed: Boolean mask, True where an observation counts, of the shape of ``y`` or of its first dimensions.
             kwargs: Keyword arguments of the network.
 
         Raises:
@@ -186,7 +192,8 @@ class ObservedNetwork(nn.Module):
     def distribution(self, output: Tensor) -> TorchDistribution:
         """Return the distribution of the observations, given the output."""
         if callable(self.likelihood):
-            return self.likelihood(output)
+            distribution: TorchDistribution = self.likelihood(output)
+            return distribution
         if self.log_scale is None:
             return Categorical(logits=output.float())
         return Normal(output, self.log_scale.exp())
@@ -207,7 +214,7 @@ class ObservedNetwork(nn.Module):
             distribution = distribution.mask(observed.reshape(*observed.shape, *[1] * (items - observed.dim())))
         pyro.sample("y", distribution.to_event(items - (self.batch_dim is not None)), obs=y)
 
-    def _batch_size(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    def _batch_size(self, inputs: Args, kwargs: Kwargs) -> int:
         first = next((value for value in (*inputs, *kwargs.values()) if isinstance(value, Tensor)), None)
         if first is None or self.batch_dim is None or first.dim() <= self.batch_dim:
             actual = "no tensor" if first is None else f"a tensor of shape {tuple(first.shape)}"
@@ -215,7 +222,7 @@ class ObservedNetwork(nn.Module):
         return first.size(self.batch_dim)
 
 
-def _scheme_of_weights(scheme: str | Scheme, options: dict[str, Any]) -> Scheme:
+def _scheme_of_weights(scheme: WeightsSchemeName | Scheme, options: Kwargs) -> Scheme:
     """Return the scheme; ValueError where it is one of alignments."""
     name = scheme.name if isinstance(scheme, Scheme) else scheme
     if isinstance(scheme, Scheme):
@@ -223,8 +230,8 @@ def _scheme_of_weights(scheme: str | Scheme, options: dict[str, Any]) -> Scheme:
             raise TypeError(f"options are {', '.join(options)}, expected none beside a Scheme; give them to scheme()")
         chosen = scheme
     else:
-        defaults = {"kl_weight": 0.01, "kl_mean": True} if scheme in _WITH_KL else {}
-        chosen = schemes.scheme(scheme, **(defaults | options))  # type: ignore[arg-type]
+        defaults: Kwargs = {"kl_weight": 0.01, "kl_mean": True} if scheme in _WITH_KL else {}
+        chosen = schemes.scheme(scheme, **{**defaults, **options})
     if chosen.amortized or chosen.is_of_alignments:
         raise ValueError(
             f"scheme '{name}' is one of alignments, where a query attends to one key, but layers of torch, PyG and "
@@ -234,7 +241,7 @@ def _scheme_of_weights(scheme: str | Scheme, options: dict[str, Any]) -> Scheme:
     return chosen
 
 
-def _prior_of_width(scheme: Scheme) -> Callable[[int], Any]:
+def _prior_of_width(scheme: Scheme) -> Callable[[int], Prior]:
     return lambda width: scheme.prior(width, 1)
 
 
@@ -244,7 +251,11 @@ def _is_of_transformers(network: nn.Module) -> bool:
 
 
 def _of_transformers(
-    network: Any, scheme: Scheme, prior: Callable[[int], Any], sites: str | Sequence[str], likelihood: Any
+    network: nn.Module,
+    scheme: Scheme,
+    prior: Callable[[int], Prior],
+    sites: str | Sequence[str],
+    likelihood: Likelihood | None,
 ) -> BayesianNetwork:
     from pyro_attention.integrations import huggingface
 
@@ -255,7 +266,8 @@ def _of_transformers(
         )
     model = huggingface.bayesian(network, prior=prior, sites=sites, likelihood=likelihood)
     guide = scheme.guide(model)
-    objective: Any = scheme.objective(max_plate_nesting=1)
+    objective = scheme.objective(max_plate_nesting=1)
+    assert isinstance(objective, AttentionELBO)
     return BayesianNetwork(model, guide, huggingface.ELBOModel(model, guide, objective))
 
 

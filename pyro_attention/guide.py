@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, cast
@@ -120,7 +120,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         """Run the model once under the posterior, and return the value of every sample site of the model by name."""
         name_sites(self.model)
         self.args_kwargs, self._outer_plates = (args, kwargs), tuple(frame.name for frame in runtime.get_plates())
-        self._chosen = tuple(self._attention_families())  # once a run: Pyro registers the parameters at every access
+        self._chosen = self.attention_families  # once a run: Pyro registers the parameters at every access
         try:
             with self:
                 self._output = self.model(*args, **kwargs)
@@ -151,14 +151,14 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         if pattern is None:
             patterns = ", ".join(map(repr, self.patterns))
             raise ValueError(f"attention site '{name}' matches none of the patterns {patterns}; add one")
-        families: Sequence[Family] = vars(self).get("_chosen") or tuple(self._attention_families())
+        families: Sequence[Family] = vars(self).get("_chosen") or self.attention_families
         family: Family = families[self.patterns.index(pattern)]
         return family
 
-    def _attention_families(self) -> Iterator[Family]:
-        for family in self.families:
-            assert isinstance(family, Family)
-            yield family
+    @property
+    def attention_families(self) -> tuple[Family, ...]:
+        """Posterior families of the attention sites, in the order of their patterns."""
+        return tuple(family for family in self.families if isinstance(family, Family))
 
     def _check_has_attention(self) -> None:
         """Raise ValueError where a run of the model has reached no attention; handlers inside may have hidden it."""

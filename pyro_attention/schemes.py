@@ -28,7 +28,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import nn
@@ -38,7 +38,7 @@ from pyro_attention.alignments.categorical import AlignmentPrior, Categorical, G
 from pyro_attention.alignments.enumeration import AlignmentELBO
 from pyro_attention.alignments.sparse import SparseAlignmentPrior, SparseCategorical
 from pyro_attention.families.amortized import Amortized
-from pyro_attention.families.base import Family, Prior
+from pyro_attention.families.base import Family, OneParameterFamily, Prior
 from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior, Gamma
 from pyro_attention.families.gaussian import ContextualGaussianPrior, FixedGaussianPrior, Gaussian
@@ -145,7 +145,7 @@ class Scheme:
         return AttentionGuide(model, family)
 
 
-def scheme(name: SchemeName, **options: Any) -> Scheme:
+def scheme(name: SchemeName, **options: object) -> Scheme:
     """Return an inference scheme by its name.
 
     ============================ =========================================================================
@@ -224,7 +224,7 @@ def _with_scale(
     name: str, *, scale: float = 0.1, prior: PriorName = "contextual",
     prior_scale: float = 1.0, learnable: bool = False, kl_weight: KLWeight = 1.0, kl_mean: bool = False,
 ) -> Scheme:  # fmt: skip
-    families: Mapping[str, tuple[Any, Any, Any]] = {
+    families: Mapping[str, tuple[Callable[..., Family], Callable[..., Prior], Callable[..., Prior]]] = {
         "lognormal": (LogNormal, ContextualLogNormalPrior, FixedLogNormalPrior),
         "gaussian": (Gaussian, ContextualGaussianPrior, FixedGaussianPrior),
     }
@@ -253,7 +253,11 @@ def _evidence(
     name: str, *, family: Literal["lognormal", "weibull", "gamma"] = "lognormal",
     width: Literal["network", "number", "fixed"] = "network", initial: float | None = None, draws: int = 16,
 ) -> Scheme:  # fmt: skip
-    families: Mapping[str, Any] = {"lognormal": LogNormal, "weibull": Weibull, "gamma": Gamma}
+    families: Mapping[str, Callable[..., OneParameterFamily]] = {
+        "lognormal": LogNormal,
+        "weibull": Weibull,
+        "gamma": Gamma,
+    }
     if family not in families:
         raise ValueError(f"scheme '{name}': family is {family!r}, expected one of {', '.join(families)}")
     if width not in ("network", "number", "fixed"):
@@ -295,7 +299,7 @@ def _gumbel(name: str, *, temperature: float = 0.5, kl_weight: KLWeight = 1.0) -
     return _alignment_scheme(name, GumbelSoftmax(temperature), partial(AttentionELBO, kl_weight=kl_weight))
 
 
-def _importance(name: Any, *, particles: int = 5) -> Scheme:
+def _importance(name: Literal["iwae", "wake_sleep"], *, particles: int = 5) -> Scheme:
     return _alignment_scheme(name, Categorical(enumerate=False), partial(ImportanceELBO, particles, name))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def check_floats(name: str, value: object) -> None:
         raise TypeError(f"{name}: {actual}, expected a floating-point tensor")
 
 
-def check_choice(name: str, value: object, options: Any) -> None:
+def check_choice(name: str, value: object, options: object) -> None:
     """Raise ValueError unless a value is one of the texts of a ``Literal``."""
     if value not in get_args(options):
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(get_args(options))}")

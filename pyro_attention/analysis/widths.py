@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pyro import poutine
@@ -13,7 +12,7 @@ from pyro.infer.elbo import ELBOModule
 from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind, check_positive
-from pyro_attention._typing import Args
+from pyro_attention._typing import Args, Model, Trace
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.objectives.evidence import EvidenceELBO, log_likelihood_at_mean
 from pyro_attention.objectives.gap import GapWatch, gap_problem
@@ -111,9 +110,11 @@ def check_width(
     check_kind("the model of the loss", loss.model, nn.Module, "which is copied and trained on")
     for name, value in (("factor", factor), ("steps", steps), ("learning_rate", learning_rate)):
         check_positive(name, value)
-    more: Any = copy.deepcopy(loss)
-    more.elbo.num_particles *= factor
-    more.elbo.gap_watch = GapWatch()
+    more = copy.deepcopy(loss)
+    elbo = more.elbo
+    assert isinstance(elbo, EvidenceELBO)
+    elbo.num_particles *= factor
+    elbo.gap_watch = GapWatch()
     with seeded(seed):
         before = _widths(loss.model, batches)
         if not before:
@@ -122,7 +123,7 @@ def check_width(
         _train(more, batches, steps, learning_rate)
         after = _widths(more.model, batches)
     ratios = {name: _in_thirds(width, after[name]) for name, width in before.items()}
-    return WidthReport(ratios, (loss.elbo.num_particles, more.elbo.num_particles), gap, signal)
+    return WidthReport(ratios, (loss.elbo.num_particles, elbo.num_particles), gap, signal)
 
 
 def evidence_gap(loss: ELBOModule, batches: Iterable[Args]) -> tuple[float, float]:
@@ -138,11 +139,13 @@ def evidence_gap(loss: ELBOModule, batches: Iterable[Args]) -> tuple[float, floa
     Returns:
         Both as means over the items, in nats; a width can be learned where the first is at most 20 % of the second.
     """
-    elbo: Any = loss.elbo
+    elbo = loss.elbo
+    assert isinstance(elbo, EvidenceELBO)
     gaps, signals = list[Tensor](), list[Tensor]()
     with torch.no_grad():
         for batch in batches:
             loss(*batch)
+            assert elbo.bounds is not None  # after an evaluation
             gaps.append(elbo.bounds.remainder.flatten())
             signals.append((elbo.bounds.value - log_likelihood_at_mean(loss.model, tuple(batch), {})).flatten())
     return torch.cat(gaps).mean().item(), torch.cat(signals).mean().item()
@@ -166,13 +169,13 @@ def _train(loss: nn.Module, batches: Iterable[Args], steps: int, learning_rate: 
                     break
 
 
-def _widths(model: Any, batches: Iterable[Args]) -> dict[str, Tensor]:
+def _widths(model: Model, batches: Iterable[Args]) -> dict[str, Tensor]:
     """Return the standard deviation of log S of every entry that counts, by site, from draws with one noise."""
     widths: dict[str, list[Tensor]] = {}
     with torch.no_grad():
         for batch in batches:
             with seeded(0):  # the same noise before and after
-                trace = poutine.trace(model).get_trace(*batch)
+                trace: Trace = poutine.trace(model).get_trace(*batch)
                 for name, site in trace.nodes.items():
                     if site["type"] == "sample" and isinstance(site["fn"], LogWeights):
                         width = site["fn"].sample(torch.Size([_DRAWS])).std(0)

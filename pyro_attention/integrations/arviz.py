@@ -24,8 +24,8 @@ def to_arviz(
     samples: Mapping[str, Tensor],
     *,
     dims: Mapping[str, Sequence[str]] | None = None,
-    coords: Mapping[str, Sequence[Any]] | None = None,
-) -> Any:
+    coords: Mapping[str, Sequence[object]] | None = None,
+) -> Any:  # InferenceData or DataTree, by the version of ArviZ
     """Hand samples to ArviZ as one chain of independent draws, the posterior group ``[1, S, ...]`` of each site.
 
     The draws of a guide are independent: an effective sample size of about S says nothing about the fit, and r-hat,

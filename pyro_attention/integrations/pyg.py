@@ -62,7 +62,7 @@ def bayesian(
     return made
 
 
-def is_attention(module: Any) -> bool:
+def is_attention(module: object) -> bool:
     """Return whether a module is a ``GATConv`` or ``GATv2Conv`` of torch_geometric, which need not be installed."""
     kind = type(module)
     return kind.__name__ in ("GATConv", "GATv2Conv") and kind.__module__.startswith("torch_geometric.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
@@ -57,14 +56,14 @@ def model_and_guide(guide: AttentionGuide) -> tuple[Model, Callable[..., None]]:
     messenger = check_guide(guide)
     if messenger is not guide:
         raise TypeError("the guide has handlers around it, expected the AttentionGuide; put them around the functions")
-    marginal = [family.is_marginal for family in messenger.families]
+    marginal = [family.is_marginal for family in messenger.attention_families]
     if any(marginal) and not all(marginal):
         raise ValueError(
             f"the guide mixes Marginal with other families ({', '.join(map(str, messenger.families))}), expected "
             f"Marginal for all attention sites or for none; use AlignmentELBO with the guide itself"
         )
 
-    def plain_model(*args: object, **kwargs: object) -> Any:
+    def plain_model(*args: object, **kwargs: object) -> object:
         with _Priors(messenger):
             return messenger.model(*args, **kwargs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Literal, Protocol, TypedDict, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,32 @@ _NAMES = {
     "GATv2Conv": {"att": "score.att", "lin_l.": "lin_src.", "lin_r.": "lin_dst."},
 }
 _REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "max": "amax", "min": "amin", "mul": "prod"}
+
+
+class PyGConv(Protocol):
+    """Attributes of ``GATConv`` and ``GATv2Conv`` of torch_geometric that :meth:`GraphAttention.from_pyg` reads."""
+
+    in_channels: int | tuple[int, int]
+    out_channels: int
+    heads: int
+    concat: bool
+    negative_slope: float
+    dropout: float
+    add_self_loops: bool
+    lin_edge: nn.Linear | None
+    fill_value: float | Tensor | str
+    bias: Tensor | None
+    residual: bool
+    share_weights: bool  # of a GATv2Conv
+    flow: str
+    training: bool
+
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+
+class _ScoreOptions(TypedDict, total=False):
+    scores: GraphScores
+    share_weights: bool
 
 
 class GraphAttention(nn.Module):
@@ -170,11 +196,16 @@ class GraphAttention(nn.Module):
 
     @classmethod
     @torch.no_grad()
-    def from_pyg(cls, conv: Any, *, name: str | None = None, prior: Prior | None = None) -> GraphAttention:
+    def from_pyg(cls, conv: PyGConv, *, name: str | None = None, prior: Prior | None = None) -> GraphAttention:
         """Copy a trained ``GATConv`` or ``GATv2Conv`` of torch_geometric, on its device, in its dtype and mode.
 
+        Args:
+            conv: The layer.
+            name: Name of the sample site; the path of the layer by default.
+            prior: Prior of the weights.
+
         Raises:
-            TypeError: The layer is none of them.
+            TypeError: The layer is neither of them.
             ValueError: It lets messages flow from target to source, or does not add them up.
         """
         _check_conv(conv)
@@ -317,7 +348,7 @@ class GraphAttention(nn.Module):
         return edge_attr.new_zeros(shape).scatter_reduce(0, where, edge_attr, _REDUCTIONS[fill], include_self=False)
 
 
-def _check_conv(conv: Any) -> None:
+def _check_conv(conv: PyGConv) -> None:
     kind, aggregation = type(conv), type(getattr(conv, "aggr_module", None)).__name__
     # by name, as PyG need not be installed; a subclass may compute something else
     if kind.__name__ not in _NAMES or not kind.__module__.startswith("torch_geometric."):
@@ -330,10 +361,10 @@ def _check_conv(conv: Any) -> None:
         )
 
 
-def _parameters(conv: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _parameters(conv: PyGConv) -> tuple[dict[str, Tensor], _ScoreOptions]:
     """Return the parameters of a layer under the names that they have here, and the options of its scores."""
     state, names = conv.state_dict(), _NAMES[type(conv).__name__]
-    options: dict[str, Any] = {}
+    options: _ScoreOptions = {}
     if "lin_l." in names:
         options = {"scores": "gatv2", "share_weights": conv.share_weights}
         if conv.share_weights:  # the same matrix under a second name
@@ -345,15 +376,17 @@ def _parameters(conv: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return renamed, options
 
 
-def _nodes(x: Any) -> tuple[Tensor, Tensor]:
+def _nodes(x: object) -> tuple[Tensor, Tensor]:
     """Return source and target nodes: one tensor twice unless the graph is bipartite."""
-    ends = x if isinstance(x, tuple | list) else (x, x)
-    if [isinstance(nodes, Tensor) for nodes in ends] != [True, True]:
-        actual = f"({', '.join(type(nodes).__name__ for nodes in x)})" if ends is x else type(x).__name__
+    ends = [*x] if isinstance(x, tuple | list) else [x, x]
+    tensors = [nodes for nodes in ends if isinstance(nodes, Tensor)]
+    if len(ends) != 2 or len(tensors) != 2:
+        names = ", ".join(type(nodes).__name__ for nodes in ends)
+        actual = f"({names})" if isinstance(x, tuple | list) else type(x).__name__
         remedy = "for (x, None) of PyG give targets of zeros, which add nothing to the scores of GATConv"
         raise TypeError(f"x is {actual}, expected a tensor or two, (sources, targets); {remedy}")
-    for nodes in ends:
+    for nodes in tensors:
         if nodes.dim() < 2:
             raise ValueError(f"x has shape {tuple(nodes.shape)}, expected [..., nodes, channels]")
-    sources, targets = ends
+    sources, targets = tensors
     return sources, targets

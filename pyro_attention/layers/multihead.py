@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,10 @@ _IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
 
 
 class _NoFastPath:
-    """In place of the packed weight: torch's encoders call the layer, not a kernel, where it overrides functions."""
+    """Replacement of the packed weight: torch's encoders call the layer, no kernel, where it overrides functions."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: object, types: object, args: object = (), kwargs: object = None) -> object:
         return NotImplemented
 
 
@@ -306,7 +306,8 @@ class MultiheadAttention(_TorchLayer):
         if mask.bias is not None:
             scores = scores + mask.bias.to(scores.dtype)
         layout = Dense(mask.allowed, causal=is_causal)
-        return self.attention(scores, v, keys=k, queries=q, layout=layout)  # type: ignore[no-any-return]
+        output: AttentionOutput = self.attention(scores, v, keys=k, queries=q, layout=layout)
+        return output
 
     def _heads(self, projected: Tensor) -> Tensor:
         heads: Tensor = projected.unflatten(-1, (self.num_heads, -1))
@@ -316,7 +317,7 @@ class MultiheadAttention(_TorchLayer):
         """Return the mask of the queries that may attend at all."""
         if keys.allowed is not None and query_padding_mask is None and self.attention.normalizer.over_queries:
             raise ValueError(
-                f"site '{self.attention.name}': {type(self.attention.normalizer).__name__} normalises over queries, so "
+                f"site '{self.attention.name}': {type(self.attention.normalizer).__name__} normalizes over queries, so "
                 f"padded ones take weight from the others; pass query_padding_mask= too (of zeros if none is padded)"
             )
         queries = _read_padding("query_padding_mask", query_padding_mask, shape, -2)

@@ -41,7 +41,7 @@ def elbo_for(guide: AttentionGuide | Family, **options: Any) -> AttentionELBO | 
         >>> [type(elbo_for(family)).__name__ for family in (Weibull(), Marginal(), FromPrior())]
         ['AttentionELBO', 'AlignmentELBO', 'EvidenceELBO']
     """
-    families: list[Any] = [guide] if isinstance(guide, Family) else list(check_guide(guide).families)
+    families = [guide] if isinstance(guide, Family) else list(check_guide(guide).attention_families)
     families = [family.family if isinstance(family, Amortized) else family for family in families]
     summed = [family for family in families if "enumerate" in family.infer]
     drawn = [family for family in families if isinstance(family, Categorical) and not family.enumerate]

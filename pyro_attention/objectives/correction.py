@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -170,5 +170,5 @@ class GradientFactors:
     def _all(self) -> Tensor:
         return gradient_factors(self._log_importance_weights, corrected=self._corrected)
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: slice | int) -> Tensor:
         return self._all[index]

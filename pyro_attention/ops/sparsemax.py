@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from pyro_attention._checks import as_float
 __all__ = ["check_most_keys", "sparsemax"]
 
 
-def check_most_keys(k: Any) -> None:
+def check_most_keys(k: object) -> None:
     """Raise ValueError unless k is a number of keys, or None."""
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
         raise ValueError(f"k is {k!r}, expected an integer of at least 1, or None for as many keys as sparsemax has")

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -411,6 +410,7 @@ def summed_token_log_prob(
     if chunk_rows is None:  # 16 MB on a CPU: the gradient of the weights, as large, is added to once a chunk
         chunk_rows = default_chunk_rows(len(weight), dtype, device=features.device) * 2
     with torch.autocast(features.device.type, enabled=False):
-        options: dict[str, Any] = {"evidence": evidence, "roulette": roulette, "chunk_rows": chunk_rows, "known": known}
-        groups = _Groups(slots, ends, log_weight.detach(), **options)
+        groups = _Groups(
+            slots, ends, log_weight.detach(), evidence=evidence, roulette=roulette, chunk_rows=chunk_rows, known=known
+        )
         return _summed_token_log_prob(features, weight, bias, token, groups, dtype)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pyro.poutine import runtime
@@ -161,7 +161,7 @@ class LaplacePosterior:
         return torch.as_tensor((self._curvatures + self.prior_scale**-2).rsqrt())
 
 
-def _with_a_draw(posterior: LaplacePosterior, run: Model, *args: object, **kwargs: object) -> Any:
+def _with_a_draw(posterior: LaplacePosterior, run: Model, *args: object, **kwargs: object) -> object:
     """Run with one draw of the parameters.
 
     ``poutine.unwrap`` takes this for a handler around its second argument.
@@ -224,8 +224,8 @@ def _jacobian(slope: Tensor, values: Sequence[Tensor]) -> Tensor:
     """Return the second derivatives ``[P, P]``, a row for each parameter."""
     if not slope.requires_grad:
         return torch.zeros(len(slope), len(slope)).to(slope)
-    options: dict[str, Any] = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-    return torch.stack([_flat(torch.autograd.grad(entry, values, **options)) for entry in slope])
+    gradient = partial(torch.autograd.grad, inputs=values, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return torch.stack([_flat(gradient(entry)) for entry in slope])
 
 
 def _without_negative(curvatures: Tensor, prior_scale: float) -> Tensor:

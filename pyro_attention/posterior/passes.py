@@ -1,17 +1,17 @@
 """Passes of a model under its guide, each of one or many samples.
 
-Many samples of one pass are in a plate at the left of those of the model, where a replay shows that it broadcasts over
-that (:func:`pyro_attention.draws.broadcasts`); what is ahead of the first attention site is then computed once for all
-of them. Samples of a model that does not broadcast are drawn one by one.
+Many samples of one pass are in a plate at the left of those of the model, where a replay shows that the model
+broadcasts over it (:func:`pyro_attention.draws.broadcasts`); the part of the model before the first attention site is
+then computed once for all samples. Samples of a model that does not broadcast are drawn one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import pyro
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pyro_attention._compat import DROPOUT
-from pyro_attention._typing import Message, Model, Trace
+from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.draws import Minibatch, Replayed, SharedDraws, broadcasts, is_point_mass
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import DRAWS, attention_weights, check_guide, is_attention_site, plates_of, run_guide
@@ -50,29 +50,29 @@ Noise = Literal["attention", "dropout", "both", "none"]
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of the model: one sample, or ``size`` of them in an extra plate at the left of ``nesting`` dimensions."""
+    """One run of the model: one sample, or ``size`` samples in a plate at the left of ``nesting`` dimensions."""
 
     trace: Trace
-    output: Any
+    output: object
     nesting: int | None = None
     size: int = 1
 
     def weights(self, *, log_weights: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Yield weights, or values, of every attention site, with one leading sample dimension."""
+        """Yield the name of every attention site with its weights, or its value, with a leading sample dimension."""
         for name, site in self.trace.nodes.items():
             if is_attention_site(site):
                 value = site["value"].to_dense() if log_weights else attention_weights(site)
                 yield name, self.rows(site, value)
 
     def latent_values(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the value of every latent or attention site, with one leading sample dimension."""
+        """Yield the name of every latent or attention site with its value, with a leading sample dimension."""
         for name, site in self.trace.nodes.items():
             if is_attention_site(site) or is_latent(site):
                 yield name, self.rows(site, site["value"].to_dense())
 
     def rows(self, site: Message, value: Tensor) -> Tensor:
-        """Return what a site has in this pass, such as its value, with one leading sample dimension."""
-        if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # of a point mass one for all
+        """Return a tensor of a site, such as its value, with a leading sample dimension."""
+        if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # a point mass has one for all samples
             return value.expand(self.size, *value.shape)
         return value.flatten(0, self.nesting - depth(site))  # without the unit dimensions of plates that it is not in
 
@@ -83,20 +83,28 @@ def is_latent(site: Message) -> bool:
 
 
 def depth(site: Message) -> int:
-    """Return the number of plate dimensions of a site, without that of the samples."""
+    """Return the number of plate dimensions of a site, without the plate of the samples."""
     return max((-frame.dim for frame in plates_of(site).values()), default=0)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Runs a model under its guide, with its arguments and a handler to stand around; gives trace and output."""
+    """Run of a model under its guide, which a call repeats.
+
+    Attributes:
+        guide: The guide, with or without handlers around it.
+        args: Arguments of the model.
+        kwargs: Keyword arguments of the model.
+        whole: Whether the whole model is needed, or its attention alone.
+    """
 
     guide: Model
-    args: Any
-    kwargs: Any
-    whole: bool = True  # or the attention alone is wanted
+    args: Args
+    kwargs: Kwargs
+    whole: bool = True
 
-    def __call__(self, around: AbstractContextManager[object] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
+    def __call__(self, around: AbstractContextManager[object] = nullcontext()) -> tuple[Trace, object]:  # noqa: B008
+        """Run the model inside a handler, and return its trace and its output."""
         with around:
             result = run_guide(self.guide, *self.args, **self.kwargs)
         if not any(map(is_attention_site, result.trace.nodes.values())):
@@ -130,9 +138,18 @@ def read_draws(
 
 
 def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int | None) -> Generator[Pass, None, None]:
-    """Run the model until all samples are drawn, validated at the first, all of one minibatch.
+    """Run the model until all samples are drawn; all are of one minibatch, and the first pass is validated.
 
-    Arguments are those of :func:`sample_posterior`.
+    Args:
+        run: The run that is repeated.
+        num_samples: Number of samples.
+        noise: What is random; see :func:`sample_posterior`.
+        chunk_size: Samples in one pass at most.
+        seed: Seed of all passes.
+
+    Raises:
+        TypeError: The guide is no AttentionGuide.
+        ValueError: A number is no positive integer, ``noise`` is unknown, or several samples would share dropout.
     """
     check_guide(run.guide)
     if noise not in get_args(Noise):
@@ -209,9 +226,9 @@ class _Early(Run):
 
     sites: tuple[str, ...] = ()
 
-    def __call__(self, around: AbstractContextManager[object] = nullcontext()) -> tuple[Any, Any]:  # noqa: B008
+    def __call__(self, around: AbstractContextManager[object] = nullcontext()) -> tuple[Trace, object]:  # noqa: B008
         tracer = poutine.trace()  # a run that is stopped returns no trace of its own
-        with _Stop(self.sites), around:
+        with suppress(_Enough), _Stop(self.sites), around:
             super().__call__(tracer)
         return tracer.trace, None
 
@@ -227,10 +244,6 @@ class _Stop(Messenger):
         super().__init__()
         self.missing = set(names)
 
-    def __exit__(self, kind: Any, *error: Any) -> bool:  # type: ignore[override]
-        super().__exit__(kind, *error)
-        return kind is _Enough
-
     def _pyro_sample(self, msg: Message) -> None:
         self.missing.discard(msg["name"])
         if not self.missing:
@@ -238,7 +251,7 @@ class _Stop(Messenger):
             msg["continuation"] = self._stop
 
     @staticmethod
-    def _stop(_: Any) -> None:
+    def _stop(_: Message) -> None:
         raise _Enough
 
 
@@ -272,7 +285,7 @@ def evaluation_mode(*, dropout: bool = False) -> Iterator[None]:
     """Run modules in evaluation mode, also those in the closure of a plain function; ``dropout`` leaves dropout on."""
     before: dict[nn.Module, bool] = {}
 
-    def set_mode(module: nn.Module, _: Any) -> None:
+    def set_mode(module: nn.Module, _: object) -> None:
         for part in [module] if module in before else module.modules():
             before.setdefault(part, part.training)
             is_dropout = isinstance(part, DROPOUT)

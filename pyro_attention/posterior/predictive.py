@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -197,9 +198,11 @@ class _AtMeanBut(AtMean):
             super()._pyro_sample(msg)
         self.unknown.discard(pattern)
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        if error[0] is None and self.unknown:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        if kind is None and self.unknown:
             raise ValueError(f"noise: no attention site matches {sorted(self.unknown)}, expected patterns of names")
 
 
@@ -210,7 +213,7 @@ def _quantile(ordered: Tensor, q: float) -> Tensor:
     return torch.lerp(ordered[low], ordered[min(low + 1, len(ordered) - 1)], position - low)
 
 
-def _check_averageable(chunk: Any, source: str) -> None:
+def _check_averageable(chunk: object, source: str) -> None:
     """Raise TypeError or ValueError unless samples are numbers that have a mean; ``source`` says what gave them."""
     if not isinstance(chunk, Tensor) or not chunk.is_floating_point():
         actual = f"{chunk.dtype} (labels, say)" if isinstance(chunk, Tensor) else type(chunk).__name__

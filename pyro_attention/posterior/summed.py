@@ -118,7 +118,7 @@ def _value(loss: Callable[..., Tensor], batch: Args, seed: int) -> float:
         return loss(*batch).double().item()
 
 
-def _count(value: Any) -> int | None:
+def _count(value: object) -> int | None:
     """Return the size of the first dimension of the first tensor that has one, also in mappings and sequences."""
     if isinstance(value, Tensor):
         return len(value) if value.dim() else None

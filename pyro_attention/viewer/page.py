@@ -1,4 +1,4 @@
-"""Writing a page: one HTML file with its style, its script and its data inside, whole per mille and few samples."""
+"""Writing of a viewer: one HTML file with style, script and data, whose weights are whole per mille."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import math
 import string
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, Union
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from pyro_attention.atomic_write import write_atomic
 from pyro_attention.viewer.views import AlignmentView, Panel, RegionView, View
 
 __all__ = ["LEAST", "MOST_SAMPLES", "document", "fragment", "index_entry", "payload", "write_viewer"]
+
+Json: TypeAlias = Union[bool, int, float, str, Sequence["Json"], Mapping[str, "Json"], None]  # noqa: UP007
+"""Data that JSON can hold."""
 
 _LEVEL = 0.9  # mass of the credible intervals
 MOST_SAMPLES = 40  # of each link that the page draws; mean and interval are of all
@@ -121,8 +124,8 @@ def fragment(views: Sequence[View]) -> str:
     return f"{_file('viewer.html')}{''.join(data)}<script>\n{scripts}</script>"
 
 
-def _data(name: str, value: Any) -> str:
-    """Data in an element that the browser does not run; as no `<` is left, nothing in it can end the element."""
+def _data(name: str, value: Json) -> str:
+    """Return data in an element that the browser does not run; without any `<` nothing in it can end the element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>\n'
 
@@ -140,7 +143,7 @@ def _differing(view: View) -> list[Panel]:
     return view.panels if len(view.panels) == 2 else []
 
 
-def index_entry(view: View) -> dict[str, Any]:
+def index_entry(view: View) -> dict[str, Json]:
     """Return the entry of a view in the list: its text, and numbers from 0 to 1 to sort and filter by.
 
     ``uncertainty`` and ``most`` are mean and maximum over the words of the entropy of their mean weights, over the log
@@ -162,9 +165,9 @@ def index_entry(view: View) -> dict[str, Any]:
     }
 
 
-def payload(view: View) -> dict[str, Any]:
-    """Return all that is shown of a view once it is chosen; a weight of 0.25 is 250."""
-    content: dict[str, Any] = {
+def payload(view: View) -> dict[str, Json]:
+    """Return the data that the page shows of a chosen view; a weight of 0.25 is 250."""
+    content: dict[str, Json] = {
         "title": view.title,
         "names": {"target": view.names[0], "source": view.names[1]},
         "target": list(view.rows),
@@ -179,7 +182,7 @@ def payload(view: View) -> dict[str, Any]:
     return content
 
 
-def _panel(panel: Panel) -> dict[str, Any]:
+def _panel(panel: Panel) -> dict[str, Json]:
     mean, largest = panel.samples.mean(0), math.ceil(1000 * panel.samples.max().item() - 1e-3)  # not 51 of .05
     return {
         "group": panel.group,
@@ -192,7 +195,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _links(samples: Tensor, largest: int) -> list[list[list[Any]]]:
+def _links(samples: Tensor, largest: int) -> list[list[list[int | str]]]:
     """Return the links of each row that may be at least LEAST: column, ends of the interval, and samples as digits.
 
     The digit 63 stands for the largest sample, so that small weights are as exact as large ones.
@@ -204,7 +207,7 @@ def _links(samples: Tensor, largest: int) -> list[list[list[Any]]]:
     ]
     text, count = digits.permute(1, 2, 0).contiguous().numpy().tobytes().decode("ascii"), len(chosen)
     ends, columns = torch.stack([_rounded(low), _rounded(high)], -1).tolist(), mean.size(1)
-    links: list[list[list[Any]]] = [[] for _ in range(len(mean))]
+    links: list[list[list[int | str]]] = [[] for _ in range(len(mean))]
     for row, column in (high.maximum(mean) >= LEAST).nonzero().tolist():
         start = (row * columns + column) * count
         links[row].append([column, *ends[row][column], text[start : start + count]])
@@ -229,8 +232,8 @@ def _rounded(values: Tensor) -> Tensor:
     return (1000 * values).round().long()
 
 
-def _per_mille(values: Tensor) -> Sequence[Any]:
-    numbers: list[Any] = _rounded(values).tolist()
+def _per_mille(values: Tensor) -> Json:
+    numbers: Json = _rounded(values).tolist()
     return numbers
 
 
