@@ -33,7 +33,7 @@ def check_positive(name: str, value: Tensor | float) -> None:
 
 
 def check_scores(scores: Tensor, *, site: str, name: str = "scores", mask: Tensor | None = None) -> None:
-    """Raise unless attention scores are finite numbers of a forward pass; a mask says why some may not be."""
+    """Raise unless attention scores are finite numbers of a forward pass; the remedy depends on the mask."""
     # with a handler active, a whole run is repeated, as chunks of EvidenceELBO are
     if not torch.compiler.is_exporting() and is_in_backward_pass() and not active_handlers():
         raise RuntimeError(
@@ -83,9 +83,9 @@ def broadcasts_to(shape: torch.Size, larger: torch.Size) -> bool:
 
 
 def in_transform(*tensors: Tensor) -> bool:
-    """Return whether a tensor is inside a transform, or torch.export: it has no numbers to look at there.
+    """Return whether a tensor is inside a transform of torch.func or torch.export, where it has no numbers.
 
-    These take no autograd function of the common kind, either.
+    They do not support autograd functions of the usual form, either.
     """
     wrapped = map(is_mapped, tensors)
     return torch.compiler.is_exporting() or any(wrapped)

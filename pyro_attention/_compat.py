@@ -1,6 +1,6 @@
-"""The private parts of PyTorch and Pyro that the library needs, in one place, each with why and where it was tested.
+"""Private parts of PyTorch and Pyro that the library needs, for which there is no public equivalent.
 
-Nothing public tells the same. A release that changes one of them breaks this module and its tests
+A release that changes one of them breaks this module and its tests
 (``tests/test_compat.py``), and no other. Tested with torch 2.7 to 2.15 and Pyro 1.9.1 and 1.9.2.
 
 Besides these, objectives override methods of Pyro's ELBOs whose names begin with an underscore (``_get_trace``,

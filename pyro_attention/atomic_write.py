@@ -1,8 +1,8 @@
-"""Writing files that are whole or not there at all, and that take nothing away from the user.
+"""Atomic writing of files: a file is whole or does not exist, and no file of the user is lost.
 
-A regular file is written beside its place, under a hidden name ``.NAME.<16 hexadecimal digits>.partial``, and then
-takes the place of the old one. So a full disk, an error or a killed process leaves the old file as it was. What a
-killed process has left under such a name is removed by the next one that writes the same file.
+A regular file is written under a hidden name ``.NAME.<16 hexadecimal digits>.partial`` in its folder, and then replaces
+the old file. So a full disk, an error or a killed process leaves the old file as it was. Such a partial file of a
+killed process is removed by the next process that writes the file.
 
 Everything that is not a regular file is written through, as a shell's ``>`` does: devices, pipes and sockets are never
 replaced, nor are symbolic links, whose target is written.
@@ -37,7 +37,7 @@ def write_atomic(path: str | Path, write: Callable[[IO[bytes]], object]) -> None
 
     Args:
         path: The file; its folder must exist.
-        write: Writes the content into the open file that it is called with.
+        write: Function that writes the content into the open file that is passed.
 
     Raises:
         OSError: The file cannot be written; the message names it and says why. The old file is as it was.
@@ -76,7 +76,7 @@ def check_outputs(outputs: Mapping[str, Path], inputs: Mapping[str, Path], *, ov
     """Raise unless all outputs can be written without loss of a file; to be called before any work is done.
 
     Args:
-        outputs: Files that are to be written, by what the user calls them (such as ``"--out"``).
+        outputs: Files that are to be written, by the user's name for them (such as ``"--out"``).
         inputs: Files that are read.
         overwrite: Files that are there already, but no inputs, may be replaced.
 

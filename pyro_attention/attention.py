@@ -1,4 +1,4 @@
-"""LatentAttention: the one place in the library that samples attention weights, and the base of the layers with it."""
+"""LatentAttention, the only module of the library that samples attention weights; all layers hold one."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class LatentAttention(nn.Module):
 
     .. math:: S \sim p(S), \qquad W = \mathrm{normalize}(S), \qquad O = W V
 
-    The site's value is ``log S``. A guide says how it is drawn; without one it is drawn from the prior. Where Pyro does
-    not run the model (no handler is active but plates, ``poutine.mask``, ``scale`` or ``seed``), this is ordinary
-    attention: the deterministic weights of ``Soft()``.
+    The value of the site is ``log S``. A guide draws it from a posterior; without a guide it is drawn from the prior.
+    Where Pyro does not run the model (no handler is active but plates, ``poutine.mask``, ``scale`` or ``seed``), this
+    is ordinary attention: the deterministic weights of ``Soft()``.
 
     Args:
         name: Name of the sample site.
         prior: Prior network.
-        normalizer: From log weights to weights; :class:`Softmax` by default.
+        normalizer: Map from log weights to weights; :class:`Softmax` by default.
         dropout: Probability of dropping a weight after normalization, in training mode.
         normalize_scores: Enter the site with scores normalized as the weights are: log-softmax, for a bounded KL. False
             gives the paper's raw ``exp(score)``, and the same weights.
@@ -154,7 +154,14 @@ class LatentAttention(nn.Module):
     def call(
         self, scores: Tensor, *, layout: Layout, queries: Tensor | None = None, keys: Tensor | None = None
     ) -> AttentionCall:
-        """Return the record of one call, from which prior and posterior are made; scores in 32 bits or more."""
+        """Return the record of one call, from which prior and posterior are made.
+
+        Args:
+            scores: Scores in 32 bits or more; see :meth:`forward`.
+            layout: Mask and structure.
+            queries: Queries, for a network of widths.
+            keys: Keys, for a contextual prior or a network of widths.
+        """
         normalizes = self.normalize_scores and self.prior.normalizes
         return AttentionCall(
             scores=enter(scores, layout, self.normalizer if normalizes else None), layout=layout,
@@ -163,7 +170,7 @@ class LatentAttention(nn.Module):
         )  # fmt: skip
 
     def sample(self, call: AttentionCall, prior: AttentionDistribution) -> Tensor:
-        """Draw the value of the site; where Pyro does not run the model, return that of ordinary attention."""
+        """Draw the value of the site; where Pyro does not run the model, return the value of ordinary attention."""
         if not pyro_runs_the_model():
             return prior.soft_value(call)
         _check_plates_fit(self.name, prior)
@@ -209,11 +216,11 @@ class AttentionOutput:
     """Output of :class:`LatentAttention`, and of the method ``attend`` of the other layers.
 
     Attributes:
-        context: Weighted sum of the values; of other layers their output.
-        weights: Weights that produced it, after dropout; None when not asked for.
-        self_loop_weights: Weights of the self loops a graph layer added, ``[..., N, H]``; None elsewhere.
-        rows: Of an alignment over edges the name of its site, and the node of each row of the context where rows are
-            edges that are summed over (and one for a node without edges); None elsewhere.
+        context: Weighted sum of the values; for other layers their output.
+        weights: Weights of this sum, after dropout; None if they were not requested.
+        self_loop_weights: Weights of the self loops that a graph layer added, ``[..., N, H]``; None otherwise.
+        rows: For an alignment over edges the name of its site, and the node of each row of the context if rows are
+            edges that are summed over (with one row for a node without edges); None otherwise.
     """
 
     context: Tensor
@@ -232,8 +239,8 @@ class AttentionOutput:
 def name_sites(model: Model) -> list[str]:
     """Name the site of every layer without a name after its path; return the names of all attention sites.
 
-    An :class:`AttentionGuide` does this where its model is a module or a method of one; call it once elsewhere. Of a
-    function nobody knows the modules: it does nothing then.
+    An :class:`AttentionGuide` does this if its model is a module or a method of a module; else call it once yourself.
+    It does nothing for a function, whose modules are unknown.
 
     Example:
         >>> from pyro_attention import MultiheadAttention

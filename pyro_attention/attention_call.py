@@ -35,12 +35,12 @@ class AttentionCall:
         layout: Mask and structure.
         normalizer: Map from log weights to weights.
         normalizes: Whether scores enter normalized as the weights are.
-        queries: Queries in the layout's own shape; None where the layer does not hand them on.
-        keys: Keys, likewise.
+        queries: Queries in the shape of the layout; None where the layer does not pass them on.
+        keys: Keys in the shape of the layout; None where the layer does not pass them on.
         site: Name of the sample site.
         reads_scores: Whether the layer's prior depends on the scores.
         args: Positional arguments of the model; a guide sets them, for inference networks.
-        kwargs: Keyword arguments of the model, likewise.
+        kwargs: Keyword arguments of the model; a guide sets them, too.
 
     Example:
         >>> import torch
@@ -67,11 +67,11 @@ class AttentionCall:
         return self.scores.shape
 
     def with_scores(self, scores: Tensor) -> AttentionCall:
-        """Return the record of the same call with other scores, which enter as those of the layer do."""
+        """Return a copy of the record with other scores, which enter as the scores of the layer do."""
         return replace(self, scores=enter(scores, self.layout, self.normalizer if self.normalizes else None))
 
     def posterior(self, family: Family, prior: AttentionDistribution) -> TorchDistribution:
-        """Return the posterior of a family; calls that hold no scores make it in their own way."""
+        """Return the posterior of a family; a call without scores, such as a blocked one, overrides this."""
         return family.posterior(self, prior)
 
 

@@ -1,4 +1,4 @@
-"""check_model: what a training step would do with a model, as a table and a list of problems."""
+"""check_model: a training step without an update, reported as a table and a list of problems."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ModelReport:
     Attributes:
         sites: One report per attention site, in the order of the model.
         loss: Negative ELBO in nats, None when it could not be computed.
-        problems: What is wrong, each with its remedy; empty when all is well.
-        notes: What is right but could be faster: an objective of several draws that makes them one by one.
+        problems: Problems, each with its remedy.
+        notes: Hints on speed: an objective of several draws that makes them one by one.
     """
 
     sites: tuple[SiteReport, ...]
@@ -99,15 +99,15 @@ def check_model(
 ) -> ModelReport:
     """Run one training step without updating parameters, and report every attention site and every problem found.
 
-    An objective of several draws in a pass, or of enumerated alignments, is compared with single runs here
-    (:mod:`pyro_attention.draws`). Among the problems are a KL that outweighs the data, with a weight that would not, a
-    guide of another model, and parameters that no optimizer would see.
+    An objective of several draws in a pass, or of enumerated alignments, is compared with single runs
+    (:mod:`pyro_attention.draws`). Problems are, among others, a KL that outweighs the data, a guide of another model,
+    and parameters that no optimizer would train.
 
     Args:
         model: The Pyro model.
         guide: Its guide.
         args: Arguments of a training step, observations included.
-        elbo: Objective; by default that of :func:`elbo_for`.
+        elbo: Objective; by default the result of :func:`elbo_for`.
         kwargs: Keyword arguments of a training step.
 
     Returns:
@@ -155,7 +155,7 @@ def check_model(
 
 
 def _wide_gap(elbo: EvidenceELBO, model: Model, args: Args, kwargs: Kwargs) -> str | None:
-    """Describe a gap of the last evaluation that says that its draws are too few to learn a width; None without one."""
+    """Describe a gap of the last evaluation that is too large to learn a width; None if it is small enough."""
     assert elbo.bounds is not None
     signal = elbo.bounds.value.mean() - log_likelihood_at_mean(model, args, kwargs).mean()
     return gap_problem(elbo.bounds.remainder.mean().item(), signal.item(), elbo.num_particles)

@@ -3,9 +3,8 @@
 One pass has a plate of draws at the left, where a replay allows it.
 
 A plate of draws is right only for a model that counts its dimensions from the right: ``x[0]``, ``mean(1)`` and
-``reshape(len(x), -1)`` take the draws for something else, often without an error. So nobody takes a model's word for
-it: :func:`broadcasts` compares two different draws of one pass with the same draws in single runs, and :func:`runs`
-draws one by one where they differ.
+``reshape(len(x), -1)`` take the draws for something else, often without an error. Therefore :func:`broadcasts` compares
+two different draws of one pass with the same draws in single runs, and :func:`runs` draws one by one where they differ.
 """
 
 from __future__ import annotations
@@ -72,14 +71,14 @@ REMEDY = (
 
 
 class BroadcastWarning(UserWarning):
-    """A model does not broadcast over draws at the left, so that its draws are made one by one."""
+    """Warning that a model does not broadcast over draws at the left, so that its draws are made one by one."""
 
 
 # Several draws
 
 
 class SharedDraws(pyro.plate):
-    """The plate of the draws; a point mass, such as soft attention, is the same in all of them and not repeated."""
+    """Plate of the draws; a point mass, such as soft attention, is equal in all of them and not repeated."""
 
     def _process_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and not msg["is_observed"] and is_point_mass(msg["fn"]):
@@ -89,7 +88,7 @@ class SharedDraws(pyro.plate):
 
 
 class AllDraws(pyro.plate):
-    """The plate of the draws of a plain guide, also where its model is replayed, which Pyro's plate leaves alone."""
+    """Plate of the draws of a plain guide, which also holds replayed sites, which Pyro's plate leaves alone."""
 
     def _process_message(self, msg: Message) -> None:
         done, msg["done"] = msg["done"], False
@@ -98,7 +97,7 @@ class AllDraws(pyro.plate):
 
 
 class Minibatch(Messenger):
-    """Keeps the indices that a sub-sampled plate draws in the first run for all later ones.
+    """Handler that repeats in all later runs the indices that subsampled plates drew in the first run.
 
     Example:
         >>> def model():
@@ -141,11 +140,11 @@ def runs(
         count: Number of draws.
         together: Make them in one pass, as :func:`broadcasts` allows; a single draw has no plate.
         nesting: Number of nested plates of the model, to the left of which the draws are.
-        minibatch: That of the call.
+        minibatch: Handler of the indices of subsampled plates.
         plate: Class of the plate of the draws.
 
     Yields:
-        What each run returned, and the number of its draws, None where it is a single one without a plate.
+        The result of a run, and the number of its draws, None for a single draw without a plate.
     """
     if together and count > 1:
         try:
@@ -167,7 +166,7 @@ def runs(
 
 @dataclass
 class _Record:
-    """Calls of one kind, and why their draws go one by one; None where they need not."""
+    """Number of calls of one kind, and the reason why their draws go one by one, or None."""
 
     calls: int = 0
     reason: str | None = None
@@ -182,7 +181,7 @@ class Replayed:
 
     Attributes:
         traces: Traces of model and guide, with every observed and latent site.
-        output: What the model returned; None where nobody reads it.
+        output: Return value of the model; None if it is not compared.
     """
 
     traces: Sequence[Trace]
@@ -200,14 +199,14 @@ def broadcasts(
 ) -> bool:
     """Return whether draws of a model may share a pass; warn, once, where they may not.
 
-    It is looked at in the first, 10th, 100th, ... call of a kind, by one more pass (:func:`replay`). Draws that have
+    The first, 10th, 100th, ... call of a kind makes one more pass to compare them (:func:`replay`). Draws that have
     differed once go one by one from then on.
 
     Args:
         guide: The guide.
         model: Its model.
         kind: Kind of the call: a model may broadcast in some and not in others, as with statistics of a batch.
-        run: One run of both.
+        run: One run of guide and model.
         nesting: Number of nested plates of the model.
         plate: Class of the plate of the draws.
     """
@@ -218,12 +217,13 @@ def broadcasts(
 
 
 def look_when_due(owner: Model, kind: Hashable, look: Callable[[], str | None]) -> tuple[str | None, bool]:
-    """Return why calls of a kind may not share a pass, None where they may, and whether it was just seen.
+    """Return why calls of a kind may not share a pass, or None, and whether this call has found it.
 
     Args:
-        owner: Guide or model that the calls are of.
+        owner: Guide or model of the calls.
         kind: Kind of the calls.
-        look: Gives the reason; called in the first, 10th, 100th, ... call, until there is one.
+        look: Function that returns the reason or None; called in the first, 10th, 100th, ... call, until it returns
+            one.
     """
     record = _RECORDS.setdefault(_owner(owner), {}).setdefault(kind, _Record())
     record.calls += 1
@@ -239,7 +239,7 @@ def is_due(calls: int) -> bool:
 
 
 def broadcast_notes(guide: Model) -> list[str]:
-    """Return what was said of the draws of a guide that go one by one."""
+    """Return the warnings about draws of a guide that go one by one."""
     records = _RECORDS.get(_owner(guide), {}).values()
     return list(dict.fromkeys(_note(record.reason) for record in records if record.reason is not None))
 
@@ -252,7 +252,7 @@ def _note(reason: str) -> str:
 
 
 def forget_replays(owner: Model) -> None:
-    """Let the next calls with a guide or a model be replayed as if they were the first ones."""
+    """Forget earlier replays, so that the next calls with a guide or a model are replayed again."""
     _RECORDS.pop(_owner(owner), None)
 
 
@@ -295,7 +295,7 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
         plate: Class of the plate of the draws.
 
     Returns:
-        What differs, to go on in a sentence; None where nothing does.
+        The difference, as a clause of a message; None without a difference.
     """
     noise, minibatch = WithoutNoise(), Minibatch()
 
@@ -326,7 +326,7 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of the message of an error."""
     return next(iter(str(error).strip().splitlines()), "no message")
 
 
@@ -344,7 +344,7 @@ def _in_turn(first: Tensor, second: Tensor, missing: int, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Quantity:
-    """Something that is compared.
+    """Quantity of a run that is compared.
 
     Attributes:
         what: Its name, for a message.
@@ -440,9 +440,9 @@ def is_close(value: Tensor, expected: Tensor) -> bool:
 
 
 class LatentValues(Messenger):
-    """Draws latent sites, with noise of their own, or sets them; stands around the guide.
+    """Handler around a guide that draws latent sites, with additional noise, or sets their values.
 
-    Two draws are to differ however narrow a posterior is: positive weights have additional noise, and keys are drawn
+    Two draws differ however narrow the posterior is: positive weights have additional noise, and keys are drawn
     uniformly among the possible ones.
     """
 
@@ -479,11 +479,11 @@ def is_point_mass(q: object) -> bool:
     return isinstance(q, Delta)
 
 
-# What a replay leaves alone
+# State that a replay leaves unchanged
 
 
 class WithoutNoise(TorchDispatchMode):
-    """Lets dropout keep everything, and puts a constant in place of other noise, whatever the shape."""
+    """Mode in which dropout keeps everything, and other noise is a constant, whatever the shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -491,7 +491,7 @@ class WithoutNoise(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Draw as usual."""
+        """Draw as usual inside the context."""
         self._is_paused = True
         try:
             yield

@@ -30,7 +30,7 @@ class EdgeList(Layout):
     Args:
         sources: Source node of each edge.
         targets: Target node of each edge.
-        num_input_edges: Edges given by the user, without added self loops.
+        num_input_edges: Number of edges that the user passed, without added self loops.
         mask: True where an edge counts, boolean ``[E, 1]``.
 
     Raises:
@@ -61,7 +61,7 @@ class EdgeList(Layout):
     def from_edge_index(
         cls, edge_index: Tensor, *, num_nodes: int | tuple[int, int], add_self_loops: bool = False
     ) -> EdgeList:
-        """Build the layout of PyG's ``edge_index`` (sources in row 0, targets in row 1), once until torch changes it.
+        """Build the layout of PyG's ``edge_index`` (sources in row 0, targets in row 1); later calls reuse it.
 
         Args:
             edge_index: int64 or int32 ``[2, E]``, or a sparse matrix, PyG's ``adj_t``, with a row for each target.
@@ -135,7 +135,7 @@ class EdgeList(Layout):
 
     @cached_property
     def candidates(self) -> Segments:
-        """The target of each edge, and behind them the targets without any that is unmasked."""
+        """Targets of all edges, and behind them the targets without an unmasked edge."""
         index = self.targets.index if self.mask is None else self.targets.index[self.mask.squeeze(-1)]
         without = (torch.bincount(index, minlength=self.targets.count) == 0).nonzero().squeeze(-1)
         return Segments(torch.cat([self.targets.index, without]), self.targets.count) if len(without) else self.targets

@@ -17,7 +17,7 @@ __all__ = ["Dense", "Layout"]
 
 
 class Layout(ABC):
-    """All that the probabilistic part knows of the shape of the data.
+    """Mask and structure of attention weights, all that distributions know of the shape of the data.
 
     Attributes:
         event_dim: Number of rightmost dimensions of the scores that belong to one attention site.
@@ -33,7 +33,7 @@ class Layout(ABC):
 
     @property
     def kept(self) -> Tensor | None:
-        """True at the entries that count: unmasked, and of a query that counts; None when all do."""
+        """Mask of the entries that count: allowed, and of a query that counts; None when all do."""
         if self.mask is None or self.counted is None:
             return self.counted if self.mask is None else self.mask
         return self.mask & self.counted
@@ -55,7 +55,10 @@ class Layout(ABC):
 
     @abstractmethod
     def spread_queries(self, values: Tensor) -> Tensor:
-        """Return per-query values ``[..., H, M]`` in a shape that broadcasts so; no M where queries lie in plates."""
+        """Return per-query values ``[..., H, M]`` in a shape that broadcasts against the scores.
+
+        M is missing where queries lie in plates.
+        """
 
     @abstractmethod
     def log_softmax(self, scores: Tensor, *, over_queries: bool = False) -> Tensor:
@@ -63,11 +66,11 @@ class Layout(ABC):
 
     @abstractmethod
     def softmax(self, scores: Tensor) -> Tensor:
-        """Softmax over the keys a query may attend to; masked entries and empty rows become exactly 0."""
+        """Normalize scores over the keys that a query may attend to; masked entries and empty rows become exactly 0."""
 
     @abstractmethod
     def aggregate(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Weighted sum of the values for every query."""
+        """Return the weighted sum of the values for every query."""
 
     def spread_heads(self, values: Tensor) -> Tensor:
         """Return per-head values ``[H]`` in a shape that broadcasts against the scores."""
@@ -82,7 +85,7 @@ class Dense(Layout):
         mask: Boolean, True = may attend, broadcastable to the scores, for example ``[B, 1, 1, N]`` for padding.
         event_dim: 3 when one site holds all queries (self-attention); 2 when queries lie in a plate, as where each
             target position has its own observation: scores ``[..., H, N]``.
-        causal: Whether queries may not know of later ones; normalizers over queries then refuse.
+        causal: Whether queries may not depend on later ones; normalizers over queries then refuse.
         counted: Boolean ``[..., queries, 1]``: True for queries whose weights count in the KL; padded ones do not.
 
     Raises:

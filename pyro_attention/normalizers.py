@@ -1,4 +1,4 @@
-"""From log weights to weights: Softmax normalizes over the keys, those of ``over_queries`` also over the queries."""
+"""Maps from log weights to weights: Softmax over the keys; ``over_queries`` has normalizers over queries, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NORMALIZERS: Registry[type[Normalizer]] = Registry("normalizer")
 
 
 class Normalizer(nn.Module):
-    """Called with (log weights, layout); returns weights of the same shape, in float32 or float64.
+    """Map from log weights and their layout to weights of that shape, in float32 or float64.
 
     Rows sum to one, with exactly zero at masked entries and in fully masked rows; a factor common to a head cancels.
     ``over_queries`` says whether a weight depends on the scores of other queries.

@@ -1,6 +1,6 @@
 """Normalizers over the queries as well as over the keys, so that no key is ignored by all queries.
 
-A query that may attend to nothing (a padded one) takes no part in either.
+A query that may attend to nothing, such as padding, takes no part in either.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class DoublyNormalized(_OverQueries):
 
     The weights a key gets from all queries sum to at least 1 / number of keys, if any query may attend to it.
 
-    What is the same for all queries cancels, such as the mean of a contextual prior. Where a query may not know of
-    later ones this would leak them: attention that says so, ``Dense(causal=True)`` or ``is_causal=True`` of a layer, is
-    refused. A mask alone does not say it, nor does a graph of steps in time.
+    A term that is equal for all queries cancels, such as the mean of a contextual prior. Where a query may not depend
+    on later ones this would leak them: causal attention, by ``Dense(causal=True)`` or ``is_causal=True`` of a layer, is
+    refused. A causal mask alone, or a graph of steps in time, is not recognized.
 
     Example:
         >>> from pyro_attention import Dense
@@ -96,7 +96,7 @@ class Sinkhorn(DoublyNormalized):
 
 @NORMALIZERS.register("hybrid")
 class Hybrid(_OverQueries):
-    r"""A trained mixture, one mixing weight a head: :math:`W = u\, W^\mathrm{doubly} + (1 - u)\, W^\mathrm{softmax}`.
+    r"""Trained mixture, one mixing weight a head: :math:`W = u\, W^\mathrm{doubly} + (1 - u)\, W^\mathrm{softmax}`.
 
     The paper does not say how u is kept between 0 and 1; here it is a sigmoid.
 

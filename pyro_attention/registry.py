@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Registry(dict[str, T]):
-    """A dict from names to members that refuses duplicates and explains unknown names.
+    """Mapping from names to members that refuses duplicates and explains unknown names.
 
     Args:
-        what: What the members are, for error messages.
+        what: Noun for a member, for error messages.
 
     Example:
         >>> colors = Registry("color")
@@ -30,7 +30,7 @@ class Registry(dict[str, T]):
         self.what = what
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that registers a member; ValueError when the name is taken."""
+        """Return a decorator that registers a member; it raises ValueError when the name is taken."""
 
         def add(member: T) -> T:
             if name in self:

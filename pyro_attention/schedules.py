@@ -20,7 +20,7 @@ class _Schedule:
 
 @dataclass(frozen=True)
 class Linear(_Schedule):
-    """From 0 to ``weight`` in ``warmup`` steps, then constant.
+    """KL weight that rises linearly from 0 to ``weight`` in ``warmup`` steps, then stays constant.
 
     Example:
         >>> [Linear(warmup=10)(step) for step in (0, 5, 20)]

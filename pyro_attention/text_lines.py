@@ -45,11 +45,11 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def decode_lines(content: bytes, name: str) -> Iterator[tuple[str, str]]:
-    """Yield place and text of every line of some bytes in UTF-8; see :func:`read_lines`.
+    """Yield location and text of every line of some bytes in UTF-8; see :func:`read_lines`.
 
     Args:
         content: The bytes of a file.
-        name: What the file is called in places.
+        name: Name of the file in the locations.
     """
     for number, line in enumerate(split_lines(content.removeprefix(codecs.BOM_UTF8)), start=1):
         location = f"{name}, line {number}"

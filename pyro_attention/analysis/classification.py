@@ -170,7 +170,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
 
 
 def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.01, 0.05, 0.1)) -> dict[float, float]:
-    r"""Patch accuracy versus patch uncertainty, :math:`\frac1N \sum_n a_n c_n + (1 - a_n)(1 - c_n)`.
+    r"""Compute patch accuracy versus patch uncertainty, :math:`\frac1N \sum_n a_n c_n + (1 - a_n)(1 - c_n)`.
 
     An item is certain, c = 1, when the p-value of a paired two-sided t-test, that the two classes of largest mean
     probability score the same in the M samples, is at most the threshold. Any gap becomes certain as M grows, so only
@@ -179,7 +179,8 @@ def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.
 
     Args:
         logits: Samples ``[M, items, classes]``, at least two; of any noise. Logs of probabilities serve as well.
-        accuracy: Of the deterministic prediction, ``[items]``: boolean, or soft accuracies from 0 to 1 as in VQA.
+        accuracy: Accuracy of the deterministic prediction, ``[items]``: boolean, or soft accuracies from 0 to 1 as in
+            VQA.
         thresholds: Levels of the test, each between 0 and 1.
 
     Returns:
@@ -291,7 +292,7 @@ def split_variance(*, attention: Prediction, dropout: Prediction, both: Predicti
     Args:
         attention: Result of ``predict(..., noise="attention")``.
         dropout: Result of ``predict(..., noise="dropout")``, of the same guide, arguments and transform.
-        both: Result of ``predict(..., noise="both")``, likewise.
+        both: Result of ``predict(..., noise="both")``, of the same guide, arguments and transform.
 
     Returns:
         The shares of "attention", "dropout" and "interaction", which sum to one; the last is negative where one source
@@ -333,7 +334,7 @@ class SelectiveAccuracy:
     accuracy: Tensor
 
     def accuracy_at(self, coverage: float) -> float:
-        """Accuracy on the least number of most confident items that reaches a coverage in (0, 1]."""
+        """Return the accuracy on the least number of most confident items that reaches a coverage in (0, 1]."""
         if not 0 < coverage <= 1:
             raise ValueError(f"coverage is {coverage}, expected a fraction of the items in (0, 1]")
         # 0.07 * 100 is 7.000000000000001, and means 7
@@ -346,7 +347,7 @@ class SelectiveAccuracy:
 
 
 def selective_accuracy(confidence: Tensor, correct: Tensor) -> SelectiveAccuracy:
-    r"""Accuracy against coverage, :math:`A(k/N) = \frac1k \sum_{i \le k} a_{(i)}`, items by falling confidence.
+    r"""Compute accuracy against coverage, :math:`A(k/N) = \frac1k \sum_{i \le k} a_{(i)}`, items by falling confidence.
 
     Args:
         confidence: ``[items]``, larger is surer, in any unit: the largest probability is the usual choice, minus the

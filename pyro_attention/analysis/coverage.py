@@ -1,4 +1,4 @@
-"""Simulation-based calibration: whether intervals of attention weights hold the weights as often as they say.
+"""Simulation-based calibration: do intervals of attention weights hold the weights as often as their level says?
 
 Intervals of observations are another question; :func:`pyro_attention.predict` with ``observed=`` gives these.
 """
@@ -31,7 +31,7 @@ Infer = Callable[..., Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often intervals of attention weights hold the true weight, at one site.
+    """Coverage of the true attention weights by intervals of one site, and the ranks of these weights.
 
     Attributes:
         coverage: Share of weights inside their equal-tailed interval, by its level.
@@ -53,7 +53,7 @@ class Coverage:
     bins: int
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Histogram of the ranks, with the band that 99 % of the bins of an exact posterior lie in; needs matplotlib.
+        """Plot a histogram of the ranks, with the band of 99 % of the bins of an exact posterior; needs matplotlib.
 
         Too many ranks at both ends: the posterior is too narrow. Too many in the middle: too wide. A slope: it is
         shifted.
@@ -100,14 +100,14 @@ def check_coverage(
     Args:
         model: A Pyro model with attention sites, whose guide is in ``infer``; or a guide, whose model is taken.
         args: Arguments of the model, with observations of the right shape, which are replaced.
-        infer: Called with the drawn observations by the names of their sites, and the arguments, gives draws
+        infer: Function of the drawn observations, by the names of their sites, and of the arguments; it returns draws
             ``[S, ...]`` of weights by the names of attention sites, S being ``num_draws``. By default
             :func:`sample_posterior` of the guide, conditioned on the observations. Modules that it runs are in
             evaluation mode, too.
-        num_simulations: Runs of the model; of one run all items in plates count.
+        num_simulations: Number of runs of the model; all items in plates of a run count.
         num_draws: Posterior draws of an item, one less than a multiple of ``bins``.
         levels: Levels of the intervals.
-        bins: Of the ranks.
+        bins: Number of bins of the ranks.
         seed: Seed of this call alone.
         kwargs: Keyword arguments of the model.
 

@@ -30,7 +30,7 @@ class EdgeIntervals(CredibleIntervals):
 
 
 def edge_intervals(samples: Tensor, edge_index: Tensor, *, level: float = 0.9) -> EdgeIntervals:
-    r"""Interval of every edge's weight that leaves :math:`(1 - \mathrm{level}) / 2` of the samples on either side.
+    r"""Return the intervals of edge weights that leave :math:`(1 - \mathrm{level}) / 2` of the samples on either side.
 
     :class:`GraphAttention` appends one self loop for every node (``add_self_loops=True``): the samples then have as
     many rows more than ``edge_index`` as there are nodes, and these are labeled node by node. Self loops in

@@ -57,7 +57,7 @@ def _over_queries(weights: Tensor, layout: Layout) -> Tensor:
 
 
 def hybrid_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Mixing weights of every :class:`Hybrid` normalizer; collect them while training for their trajectories.
+    """Return the mixing weights of every :class:`Hybrid` normalizer; collect them while training for trajectories.
 
     Args:
         module: A model, or anything that holds one, whose layers have names of their own (:func:`name_sites`).

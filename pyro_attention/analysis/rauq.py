@@ -9,7 +9,7 @@ __all__ = ["rauq"]
 
 
 def rauq(log_probs: Tensor, previous: Tensor, *, alpha: float = 0.2) -> float:
-    r"""Recurrent attention-based uncertainty of a text, larger where it is less sure.
+    r"""Compute the recurrent attention-based uncertainty of a text, larger where the model is less sure.
 
     .. math:: c_l(y_1) = p(y_1), \quad c_l(y_t) = \alpha\, p(y_t) + (1 - \alpha)\, a_{l, t}\, c_l(y_{t-1}), \quad
               u = \max_l\, -\tfrac1T \sum_t \log c_l(y_t)

@@ -1,4 +1,4 @@
-"""Which items to keep: ranks by uncertainty, a threshold that validation items choose, and what it is worth."""
+"""Selection of items: ranks by uncertainty, a threshold chosen on validation items, and measures of its value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ClassUncertainty:
-    """Class probabilities of items and how unsure they are.
+    """Class probabilities of items and their uncertainty.
 
     Attributes:
         mean: Mean probabilities over the draws, ``[items, classes]``.
@@ -91,7 +91,7 @@ class Threshold:
     """Largest uncertainty up to which items are kept.
 
     Attributes:
-        value: The threshold; an item is kept where its uncertainty is at most that.
+        value: The threshold; an item is kept if its uncertainty is at most that.
         coverage: Share of the validation items that are kept.
         accuracy: Accuracy of these.
     """
@@ -102,10 +102,10 @@ class Threshold:
 
 
 def choose_threshold(uncertainty: Tensor, correct: Tensor, *, accuracy: float) -> Threshold:
-    """Choose the largest threshold on validation items at which those that are kept reach an accuracy.
+    """Choose the largest threshold on validation items at which the kept items reach an accuracy.
 
     Args:
-        uncertainty: Of the validation items ``[items]``, larger is less sure, in any unit.
+        uncertainty: Uncertainty of the validation items ``[items]``, larger is less sure, in any unit.
         correct: Whether the prediction is right ``[items]``; or soft accuracies from 0 to 1.
         accuracy: The accuracy to reach, above 0 and up to 1.
 
@@ -149,7 +149,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class SelectionValue:
-    """What ordering items by an uncertainty is worth.
+    """Value of ordering items by an uncertainty.
 
     Attributes:
         area: Area under the risk-coverage curve: mean error over all coverages, lower is better.
@@ -174,9 +174,9 @@ def selection_value(
     Args:
         uncertainty: ``[items]``, larger is less sure, in any unit.
         correct: Whether the prediction is right, ``[items]``.
-        level: Of the intervals.
-        num_resamples: Of the bootstrap.
-        seed: Of the resamples.
+        level: Level of the intervals.
+        num_resamples: Number of resamples of the bootstrap.
+        seed: Seed of the resamples.
 
     Raises:
         ValueError: Wrong shapes, NaN, or all items are right or all are wrong.
@@ -236,7 +236,7 @@ def _interval(value: float, resampled: list[float], level: float) -> Interval:
 
 
 def _mixed(what: str, uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """Whether items are right, on the CPU; ValueError unless some are and some are not."""
+    """Return whether items are right, on the CPU; raise ValueError unless some are and some are not."""
     check_floats("uncertainty", uncertainty)
     selective_accuracy(uncertainty, correct)  # checks shapes and numbers
     right = correct.detach().cpu() >= 0.5 if correct.is_floating_point() else correct.detach().cpu().bool()

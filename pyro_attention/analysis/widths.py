@@ -1,4 +1,4 @@
-"""Can the learned widths of attention weights be believed? Train on with more draws, and see whether they move."""
+"""Check of learned widths of attention weights: do they move when training continues with more draws?"""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _DRAWS = 64  # of log S, for its standard deviation
 
 @dataclass(frozen=True)
 class WidthReport:
-    """Whether learned widths of attention weights can be believed; prints as a few lines.
+    """Report on learned widths of attention weights; prints as a few lines.
 
     Attributes:
         ratios: Width after training on with more draws, divided by the width before: geometric means in the thirds of
             the entries that are narrow, middle and wide, by the name of the site.
         draws: Number of draws of the training, and of the training that followed.
-        gap: What the draws leave of the log evidence, in nats an item.
-        signal: What an item says of the noise in the attention: its log evidence minus its log likelihood with the mean
-            weights, in nats.
+        gap: Part of the log evidence that the draws leave, in nats an item.
+        signal: Log evidence of an item minus its log likelihood with the mean weights, in nats: the evidence of noise
+            in the attention.
     """
 
     ratios: dict[str, tuple[float, float, float]]
@@ -80,7 +80,7 @@ def check_width(
         batches: Arguments of the loss, an item for each batch; gone through again as often as needed.
         factor: Number of times as many draws.
         steps: Training steps of the copy, by Adam, with a learning rate that falls to zero.
-        learning_rate: Its first value; that of the training, or a little less.
+        learning_rate: First learning rate: that of the training, or a little less.
         seed: Seed of this call alone.
 
     Raises:
@@ -127,7 +127,7 @@ def check_width(
 
 
 def evidence_gap(loss: ELBOModule, batches: Iterable[Args]) -> tuple[float, float]:
-    """Compare the gap of the log evidence with what the data say of the noise in the attention.
+    """Compare the gap of the log evidence with the evidence of noise in the attention.
 
     The gap is the part of an item's log evidence that the draws leave; the other number is the gain in log evidence
     over attention at its mean.

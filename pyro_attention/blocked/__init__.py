@@ -1,4 +1,4 @@
-"""Blocked attention: weights that are never held, made block by block, and again in the backward pass.
+"""Blocked attention, whose weights are never held: made block by block, and again in the backward pass.
 
 A wing of the library: it builds on the core, and the core does not know of it. Importing it registers its KL.
 """

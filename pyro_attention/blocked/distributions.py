@@ -59,7 +59,7 @@ class Pairs:
             yield slice(start, min(start + rows, self.shape[-2]))
 
     def layout(self, rows: slice | None = None) -> Dense:
-        """Layout of some queries; of the key mask alone, the same for all of them, when omitted."""
+        """Return the layout of some queries, or of all queries with the key mask alone."""
         mask = None if self.key_mask is None else self.key_mask[..., None, None, :]
         if rows is None:
             return Dense(mask)
@@ -84,7 +84,7 @@ class Pairs:
 
     @property
     def head_mask(self) -> Tensor | None:
-        """The key mask with a dimension for heads, ``[..., 1, N]``."""
+        """Key mask with a dimension for heads, ``[..., 1, N]``."""
         return None if self.key_mask is None else self.key_mask.unsqueeze(-2)
 
     def log_sums(self) -> Tensor:
@@ -111,7 +111,7 @@ class Pairs:
         return self.sum_over_queries(as_float(self.queries).new_ones(1, self.shape[-2], 1)).transpose(-1, -2)
 
     def seeing(self) -> Tensor:
-        """Mask of the queries that see any key: boolean, broadcastable to ``[..., H, M]``."""
+        """Return the boolean mask of the queries that see any key, broadcastable to ``[..., H, M]``."""
         queries, keys = self.shape[-2:]
         allowed = self.queries.new_ones(1, keys, dtype=torch.bool) if self.key_mask is None else self.key_mask
         if self.causal:
@@ -126,7 +126,8 @@ class Pairs:
 class BlockedValue(Tensor):
     """``log S`` of a site ``[..., H, M, N]`` as posterior and seed: a tensor without storage.
 
-    It has a shape, a dtype and a device; whatever would need its numbers raises. :meth:`window` gives some of them.
+    It has a shape, a dtype and a device; an operation that needs its numbers raises. :meth:`window` returns some of
+    them.
 
     Args:
         posterior: Distribution it is drawn from.
@@ -221,7 +222,7 @@ def _not_blocked(site: str) -> ValueError:
 
 
 class _BlockedWeights(LogWeights):
-    """Log weights of query-key pairs; what has no formula is computed on one window of queries at a time."""
+    """Log weights of query-key pairs; terms without a formula are computed on one window of queries at a time."""
 
     def __init__(self, pairs: Pairs) -> None:
         super().__init__(layout=pairs.layout(), shape=pairs.shape)
@@ -258,7 +259,7 @@ class _BlockedWeights(LogWeights):
 
 
 class BlockedPrior(_BlockedWeights):
-    """Prior of the weights of query-key pairs; per query it has other parameters for each, and its KL takes windows."""
+    """Prior of the weights of query-key pairs; with parameters for each query its KL is computed in windows."""
 
     def __init__(self, network: Callable[..., LogWeights], pairs: Pairs, *, per_query: bool, site: str) -> None:
         super().__init__(pairs)
@@ -291,7 +292,7 @@ class BlockedPrior(_BlockedWeights):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BlockedCall(AttentionCall):
-    """Record of a call that holds no scores: those in it are zeros, one a head, ``[H, 1, 1]``."""
+    """Record of a call that holds no scores: its scores are zeros, one a head, ``[H, 1, 1]``."""
 
     pairs: Pairs
 
@@ -302,7 +303,7 @@ class BlockedCall(AttentionCall):
     def posterior(self, family: Family, prior: AttentionDistribution) -> TorchDistribution:
         """Return the posterior of a family that adds noise to the scores.
 
-        It is that of scores of zero, shifted by the scores; that the family is of this kind is tried on other scores.
+        It is the posterior of scores of zero, shifted by the scores; other scores test that the family is of this kind.
 
         Raises:
             ValueError: The family does anything else with scores, queries or keys.
@@ -336,7 +337,7 @@ class BlockedCall(AttentionCall):
 class BlockedPosterior(_BlockedWeights):
     r"""Posterior of the weights of query-key pairs: :math:`\log S_{ij} = \Phi_{ij} + \delta + c\,\varepsilon_{ij}`.
 
-    ``relative`` is that of scores of zero, with one entry or one per head; None adds no noise.
+    ``relative`` is the posterior of scores of zero, with one entry or one per head; None adds no noise.
     """
 
     def __init__(self, pairs: Pairs, relative: LogWeights | None, *, site: str) -> None:
@@ -351,7 +352,7 @@ class BlockedPosterior(_BlockedWeights):
 
     @property
     def mean_value(self) -> BlockedValue:
-        """The value ``log E[S]``."""
+        """Value ``log E[S]``."""
         return BlockedValue(self, None)
 
     def window(self, rows: slice) -> LogWeights:

@@ -19,7 +19,7 @@ __all__ = ["BlockedMultiheadAttention"]
 
 
 class BlockedMultiheadAttention(MultiheadAttention):
-    """:class:`MultiheadAttention` in memory that grows as the lengths and not as their product.
+    """Multi-head attention in memory that grows as the lengths and not as their product.
 
     Scores and weights are made block by block, and again in the backward pass, with the same random numbers. It returns
     no weights: calls need ``need_weights=False`` (not the default). Nor does it take an ``attn_mask``, numbers in a
@@ -28,11 +28,12 @@ class BlockedMultiheadAttention(MultiheadAttention):
     layers load each other's state dicts.
 
     Args:
-        args: Those of :class:`MultiheadAttention`.
+        args: Arguments of :class:`MultiheadAttention`.
         options: Options of :class:`MultiheadAttention`.
 
     Raises:
-        ValueError: As there; normalizer or prior are not supported. At a call: what is asked for is not blocked.
+        ValueError: As for :class:`MultiheadAttention`; normalizer or prior are not supported. At a call: an argument is
+            not supported by blocked attention.
 
     Example:
         >>> import torch

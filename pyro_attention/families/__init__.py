@@ -1,4 +1,4 @@
-"""Posterior families and priors of attention weights, one file a family, and what they share.
+"""Posterior families and priors of attention weights, one file a family, and their base classes.
 
 Importing this package registers its families and priors, and the closed-form KL of every pair that fits, torch's own
 Weibull, LogNormal and Gamma included; those of alignments stand in ``alignments``. To add a family, write its file and

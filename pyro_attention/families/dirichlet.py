@@ -50,7 +50,7 @@ class DirichletWeights(ContinuousWeights):
         validate_args: Whether to check values.
 
     Raises:
-        ValueError: As there.
+        ValueError: As for :class:`ContinuousWeights`.
 
     Example:
         >>> p = DirichletWeights(torch.tensor([1.0, 3.0]).log().expand(1, 1, 2))
@@ -86,7 +86,7 @@ class DirichletWeights(ContinuousWeights):
 
     @property
     def concentration(self) -> Tensor:
-        """``a``."""
+        """Concentration ``a``."""
         return self.log_concentration.exp()
 
     @property

@@ -255,12 +255,12 @@ class LogWeights(ContinuousWeights):
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
-        """``log E[S]``, per weight."""
+        """Logarithm ``log E[S]``, per weight."""
         raise NotImplementedError
 
     @property
     def mean_gap(self) -> Tensor:
-        """``log E[S] - E[log S]``, per weight; it depends on the spread alone."""
+        """Difference ``log E[S] - E[log S]``, per weight; it depends on the spread alone."""
         return self.log_expected_weight - self.mean
 
     def soft_value(self, call: AttentionCall) -> Tensor:

@@ -34,7 +34,7 @@ class GammaWeights(LogWeights):
     Args:
         log_concentration: ``log a``, broadcastable to batch + event.
         log_rate: ``log b``, broadcastable to batch + event.
-        options: Those of :class:`LogWeights`.
+        options: Options of :class:`LogWeights`.
 
     Example:
         >>> GammaWeights(torch.zeros(1, 1, 2), torch.tensor(4.0).log()).log_expected_weight.exp().flatten().tolist()
@@ -72,7 +72,7 @@ class GammaWeights(LogWeights):
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
-        """``log E[S]``, per weight."""
+        """Logarithm ``log E[S]``, per weight."""
         return self.log_concentration - self.log_rate
 
     @property
@@ -256,7 +256,7 @@ class Gamma(OneParameterFamily):
     Args:
         concentration: ``a > 0``; ``Var[S] / E[S]^2`` is 1 / a. A number, one per head, or a network
             (:class:`WidthNetwork`).
-        learnable: Train it (through its logarithm).
+        learnable: Train the number (through its logarithm).
 
     Example:
         >>> Gamma(concentration=torch.tensor([2.0, 4.0]))

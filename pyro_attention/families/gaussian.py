@@ -118,7 +118,7 @@ class Gaussian(OneParameterFamily):
 
     Args:
         scale: ``s > 0``, the standard deviation of a weight, a number or one per head; to 0 is ordinary attention.
-        learnable: Train it (through its logarithm).
+        learnable: Train the number (through its logarithm).
 
     Example:
         >>> Gaussian(scale=0.2)

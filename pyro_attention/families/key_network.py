@@ -78,7 +78,7 @@ class KeyNetwork(nn.Module):
 
 
 class ConstantPrior(Prior):
-    """A prior of keys and constants alone: these are buffers, in its state dict, and go where it goes."""
+    """Prior of keys and constants alone; the constants are buffers, in its state dict, and move with it."""
 
     reads_scores = False
 

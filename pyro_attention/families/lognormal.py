@@ -82,7 +82,7 @@ class LogNormalWeights(NormalValue, LogWeights):
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
-        """``log E[S]``, per weight."""
+        """Logarithm ``log E[S]``, per weight."""
         return self.loc + self.scale.square() / 2
 
 
@@ -163,7 +163,7 @@ class LogNormal(OneParameterFamily):
     Args:
         scale: ``sigma > 0``, the standard deviation of ``log S``: a number, one per head, or a network
             (:class:`WidthNetwork`).
-        learnable: Train it (through its logarithm).
+        learnable: Train the number (through its logarithm).
 
     Example:
         >>> LogNormal(scale=0.5, learnable=True)

@@ -13,7 +13,7 @@ __all__ = ["Soft"]
 
 @FAMILIES.register("soft")
 class Soft(Family):
-    r"""The point mass at the posterior mean: ordinary deterministic attention, without a prior term, under every prior.
+    r"""Point mass at the posterior mean: ordinary deterministic attention, without a prior term, under every prior.
 
     Under an alignment prior that is soft attention, :math:`\mathrm{E}[z]`.
 

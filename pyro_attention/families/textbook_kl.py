@@ -46,7 +46,7 @@ def kl_textbook(q: Distribution, p: Gamma | LogNormal) -> Tensor:
     r"""Return the KL of torch's Weibull, LogNormal or Gamma from torch's Gamma or LogNormal, per entry, in nats.
 
     Importing the package registers it with :func:`torch.distributions.kl_divergence`, so that a plain Pyro model gets
-    the closed form under stock ``TraceMeanField_ELBO``, which draws where there is none. (Gamma from Gamma, and
+    the closed form under stock ``TraceMeanField_ELBO``, which draws otherwise. (Gamma from Gamma, and
     LogNormal from LogNormal, are torch's own.) The two are compared as distributions of :math:`\log S`:
 
     .. math:: -a\,\mathrm{E}[\log S] + b\,\mathrm{E}[S] - a\log b + \log\Gamma(a) - \mathrm{H}[\log S]

@@ -29,8 +29,8 @@ class WeibullWeights(LogWeights):
 
     Args:
         log_scale: :math:`\log\lambda`, broadcastable to batch + event.
-        concentration: ``k > 0``, likewise.
-        options: Those of :class:`LogWeights`.
+        concentration: ``k > 0``, broadcastable to batch + event.
+        options: Options of :class:`LogWeights`.
 
     Example:
         >>> q = WeibullWeights(torch.zeros(2, 3, 4), torch.tensor(10.0))
@@ -66,7 +66,7 @@ class WeibullWeights(LogWeights):
 
     @cached_property
     def log_expected_weight(self) -> Tensor:
-        """``log E[S]``, per weight."""
+        """Logarithm ``log E[S]``, per weight."""
         return self.log_scale + torch.lgamma(1 + self.concentration.reciprocal())
 
     @property
@@ -85,7 +85,7 @@ class Weibull(OneParameterFamily):
     Args:
         concentration: ``k > 0``; ``Std[log S]`` is 1.28 / k. A number, one per head, or a network
             (:class:`WidthNetwork`).
-        learnable: Train it (through its logarithm).
+        learnable: Train the number (through its logarithm).
 
     Example:
         >>> Weibull(concentration=5.0)

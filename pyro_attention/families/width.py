@@ -15,24 +15,24 @@ __all__ = ["WidthNetwork"]
 
 
 class WidthNetwork(nn.Module):
-    r"""A positive number for every query, key or weight, :math:`c + \mathrm{softplus}(w^\top h + b)`.
+    r"""Network with a positive number for every query, key or weight, :math:`c + \mathrm{softplus}(w^\top h + b)`.
 
-    Give it to a family in the place of a number: ``LogNormal(scale=WidthNetwork(8))``. Its input h is the vector
-    itself, or a hidden layer over it, and it starts as the same number for all inputs. A module of your own may stand
-    in its place: it is called with the :class:`AttentionCall`, which has ``scores``, ``queries``, ``keys`` and
-    ``layout``, and gives positive numbers that broadcast to the scores.
+    Pass it to a family instead of a number: ``LogNormal(scale=WidthNetwork(8))``. Its input h is the vector itself, or
+    a hidden layer over it, and at first its output is one number for all inputs. A module of your own may replace it:
+    it is called with the :class:`AttentionCall`, which has ``scores``, ``queries``, ``keys`` and ``layout``, and
+    returns positive numbers that broadcast to the scores.
 
     Args:
         dim: Width of a query or key; 1 for scores.
         heads: One network a head, or 1 for a network shared by all heads.
         of: "queries", "keys" or "scores".
-        initial: The number that it starts as.
+        initial: Output before training.
         hidden_dim: Width of a hidden layer (tanh); without one the network is affine.
-        minimum: Its lower bound c, which keeps widths of zero and their infinite gradients away.
+        minimum: Lower bound c, which prevents widths of zero and their infinite gradients.
 
     Raises:
         ValueError: ``of`` is unknown, a size is below one, or ``initial`` not above ``minimum``; at a call: queries or
-            keys that the layer does not hand on, or of another width.
+            keys that the layer does not pass on, or of another width.
 
     Example:
         >>> from pyro_attention import Dense, FixedGammaPrior, LatentAttention, LogNormal

@@ -32,7 +32,7 @@ PriorFactory: TypeAlias = str | Callable[..., Prior]
 
 
 def make_prior(factory: PriorFactory, head_dim: int, *, site: str) -> Prior:
-    """Make the prior of one site; one that reads the keys is made for their width, and shared by the heads."""
+    """Make the prior of one site; a prior that reads the keys is made for their width, and shared by the heads."""
     made = PRIORS[factory] if isinstance(factory, str) else factory
     if isinstance(made, Prior) or not callable(made):
         raise TypeError(
@@ -84,20 +84,20 @@ def copied(make: Callable[..., LayerT], layer: Any, prior: Prior, path: str) -> 
     """Return a layer with latent attention that holds the weights of another library's layer.
 
     Args:
-        make: Makes it of the layer and its prior, such as ``MultiheadAttention.from_torch``.
+        make: Function of the layer and its prior that makes it, such as ``MultiheadAttention.from_torch``.
         layer: The other library's layer, with its ``dropout``.
-        prior: Prior of the new one.
-        path: Where the layer stands, for errors.
+        prior: Prior of the new layer.
+        path: Path of the layer in the module, for errors.
 
     Raises:
-        TypeError: As of ``make``, with the path.
-        ValueError: Likewise.
+        TypeError: An error of ``make``, with the path.
+        ValueError: An error of ``make``, with the path.
     """
     try:
         result = make(layer, prior=prior)
     except (TypeError, ValueError) as error:
         raise type(error)(f"'{path}': {error}; or name the others by sites=") from error
-    new: Any = result  # whose type knows of no attention
+    new: Any = result  # LayerT declares no attention
     new.attention = RepeatedAttention(new.default_name, prior, dropout=layer.dropout).train(layer.training)
     new.attention.default_name = new.default_name
     return result
@@ -114,9 +114,9 @@ def fresh_name(name: str) -> str:
 
 
 class RepeatedAttention(LatentAttention):
-    """:class:`LatentAttention` with a site for each call in a run: ``name``, ``name.1``, ``name.2``, ...
+    """Latent attention with a site for each call in a run: ``name``, ``name.1``, ``name.2``, ...
 
-    Models whose source nobody changes call one layer several times, as where it is tied.
+    Models of other libraries may call one layer several times, as where it is tied.
     """
 
     def sample(self, call: AttentionCall, prior: AttentionDistribution) -> Tensor:

@@ -34,7 +34,7 @@ def to_arviz(
     Args:
         samples: ``[S, ...]`` of each site, as of ``sample_posterior``.
         dims: Names of the dimensions after S by site, such as ``{"attention": ["head", "target", "source"]}``;
-            :func:`attention_dims` makes them for all sites, also those that are left out here. Numbered where omitted.
+            :func:`attention_dims` makes them for all sites, also those that are left out here. Numbered when omitted.
         coords: Labels by dimension, such as the words. ArviZ selects by label: make those that repeat unique.
 
     Returns:

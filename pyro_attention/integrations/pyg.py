@@ -27,14 +27,14 @@ def bayesian(
     """Put :class:`GraphAttention` in the place of every ``GATConv`` and ``GATv2Conv`` of a module, with its weights.
 
     It changes the module in place, such as a ``torch_geometric.nn.GAT``, a ``Sequential``, a ``HeteroConv``, or
-    anything that holds such layers. Under the guide ``Soft()``, and where Pyro does not run the model, the numbers stay
-    what they were. Convert before making the optimizer: the parameters are new tensors, and each layer has those of its
-    prior besides. A site is called after the path of its layer; a layer that runs more than once in a pass has one site
+    any module that holds such layers. Under the guide ``Soft()``, and where Pyro does not run the model, the numbers do
+    not change. Convert before making the optimizer: the parameters are new tensors, and each layer has those of its
+    prior besides. The name of a site is the path of its layer; a layer that runs more than once in a pass has one site
     a call: ``path``, ``path.1`` and so on.
 
     Args:
         module: A module that holds such layers, or a layer.
-        prior: What makes the prior network of each layer, which all heads share: a registered name, a class of priors,
+        prior: Maker of the prior network of each layer, which all heads share: a registered name, a class of priors,
             a ``functools.partial`` of one, or a function of the width of a head.
         sites: One pattern or several, as in ``fnmatch``, of the module paths of the layers to convert; the others stay
             as they are.

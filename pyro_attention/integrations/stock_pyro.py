@@ -78,7 +78,7 @@ def model_and_guide(guide: AttentionGuide) -> tuple[Model, Callable[..., None]]:
 
 
 class _Priors(Messenger):
-    """Puts the priors of a guide's families at the attention sites; stands inside all other handlers."""
+    """Innermost handler that puts the priors of a guide's families at the attention sites."""
 
     def __init__(self, guide: AttentionGuide) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class _Priors(Messenger):
 
 
 class _PointMasses(Messenger):
-    """Takes sites without a prior term out of the guide's loss; stands around an :class:`AttentionGuide`."""
+    """Handler around an :class:`AttentionGuide` that takes sites without a prior term out of its loss."""
 
     def _pyro_sample(self, msg: Message) -> None:
         family = msg["infer"].get("family")

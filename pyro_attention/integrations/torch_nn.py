@@ -30,19 +30,19 @@ def bayesian(
     """Put latent attention in the place of every ``torch.nn.MultiheadAttention`` of a module, with its weights.
 
     It changes the module in place, such as an ``nn.TransformerEncoder``, an ``nn.Transformer``, torchvision's vision
-    transformers, PyG's ``GPSConv``, or anything that holds one. Under the guide ``Soft()``, and where Pyro does not run
-    the model, the numbers stay what they were, in training and evaluation mode; torch's fused kernels for evaluation,
+    transformers, PyG's ``GPSConv``, or any module that holds one. Under the guide ``Soft()``, and where Pyro does not
+    run the model, the numbers do not change, in training and evaluation mode; torch's fused kernels for evaluation,
     which would bypass the layers, are off. Convert before making the optimizer: the parameters are new tensors, and
     each layer has those of its prior besides. State dicts have the names of :class:`MultiheadAttention`, so load a
     checkpoint of the original model before converting it, and one of the converted model after.
 
-    A site is called after the path of its layer in the module that the guide runs (:func:`name_sites`). A layer that
+    The name of a site is the path of its layer in the module that the guide runs (:func:`name_sites`). A layer that
     runs more than once in a pass, as where layers are tied, has one site a call: ``path``, ``path.1`` and so on. Every
     batch dimension must lie in a plate, which the model declares.
 
     Args:
         module: A module that holds ``nn.MultiheadAttention``; ``batch_first`` or not.
-        prior: What makes the prior network of each attention: a registered name, a class of priors, a
+        prior: Maker of the prior network of each attention: a registered name, a class of priors, a
             ``functools.partial`` of one, or a function of the width of a head's keys.
         sites: One pattern or several, as in ``fnmatch``, of the module paths of the attentions to convert; the others
             stay as they are.
@@ -80,7 +80,7 @@ def bayesian(
 
 
 def deterministic(module: nn.Module) -> nn.Module:
-    """Undo :func:`bayesian`: put back torch's own layers with the trained weights; the priors are gone.
+    """Undo :func:`bayesian`: put back torch's own layers with the trained weights; the priors are lost.
 
     Args:
         module: A module that holds :class:`MultiheadAttention`, which is changed in place.
@@ -105,9 +105,9 @@ def deterministic(module: nn.Module) -> nn.Module:
 
 
 class LengthFirstAttention(MultiheadAttention):
-    """:class:`MultiheadAttention` of ``[length, batch, width]``, as torch's layer is without ``batch_first``.
+    """Multi-head attention of ``[length, batch, width]``, as torch's layer without ``batch_first``.
 
-    Masks and weights have the batch in front, as there; so has the site, whose plate is the last batch dimension.
+    Masks and weights have the batch first, as in torch; so has the site, whose plate is the last batch dimension.
 
     Example:
         >>> import torch
@@ -124,7 +124,7 @@ class LengthFirstAttention(MultiheadAttention):
 
 
 def _swapped(tensor: Tensor) -> Tensor:
-    """Length and batch change places; an input without a batch has none to change."""
+    """Swap length and batch; an input without a batch is returned as it is."""
     return tensor.transpose(-3, -2) if isinstance(tensor, Tensor) and tensor.dim() > 2 else tensor
 
 
@@ -140,7 +140,7 @@ def _exchange(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Modul
 
 
 def _set_nesting(encoder: nn.TransformerEncoder) -> None:
-    """Nested tensors, which torch's encoder makes of padded input for its kernels, where no layer is latent."""
+    """Allow nested tensors, which torch's encoder makes of padded input for its kernels, where no layer is latent."""
     if any(isinstance(part, MultiheadAttention) for part in encoder.modules()):
         vars(encoder).setdefault(_NESTED, encoder.use_nested_tensor)
         encoder.use_nested_tensor = False

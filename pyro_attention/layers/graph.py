@@ -61,14 +61,14 @@ class GraphAttention(nn.Module):
     .. math:: o_i = \sum_{j \in N(i)} W_{ij}\, \Theta x_j, \qquad
               \Phi_{ij} = \mathrm{LeakyReLU}(a_\mathrm{dst}\cdot\Theta x_i + a_\mathrm{src}\cdot\Theta x_j)
 
-    These are the scores "gat", which rank the neighbors of all nodes alike. Those of "gatv2" need not:
+    These are the scores "gat", which rank the neighbors of all nodes alike. The scores "gatv2" need not:
 
     .. math:: \Phi_{ij} = a \cdot \mathrm{LeakyReLU}(\Theta_\mathrm{dst} x_i + \Theta x_j)
 
-    Stands where PyG's ``GATConv`` or ``GATv2Conv`` stood, such as in a ``Sequential`` or a ``HeteroConv``: it is
-    called in the same way and returns the same; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide
-    ``Soft()``, and where Pyro does not run the model (see :class:`LatentAttention`), the numbers are the same, too;
-    :meth:`from_pyg` copies a layer.
+    It replaces PyG's ``GATConv`` or ``GATv2Conv``, such as in a ``Sequential`` or a ``HeteroConv``: arguments and
+    results of a call are equal; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and
+    where Pyro does not run the model (see :class:`LatentAttention`), the numbers are the same, too; :meth:`from_pyg`
+    copies a layer.
 
     ============================================  ==================================================================
     PyG                                           here
@@ -243,8 +243,8 @@ class GraphAttention(nn.Module):
 
         Returns:
             ``[..., N, heads * out_channels]``, or ``[..., N, out_channels]`` of averaged heads. With weights: a pair of
-            this and ``(edge_index, weights)``, where the E' edges are those given but for self loops that the layer
-            replaces, then the self loops that it adds, and the weights ``[..., E', heads]`` are theirs.
+            this and ``(edge_index, weights)``: the E' edges that were passed, without self loops that the layer
+            replaces, then the self loops that it adds, and their weights ``[..., E', heads]``.
 
         Raises:
             TypeError: An input is of another type.
@@ -321,7 +321,7 @@ class GraphAttention(nn.Module):
         return torch.unflatten(apply_linear(linear, x), -1, (self.heads, self.out_channels))
 
     def _edge_features(self, edge_attr: Tensor | None, graph: EdgeList) -> Tensor | None:
-        """Projected edge features ``[E, H, D]``, with those of the added self loops behind."""
+        """Return projected edge features ``[E, H, D]``, then those of the added self loops."""
         if (edge_attr is None) != (self.lin_edge is None):
             raise ValueError(f"edge_attr is {'missing' if edge_attr is None else 'given'}, which does not fit edge_dim")
         if edge_attr is None or self.lin_edge is None:

@@ -55,10 +55,10 @@ class MultiheadAttention(_TorchLayer):
 
     .. math:: \Phi_h = \frac{(X W^Q_h)(Z W^K_h)^\top}{\sqrt{d_h}}, \qquad O = [W_1 V_1, \ldots, W_H V_H] W^O
 
-    Stands where :class:`torch.nn.MultiheadAttention` with ``batch_first=True`` stood, such as in an
-    ``nn.TransformerEncoder`` or a vision transformer: it is one by its class, is called in the same way and returns the
-    same pair; :meth:`attend` returns an :class:`AttentionOutput`. Under the guide ``Soft()``, and where Pyro does not
-    run the model (see :class:`LatentAttention`), the numbers are the same, too.
+    It replaces :class:`torch.nn.MultiheadAttention` with ``batch_first=True``, such as in an ``nn.TransformerEncoder``
+    or a vision transformer: it is a subclass, and arguments and results of a call are equal; :meth:`attend` returns an
+    :class:`AttentionOutput`. Under the guide ``Soft()``, and where Pyro does not run the model (see
+    :class:`LatentAttention`), the numbers are the same, too.
 
     ============================================  ==================================================================
     torch                                         here
@@ -163,8 +163,13 @@ class MultiheadAttention(_TorchLayer):
 
         :func:`pyro_attention.integrations.torch_nn.bayesian` copies all layers of a model.
 
+        Args:
+            layer: The torch layer.
+            name: Name of the sample site; the path of the layer by default.
+            prior: Prior of the weights.
+
         Raises:
-            TypeError: It is another layer, or one with a forward of its own.
+            TypeError: It is no ``nn.MultiheadAttention``, or a subclass with its own ``forward``.
             ValueError: The layer is not ``batch_first``, uses ``add_bias_kv`` or ``add_zero_attn``, or has hooks.
         """
         _check_layer(layer, batch_first=cls.batch_first)
@@ -241,8 +246,8 @@ class MultiheadAttention(_TorchLayer):
 
         Returns:
             Context ``[..., M, embed_dim]``, and the weights ``[..., M, N]``, or ``[..., heads, M, N]`` where they are
-            not averaged; None where they are not needed. Like torch's they are those that made the context: after
-            dropout in training mode.
+            not averaged; None where they are not needed. As in torch, dropout has been applied to them in training
+            mode.
 
         Raises:
             ValueError: Shapes do not fit; a mask has NaN; or a normalizer over queries meets ``is_causal``, or padded
@@ -347,7 +352,7 @@ def _check_layer(layer: nn.MultiheadAttention, *, batch_first: bool) -> None:
 
 @torch.enable_grad()  # the views say which of them are trained
 def _projections(layer: nn.MultiheadAttention) -> list[dict[str, Tensor]]:
-    """State of the four linear maps, of queries, keys, values and output: views of what a torch layer keeps packed."""
+    """Return the state of the projections of queries, keys, values and output, as views of a torch layer's state."""
     if layer.in_proj_weight is not None:
         weights = layer.in_proj_weight.chunk(3)
     else:
@@ -392,7 +397,7 @@ class Mask:
 
     @classmethod
     def read(cls, name: str, mask: Tensor) -> Mask:
-        """From torch's mask: boolean with True = ignore, or numbers to add, of which -1e4 and less = ignore.
+        """Read torch's mask: boolean with True = ignore, or numbers to add, of which -1e4 and less = ignore.
 
         People write -1e9, or the least number of a type, for -inf. As a score such a number would enter the KL.
         """
@@ -410,7 +415,7 @@ class Mask:
         return cls(allowed, mask.masked_fill(~allowed, 0))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Mask:
-        """Both parts changed, such as reshaped."""
+        """Return the mask with both parts changed, such as reshaped."""
         return Mask(*(None if part is None else change(part) for part in (self.allowed, self.bias)))
 
     def __and__(self, other: Mask) -> Mask:
@@ -424,7 +429,7 @@ class Mask:
 
     @property
     def has_bias(self) -> bool:
-        """Whether it adds anything but zero."""
+        """Whether the mask adds numbers other than zero."""
         # elsewhere than on a CPU one would have to wait for the answer
         return self.bias is not None and (in_transform(self.bias) or not self.bias.is_cpu or bool(self.bias.any()))
 

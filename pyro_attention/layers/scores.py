@@ -165,7 +165,7 @@ def _xavier(parameter: Tensor) -> None:
 
 
 def _head_products(vectors: Tensor, *atts: Tensor) -> Tensor:
-    """Dot products per head of ``[..., N, H, D]`` with each of some ``[1, H, D]``, side by side: ``[..., N, H]``.
+    """Return the dot products per head of ``[..., N, H, D]`` with vectors ``[1, H, D]``, side by side: ``[..., N, H]``.
 
     One product with a block-diagonal matrix; sums over a short last dimension are slow.
     """

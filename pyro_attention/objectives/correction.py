@@ -1,4 +1,4 @@
-"""The bound of K draws, corrected by the jackknife: its value, its gap, and its doubly reparameterized gradient."""
+"""Bound by K draws, corrected by the jackknife: its value, its gap, and its doubly reparameterized gradient."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_DRAWS = 4  # of a corrected bound
 
 
 def correction_of(draws: int) -> Literal["jackknife"] | None:
-    """Return the correction that so many draws allow, for commands that ask for draws alone.
+    """Return the correction that a number of draws allows, for commands that have no option of it.
 
     Example:
         >>> correction_of(16), correction_of(3)
@@ -37,11 +37,11 @@ def correction_of(draws: int) -> Literal["jackknife"] | None:
 
 @dataclass(frozen=True)
 class EvidenceBound:
-    """The bound of every item, and what the jackknife says of it, which is computed when asked for.
+    """Bound of the log evidence of every item, with its gap by the jackknife, which is computed when it is read.
 
     Attributes:
         value: Estimate of the log evidence in nats, ``[...]``, with its gradient.
-        log_importance_weights: Log weights of the draws ``[K, ...]``, without gradient.
+        log_importance_weights: Log importance weights of the draws ``[K, ...]``, without gradient.
         corrected: Whether the value is corrected.
     """
 
@@ -56,7 +56,7 @@ class EvidenceBound:
 
     @property
     def remainder(self) -> Tensor:
-        """The part of the gap that no correction has added, in nats, ``[...]``, without gradient."""
+        """Part of the gap that no correction has added, in nats, ``[...]``, without gradient."""
         return self.gap - CLIP * (self.gap / CLIP).tanh() if self.corrected else self.gap
 
 
@@ -72,7 +72,7 @@ def evidence_bound(log_importance_weights: Tensor, *, corrected: bool) -> Eviden
     is, up to terms of the order :math:`C^3`. The result rises with every weight, and is smooth.
 
     Args:
-        log_importance_weights: Log weights of the draws of every item ``[K, ...]``.
+        log_importance_weights: Log importance weights of the draws of every item ``[K, ...]``.
         corrected: Add the correction.
 
     Example:
@@ -95,7 +95,7 @@ def jackknife_gap(log_importance_weights: Tensor) -> Tensor:
     With the shares :math:`p` of the weights that is :math:`(K - 1) \log(1 - 1 / K) - (1 - 1 / K) \sum_k \log(1 - p_k)`.
 
     Args:
-        log_importance_weights: Log weights ``[K, ...]``.
+        log_importance_weights: Log importance weights ``[K, ...]``.
 
     Returns:
         The gap of every item in nats, at least 0 ``[...]``.
@@ -123,7 +123,7 @@ def _gap(count: int, rest: Tensor, left: Tensor) -> Tensor:
 
 
 def gradient_factors(log_importance_weights: Tensor, *, corrected: bool) -> Tensor:
-    r"""Compute by what the gradient that reaches a draw is multiplied, to be doubly reparameterized.
+    r"""Compute the factors of the gradients that reach the draws, which make them doubly reparameterized.
 
     Let the bound be :math:`B(l_1, \ldots, l_K)` of log weights :math:`l_k`. Its gradient reaches draw k with
     :math:`g_k = \partial B / \partial l_k`. The density of the draw is differentiated by the posterior's parameters,
@@ -139,8 +139,8 @@ def gradient_factors(log_importance_weights: Tensor, *, corrected: bool) -> Tens
     positive, as the bound rises with every weight. Uncorrected, the factor is :math:`p_k`.
 
     Args:
-        log_importance_weights: Log weights ``[K, ...]``.
-        corrected: As of :func:`evidence_bound`.
+        log_importance_weights: Log importance weights ``[K, ...]``.
+        corrected: Whether the bound is corrected.
 
     Returns:
         The factors ``[K, ...]``, without gradient.
@@ -161,7 +161,7 @@ def gradient_factors(log_importance_weights: Tensor, *, corrected: bool) -> Tens
 
 
 class GradientFactors:
-    """:func:`gradient_factors` of all draws, computed when the first gradient asks for some of them: few guides do."""
+    """Lazy :func:`gradient_factors` of all draws, computed when the first gradient reads some of them."""
 
     def __init__(self, log_importance_weights: Tensor, *, corrected: bool) -> None:
         self._log_importance_weights, self._corrected = log_importance_weights.detach(), corrected

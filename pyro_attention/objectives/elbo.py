@@ -91,9 +91,10 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
     Args:
         kl_weight: Weight of the KL terms, or a callable of :attr:`step` (see :mod:`pyro_attention.schedules`); 0 skips
             them.
-        kl_mean: Take the mean of the KL over the weights and sites of attention where the ELBO has a sum. Then a weight
+        kl_mean: Take the mean of the KL over attention weights and sites instead of the sum of the ELBO. Then a weight
             such as 0.01 suits any number of heads, layers and keys.
-        kl: "closed_form" raises where there is none, but for an autoguide; "sampled" estimates it from the draws.
+        kl: "closed_form" raises for a pair without a closed form, except of an autoguide; "sampled" estimates the KL
+            from the draws.
         num_particles: Samples per estimate.
         vectorize_particles: Draw them in one pass, by a plate at the left, where a replay shows that the model
             broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else one by one. A pass shares dropout ahead

@@ -45,28 +45,30 @@ class EvidenceELBO(AttentionELBO):
     of zero; this is not, so a width that the prior has (:class:`ScorePrior`) is learned from the data. With the guide
     :class:`FromPrior` the ratio of p and q is one; a guide that sees y (:class:`Amortized`) needs fewer draws.
 
-    What few draws lack grows with the width, so widths learned from them are too small. The jackknife over the draws
-    estimates it and adds it, at most 0.3 nats an item (:func:`~pyro_attention.objectives.correction.evidence_bound`).
-    The corrected sum is closer to the log evidence and no lower bound of it. :attr:`gap_record` says what is left, and
-    training warns (:class:`~pyro_attention.objectives.gap.GapWarning`) where that is much for what the items say.
+    The gap of the bound below the log evidence grows with the width, so widths learned from few draws are too small.
+    The jackknife over the draws estimates the gap and adds it, at most 0.3 nats an item
+    (:func:`~pyro_attention.objectives.correction.evidence_bound`). The corrected sum is closer to the log evidence and
+    no lower bound of it. :attr:`gap_record` has the remaining gap, and training warns
+    (:class:`~pyro_attention.objectives.gap.GapWarning`) where it is too large to learn a width.
 
-    An item is an entry of the plates that all latent sites and all observations have in common: of the data, say, where
-    each has several queries in one site, or of the words, where each has its own. Its weight covers all that lies in
-    it: of layers in a stack K draws of all layers together, so that deep stacks and large items, such as a whole graph,
-    need far more draws. Masked observations count for nothing; the scale of the sites multiplies an item's bound.
+    An item is an entry of the plates that all latent sites and all observations have in common: a sentence, for
+    example, if its queries are one site, or a word if every word has a site. The importance weight of an item covers
+    all its sites: with a stack of layers, K draws of all layers together, so that deep stacks and large items, such as
+    a whole graph, need far more draws. Masked observations do not count; the scale of the sites multiplies an item's
+    bound.
 
     All draws are of one minibatch and come from one pass, by a plate at the left, where a replay shows that the model
-    broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else from single runs, with the same bound at another
-    price. A pass shares what is ahead of the attention, dropout included; single runs draw that dropout anew, which
-    tightens the bound: both are bounds. Gradients are pathwise. Where one attention site has a posterior of its own,
-    that of its parameters is doubly reparameterized, so that its signal does not vanish as K grows; of several such
-    sites it is the plain one of the bound. ``kl_record`` stays empty.
+    broadcasts over it (:func:`pyro_attention.draws.broadcasts`), else from single runs, which take longer. A pass
+    shares the part of the model before the attention, dropout included; single runs draw that dropout anew, which
+    tightens the bound: both are bounds. Gradients are pathwise. If a single attention site has a posterior that differs
+    from its prior, the gradient of that posterior's parameters is doubly reparameterized, so that its signal does not
+    vanish as K grows; with several such sites it is the plain gradient of the bound. ``kl_record`` stays empty.
 
     Args:
         num_particles: Draws K, at least 4, or 2 without the correction.
         correction: "jackknife", or None for the bound of K draws itself.
-        chunk_size: Draws in one pass; all when omitted. Passes are run again in the backward pass, so that memory is
-            that of one, for the price of another forward pass, and what is ahead of the attention once a chunk.
+        chunk_size: Draws in one pass; all when omitted. Passes are run again in the backward pass, so that the memory
+            is that of one pass, at the cost of another forward pass, and of the part before the attention once a chunk.
         max_plate_nesting: Number of nested plates, without that of the draws; guessed when omitted.
 
     Attributes:
@@ -229,13 +231,13 @@ def _joined(rows: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class ItemWeights:
-    """Log weights of the items of one pass, in 32 bits or more.
+    """Log importance weights of the items of one pass, in 32 bits or more.
 
     Attributes:
         log_importance_weights: ``[draws, ...]``, with the dimensions of all plates, of size one where a plate is within
             an item; without the first one where the pass is a single draw.
         dims: Dimensions of the plates whose entries are items, negative.
-        scale: What the sites are scaled by, a number or a tensor that broadcasts.
+        scale: Scale of the sites, a number or a tensor that broadcasts.
     """
 
     log_importance_weights: Tensor
@@ -249,8 +251,8 @@ def item_weights(
     r"""Weigh every item, :math:`\log f(y_i \mid W_i) + \log p(W_i) - \log q(W_i)`, in one pass of a guide.
 
     Args:
-        latent: Latent sites of the guide's trace, each with the distribution that the model has there, None where it
-            has none. Sites that keep their prior, by ``FromPrior`` or by themselves, add nothing.
+        latent: Latent sites of the guide's trace, each with its distribution in the model, or None without one. Sites
+            that keep their prior, by ``FromPrior`` or without a family, add nothing.
         observed: Observed sites.
 
     Raises:
@@ -279,10 +281,10 @@ def log_likelihood_at_mean(model: Model, args: Args, kwargs: Kwargs, *, seed: in
         model: The Pyro model, which need not have a guide.
         args: Its arguments, with the observations.
         kwargs: Its keyword arguments.
-        seed: Of what is drawn beside the attention, such as dropout; the global generators go on as if nothing were.
+        seed: Seed of other noise than that of the attention, such as dropout; the global generators are not changed.
 
     Returns:
-        In nats, with the dimensions of all plates, of size one where a plate is within an item.
+        Log likelihoods in nats, with the dimensions of all plates, of size one where a plate is within an item.
     """
     with torch.no_grad(), poutine.block(), seeded(seed), AtMean():  # handlers outside see nothing of it
         trace = prune_subsample_sites(poutine.trace(model).get_trace(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""The gap that few draws leave below the log evidence: its record, and a warning that names the draws to take."""
+"""Gap that few draws leave below the log evidence: its record, and a warning that names the draws to take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVERY, _FIRST_CHECK = 20, 100  # training steps
 
 
 class GapWarning(UserWarning):
-    """The draws are too few for the widths of attention weights that they should teach."""
+    """Warning that the draws are too few to learn the widths of attention weights."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class GapRecord:
     """Gap between log evidence and objective in one evaluation, estimated by the jackknife; numbers as tensors.
 
     Attributes:
-        mean: Gap between objective and log evidence in nats, a mean over the items; of a corrected objective that is
-            what the correction leaves.
+        mean: Gap between objective and log evidence in nats, a mean over the items; of a corrected objective the part
+            that the correction leaves.
         largest: Gap of the item with the largest one, in nats.
         share: Share of the items whose draws are too few: one or two carry the weight, and the bound of K draws is
             lower than the log evidence by 0.3 nats or more.
@@ -47,7 +47,7 @@ class GapRecord:
 
 @dataclass
 class GapWatch:
-    """Compares the gap with what the items say of the noise, now and then while an objective trains.
+    """Comparison, at intervals of the training, of the gap with the evidence of the noise in the items.
 
     What an item says of the noise in the attention is its log evidence minus its log likelihood with the mean weights;
     widths are learned from it. The gap grows with the widths, so widths come out too small: about by the share of the
@@ -101,11 +101,11 @@ class GapWatch:
 
 
 def gap_problem(gap: float, signal: float, draws: int) -> str | None:
-    """Say what is wrong with a gap that is too large for what items say; None where it is small enough.
+    """Describe a gap that is too large for the signal of the items; return None if it is small enough.
 
     Args:
         gap: Mean gap of an item, in nats.
-        signal: What an item says of the noise in the attention on average, in nats.
+        signal: Log evidence of an item minus its log likelihood with the mean weights, on average, in nats.
         draws: Number of draws K.
     """
     if gap <= MOST_GAP * signal:

@@ -12,7 +12,7 @@ __all__ = ["WidthWarning", "collapsing_widths"]
 
 
 class WidthWarning(UserWarning):
-    """The width of attention weights is trained under an objective that makes it zero."""
+    """Warning that the width of attention weights is trained under an objective that makes it zero."""
 
 
 def collapsing_widths(elbo: object, sites: Iterable[Message]) -> str | None:
@@ -23,7 +23,7 @@ def collapsing_widths(elbo: object, sites: Iterable[Message]) -> str | None:
     mean, keeps it.
 
     Args:
-        elbo: The objective; one of the evidence has ``is_evidence``.
+        elbo: The objective; an objective of the evidence has ``is_evidence``.
         sites: Sites of a guide's trace.
     """
     if getattr(elbo, "is_evidence", False):

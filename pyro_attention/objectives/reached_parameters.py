@@ -25,7 +25,7 @@ __all__ = [
 
 
 class FrozenWarning(UserWarning):
-    """Pyro trains parameters that were frozen."""
+    """Warning that Pyro trains parameters that were frozen."""
 
 
 def leaves_of(loss: Tensor) -> list[Tensor]:
@@ -43,7 +43,7 @@ def leaves_of(loss: Tensor) -> list[Tensor]:
 def unreached_parameters(loss: Tensor, model: Model, sites: Collection[str]) -> str | None:
     """Describe the parameters of attention layers that a loss does not depend on; None where it reaches all of them.
 
-    Those of priors are left out, as a posterior without a prior term, such as ``Soft``, needs none.
+    Parameters of priors are left out, as a posterior without a prior term, such as ``Soft``, does not use them.
 
     Args:
         loss: The loss of one step.

@@ -35,7 +35,7 @@ class ScoreFunctionELBO(AttentionELBO):
 
     Args:
         baseline: "soft", or "none".
-        options: Those of :class:`AttentionELBO`.
+        options: Options of :class:`AttentionELBO`.
 
     Example:
         >>> ScoreFunctionELBO(baseline="none", num_particles=5).baseline
@@ -98,7 +98,7 @@ def _site_above(site: Message | None) -> str | None:
 
 
 def _log_likelihood(site: Message) -> Tensor:
-    """Return the log likelihood of an observed site; below an alignment over edges of every node, behind the plates."""
+    """Return the log likelihood of an observed site; below an alignment over edges that of every node."""
     if _site_above(site) is None:
         return torch.as_tensor(site["log_prob"])
     scale, mask = (
@@ -136,7 +136,7 @@ def _reduced(shape: torch.Size, plates: torch.Size) -> list[int]:
 
 
 class _AtPriorMean(Messenger):
-    """Sets every alignment to the prior's expectation; stands outside the guide.
+    """Handler around a guide that sets every alignment to the prior's expectation.
 
     What was drawn before the first alignment, and the minibatches, are as in the run that it is the baseline of.
     """

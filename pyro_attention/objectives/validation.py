@@ -29,11 +29,11 @@ __all__ = ["KLWarning", "PriorWarning", "check_run", "check_step", "watch_evalua
 
 
 class KLWarning(UserWarning):
-    """The KL weight is one that may ruin a training."""
+    """Warning of a KL weight that may ruin a training."""
 
 
 class PriorWarning(UserWarning):
-    """A latent site is drawn from its prior, and ``keep_prior`` of the guide does not name it."""
+    """Warning of a latent site that is drawn from its prior though ``keep_prior`` does not name it."""
 
 
 @runtime_checkable
@@ -48,7 +48,7 @@ class _WithKL(Protocol):
 
 
 class _Recorder(poutine.messenger.Messenger):
-    """Keeps every latent site, with prior and posterior of those of attention; stands outside the guide."""
+    """Handler around a guide that records every latent site, with prior and posterior of attention sites."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def _problems(loss: Tensor, recorder: _Recorder) -> list[str]:
 
 
 def _masked_fraction(prior: AttentionDistribution) -> float:
-    """Fraction of entries that are masked or do not count."""
+    """Return the fraction of entries that are masked or do not count."""
     if prior.event_shape:
         return float(1 - prior.counts.double().mean() / prior.event_shape.numel())
     mask = prior.layout.kept  # of an alignment, which is one value

@@ -77,13 +77,13 @@ class Segments:
         return embedding_bag(self.order, values, self.offsets, mode="sum", include_last_offset=True)
 
     def max(self, values: Tensor) -> Tensor:
-        """Maximum of ``[..., E, H]`` over the edges of each segment: ``[..., count, H]``; -inf for empty ones."""
+        """Return the maximum of ``[..., E, H]`` over each segment, ``[..., count, H]``; -inf for empty ones."""
         columns = _take(values.movedim(-2, 0), self.order, 0)
         highest = torch.segment_reduce(columns, "max", offsets=self.offsets, axis=0, unsafe=True)
         return highest.movedim(0, -2)
 
     def pattern(self, columns: Segments, heads: int) -> _HeadPattern:
-        """Pattern of the matrix of edge weights from the columns to these rows."""
+        """Return the pattern of the matrix of edge weights from the columns to these rows."""
         pattern = self._patterns.get(heads)
         if pattern is None or pattern.index is not columns.index:
             pattern = self._patterns[heads] = _HeadPattern.of(self, columns, heads)
@@ -107,7 +107,7 @@ class _HeadPattern:
 
     @classmethod
     def of(cls, rows: Segments, columns: Segments, heads: int) -> _HeadPattern:
-        """Pattern with the edges of each row and head side by side."""
+        """Make the pattern with the edges of each row and head side by side."""
         start, degree = rows.offsets[rows.index], rows.offsets.diff()
         rank = torch.empty_like(rows.order).scatter_(0, rows.order, torch.arange(len(rows.order)))
         head = torch.arange(heads)
@@ -130,7 +130,7 @@ class _HeadPattern:
         return pattern
 
     def product(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Product of the matrix of weights ``[E, H]`` with values ``[columns, H, D]``: ``[rows, H, D]``."""
+        """Multiply the matrix of weights ``[E, H]`` with values ``[columns, H, D]``: ``[rows, H, D]``."""
         entries, flat = weights.flatten().index_select(0, self.order), values.flatten(0, 1)
         bags = embedding_bag(
             self.columns, flat, self.pointers, mode="sum", per_sample_weights=entries, include_last_offset=True
@@ -338,7 +338,7 @@ _head_product: Callable[..., Tensor] = _HeadProduct.apply
 
 
 def segment_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None = None) -> Tensor:
-    """Softmax over the edges of each segment; masked edges and empty segments get exactly zero.
+    """Normalize scores over the edges of each segment; masked edges and empty segments get exactly zero.
 
     Args:
         scores: ``[..., E, H]``, finite.
@@ -359,7 +359,7 @@ def segment_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None =
 
 
 def segment_log_softmax(scores: Tensor, segments: Segments, *, mask: Tensor | None = None) -> Tensor:
-    """Logarithm of :func:`segment_softmax`; masked entries are 0 (finite), to be excluded by the same mask.
+    """Return the logarithm of :func:`segment_softmax`; masked entries are 0 (finite), so exclude them by the mask.
 
     Example:
         >>> segment_log_softmax(torch.zeros(1, 1), Segments(torch.tensor([0]), 1)).item()

@@ -41,13 +41,13 @@ def _polynomial(a: Tensor, coefficients: tuple[float, ...]) -> Tensor | None:
 
 
 def lgamma1p(a: Tensor) -> Tensor:
-    """Logarithm of the Gamma function of 1 + a, for a >= 0; without gradient."""
+    """Return the logarithm of the Gamma function of 1 + a, for a >= 0; without gradient."""
     small = _polynomial(a, _SMALL_LGAMMA)
     return (1 + a).lgamma_() if small is None else small
 
 
 def digamma1p(a: Tensor) -> Tensor:
-    """Digamma of 1 + a, for a >= 0; without gradient."""
+    """Return the digamma function of 1 + a, for a >= 0; without gradient."""
     small = _polynomial(a, _SMALL_DIGAMMA)
     return (1 + a).digamma_() if small is None else small
 

@@ -27,7 +27,7 @@ _MOST_WORTH_LEAVING_OUT = 0.75  # to leave rows out of a product, the others are
 
 
 def _product_dtype(features: Tensor, weight: Tensor) -> torch.dtype:
-    """Precision of the matrix products: autocast's where it is on (it leaves float64 alone), else the inputs'."""
+    """Return the dtype of the matrix products: that of autocast if it is on (not for float64), else of the inputs."""
     device, dtype = features.device.type, torch.promote_types(features.dtype, weight.dtype)
     autocast = torch.is_autocast_enabled(device) and dtype != torch.float64
     return torch.get_autocast_dtype(device) if autocast else dtype
@@ -104,7 +104,7 @@ def default_chunk_rows(
 
 
 class _Layout:
-    """The result as a matrix: a row for each row of features, a column for each token that this row meets.
+    """Result as a matrix: a row for each row of features, a column for each token that this row meets.
 
     There is one column unless the features broadcast, as for many tokens from one distribution.
     """
@@ -116,7 +116,7 @@ class _Layout:
         self.size = math.prod(batch), math.prod(shape[dim] for dim in columns)
 
     def matrix(self, tensor: Tensor) -> Tensor:
-        """Tensor that broadcasts to the result, as the matrix."""
+        """Return a tensor that broadcasts to the result, as the matrix."""
         return tensor.expand(self.shape).movedim(self._columns, self._last).reshape(self.size)
 
     def restore(self, matrix: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ class _Groups:
         self.most_rows = max((rows.stop - rows.start for _, rows in self.chunks), default=0)
 
     def shares(self, groups: slice, rows: slice, log_prob: Tensor) -> Tensor:
-        """Gradient of the sums with respect to the log probabilities of a chunk's rows, ``[rows]``."""
+        """Return the gradient of the sums with respect to the log probabilities of a chunk's rows, ``[rows]``."""
         log_weight, slots = self._log_weight[groups], self._slots[rows] - groups.start * self._size
         if not self._evidence:
             return log_weight.flatten()[slots].exp()
@@ -392,7 +392,7 @@ def summed_token_log_prob(
         evidence: The first of the sums, else the second.
         roulette: Rows whose share of a group's gradient is below this have a gradient with the probability share /
             roulette alone, and then that of so large a share: unbiased, and less work. The value is exact.
-        chunk_rows: As for :func:`token_log_prob`; a chunk has whole groups.
+        chunk_rows: Rows of a chunk, which has whole groups; see :func:`token_log_prob`.
         known: There is no other gradient than that one: on a GPU this is not checked, which would be to wait for it.
 
     Returns:

@@ -222,7 +222,7 @@ def _may_share_a_pass(run: Run, first: Pass, sites: dict[str, bool], nesting: in
 
 @dataclass(frozen=True)
 class _Early(Run):
-    """Runs that end when all of some sites have their values, without an output."""
+    """Run that ends when all of some sites have their values, without an output."""
 
     sites: tuple[str, ...] = ()
 
@@ -234,11 +234,11 @@ class _Early(Run):
 
 
 class _Enough(BaseException):
-    """Ends a pass; no Exception, which a model might catch."""
+    """End of a pass; not an ``Exception``, which a model might catch."""
 
 
 class _Stop(Messenger):
-    """Ends what runs inside as soon as all of some sites have their values."""
+    """Handler that ends a run as soon as all of some sites have their values."""
 
     def __init__(self, names: Collection[str]) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ def outputs(drawn: Pass) -> Tensor:
 
 
 class AtMean(Messenger):
-    """Makes every attention site a point mass at its posterior mean; stands outside the guide."""
+    """Handler around a guide that makes every attention site a point mass at its posterior mean."""
 
     def _pyro_sample(self, msg: Message) -> None:
         if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):

@@ -44,7 +44,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Moments over posterior samples of what was predicted: the model's output, or an observation.
+    """Moments of a prediction over posterior samples: of the model's output, or of an observation.
 
     Of the output, such as the mean of y, they say how far the draws of the weights move it, and two quantiles are an
     interval of that output: far fewer observations lie in it than its level says, since it leaves out their noise. With
@@ -107,9 +107,9 @@ def predict(
         kwargs: Keyword arguments of the model.
 
     Raises:
-        TypeError: As there, or the output is no floating-point tensor.
-        ValueError: As there, or a probability outside [0, 1], a pattern that no attention site matches, or a name in
-            ``observed`` that no observation has.
+        TypeError: The guide is no AttentionGuide, or the output is no floating-point tensor.
+        ValueError: As for :func:`sample_posterior`, or a probability outside [0, 1], a pattern that no attention site
+            matches, or a name in ``observed`` that no observation has.
 
     Example:
         >>> from pyro_attention import FixedGammaPrior, LatentAttention, Weibull
@@ -207,7 +207,7 @@ class _AtMeanBut(AtMean):
 
 
 def _quantile(ordered: Tensor, q: float) -> Tensor:
-    """Quantile of sorted samples, as of :func:`torch.quantile`, which takes no large tensors."""
+    """Return a quantile of sorted samples, as :func:`torch.quantile`, which takes no large tensors."""
     position = q * (len(ordered) - 1)
     low = math.floor(position)
     return torch.lerp(ordered[low], ordered[min(low + 1, len(ordered) - 1)], position - low)

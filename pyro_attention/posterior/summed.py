@@ -1,4 +1,4 @@
-"""Whether the loss of a batch is the sum over its items, as far as a few evaluations tell."""
+"""Check, by a few evaluations, that the loss of a batch is the sum over its items."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Halves:
 
     Attributes:
         items: Number of items.
-        losses: Of the batch, its first half and the rest, float64 ``[3, seeds]``; one seed where nothing is drawn.
+        losses: Losses of the batch, its first half and the rest, float64 ``[3, seeds]``; one seed if nothing is drawn.
         scaled: Whether a Pyro site was scaled.
     """
 
@@ -136,7 +136,7 @@ def _take(value: Any, items: int, part: slice) -> Any:
 
 
 class _Scales(ScaleMessenger):
-    """Notes whether sites are scaled; no handler that draws or records, as far as attention layers know."""
+    """Handler that notes whether sites are scaled; for attention layers it neither draws nor records."""
 
     def __init__(self) -> None:
         super().__init__(scale=1.0)

@@ -41,20 +41,20 @@ _WHAT = (
 
 
 def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: str = _WHAT) -> None:
-    """Write a page that shows the views; it asks nothing of the network, and a file of that name is replaced.
+    """Write a page that shows views and loads nothing from the network; a file of that name is replaced.
 
-    Mean and credible interval of every link are those of all samples. To keep the file small the page holds at most
+    Mean and credible interval of every link are of all samples. To keep the file small the page holds at most
     :data:`MOST_SAMPLES` samples of a link, evenly taken, and neither samples nor interval of a link whose interval ends
     below :data:`LEAST`.
 
     Args:
         path: The file.
-        views: What is shown; the reader chooses one of them, and only that one is drawn.
+        views: Views, of which the reader of the page chooses one at a time.
         title: Title of the page.
-        text: Says in plain words what one sees, above the views.
+        text: Explanation above the views.
 
     Raises:
-        TypeError: Something else than views.
+        TypeError: An entry is no view.
         ValueError: No views.
         OSError: The file cannot be written; one that was there is as it was.
 
@@ -77,8 +77,8 @@ def document(title: str, body: str) -> bytes:
     """Return a page in the look of the viewer, light and dark, encoded as UTF-8.
 
     Args:
-        title: Its title, plain text.
-        body: What stands below the title, HTML; it holds one :func:`fragment` at most.
+        title: Title of the page, plain text.
+        body: HTML below the title; it holds one :func:`fragment` at most.
 
     Example:
         >>> document("a < b", "<p>text</p>").decode().count("a &lt; b")
@@ -94,10 +94,10 @@ def fragment(views: Sequence[View]) -> str:
     """Return the viewer alone, HTML for the body of a :func:`document`: controls, data and script.
 
     Args:
-        views: What is shown, as for :func:`write_viewer`.
+        views: Views, as for :func:`write_viewer`.
 
     Raises:
-        TypeError: Something else than views.
+        TypeError: An entry is no view.
         ValueError: No views.
 
     Example:
@@ -215,7 +215,7 @@ def _links(samples: Tensor, largest: int) -> list[list[list[int | str]]]:
 
 
 def _uncertainty(mean: Tensor) -> Tensor:
-    """Entropy of each row of mean weights ``[M, N]`` over the logarithm of N, 0 to 1."""
+    """Return the entropy of each row of mean weights ``[M, N]`` over the logarithm of N, 0 to 1."""
     rows = mean.double() / mean.double().sum(-1, keepdim=True).clamp_min(1e-12)
     entropy: Tensor = torch.special.entr(rows).sum(-1)
     return entropy / math.log(max(2, mean.size(-1)))

@@ -21,7 +21,7 @@ class Panel:
     """One matrix of a view.
 
     Attributes:
-        group: What it belongs to, a scheme or an attention site; empty where there is only one.
+        group: Scheme or attention site that it belongs to; empty if there is only one.
         name: Its name in the group: prior, posterior, or a head.
         samples: Weights ``[S, M, N]``, with S = 1 where they are known.
     """
@@ -36,11 +36,11 @@ class View:
 
     Args:
         rows: Words that attend, M.
-        columns: What is attended to, N.
-        names: What rows and columns are called.
+        columns: Words or regions that are attended to, N.
+        names: Names of the rows and of the columns as a whole.
         weights: Group and name of every matrix (:class:`Panel`), in the order in which they are offered, and its
             samples ``[S, M, N]``, or weights ``[M, N]`` that are known.
-        title: What stands above it.
+        title: Title of the view.
 
     Raises:
         TypeError: Words are no texts, or weights no floats.
@@ -77,7 +77,7 @@ class View:
 
 
 def _schemes(posterior: Weights, prior: Weights | None) -> Iterator[tuple[str, str, Tensor]]:
-    """Prior and posterior of one scheme, or of several by name."""
+    """Return prior and posterior of one scheme, or of several schemes by name."""
     posteriors = posterior if isinstance(posterior, Mapping) else {"": posterior}
     priors = {} if prior is None else prior if isinstance(prior, Mapping) else {"": prior}
     if unknown := [scheme for scheme in priors if scheme not in posteriors]:
@@ -89,7 +89,7 @@ def _schemes(posterior: Weights, prior: Weights | None) -> Iterator[tuple[str, s
 
 
 class AlignmentView(View):
-    """A sentence and its translation.
+    """View of a sentence and its translation.
 
     Args:
         source: Source words, N.
@@ -97,14 +97,15 @@ class AlignmentView(View):
         posterior: Samples ``[S, M, N]``, or weights ``[M, N]`` that are known; of several schemes a mapping from their
             names. Rows sum to one, to less where special tokens were dropped, or to more where each weight is the
             probability of a link of its own.
-        prior: The same of the prior, of all schemes or of some; None where there is nothing to show.
-        languages: What source and target are called.
-        gold: Links that people have made, to be outlined.
-        title: What stands above it.
+        prior: Samples or weights of the prior, in the form of ``posterior``, of all schemes or of some; None shows
+            none.
+        languages: Names of source and target.
+        gold: Gold links, which are outlined.
+        title: Title of the view.
 
     Raises:
-        TypeError: As for :class:`View`.
-        ValueError: As there, or a prior of a scheme that has no posterior.
+        TypeError: Words are no texts, or weights no floats.
+        ValueError: No weights, wrong shapes, NaN, entries outside [0, 1], or a prior of a scheme without a posterior.
 
     Example:
         >>> samples = torch.tensor([[[0.9, 0.1], [0.3, 0.7]], [[0.7, 0.3], [0.1, 0.9]]])
@@ -129,19 +130,19 @@ class AlignmentView(View):
 
 
 class RegionView(View):
-    """The caption of a picture, each word with the regions that it was read from.
+    """View of the caption of a picture, each word with the regions that it was read from.
 
     Args:
         words: Words of the caption, M.
         picture: uint8, ``[height, width]`` in gray or ``[3, height, width]`` in red, green and blue.
         grid: Numbers of rows and columns of the regions, which divide the picture into equal parts.
         posterior: Weights of the regions, row by row, ``[S, M, rows * columns]``; see :class:`AlignmentView`.
-        prior: The same of the prior.
-        title: What stands above it.
+        prior: Samples or weights of the prior, in the form of ``posterior``.
+        title: Title of the view.
 
     Raises:
-        TypeError: As for :class:`View`.
-        ValueError: As for :class:`AlignmentView`; a picture of another kind or shape, or a grid without regions.
+        TypeError: Words are no texts, or weights no floats.
+        ValueError: As for :class:`AlignmentView`; a picture of another dtype or shape, or a grid without regions.
 
     Example:
         >>> picture = torch.zeros(3, 32, 32, dtype=torch.uint8)
@@ -176,19 +177,19 @@ class RegionView(View):
 def heads_view(
     samples: Mapping[str, Tensor], tokens: Sequence[str], *, item: int = 0, mask: Tensor | None = None, title: str = ""
 ) -> View:
-    """View of one text of a batch, from the samples of :func:`sample_posterior` of a transformer: a matrix a head.
+    """Make the view of one text of a batch, with a matrix a head, from :func:`sample_posterior` of a transformer.
 
     Args:
         samples: Names of self-attention sites to samples ``[S, batch, H, L, L]``; leave out sites that you do not need,
             because the page holds every head.
         tokens: Tokens of the text with those of its padding, L, such as ``tokenizer.convert_ids_to_tokens(ids)``.
-        item: Place of the text in the batch.
-        mask: Which tokens are no padding, ``[L]``: a row of the attention mask; all when omitted.
-        title: What stands above the view.
+        item: Index of the text in the batch.
+        mask: True at tokens that are no padding, ``[L]``: a row of the attention mask; all when omitted.
+        title: Title of the view.
 
     Raises:
-        TypeError: As for :class:`View`.
-        ValueError: As there; a site of another length, an item outside the batch, or a wrong mask.
+        TypeError: Tokens are no texts, or weights no floats.
+        ValueError: As for :class:`View`; a site of another length, an item outside the batch, or a wrong mask.
 
     Example:
         >>> samples = {"encoder.0": torch.full((5, 1, 2, 3, 3), 1 / 3)}

@@ -156,8 +156,8 @@ def symmetrize(forward: Alignment, backward: Alignment, *, method: SymmetrizeMet
     one that was just added counts for those visited after it.
 
     Args:
-        forward: Of the model whose target words choose source words.
-        backward: Of the model of the other direction, turned round to the same source and target by
+        forward: Alignment by the model whose target words choose source words.
+        backward: Alignment by the model of the other direction, with the same source and target after
             :meth:`Alignment.transposed`.
         method: "intersection", "union", "grow-diag", "grow-diag-final" or "grow-diag-final-and".
 
@@ -227,7 +227,7 @@ def read_pharaoh(path: str | Path, *, index: int = 0, target_first: bool = False
 
     Args:
         path: The file, in UTF-8. Its lines may begin with an id and a tab.
-        index: 0 or 1, what the first word counts as.
+        index: 0 or 1, the number of the first word.
         target_first: The target word stands on the left of a link.
 
     Returns:
@@ -262,7 +262,7 @@ def read_naacl(path: str | Path, *, index: int = 1, target_first: bool = False) 
 
     Args:
         path: The file, in UTF-8. A link without S or P is sure; the confidence is not used.
-        index: As for :func:`read_pharaoh`.
+        index: 0 or 1, the number of the first word.
         target_first: The target word is the second column.
 
     Example:

@@ -62,14 +62,14 @@ class Alignment:
 
     @staticmethod
     def from_matrix(matrix: Tensor) -> Alignment:
-        """Alignment of a boolean matrix ``[M, N]``, target words by source words."""
+        """Make the alignment of a boolean matrix ``[M, N]``, target words by source words."""
         if matrix.dtype != torch.bool or matrix.dim() != 2:
             raise ValueError(f"matrix has dtype {matrix.dtype} and shape {tuple(matrix.shape)}, expected bool [M, N]")
         links = frozenset((source, target) for target, source in matrix.nonzero().tolist())
         return Alignment(links, num_source=matrix.size(1), num_target=matrix.size(0))
 
     def to_matrix(self) -> Tensor:
-        """Boolean matrix ``[M, N]``, target words by source words."""
+        """Return the boolean matrix ``[M, N]``, target words by source words."""
         matrix = torch.zeros(self.num_target, self.num_source, dtype=torch.bool)
         for source, target in self.links:
             matrix[target, source] = True
@@ -110,7 +110,7 @@ def hard_alignment(weights: Tensor) -> Alignment:
 
 
 def mbr_alignment(probabilities: Tensor, *, balance: float = 1.0) -> Alignment:
-    r"""Minimum Bayes risk: the links A that maximize :math:`2 \sum_{(i,j) \in A} p_{ji} / (|A| + \sum_{ij} p_{ji})`.
+    r"""Return the links A that maximize :math:`2 \sum_{(i,j) \in A} p_{ji} / (|A| + \sum_{ij} p_{ji})`.
 
     With a balance b of precision and recall it is
     :math:`(1 + b^2) \sum_{(i,j) \in A} p_{ji} / (|A| + b^2 \sum_{ij} p_{ji})`. For b = 1 this is F1 against a
@@ -170,7 +170,7 @@ class CredibleIntervals:
 
 
 def credible_intervals(samples: Tensor, *, level: float = 0.9) -> CredibleIntervals:
-    r"""Interval of every weight that leaves :math:`(1 - \mathrm{level}) / 2` of the samples on either side.
+    r"""Return the interval of every weight that leaves :math:`(1 - \mathrm{level}) / 2` of the samples on either side.
 
     The ends are interpolated between samples, as by :func:`torch.quantile`; they say little about a level beyond
     ``1 - 2 / S``. Each interval is that of one weight, not of all of a row at once. Samples of a graph, ``[S, E, H]``,
@@ -232,9 +232,9 @@ def k_max(weights: Tensor, k: int) -> Tensor:
 
 
 def word_map(pieces: Sequence[str], *, style: _PieceStyle = "@@", special: Collection[str] = ()) -> list[int | None]:
-    """Word of each piece, counted from 0; None for special tokens.
+    """Return the word of each piece, counted from 0; None for special tokens.
 
-    The tokenizers and transformers libraries give the same as ``encoding.word_ids``, but split off punctuation there
+    The tokenizers and transformers libraries have ``encoding.word_ids`` for it, but split off punctuation there
     may count as a word of its own: the words must be those that the gold links count.
 
     Args:
@@ -275,14 +275,14 @@ def merge_pieces(
     target: Sequence[int | None],
     renormalize: bool = False,
 ) -> Tensor:
-    r"""Attention between words, :math:`W_{ji} = \frac{1}{|T_j|} \sum_{t \in T_j} \sum_{s \in S_i} w_{ts}`.
+    r"""Compute the attention between words, :math:`W_{ji} = \frac{1}{|T_j|} \sum_{t \in T_j} \sum_{s \in S_i} w_{ts}`.
 
     The sum over the pieces of a source word and the mean over those of a target word: rows that sum to one still do.
     Special tokens (None in a map) are dropped by position; the weight on those of the source is then missing from the
     rows, and is the probability of no link for :func:`hard_alignment`.
 
     Args:
-        weights: Between pieces, ``[..., M, N]``: one sentence pair, in front of it samples or heads.
+        weights: Weights between pieces, ``[..., M, N]``: one sentence pair, in front of it samples or heads.
         source: Word of each source piece, counted from 0, or None.
         target: Word of each target piece.
         renormalize: Divide the merged rows by their sums, so that none of their weight is missing.

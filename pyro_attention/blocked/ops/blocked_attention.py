@@ -36,7 +36,7 @@ def blocked_attention(
     key_mask: Tensor | None = None,
     causal: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Noisy softmax attention, and the log-sum-exp of each row of unnoised scores; differentiable once.
+    """Attend with noisy scores, and return the log-sum-exp of each row of unnoised scores, too; differentiable once.
 
     On a GPU it runs in fused Triton kernels where :func:`unfused` gives no reason not to; else, as on a CPU, in blocks
     of plain PyTorch. The noise is the same in both. So are the results, up to rounding: the kernels multiply in half
@@ -128,7 +128,7 @@ def _normalizer(x: Tensor) -> Tensor:
 
 
 class _Blocked(torch.autograd.Function):
-    """Tensors are ``[S, M or N, width]``, S slices being batch and heads together; noise scale ``[S, 1, 1]``."""
+    """Autograd function of tensors ``[S, M or N, width]``, S being batch and heads; noise scale ``[S, 1, 1]``."""
 
     @staticmethod
     def forward(

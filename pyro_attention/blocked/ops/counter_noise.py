@@ -70,14 +70,14 @@ class CounterNoise:
         *,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Part of the table, in float32 or float64; the numbers behind it are the same in both."""
+        """Return a part of the table, in float32 or float64, from one sequence of random bits."""
         uniform = self._uniform(slices, rows, columns).to(dtype)
         if self.kind == "log_exponential":
             return uniform.log_().neg_().log_()
         return uniform.mul_(2).sub_(1).erfinv_().mul_(math.sqrt(2))
 
     def _uniform(self, slices: slice, rows: slice, columns: slice) -> Tensor:
-        """Odd multiples of 2^-24 in (0, 1), in float32. In 32 bits: 64-bit products are not vectorized on a CPU."""
+        """Return odd multiples of 2^-24 in (0, 1), in float32; 64-bit products are not vectorized on a CPU."""
         x = self._offsets[slices, rows] + self._columns[columns]
         spare = torch.empty_like(x)
         _xor_shifted(x, 16, spare).mul_(self._multipliers[slices, rows])

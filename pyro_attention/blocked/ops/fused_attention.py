@@ -1,4 +1,4 @@
-"""Blocked attention in fused Triton kernels: what :mod:`pyro_attention.blocked.ops.blocked_attention` uses on a GPU."""
+"""Blocked attention in fused Triton kernels, for :mod:`pyro_attention.blocked.ops.blocked_attention` on a GPU."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ENTRIES = 2**31  # of a slice: positions in it are 32-bit numbers
 
 
 def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
-    """Why attention of these tensors does not go through the kernels; None where it does.
+    """Return why attention of these tensors does not run in the kernels; None if it does.
 
-    It does on a GPU (NVIDIA's from compute capability 8.0 on) where Triton is installed, in bfloat16 and float16 for
-    heads of width up to 256, in float32 up to 128: wider ones would not fit into the registers. Everything else,
-    float64 first of all, is left to blocks in plain PyTorch, which compute the same function of the same noise.
+    It runs in the kernels on a GPU (NVIDIA's from compute capability 8.0 on) where Triton is installed, in bfloat16 and
+    float16 for heads of width up to 256, in float32 up to 128: wider ones would not fit into the registers. Everything
+    else, float64 first of all, is left to blocks in plain PyTorch, which compute the same function of the same noise.
 
     Example:
         >>> unfused(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
@@ -51,13 +51,13 @@ def unfused(queries: Tensor, keys: Tensor, values: Tensor) -> str | None:
 
 
 def product_dtype(keys: Tensor, values: Tensor) -> torch.dtype:
-    """Dtype of the factors of all products: half precision where keys and values share it, else float32."""
+    """Return the dtype of the factors of all products: half precision where keys and values share it, else float32."""
     return torch.promote_types(keys.dtype, values.dtype)
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a kernel is cut up."""
+    """Tile sizes of a kernel."""
 
     rows: int  # queries in a block
     columns: int  # keys in a block
@@ -93,7 +93,7 @@ def fused_attention(
     noise: CounterNoise | None,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    r"""Blocked attention of S slices, batch and heads together; differentiable once, with the same gradients each time.
+    r"""Attend in S slices, batch and heads together; differentiable once, with reproducible gradients.
 
     .. math:: \nabla_{s_{ij}} = W_{ij} (g_i \cdot v_j - g_i \cdot O_i) + \nabla_{\ell_i} e^{s_{ij} - \ell_i}, \qquad
               \nabla_c = \sum_{ij} \varepsilon_{ij} W_{ij} (g_i \cdot v_j - g_i \cdot O_i)
@@ -104,7 +104,7 @@ def fused_attention(
     Args:
         queries: ``[S, M, D]``, already scaled.
         keys: ``[S, N, D]``, in the queries' dtype.
-        values: ``[S, N, Dv]``, likewise.
+        values: ``[S, N, Dv]``, in the queries' dtype.
         noise_scale: ``[S]`` in float32; needed where there is noise.
         key_mask: Boolean ``[S, N]``, True = may be attended to.
         noise: The noise of all pairs; None adds none.
@@ -126,7 +126,7 @@ def fused_attention(
 
 
 def kernel_options(q: Tensor, v: Tensor, noise: NoiseKind | None, causal: bool, tile: Tiles) -> dict[str, Any]:
-    """Return what a kernel is compiled for: constants, its tile, and how it is run.
+    """Return the compile-time options of a kernel: constants, its tile, and its launch.
 
     Args:
         q: ``[S, M, D]``.
@@ -163,7 +163,7 @@ def launch(kernel: Any, positions: Tensor, block: int, *arguments: Any, **option
 
 
 class _Fused(torch.autograd.Function):
-    """Tensors are ``[S, M or N, width]``, noise scale ``[S]``, mask ``[S, N]``."""
+    """Autograd function of tensors ``[S, M or N, width]``, with noise scale ``[S]`` and mask ``[S, N]``."""
 
     @staticmethod
     def forward(

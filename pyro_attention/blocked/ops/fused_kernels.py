@@ -35,7 +35,7 @@ def _uniform(offset, multiplier, column):
 
 @triton.jit
 def _log2(x, FAST: tl.constexpr):
-    """Fast: one instruction of NVIDIA's, with an absolute error of 2^-22; Triton's own takes twenty."""
+    """Compute log2; if FAST by one instruction with an absolute error of 2^-22, where Triton's own takes twenty."""
     if FAST:
         y = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
@@ -53,7 +53,7 @@ def _exponential(u, FAST: tl.constexpr):
 
 @triton.jit
 def _erfinv(x, FAST: tl.constexpr):
-    """Inverse error function in single precision, by two polynomials. Source: Giles (2012), GPU Computing Gems."""
+    """Compute the inverse error function in single precision, by the polynomials of Giles (2012), GPU Computing Gems."""
     w = -0.6931471805599453 * _log2((1.0 - x) * (1.0 + x), FAST)
     a, b = w - 2.5, tl.sqrt(w) - 3.0
     p = 3.43273939e-07 + 2.81022636e-08 * a
@@ -125,7 +125,7 @@ def _scores(q, k, MASK, slice, rows, columns, keys, CAUSAL: tl.constexpr, PRECIS
 
 @triton.jit
 def _row(POINTER, slice, rows, queries, other):
-    """Part of a row vector ``[S, M]``."""
+    """Return a part of a row vector ``[S, M]``."""
     return tl.load(POINTER + slice * queries + rows, mask=rows < queries, other=other)
 
 
