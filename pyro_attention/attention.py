@@ -98,7 +98,7 @@ class LatentAttention(nn.Module):
         normalizer = Softmax() if normalizer is None else normalizer
         check_kind(f"site '{name}': normalizer", normalizer, Normalizer, "Softmax()")
         if normalizer.over_queries and prior.kind != Prior.kind:
-            problem = f"{type(normalizer).__name__} normalises over queries, but weights under {type(prior).__name__}"
+            problem = f"{type(normalizer).__name__} normalizes over queries, but weights under {type(prior).__name__}"
             raise ValueError(f"site '{name}': {problem} belong to one; use Softmax(), or a Gamma or LogNormal prior")
         self.name, self.prior, self.normalizer = name, prior, normalizer
         self.dropout = Dropout(dropout)

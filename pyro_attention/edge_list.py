@@ -49,7 +49,7 @@ class EdgeList(Layout):
     mask: Tensor | None = None
 
     event_dim = 2
-    head_dim = -1
+    head_dim = -1  # overrides the property: all edge lists have their heads last
 
     def __post_init__(self) -> None:
         check_boolean_mask(self.mask)

@@ -21,15 +21,18 @@ class Layout(ABC):
 
     Attributes:
         event_dim: Number of rightmost dimensions of the scores that belong to one attention site.
-        head_dim: Dimension of the heads in the scores, negative.
         mask: True where a query may attend; boolean, broadcastable to the scores; None when nothing is masked.
         counted: True for the queries whose weights count in densities, entropies and KL; None when all do.
     """
 
     event_dim: int
-    head_dim: int
     mask: Tensor | None
     counted: Tensor | None = None
+
+    @property
+    @abstractmethod
+    def head_dim(self) -> int:
+        """Dimension of the heads in the scores, negative."""
 
     @property
     def kept(self) -> Tensor | None:
@@ -113,7 +116,7 @@ class Dense(Layout):
             raise ValueError(f"{problem}, expected [..., queries, 1] and 3")
 
     @property
-    def head_dim(self) -> int:  # type: ignore[override]
+    def head_dim(self) -> int:
         return -self.event_dim
 
     def check(self, scores: Tensor, *, site: str) -> None:

@@ -21,7 +21,7 @@ class _OverQueries(Normalizer):
     over_queries = True
 
     def check(self, layout: Layout, *, site: str) -> None:
-        what = f"site '{site}': {type(self).__name__} normalises over queries"
+        what = f"site '{site}': {type(self).__name__} normalizes over queries"
         if isinstance(layout, Dense) and layout.event_dim == 2:
             raise ValueError(f"{what}, but with event_dim=2 these lie in a plate; use Dense(event_dim=3), or Softmax()")
         if isinstance(layout, Dense) and layout.causal:

@@ -168,7 +168,7 @@ def test_infinite_loss():
     problems(check_model(model, guide, y), "'attention': inf")
     with pyro.validation_enabled(False):
         report = check_model(model, guide, y)
-    problems(report, "the loss is inf; normalise the scores")
+    problems(report, "the loss is inf; normalize the scores")
 
 
 @pytest.mark.filterwarnings("ignore:.*not guide")

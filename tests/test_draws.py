@@ -171,7 +171,7 @@ def test_the_evidence_is_that_of_single_runs(head, chunk_size):
 
 
 @every_left
-def test_vectorised_particles_are_those_of_single_runs(head):
+def test_vectorized_particles_are_those_of_single_runs(head):
     model = Pooling(head)
     guide, leaves = AttentionGuide(model, LogNormal(0.5, learnable=True)), list(model.parameters())
     options = {"num_particles": 3, "max_plate_nesting": 1}

@@ -98,7 +98,7 @@ OBJECTIVES = {
     "chunks of one": lambda: EvidenceELBO(4, chunk_size=1),
     "chunks of two": lambda: EvidenceELBO(4, chunk_size=2),
     "uneven chunks": lambda: EvidenceELBO(4, chunk_size=3),
-    "vectorised": lambda: AttentionELBO(num_particles=4, vectorize_particles=True),
+    "vectorized": lambda: AttentionELBO(num_particles=4, vectorize_particles=True),
 }
 
 

@@ -42,7 +42,7 @@ def key_mass(weights: Tensor, *, layout: Layout | None = None) -> Tensor:
     layout.check(weights, site="weights")
     weights = as_float(weights.detach())
     if not ((weights >= 0) & (weights <= 1 + ROUNDING)).all():
-        raise ValueError("weights have entries outside [0, 1] or NaN; expected normalised weights, not log weights")
+        raise ValueError("weights have entries outside [0, 1] or NaN; expected normalized weights, not log weights")
     allowed = torch.ones_like(weights) if layout.mask is None else layout.mask.expand(weights.shape).to(weights)
     return _over_queries(weights, layout).where(_over_queries(allowed, layout) > 0, math.nan)
 

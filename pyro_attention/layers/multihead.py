@@ -383,7 +383,7 @@ def _check_inputs(inputs: dict[str, Tensor], widths: list[int]) -> None:
     if key.size(-2) != value.size(-2) or not fits:
         raise ValueError(
             f"query, key and value have shapes {', '.join(str(tuple(tensor.shape)) for tensor in inputs.values())}, "
-            f"expected the same batch dimensions, and as many values as keys; vectorised particles need a batch "
+            f"expected the same batch dimensions, and as many values as keys; vectorized particles need a batch "
             f"dimension, if only of one, in each of them"
         )
 

@@ -60,7 +60,7 @@ class LaplacePosterior:
             ``AttentionELBO()(model, guide)``; its gradient has to be its derivative, which doubly reparameterized or
             score-function gradients are not.
         batches: Arguments of the loss in every batch; together they are the training data.
-        prior_scale: Standard deviation :math:`\sigma` of every parameter's prior, which is centred at zero.
+        prior_scale: Standard deviation :math:`\sigma` of every parameter's prior, which is centered at zero.
         curvature: What H is; of at most 2 000 parameters, and 10 000 squared numbers under "fisher", 8 bytes each.
 
     Raises:

@@ -55,7 +55,7 @@ def test_layouts(form):
     assert mass[..., 2].isnan().all()
 
 
-def test_softmax_explains_away_and_doubly_normalised_attention_does_not():
+def test_softmax_explains_away_and_doubly_normalized_attention_does_not():
     """One head attends to a single key, the other evenly; 100 keys, as the boxes of the paper's figure 1."""
     scores = torch.zeros(2, 100, 100)
     scores[0, :, 0] = 50
@@ -70,7 +70,7 @@ def test_softmax_explains_away_and_doubly_normalised_attention_does_not():
         (lambda: edge_intervals(ROWS.expand(2, 4, 1).log(), EDGES), "leave out log_weights=True"),
         (lambda: edge_intervals(ROWS.expand(2, 4, 1), EDGES.flip(0)), r"in-edges of node 0 sum to 0\.5, expected 1"),
         (lambda: edge_intervals(ROWS.expand(2, 4, 1), EDGES[:, :3]), "samples hold 4 edges, edge_index 3 between 3"),
-        (lambda: key_mass(torch.full((1, 2, 3), -1.0)), "expected normalised weights, not log weights"),
+        (lambda: key_mass(torch.full((1, 2, 3), -1.0)), "expected normalized weights, not log weights"),
         (lambda: key_mass(torch.zeros(1, 2, 3), layout=Dense(event_dim=2)), "nothing runs over queries"),
     ],
 )

@@ -61,7 +61,7 @@ CASES = {
     "few queries": {"queries": 2, "keys": 33, "padded": False},
     "wide values and one scale": {"width": 16, "value_width": 33, "scale": 0.7},
     "one of each": {"queries": 1, "keys": 1, "width": 1, "value_width": 1, "padded": False},
-    "no gradient of normalisers": {"weighted": (True, False), "causal": True},
+    "no gradient of normalizers": {"weighted": (True, False), "causal": True},
     "nor of context": {"weighted": (False, True)},
     "bfloat16": {"noise": "normal", "dtypes": [torch.bfloat16] * 3, "tolerance": 2e-2},
     "autocast": {"noise": "normal", "dtypes": [torch.float32, torch.bfloat16, torch.bfloat16], "tolerance": 3e-2},
@@ -132,8 +132,8 @@ def test_scores_that_overflow_are_not_finite_in_their_rows(monkeypatch):
     for fused in (None, "not here"):
         monkeypatch.setattr(blocked_module, "unfused", lambda *tensors, fused=fused: fused)
         with np.errstate(all="ignore"):
-            _, normalisers = blocked_attention(queries, keys, torch.ones(1, 1, 20, 4), **options)
-        assert normalisers.isfinite().tolist() == [[[True, False, True]]]
+            _, normalizers = blocked_attention(queries, keys, torch.ones(1, 1, 20, 4), **options)
+        assert normalizers.isfinite().tolist() == [[[True, False, True]]]
     q, k, v = torch.full((1, 1, 3, 4), 1e6), torch.randn(1, 1, 5, 4), torch.randn(1, 1, 5, 2)
     leaves = [x.requires_grad_() for x in (q, k, v, torch.tensor(10.0))]
     weights = torch.randn(1, 1, 3, 2), torch.randn(1, 1, 3)

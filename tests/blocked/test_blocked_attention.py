@@ -64,14 +64,14 @@ def test_low_precision_inputs(dtype):
     leaves = inputs(dtype)
     expected = dense(*(leaf.double() for leaf in leaves), noise="normal", key_mask=KEY_MASK, causal=False)
     with torch.autocast("cpu", torch.bfloat16):
-        context, normalisers = blocked_attention(
+        context, normalizers = blocked_attention(
             *leaves[:3], noise="normal", noise_scale=leaves[3], seed=SEED, key_mask=KEY_MASK
         )
-    assert (context.dtype, normalisers.dtype) == (dtype, torch.float32)
+    assert (context.dtype, normalizers.dtype) == (dtype, torch.float32)
     tolerance = {"rtol": 1e-5, "atol": 1e-5}
-    torch.testing.assert_close(normalisers.double(), expected[1], **tolerance)
+    torch.testing.assert_close(normalizers.double(), expected[1], **tolerance)
     torch.testing.assert_close(context, expected[0].to(dtype), **({} if dtype == torch.bfloat16 else tolerance))
-    assert [leaf.dtype for leaf in gradients((context, normalisers), leaves)] == [dtype] * 3 + [torch.float64]
+    assert [leaf.dtype for leaf in gradients((context, normalizers), leaves)] == [dtype] * 3 + [torch.float64]
 
 
 def test_broadcasting_and_what_is_missing():

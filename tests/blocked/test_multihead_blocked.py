@@ -191,7 +191,7 @@ def test_value(blocked, x):
     assert everything.requires_grad
     for rows in (slice(1, 3), slice(-2, None), slice(3, 3), slice(0, 6, 2)):
         torch.testing.assert_close(value.window(rows), everything[..., rows, :])
-    with pytest.raises(RuntimeError, match=r"site 'attention'.*materialise first, some queries by value\.window"):
+    with pytest.raises(RuntimeError, match=r"site 'attention'.*materialize first, some queries by value\.window"):
         torch.stack([value, value])
 
 

@@ -136,9 +136,9 @@ def test_wrong_calls(arguments, message):
 
 def test_what_does_not_go_with_it():
     layer = LatentAttention("decoder", FixedGammaPrior(), normalizer=DoublyNormalized())
-    with pytest.raises(ValueError, match=r"site 'decoder': DoublyNormalized normalises .* lie in a plate"):
+    with pytest.raises(ValueError, match=r"site 'decoder': DoublyNormalized normalizes .* lie in a plate"):
         layer(torch.zeros(1, 4), torch.zeros(1, 4, WIDTH), layout=Dense(event_dim=2))
-    with pytest.raises(ValueError, match=r"'decoder': Hybrid normalises over queries, .*; use Softmax\(\)"):
+    with pytest.raises(ValueError, match=r"'decoder': Hybrid normalizes over queries, .*; use Softmax\(\)"):
         LatentAttention("decoder", DirichletPrior(), normalizer=Hybrid())
     with pytest.raises(TypeError, match=r"normalizer is 'softmax', expected a Normalizer such as Softmax\(\)"):
         MultiheadAttention(WIDTH, HEADS, normalizer="softmax")

@@ -205,7 +205,7 @@ MODELS = {self_attention: 1, graph_attention: 0, without_plates: 0}
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_vectorised_particles_are_the_mean_of_looped_ones(make):
+def test_vectorized_particles_are_the_mean_of_looped_ones(make):
     """Of soft attention exactly, with the guessed nesting; of random attention in mean."""
     (model, arguments), found = make(), []
     for vectorize in (False, True):
@@ -219,11 +219,11 @@ def test_vectorised_particles_are_the_mean_of_looped_ones(make):
             num_particles=count, vectorize_particles=vectorize, max_plate_nesting=MODELS[make], kl_weight=0.01
         )
         losses.append(torch.tensor([elbo.loss(model, guide, *arguments) for _ in range(40)]))
-    single, looped, vectorised = losses
-    assert_mean(vectorised - looped, 0.0)
+    single, looped, vectorized = losses
+    assert_mean(vectorized - looped, 0.0)
     assert_mean(single - looped, 0.0)
     # they are drawn independently
-    assert vectorised.var() < 0.8 * single.var()
+    assert vectorized.var() < 0.8 * single.var()
 
 
 @pytest.mark.parametrize("vectorize", [False, True])
@@ -314,7 +314,7 @@ UNUSED = {
 
 @pytest.mark.parametrize("case", UNUSED)
 def test_parameters_that_a_step_does_not_use(case):
-    """They have no gradient, so that no optimiser moves them."""
+    """They have no gradient, so that no optimizer moves them."""
     elbo, model, guide, arguments, part = UNUSED[case]()
     loss = elbo(model, guide)
     unused = [parameter for name, parameter in loss.named_parameters() if part in name]

@@ -149,7 +149,7 @@ def mean_gradients(guide, draws, *, copies=1000, repeats=20, **options):
 
 @pytest.mark.parametrize(("guide", "options"), [("prior", {}), ("sees_y", {}), ("sees_y", {"chunk_size": 1})])
 def test_gradient_is_that_of_the_expected_bound(guide, options):
-    """The doubly reparameterised one, too, and in chunks; of scores, widths and inference network."""
+    """The doubly reparameterized one, too, and in chunks; of scores, widths and inference network."""
     model, q = make(guide)
     expected = flat(-expected_bound(model, q, 2, 22), parameters(model, q))
     assert (expected.abs() > 0.02).all()
@@ -166,7 +166,7 @@ def plain_loss(model, guide, draws, correction):
 
 
 @pytest.mark.parametrize(("correction", "share"), [(None, 0.5), ("jackknife", 0.8)])
-def test_doubly_reparameterised_gradient_has_less_variance(correction, share):
+def test_doubly_reparameterized_gradient_has_less_variance(correction, share):
     draws, rows = 64, {"plain": [], "double": []}
     model, q = make("sees_y")
     elbo = EvidenceELBO(draws, correction=correction, max_plate_nesting=1)

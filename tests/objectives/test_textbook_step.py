@@ -75,14 +75,14 @@ def lognormal(soft, psi, valid, sigma):
 def attend(family, scores, potential, valid, total, parameter):
     """Weights and KL; ``total`` sums over the keys of each query and spreads the sum to its entries."""
 
-    def normalise(positive):
+    def normalize(positive):
         return positive / total(positive)
 
     valid = valid.expand_as(scores)
-    soft = normalise(scores.exp() * valid)
-    psi = normalise(potential.exp().expand_as(scores) * valid)
+    soft = normalize(scores.exp() * valid)
+    psi = normalize(potential.exp().expand_as(scores) * valid)
     S, kl = {"weibull": weibull, "lognormal": lognormal}[family](soft, psi, valid, parameter)
-    return normalise(S), kl
+    return normalize(S), kl
 
 
 def potential(keys, weights, prefix):

@@ -36,7 +36,7 @@ def data():
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_svi_and_a_torch_optimiser_train_alike(graph):
+def test_svi_and_a_torch_optimizer_train_alike(graph):
     """With the same draws they have the same losses."""
     if graph:
         model, arguments = GAT(5, 3, hidden=4, heads=2, dropout=0.0), GraphData.random().arguments

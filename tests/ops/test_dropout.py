@@ -16,8 +16,8 @@ def test_drops_the_right_fraction_independently_and_keeps_the_mean(p, dtype):
     assert abs(kept.mean().item() - (1 - p)) < 4 * (p * (1 - p) / x.numel()) ** 0.5
     assert torch.equal(y[y != 0].unique(), torch.tensor([1 / (1 - p)], dtype=dtype))
     assert torch.equal(torch.autograd.grad(y.sum(), x)[0], y)
-    centred = (kept - (1 - p)) / (p * (1 - p)) ** 0.5
-    assert (centred.T @ centred / 1000).fill_diagonal_(0).abs().max() < 6 / 1000**0.5
+    centered = (kept - (1 - p)) / (p * (1 - p)) ** 0.5
+    assert (centered.T @ centered / 1000).fill_diagonal_(0).abs().max() < 6 / 1000**0.5
     assert torch.equal(Dropout(p).eval()(x), x)
 
 

@@ -46,8 +46,8 @@ def test_linear_regression_is_exact():
     assert torch.equal(posterior.mean, net.weight.detach().flatten())
     draws = torch.stack([posterior.sample()["weight"].flatten() for _ in range(4000)])
     assert_mean(draws, posterior.mean)
-    centred = draws - posterior.mean
-    assert_mean(centred.unsqueeze(-1) * centred.unsqueeze(-2), expected)
+    centered = draws - posterior.mean
+    assert_mean(centered.unsqueeze(-1) * centered.unsqueeze(-2), expected)
 
 
 @pytest.mark.parametrize("items", [2, 40])

@@ -53,7 +53,7 @@ def _exponential(u, FAST: tl.constexpr):
 
 @triton.jit
 def _erfinv(x, FAST: tl.constexpr):
-    """Compute the inverse error function in single precision, by the polynomials of Giles (2012), GPU Computing Gems."""
+    """Compute the inverse error function in single precision, by polynomials of Giles (2012), GPU Computing Gems."""
     w = -0.6931471805599453 * _log2((1.0 - x) * (1.0 + x), FAST)
     a, b = w - 2.5, tl.sqrt(w) - 3.0
     p = 3.43273939e-07 + 2.81022636e-08 * a
