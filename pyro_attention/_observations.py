@@ -44,6 +44,6 @@ def check_observation(site: Message) -> None:
         raise ValueError(
             f"site '{site['name']}': the observation has shape {tuple(value.shape)}, with {items[dim]} entries where "
             f"there is no plate (plates: {names}), so it would be compared with every item of others; expected items "
-            f"at the dimension of their plate: take y.squeeze({squeezed}), and the parameters of the distribution "
-            f"likewise, or .to_event(1) of a distribution that has that dimension, too"
+            f"at the dimension of their plate: take y.squeeze({squeezed}), squeeze the parameters of the "
+            f"distribution, too, or .to_event(1) of a distribution that has that dimension, too"
         )

@@ -12,8 +12,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from pyro.distributions.score_parts import ScoreParts
 
-__all__ = ["Args", "Context", "Kwargs", "Message", "Model", "PlateFrame", "Trace"]
-
 Model: TypeAlias = Callable[..., object]
 """Pyro model or guide: a function or module, with or without effect handlers around it."""
 

@@ -281,7 +281,7 @@ def _check_not_weights(value: Tensor, call: AttentionCall, prior: AttentionDistr
     if is_normalized and ((prior.weights(exact, call.normalizer) - exact).abs() > rounding).any():
         raise ValueError(
             f"site '{call.site}': the value that was given is normalized weights (>= 0, with a sum of one over the "
-            f"keys of every query), expected their logarithms, log S, as of sample_sites or sample_posterior(..., "
-            f"log_weights=True); take weights.clamp_min(1e-30).log() for weights of your own, or, where these numbers "
-            f"are log weights indeed, run it under pyro.validation_enabled(False)"
+            f"keys of every query), expected their logarithms, log S, such as from sample_sites or "
+            f"sample_posterior(..., log_weights=True); take weights.clamp_min(1e-30).log() for weights of your own, or, "
+            f"where these numbers are log weights indeed, run it under pyro.validation_enabled(False)"
         )

@@ -364,7 +364,8 @@ def _check_prior_draws(name: str, prior: Prior, objective: DifferentiableELBO) -
     if not prior.reads_scores:
         raise ValueError(
             f"scheme '{name}': FromPrior draws the weights from {type(prior).__name__}, which does not read the "
-            f"scores, so the queries would not train; expected ScorePrior(LogNormal(scale=0.5, learnable=True)), say"
+            f"scores, so the queries would not train; expected a prior such as "
+            f"ScorePrior(LogNormal(scale=0.5, learnable=True))"
         )
     learned = isinstance(prior, ScorePrior) and any(weight.requires_grad for weight in prior.parameters())
     if learned and not isinstance(objective, EvidenceELBO):

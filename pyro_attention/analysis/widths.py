@@ -57,7 +57,7 @@ class WidthReport:
         ]
         lines.append(f"gap: {self.gap:.3g} nats an item, {share} of the {self.signal:.3g} that it says of the noise")
         verdict = "can be believed, as far as draws decide it"
-        remedy = f"cannot be believed: train with num_particles={self.draws[1]} or more, or longer, and ask again"
+        remedy = f"cannot be believed: train with num_particles={self.draws[1]} or more, or longer, and check again"
         return "\n".join([*lines, f"the widths {verdict if self.believable else remedy}"])
 
 

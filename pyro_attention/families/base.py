@@ -146,10 +146,10 @@ class OneParameterFamily(Family):
             if validates_distributions() and not in_transform(width):
                 check_positive(who, width)
             if not broadcasts_to(width.shape, call.scores.shape):
-                shapes = (
-                    f"shape {tuple(width.shape)}, expected what broadcasts to the scores {tuple(call.scores.shape)}"
+                raise ValueError(
+                    f"{who} has shape {tuple(width.shape)}, expected a shape that broadcasts to the scores "
+                    f"{tuple(call.scores.shape)}, as [..., heads, queries, 1] if dense"
                 )
-                raise ValueError(f"{who} has {shapes}, as [..., heads, queries, 1] if dense")
             return width
         value, heads = self.log_value.exp(), call.scores.size(call.layout.head_dim)
         if value.numel() not in (1, heads):

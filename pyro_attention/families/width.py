@@ -74,7 +74,7 @@ class WidthNetwork(nn.Module):
         layout = call.layout
         inputs: Tensor | None = getattr(call, self.of)
         if inputs is None:
-            problem = f"site '{call.site}': {type(self).__name__} is of the {self.of}, which the layer does not hand on"
+            problem = f"site '{call.site}': {type(self).__name__} is of the {self.of}, which the layer does not pass on"
             raise ValueError(f"{problem}; pass {self.of}= to LatentAttention")
         on_edges, in_plates = layout.head_dim == -1, layout.head_dim == -2
         if self.of == "scores":

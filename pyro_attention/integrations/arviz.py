@@ -135,9 +135,9 @@ def _check(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> 
             )
         for name, size in zip(names, shape, strict=True):
             if name in _OF_ARVIZ or name in samples:
-                meaning = "its own dimension" if name in _OF_ARVIZ else "the site of that name"
+                meaning = "a dimension" if name in _OF_ARVIZ else "a site"
                 raise ValueError(
-                    f"dimension '{name}' of site '{site}' is called as {meaning} is in ArviZ, which would mix them up; "
+                    f"dimension '{name}' of site '{site}' has the name of {meaning} in ArviZ, which would mix them up; "
                     f"give it another name, such as '{name}_plate', as attention_dims does"
                 )
             if sizes.setdefault(name, size) != size:

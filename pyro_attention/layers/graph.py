@@ -29,7 +29,7 @@ _NAMES = {
 _REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "max": "amax", "min": "amin", "mul": "prod"}
 
 
-class PyGConv(Protocol):
+class _PyGConv(Protocol):
     """Attributes of ``GATConv`` and ``GATv2Conv`` of torch_geometric that :meth:`GraphAttention.from_pyg` reads."""
 
     in_channels: int | tuple[int, int]
@@ -196,7 +196,7 @@ class GraphAttention(nn.Module):
 
     @classmethod
     @torch.no_grad()
-    def from_pyg(cls, conv: PyGConv, *, name: str | None = None, prior: Prior | None = None) -> GraphAttention:
+    def from_pyg(cls, conv: _PyGConv, *, name: str | None = None, prior: Prior | None = None) -> GraphAttention:
         """Copy a trained ``GATConv`` or ``GATv2Conv`` of torch_geometric, on its device, in its dtype and mode.
 
         Args:
@@ -348,7 +348,7 @@ class GraphAttention(nn.Module):
         return edge_attr.new_zeros(shape).scatter_reduce(0, where, edge_attr, _REDUCTIONS[fill], include_self=False)
 
 
-def _check_conv(conv: PyGConv) -> None:
+def _check_conv(conv: _PyGConv) -> None:
     kind, aggregation = type(conv), type(getattr(conv, "aggr_module", None)).__name__
     # by name, as PyG need not be installed; a subclass may compute something else
     if kind.__name__ not in _NAMES or not kind.__module__.startswith("torch_geometric."):
@@ -361,7 +361,7 @@ def _check_conv(conv: PyGConv) -> None:
         )
 
 
-def _parameters(conv: PyGConv) -> tuple[dict[str, Tensor], _ScoreOptions]:
+def _parameters(conv: _PyGConv) -> tuple[dict[str, Tensor], _ScoreOptions]:
     """Return the parameters of a layer under the names that they have here, and the options of its scores."""
     state, names = conv.state_dict(), _NAMES[type(conv).__name__]
     options: _ScoreOptions = {}

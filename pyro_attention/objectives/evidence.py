@@ -113,7 +113,7 @@ class EvidenceELBO(AttentionELBO):
         if correction is not None and num_particles < LEAST_DRAWS:
             raise ValueError(
                 f"num_particles is {num_particles} with correction='{correction}', expected at least {LEAST_DRAWS}; "
-                f"fewer draws say too little of what they lack: take more, or correction=None"
+                f"fewer draws estimate their gap too poorly: take more, or correction=None"
             )
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size}, expected at least 1")

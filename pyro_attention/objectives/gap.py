@@ -112,10 +112,10 @@ def gap_problem(gap: float, signal: float, draws: int) -> str | None:
         return None
     share, needed = f"{gap / signal:.0%} of" if signal > 0 else "more than", draws_to_take(gap, signal, draws)
     return (
-        f"{draws} draws are too few to learn the width of attention weights: they leave {gap:.2g} nats of an item, "
-        f"{share} the {max(signal, 0.0):.2g} nats that it says of the noise in the attention (at most {MOST_GAP:.0%}), "
-        f"and widths come out too small by about that share. Take num_particles={needed}, with the correction, or a "
-        f"guide that sees y (Amortized); check_width shows how far widths are off"
+        f"{draws} draws are too few to learn the width of attention weights: they leave a gap of {gap:.2g} nats "
+        f"an item, {share} its {max(signal, 0.0):.2g} nats of evidence for noise in the attention (at most "
+        f"{MOST_GAP:.0%}), and widths come out too small by about that share. Take "
+        f"num_particles={needed}, with the correction, or a guide that sees y (Amortized); check_width shows how far widths are off"
     )
 
 

@@ -25,7 +25,19 @@ from pyro_attention.objectives.reached_parameters import leaves_of
 if TYPE_CHECKING:
     from pyro_attention.objectives.elbo import DifferentiableELBO
 
-__all__ = ["KLWarning", "PriorWarning", "check_run", "check_step", "watch_evaluation"]
+__all__ = [
+    "KLWarning",
+    "PriorWarning",
+    "SiteRecorder",
+    "check_run",
+    "check_step",
+    "heavy_kl",
+    "loss_problems",
+    "masked_fraction",
+    "sites_at_prior",
+    "untrained_parameters",
+    "watch_evaluation",
+]
 
 
 class KLWarning(UserWarning):
@@ -47,7 +59,7 @@ class _WithKL(Protocol):
     def current_kl_weight(self) -> float: ...
 
 
-class _Recorder(poutine.messenger.Messenger):
+class SiteRecorder(poutine.messenger.Messenger):
     """Handler around a guide that records every latent site, with prior and posterior of attention sites."""
 
     def __init__(self) -> None:
@@ -57,6 +69,7 @@ class _Recorder(poutine.messenger.Messenger):
 
     @property
     def sites(self) -> dict[str, tuple[AttentionDistribution, TorchDistributionMixin]]:
+        """Prior and posterior of every attention site, by name."""
         attention = filter(is_attention_site, self.latent.values())
         return {site["name"]: (site["infer"]["prior"], site["fn"]) for site in attention}
 
@@ -68,7 +81,8 @@ class _Recorder(poutine.messenger.Messenger):
         self.observed |= msg["is_observed"] and not attention and msg["infer"].get("_deterministic") is None
 
 
-def _problems(loss: Tensor, recorder: _Recorder) -> list[str]:
+def loss_problems(loss: Tensor, recorder: SiteRecorder) -> list[str]:
+    """Describe problems of a loss and of its sites: no observation, no gradient, no number, or all entries masked."""
     problems = []
     if not recorder.observed:
         problems.append("the model observes nothing: no sample site has obs=, so the loss holds no likelihood")
@@ -76,11 +90,11 @@ def _problems(loss: Tensor, recorder: _Recorder) -> list[str]:
         problems.append(f"the loss is {loss.item()}; normalize the scores or look for extreme observations")
     if not loss.requires_grad:
         problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
-    masked = [name for name, (prior, _) in recorder.sites.items() if _masked_fraction(prior) == 1]
+    masked = [name for name, (prior, _) in recorder.sites.items() if masked_fraction(prior) == 1]
     return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
 
 
-def _masked_fraction(prior: AttentionDistribution) -> float:
+def masked_fraction(prior: AttentionDistribution) -> float:
     """Return the fraction of entries that are masked or do not count."""
     if prior.event_shape:
         return float(1 - prior.counts.double().mean() / prior.event_shape.numel())
@@ -88,7 +102,7 @@ def _masked_fraction(prior: AttentionDistribution) -> float:
     return 0.0 if mask is None else float(1 - mask.double().mean())
 
 
-def _sites_at_prior(guide: Model, sites: Iterable[Message]) -> str | None:
+def sites_at_prior(guide: Model, sites: Iterable[Message]) -> str | None:
     """Describe the latent sites that keep their prior though the guide does not say so; None when there are none."""
     # what is enumerated is summed out
     at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
@@ -98,12 +112,12 @@ def _sites_at_prior(guide: Model, sites: Iterable[Message]) -> str | None:
         return None
     return (
         f"latent sites without a posterior are drawn from their prior: {', '.join(map(repr, unintended))}; give the "
-        f"guide one ({{..., '{unintended[0]}': AutoNormalMessenger(model)}}), observe them, or say that they keep it "
-        f"(keep_prior={unintended})"
+        f"guide one ({{..., '{unintended[0]}': AutoNormalMessenger(model)}}), observe them, or pass "
+        f"keep_prior={unintended}"
     )
 
 
-def _heavy_kl(elbo: _WithKL, loss: float) -> str | None:
+def heavy_kl(elbo: _WithKL, loss: float) -> str | None:
     """Describe a KL of the last evaluation that outweighs the rest of its loss; None when it does not."""
     weight = elbo.current_kl_weight()
     kl = weight * sum(float(kl) for kl in elbo.kl_record.values())
@@ -117,7 +131,7 @@ def _heavy_kl(elbo: _WithKL, loss: float) -> str | None:
     )
 
 
-def _untrained_parameters(loss: Tensor, *modules: object, trace: Trace | None = None) -> str | None:
+def untrained_parameters(loss: Tensor, *modules: object, trace: Trace | None = None) -> str | None:
     """Describe parameters of a loss that nothing trains; None when there are none.
 
     They belong to no module and are no param site of the trace. Without a module SVI is to train the parameters, else
@@ -184,7 +198,7 @@ def _check_model_of_guide(model: Model, guide: Model) -> None:
         raise TypeError("the guide is the first argument, expected the model: elbo(model, guide)")
     messenger: object = poutine.unwrap(guide)
     if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
-        raise ValueError("the model is not that of the guide, which runs its own one; pass guide.model")
+        raise ValueError("the model is not that of the guide, which runs its model itself; pass guide.model")
 
 
 def check_run(elbo: DifferentiableELBO, guide: Model, model_trace: Trace, guide_trace: Trace) -> None:
@@ -197,7 +211,7 @@ def check_run(elbo: DifferentiableELBO, guide: Model, model_trace: Trace, guide_
         _check_patterns(messenger, sites)
         for site in filter(is_attention_site, sites.values()):
             _check_plates(site)
-        problem = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
+        problem = sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
         if problem is not None:
             warnings.warn(problem, PriorWarning, stacklevel=2)
         problem = collapsing_widths(elbo, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
@@ -242,7 +256,7 @@ def _check_plates(site: Message) -> None:
                 raise ValueError(
                     f"site '{site['name']}': the {frame.size} items of plate '{name}' at dimension {frame.dim} stand "
                     f"at dimension {dim} of the batch {tuple(scores[:dims])}, so that every item would "
-                    f"meet every other; remove the dimension of size 1 from what the layer is given (.squeeze), or "
+                    f"meet every other; remove the dimension of size 1 from the inputs of the layer (.squeeze), or "
                     f"open the plate with dim={dim}"
                 )
     if missing:
@@ -277,7 +291,7 @@ def _check_parameters(loss: Tensor, modules: Sequence[nn.Module], trace: Trace |
     if not loss.requires_grad:
         raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
     if is_validation_enabled() and not any(module in _COMPLETE for module in modules):
-        problem = _untrained_parameters(loss, *modules, trace=trace)
+        problem = untrained_parameters(loss, *modules, trace=trace)
         if problem is not None:
             raise ValueError(problem)
         _COMPLETE.update(modules)
@@ -290,7 +304,7 @@ def _watch_kl(elbo: DifferentiableELBO, loss: Tensor) -> None:
         return
     if elbo.kl_record and elbo not in _WEIGHED:
         _WEIGHED.add(elbo)
-        problem = _heavy_kl(elbo, loss.item())
+        problem = heavy_kl(elbo, loss.item())
     if callable(elbo.kl_weight):
         step, count = _STEPS.get(elbo, (elbo.step, 0))
         _STEPS[elbo] = elbo.step, count + 1 if step == elbo.step else 1

@@ -81,7 +81,7 @@ def _schemes(posterior: Weights, prior: Weights | None) -> Iterator[tuple[str, s
     posteriors = posterior if isinstance(posterior, Mapping) else {"": posterior}
     priors = {} if prior is None else prior if isinstance(prior, Mapping) else {"": prior}
     if unknown := [scheme for scheme in priors if scheme not in posteriors]:
-        raise ValueError(f"prior has {unknown}, which posterior has not; expected some of {list(posteriors)}")
+        raise ValueError(f"prior has {unknown}, which posterior does not have; expected some of {list(posteriors)}")
     for scheme, weights in posteriors.items():
         if scheme in priors:
             yield scheme, "prior", priors[scheme]

@@ -161,7 +161,7 @@ def test_layers_hand_on_queries_and_keys(kind, of):
     [
         (
             lambda: WidthNetwork(2)(_call()),
-            "site 'a': WidthNetwork is of the queries, which the layer does not hand on",
+            "site 'a': WidthNetwork is of the queries, which the layer does not pass on",
         ),
         (lambda: WidthNetwork(2, 2, of="keys")(_call(torch.ones(1, 4, 3))), "keys have 1 heads of width 3"),
         (lambda: WidthNetwork(2, initial=1e-4), "initial is 0.0001, expected more than minimum=0.001"),
@@ -198,7 +198,7 @@ class Returns(nn.Module):
         (torch.tensor(-1.0), "has an entry -1.0"),
         (torch.tensor(math.inf), "has an entry inf"),
         (torch.tensor(math.nan), "has an entry nan"),
-        (torch.ones(1, 3, 1), r"has shape \(1, 3, 1\), expected what broadcasts to the scores"),
+        (torch.ones(1, 3, 1), r"has shape \(1, 3, 1\), expected a shape that broadcasts to the scores"),
     ],
 )
 def test_bad_widths(value, message):

@@ -342,7 +342,7 @@ def test_an_adapter_without_priors(base_folder, tmp_path):
 
 
 def test_models_that_take_no_adapter(base_folder, adapter):
-    with pytest.raises(ValueError, match=r"no latent attention, expected one of bayesian\(model\)"):
+    with pytest.raises(ValueError, match=r"no latent attention, expected a result of bayesian\(model\)"):
         load_adapter(load(base_folder), adapter)
     with pytest.raises(ValueError, match="has an adapter already"):
         load_adapter(peft_first(base_folder), adapter)

@@ -51,12 +51,12 @@ def test_without_arviz(monkeypatch):
     [
         ({"a": torch.rand(3), "b": torch.rand(4)}, {}, r"samples have \{'a': 3, 'b': 4\}"),
         ({"a": torch.rand(3, 2), "b": torch.rand(3, 4)}, {"a": ["x"], "b": ["x"]}, "dimension 'x' has size 4 in site"),
-        ({"a": torch.rand(3, 2)}, {"a": ["draw"]}, "dimension 'draw' of site 'a' is called as its own dimension is"),
+        ({"a": torch.rand(3, 2)}, {"a": ["draw"]}, "dimension 'draw' of site 'a' has the name of a dimension"),
         ({"a": torch.rand(3, 2, 2)}, {"a": ["x", "chain"]}, "dimension 'chain' .* such as 'chain_plate', as attention"),
         (
             {"a": torch.rand(3, 2), "b": torch.rand(3, 4)},
             {"b": ["a"]},
-            "dimension 'a' of site 'b' is called as the site",
+            "dimension 'a' of site 'b' has the name of a site",
         ),
         ({"a": torch.rand(3, 2, 2)}, {"a": ["x", "x"]}, r"dims of site 'a' are \['x', 'x'\].* no name twice"),
         ({"a": torch.rand(3, 2)}, {"a": ["x", "y"]}, r"expected one name for each of the 1 dimensions .*\(2,\)"),

@@ -171,7 +171,7 @@ def test_models_that_generate_nothing(tokenizer):
     encoder = bayesian(transformers.BertForSequenceClassification(transformers.BertConfig(**FAMILIES["bert"].options)))
     pair = bayesian(transformers.T5ForConditionalGeneration(transformers.T5Config(**FAMILIES["t5"].options)))
     for model in (encoder, pair):
-        with pytest.raises(ValueError, match="does not go on with the text that it is given, expected a decoder"):
+        with pytest.raises(ValueError, match="does not continue the text that it is given, expected a decoder"):
             generated_view(AttentionGuide(model, Soft()), tokenizer, TEXT)
     plain = transformers.LlamaForCausalLM(transformers.LlamaConfig(**FAMILIES["llama"].options))
     with pytest.raises(TypeError, match=r"guide's model is a LlamaForCausalLM, expected AttentionGuide"):

@@ -146,7 +146,7 @@ def load_adapter(model: PreTrainedModel, folder: str | Path, **options: object) 
     except ImportError as error:
         raise ImportError("load_adapter needs PEFT: pip install peft") from error
     if not any(_latent(model)):
-        raise ValueError(f"this {type(model).__name__} has no latent attention, expected one of bayesian(model)")
+        raise ValueError(f"this {type(model).__name__} has no latent attention, expected a result of bayesian(model)")
     if has_adapters(model):
         raise ValueError(f"this {type(model).__name__} has an adapter already; load its base model anew")
     config = peft.PeftConfig.from_pretrained(str(folder))

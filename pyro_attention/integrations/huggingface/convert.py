@@ -217,7 +217,7 @@ def _attach(
     calls = probe(model, inputs)[0] if model.config._attn_implementation == NAME else {}
     if not calls:
         raise ValueError(
-            f"{type(model).__name__} called the attention interface of transformers not once in a forward pass: it has "
+            f"{type(model).__name__} never called the attention interface of transformers in a forward pass: it has "
             f"no attention, or its family ('{model.config.model_type}') computes it by code of its own; use a family "
             f"that follows the interface, such as bert, roberta, gpt2, llama, bart, t5 or vit"
         )
@@ -345,7 +345,7 @@ def _site_paths(model: PreTrainedModel, saved: list[str], modules: Collection[st
     absent = [name for name in saved if name.removeprefix(prefix) not in here]
     if absent:
         raise ValueError(
-            f"the checkpoint has latent attention at '{absent[0]}', which {type(model).__name__} has not; load it with "
-            f"the class that was saved, {', '.join(model.config.architectures or ['unknown'])}"
+            f"the checkpoint has latent attention at '{absent[0]}', which {type(model).__name__} does not have; "
+            f"load it with the class that was saved, {', '.join(model.config.architectures or ['unknown'])}"
         )
     return [here[name.removeprefix(prefix)] for name in saved]

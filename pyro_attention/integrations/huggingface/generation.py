@@ -229,7 +229,7 @@ def _decoder(guide: AttentionGuide) -> Decoder:
         )
     if model.config.is_encoder_decoder or not base_model(model).can_generate():
         raise ValueError(
-            f"{type(model).__name__} does not go on with the text that it is given, expected a decoder such as "
+            f"{type(model).__name__} does not continue the text that it is given, expected a decoder such as "
             f"GPT2LMHeadModel or LlamaForCausalLM"
         )
     return model
