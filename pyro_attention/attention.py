@@ -282,6 +282,6 @@ def _check_not_weights(value: Tensor, call: AttentionCall, prior: AttentionDistr
         raise ValueError(
             f"site '{call.site}': the value that was given is normalized weights (>= 0, with a sum of one over the "
             f"keys of every query), expected their logarithms, log S, such as from sample_sites or "
-            f"sample_posterior(..., log_weights=True); take weights.clamp_min(1e-30).log() for weights of your own, or, "
+            f"sample_posterior(..., log_weights=True); take weights.clamp_min(1e-30).log() for your own weights, or, "
             f"where these numbers are log weights indeed, run it under pyro.validation_enabled(False)"
         )

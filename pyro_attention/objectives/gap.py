@@ -115,7 +115,8 @@ def gap_problem(gap: float, signal: float, draws: int) -> str | None:
         f"{draws} draws are too few to learn the width of attention weights: they leave a gap of {gap:.2g} nats "
         f"an item, {share} its {max(signal, 0.0):.2g} nats of evidence for noise in the attention (at most "
         f"{MOST_GAP:.0%}), and widths come out too small by about that share. Take "
-        f"num_particles={needed}, with the correction, or a guide that sees y (Amortized); check_width shows how far widths are off"
+        f"num_particles={needed}, with the correction, or a guide that sees y (Amortized); check_width "
+        f"shows how far widths are off"
     )
 
 
