@@ -21,10 +21,10 @@ from pyro_attention.objectives.learned_widths import WidthWarning, collapsing_wi
 from pyro_attention.objectives.reached_parameters import frozen_parameters, thawed_parameters, unreached_parameters
 from pyro_attention.objectives.validation import (
     PriorWarning,
-    SiteRecorder,
+    Recorder,
     heavy_kl,
-    loss_problems,
     masked_fraction,
+    problems_of_pass,
     sites_at_prior,
     untrained_parameters,
 )
@@ -124,7 +124,7 @@ def check_model(
         ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
     """
     elbo = elbo_for(guide) if elbo is None else elbo
-    recorder = SiteRecorder()
+    recorder = Recorder()
     problems = []
     loss: Tensor | None = None
     frozen = frozen_parameters(model, guide)
@@ -138,7 +138,7 @@ def check_model(
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         problems.append(f"{type(error).__name__}: {error}")
     else:
-        problems += loss_problems(loss, recorder)
+        problems += problems_of_pass(loss, recorder)
         problems += filter(None, [untrained_parameters(loss, model, guide, trace=tracer.trace)])
         if isinstance(elbo, AttentionELBO) and recorder.observed:
             problems += filter(None, [heavy_kl(elbo, loss.item())])
@@ -161,7 +161,7 @@ def _wide_gap(elbo: EvidenceELBO, model: Model, args: Args, kwargs: Kwargs) -> s
     return gap_problem(elbo.bounds.remainder.mean().item(), signal.item(), elbo.num_particles)
 
 
-def _site_reports(recorder: SiteRecorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
+def _site_reports(recorder: Recorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
     return tuple(
         SiteReport(
             name=name,

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 __all__ = [
     "KLWarning",
     "PriorWarning",
-    "SiteRecorder",
+    "Recorder",
     "check_run",
     "check_step",
     "heavy_kl",
-    "loss_problems",
     "masked_fraction",
+    "problems_of_pass",
     "sites_at_prior",
     "untrained_parameters",
     "watch_evaluation",
@@ -59,7 +59,7 @@ class _WithKL(Protocol):
     def current_kl_weight(self) -> float: ...
 
 
-class SiteRecorder(poutine.messenger.Messenger):
+class Recorder(poutine.messenger.Messenger):
     """Handler around a guide that records every latent site, with prior and posterior of attention sites."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class SiteRecorder(poutine.messenger.Messenger):
         self.observed |= msg["is_observed"] and not attention and msg["infer"].get("_deterministic") is None
 
 
-def loss_problems(loss: Tensor, recorder: SiteRecorder) -> list[str]:
+def problems_of_pass(loss: Tensor, recorder: Recorder) -> list[str]:
     """Describe problems of a loss and of its sites: no observation, no gradient, no number, or all entries masked."""
     problems = []
     if not recorder.observed:
