@@ -22,6 +22,10 @@ Kwargs: TypeAlias = Mapping[str, object]
 """Keyword arguments of a model, which are only passed on."""
 
 
+Site: TypeAlias = Mapping[str, Any]
+"""Message or node of a trace that is only read, of whatever type it is declared."""
+
+
 class Message(TypedDict, total=False):
     """Message that Pyro passes to effect handlers, and node of a trace.
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import check_kind
 from pyro_attention._observations import check_observation
-from pyro_attention._typing import Message, Model, PlateFrame
+from pyro_attention._typing import Message, Model, PlateFrame, Site
 from pyro_attention.attention import name_sites
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import Family
@@ -303,7 +303,7 @@ def check_guide(guide: Model) -> AttentionGuide:
     return messenger
 
 
-def is_attention_site(site: Message) -> bool:
+def is_attention_site(site: Site) -> bool:
     """Return whether a node of a guide's trace, or a message that has passed the guide, is an attention site.
 
     Observed sites count, too.
@@ -311,13 +311,13 @@ def is_attention_site(site: Message) -> bool:
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
 
 
-def attention_weights(site: Message) -> Tensor:
+def attention_weights(site: Site) -> Tensor:
     """Return the normalized weights of the value of an attention site."""
     prior: AttentionDistribution = site["infer"].get("prior", site["fn"])
     return prior.weights(site["value"], site["infer"]["call"].normalizer)
 
 
-def plates_of(site: Message) -> dict[str, PlateFrame]:
+def plates_of(site: Site) -> dict[str, PlateFrame]:
     """Return the vectorized plates of the model that a site lies in, by name."""
     return {
         name: PlateFrame(name, dim, size)
@@ -326,7 +326,7 @@ def plates_of(site: Message) -> dict[str, PlateFrame]:
     }
 
 
-def keeps_prior(site: Message) -> bool:
+def keeps_prior(site: Site) -> bool:
     """Return whether an AttentionGuide has left a latent site at its prior: ``infer["family"]`` is None then."""
     return site["infer"].get("family", site) is None
 

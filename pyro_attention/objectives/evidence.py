@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float
 from pyro_attention._compat import validates_distributions
-from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
+from pyro_attention._typing import Args, Kwargs, Message, Model, Site, Trace
 from pyro_attention.draws import Minibatch, SharedDraws, runs
 from pyro_attention.families.distribution import ContinuousWeights
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
@@ -302,7 +302,7 @@ def _has_ratio(site: Message, prior: TorchDistribution | None) -> bool:
     return not (site["mask"] is False or keeps_prior(site) or site["fn"] is prior)
 
 
-def sum_to_items(log_prob: Tensor, site: Message, dims: Collection[int]) -> Tensor:
+def sum_to_items(log_prob: Tensor, site: Site, dims: Collection[int]) -> Tensor:
     """Sum the masked log probability of a site over its plates, but those of the items and of the draws.
 
     In 32 bits or more, as sums in half precision lose the small terms.

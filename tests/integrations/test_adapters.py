@@ -374,7 +374,7 @@ def test_a_quantized_base(adapted, base_folder):
 def test_a_base_without_attention_that_can_be_reached():
     family = next(family for family in REFUSED if family.name == "fnet")
     model = get_peft_model(family.make(), LoraConfig(target_modules=["dense"], r=2))
-    with pytest.raises(ValueError, match="called the attention interface of transformers not once"):
+    with pytest.raises(ValueError, match="never called the attention interface of transformers"):
         bayesian(model)
 
 
