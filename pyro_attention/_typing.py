@@ -76,6 +76,8 @@ class Trace(Protocol):
 
     nodes: OrderedDict[str, Message]
 
+    def __contains__(self, name: str) -> bool: ...
+
     @property
     def observation_nodes(self) -> list[str]: ...
 
