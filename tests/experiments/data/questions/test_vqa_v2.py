@@ -73,7 +73,7 @@ def test_an_excerpt_has_a_test_part_of_its_own_and_blind_networks_need_no_featur
     data = read_vqa_v2(tmp_path, blind=True)
     assert [len(questions) for questions in data.values()] == [6, 4, 4]
     assert data["test"].regions.features.shape == (2, 1, 1)
-    with pytest.raises(FileNotFoundError, match=r"train is missing.*or ask without them \(--blind\)"):
+    with pytest.raises(FileNotFoundError, match=r"train is missing.*or --blind to train without them"):
         read_vqa_v2(tmp_path)
 
 
@@ -116,7 +116,7 @@ def all_features(folder):
         (annotations(lambda rows: rows.pop()), r"question 30001 is in .*questions.json and not in .*annotations.json"),
         (annotations(lambda rows: rows[0]["answers"].pop()), "question 9000 .*9 answers.*expected .* 10 people"),
         (annotations(lambda rows: rows[1].update(image_id=25)), "question 9001 .*another photograph"),
-        (annotations(lambda rows: rows.append(rows[0])), "no question, or one twice"),
+        (annotations(lambda rows: rows.append(rows[0])), "no question, or the same question twice"),
     ],
 )  # fmt: skip
 def test_bad_input_is_told(tmp_path, spoil, message):
@@ -128,7 +128,7 @@ def test_bad_input_is_told(tmp_path, spoil, message):
 def test_files_of_two_splits_do_not_fit(tmp_path):
     folder = write_vqa_v2(tmp_path)
     files = folder / "v2_OpenEnded_mscoco_train2014_questions.json", folder / "v2_mscoco_val2014_annotations.json"
-    with pytest.raises(ValueError, match=r"10 are in one of them\); expected files of one split"):
+    with pytest.raises(ValueError, match=r"10 questions are in one file alone\); expected files of one split"):
         read_pairs(*files)
 
 
