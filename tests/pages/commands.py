@@ -196,7 +196,7 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "questions about digits": [
         Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress", run_files("RUN")),
-        Step(f'{VQA} ask RUN "what digit is left of the seven" --place 3', "", ("RUN/figures/asked.png",),
+        Step(f'{VQA} ask RUN "what digit is left of the seven" --image 3', "", ("RUN/figures/asked.png",),
              ("probability",)),
     ],
     "questions about a photograph": [
