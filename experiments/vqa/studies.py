@@ -255,7 +255,7 @@ _NAMES = {"mc_dropout": "dropout", "attention": "attention", "both": "attention 
 
 
 def _uncertainty(finished: Finished) -> list[Part]:
-    """Return the parts on how well uncertainty separates wrong answers from right ones after training on all."""
+    """Return the parts on how well uncertainty separates wrong from right answers after training on all."""
     if "1" not in finished.study.levels:
         return []
     wrong, absent = list[Row](), list[Row]()
@@ -270,8 +270,8 @@ def _uncertainty(finished: Finished) -> list[Part]:
                 absent[-1] |= {column.name: finished.cell(row, column, "1") for column in columns}
     text = (
         f"Area under the ROC curve, mean over seeds, with the 95 % interval of {RESAMPLES} bootstrap samples of the "
-        "test questions, which says nothing about other seeds. An ensemble is the mean probability of all seeds, without "
-        "dropout. Trained on all questions."
+        "test questions, which says nothing about other seeds. An ensemble is the mean probability of all seeds, "
+        "without dropout. Trained on all questions."
     )
     parts = [Part("Does uncertainty tell wrong answers from right ones?", text, wrong)]
     text = (
@@ -282,7 +282,7 @@ def _uncertainty(finished: Finished) -> list[Part]:
 
 
 def _judged(finished: Finished, row: str) -> dict[str, defaultdict[str, list[tuple[Tensor, Tensor]]]]:
-    """Return the uncertainties and which answers are wrong, by kind of prediction and of uncertainty, per seed.
+    """Return uncertainties and wrong answers of every seed, by kind of prediction and of uncertainty.
 
     The ensemble has a single entry, of the mean probability of all seeds.
     """
