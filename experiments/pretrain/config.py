@@ -15,13 +15,13 @@ class PretrainConfig(TextEncoderOptions):
     """Pretrain a small Transformer encoder as a masked language model.
 
     Args:
-        dataset: The sentences to pretrain on: toy is generated, english is that of Multi30k and Tatoeba.
-        sentences: Training sentences at most; the same ones in every run.
-        masked: Share of the pieces to predict.
-        max_epochs: Epochs of pretraining.
+        dataset: Sentences to pretrain on: toy generates them, english takes the English side of Multi30k and Tatoeba.
+        sentences: Largest number of training sentences, the same ones in every run.
+        masked: Share of the word pieces to hide and predict.
+        max_epochs: Number of epochs of pretraining.
         gradient_clip: Largest norm of the gradient of the loss per hidden piece.
-        finetune_epochs: Epochs of fine-tuning on SST-2 afterwards, and of a training there from fresh weights, as a
-            control; none when 0.
+        finetune_epochs: Number of epochs of fine-tuning on SST-2 afterwards, and of a control training there from fresh
+            weights; neither when 0.
         seed: Seed of the initial weights, the order of the batches, the hidden pieces and all noise.
     """
 

@@ -1,4 +1,4 @@
-"""Pretraining of a small Transformer as a masked language model, its fine-tuning on SST-2, and their table."""
+"""Pretraining of a small Transformer as a masked language model, its fine-tuning on SST-2, and its metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained 
 
 
 class MaskedTraining(OneCycleTraining):
-    """Trains a :class:`MaskedLanguageModel`."""
+    """Training of a :class:`MaskedLanguageModel`."""
 
     def observations(self, batch: MaskedBatch) -> int:
         return len(batch.target)
@@ -60,7 +60,7 @@ TrainedEncoder = TrainedText[PretrainConfig, MaskedLanguageModel]
 
 
 def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
-    """Network and guide, untrained."""
+    """Build the untrained network with its guide."""
     scheme = config.build_scheme()
     model = seeded_build(
         lambda prior: MaskedLanguageModel(text_encoder(config, vocabulary, prior)), scheme.prior, seed=config.seed
@@ -69,11 +69,11 @@ def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
     return TrainedEncoder(config, module.to(resolve_device(config.device)), vocabulary)
 
 
-# how well it predicts
+# predictions of hidden word pieces
 
 
 def hidden_batches(trained: TrainedEncoder) -> Iterator[MaskedBatch]:
-    """The test sentences; what is hidden in them is the same for all runs with one vocabulary."""
+    """Return batches of the test sentences; runs with one vocabulary have the same hidden pieces."""
     config, size = trained.config, len(trained.vocabulary)
     sentences = load_english(config.dataset, data_root=config.data_root)["test"]
     rows = encode_sentences(sentences, trained.vocabulary, length=config.length)
@@ -82,7 +82,7 @@ def hidden_batches(trained: TrainedEncoder) -> Iterator[MaskedBatch]:
 
 
 def token_scores(trained: TrainedEncoder) -> dict[str, float]:
-    """Perplexity and accuracy on the hidden test word pieces."""
+    """Return perplexity and accuracy on the hidden test word pieces."""
     nll, correct, count, likelihood = 0.0, 0, 0, trained.model.likelihood
     for batch in hidden_batches(trained):
         probabilities = mean_prediction(trained, batch, lambda features: likelihood(features).logits.exp())
@@ -93,15 +93,18 @@ def token_scores(trained: TrainedEncoder) -> dict[str, float]:
 
 
 def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
-    """Sum of the weights of every key, by attention site: ``[heads, test word pieces]``, attention at its mean."""
-    found: dict[str, list[Tensor]] = {}
+    """Return the mass of every key by attention site, ``[heads, test word pieces]``, at the mean of the attention.
+
+    The mass is the sum of the weights that all queries give to the key.
+    """
+    masses_of: dict[str, list[Tensor]] = {}
     for batch in hidden_batches(trained):
         weights = sample_posterior(trained.guide, *batch, num_samples=1, noise="none")
         layout = Dense((batch.mask[:, :, None] & batch.mask[:, None])[:, None])
         for site, sample in weights.items():
             mass = key_mass(sample[0], layout=layout)
-            found.setdefault(site, []).append(mass.transpose(0, 1)[:, batch.mask].cpu())
-    return {site: torch.cat(masses, 1) for site, masses in found.items()}
+            masses_of.setdefault(site, []).append(mass.transpose(0, 1)[:, batch.mask].cpu())
+    return {site: torch.cat(masses, 1) for site, masses in masses_of.items()}
 
 
 # fine-tuning on SST-2
@@ -116,18 +119,20 @@ class LabeledBatch(NamedTuple):
 
 
 class LabeledSentences(Sentences[LabeledBatch]):
-    """Labeled sentences as word pieces, of a length at most."""
+    """Labeled sentences as word pieces, cut off at a length."""
 
     def __init__(self, text: LabeledPairs, vocabulary: Vocabulary, *, length: int) -> None:
         super().__init__(encode_sentences(text.first, vocabulary, length=length))
         self.labels = text.labels
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> LabeledBatch:
-        _, places = index
-        return LabeledBatch(*padded([self.rows[place] for place in places]), self.labels[list(places)])
+        _, indices = index
+        return LabeledBatch(*padded([self.rows[number] for number in indices]), self.labels[list(indices)])
 
 
 class ReviewTraining(OneCycleTraining):
+    """Training of a :class:`TextClassifier`."""
+
     def observations(self, batch: LabeledBatch) -> int:
         return len(batch.labels)
 
@@ -138,9 +143,9 @@ class ReviewTraining(OneCycleTraining):
 
 
 def build_classifier(start: TrainedEncoder, *, scratch: bool) -> Trained[PretrainConfig, TextClassifier]:
-    """A classifier that begins with the pretrained encoder, or with fresh weights.
+    """Build a classifier that begins with the pretrained encoder, or with fresh weights.
 
-    It is trained in 32 bits, with the learning rate, batches and clipping of every task.
+    Its training has 32 bits, learning rate 0.001 and batches of 32 sentences, whatever the pretraining had.
     """
     config = replace(
         start.config, max_epochs=start.config.finetune_epochs, learning_rate=1e-3, batch_size=32, precision="32",
@@ -159,7 +164,7 @@ def build_classifier(start: TrainedEncoder, *, scratch: bool) -> Trained[Pretrai
 
 
 def finetuned_accuracy(start: TrainedEncoder, folder: Path, *, scratch: bool) -> float:
-    """Fraction of correct classes on the test sentences, at the epoch that is best on the validation sentences."""
+    """Return the fraction of correct classes on the test sentences, at the epoch with the best validation accuracy."""
     trained, texts = build_classifier(start, scratch=scratch), load_sst2(data_root=start.config.data_root)
     config, size = trained.config, {"length": start.config.length}
     train, val, test = (LabeledSentences(texts[split], start.vocabulary, **size) for split in SPLITS)
@@ -182,7 +187,7 @@ Texts = Mapping[str, Sequence[str]]  # sentences by split
 
 
 class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
-    """Hidden word pieces of sentences."""
+    """Pretraining by the prediction of hidden word pieces of sentences."""
 
     config = PretrainConfig
     script = "experiments.pretrain"
@@ -208,8 +213,8 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
         return finish(folder, trained, fitted, self.evaluate(trained, fitted, folder))
 
     def build(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
-        """Build the untrained network, and put its vocabulary into the folder."""
-        # of all sentences, also where fewer are trained on
+        """Build the untrained network, and write its vocabulary into the folder."""
+        # the vocabulary is made from all sentences, also where fewer are trained on
         texts = partial(load_english, config.dataset, data_root=config.data_root)
         vocabulary = run_vocabulary(folder, None, lambda: train_tokenizer(texts()["train"], size=config.vocabulary))
         return build(config, vocabulary)
@@ -228,10 +233,10 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
         return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.max_epochs)
 
     def evaluate(self, trained: TrainedEncoder, fitted: Fitted, folder: Path) -> dict[str, float]:
-        """Compute the metrics of the trained network, after fine-tuning too."""
+        """Compute the metrics of the trained network, with those of fine-tuning."""
         config, best = trained.config, fitted.history[fitted.best_epoch]
         masses = key_masses(trained)
-        counts: dict[str, Any] = {site: mass_counts([found.numpy()]) for site, found in masses.items()}
+        counts: dict[str, Any] = {site: mass_counts([mass_of_site.numpy()]) for site, mass_of_site in masses.items()}
         write_atomic(folder / "key_mass.npz", lambda file: np.savez_compressed(file, **counts))
         mass = torch.cat(list(masses.values())).flatten()
         rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
@@ -244,8 +249,8 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
         }
         if config.finetune_epochs:
             for name, scratch in (("sst2", False), ("scratch", True)):
-                place = folder / "checkpoints" / name
-                metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, place, scratch=scratch)
+                checkpoints = folder / "checkpoints" / name
+                metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, checkpoints, scratch=scratch)
         return metrics
 
     def show(self, config: PretrainConfig, metrics: Mapping[str, float], folder: Path) -> None:
@@ -262,11 +267,11 @@ def train(config: PretrainConfig) -> None:
 
 
 def key_counts(folder: Path) -> Any:
-    """Keys of all sites of a finished run, by the bins of their mass."""
+    """Return the number of keys of all sites of a finished run, by the bins of their mass."""
     return sum(read_arrays(folder / "key_mass.npz", "train again with --overwrite").values())
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """Metrics of every epoch of a finished run."""
+    """Return the metrics of every epoch of a finished run."""
     text = read_text(folder / "history.csv", "train again with --overwrite")
     return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(text.splitlines())]
