@@ -56,32 +56,43 @@ def race(
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()  # raises where the GPU cannot be used any more
             problems.append(f"{size}, {name}:\n{traceback.format_exc()}")
-    counts = {name: _steps_in_a_row(contestant.step) for name, contestant in ready.items()}
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ready}
+    times = _times_in_turn(ready, seconds=seconds, rounds=rounds)
+    rows = list[Row]()
+    for name in makers:
+        row: Row = {"size": size, "contestant": name}
+        if name in ready:
+            rows.append(row | _time_cells(times[name], times[next(iter(ready))]) | cells[name])
+        elif any(text.startswith(f"{size}, {name}:") for text in problems):
+            rows.append(row | dict.fromkeys((*_TIMES, "MB", "equal gradients", "first step s"), "failed"))
+    return Result(rows, problems)
+
+
+_TIMES = ("ratio", "spread", "ms", "CPU ms")
+Times = list[tuple[float, float]]  # milliseconds by events and milliseconds of the CPU, for every round
+
+
+def _times_in_turn(contestants: Mapping[str, Contestant], *, seconds: float, rounds: int) -> dict[str, Times]:
+    """Time the contestants in turn; after ``seconds`` no round begins, except for the first three."""
+    counts = {name: _steps_in_a_row(contestant.step) for name, contestant in contestants.items()}
+    times: dict[str, Times] = {name: [] for name in contestants}
     begun = time.perf_counter()
     for turn in range(rounds):
         if turn >= 3 and time.perf_counter() - begun > seconds:
             break
-        for name, contestant in ready.items():
+        for name, contestant in contestants.items():
             times[name].append(clock(contestant.step, counts[name]))
-    rows = list[Row]()
-    first = next(iter(ready), None)
-    for name in makers:
-        row: Row = {"size": size, "contestant": name}
-        if name in ready and first is not None:
-            ratios = [a / b for (a, _), (b, _) in zip(times[name], times[first], strict=True)]
-            row |= {
-                "ratio": Estimate(_median(ratios), digits=3),
-                "spread": f"{min(ratios):.2f} - {max(ratios):.2f}",
-                "ms": Estimate(_median([a for a, _ in times[name]]), digits=3),
-                "CPU ms": Estimate(_median([b for _, b in times[name]]), digits=3),
-            } | cells[name]
-        elif any(text.startswith(f"{size}, {name}:") for text in problems):
-            row |= dict.fromkeys(("ratio", "spread", "ms", "CPU ms", "MB", "equal gradients", "first step s"), "failed")
-        else:
-            continue
-        rows.append(row)
-    return Result(rows, problems)
+    return times
+
+
+def _time_cells(times: Times, reference: Times) -> Row:
+    """Return the cells of ``_TIMES``, with the ratio to the times of the reference in the same rounds."""
+    ratios = [a / b for (a, _), (b, _) in zip(times, reference, strict=True)]
+    return {
+        "ratio": Estimate(_median(ratios), digits=3),
+        "spread": f"{min(ratios):.2f} - {max(ratios):.2f}",
+        "ms": Estimate(_median([a for a, _ in times]), digits=3),
+        "CPU ms": Estimate(_median([b for _, b in times]), digits=3),
+    }
 
 
 def _median(values: Sequence[float]) -> float:
