@@ -121,7 +121,7 @@ def test_the_loss_is_what_the_papers_write(name):
     r"""One draw of :math:`\log p(y \mid W)`, less the closed-form KL; for a key, the sum over all keys."""
     model, guide, objective = CARD[name]
     data, _ = make_data()
-    x, keys, values, y = data
+    _, _, values, y = data
     network = Network()
     model, guide = partial(model, network), partial(guide, network)
     pyro.set_rng_seed(7)

@@ -1,7 +1,8 @@
 """Options of the scripts on pretraining."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
 
@@ -32,6 +33,8 @@ class PretrainConfig(TextEncoderOptions):
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 8
     finetune_epochs: NonNegativeInt = 0
+
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("bert_large",)
 
 
 COMMANDS = {

@@ -1,5 +1,6 @@
 """Options of the scripts on visual question answering."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -19,9 +20,8 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
 
     Args:
         dataset: The questions; digits are about scenes of handwritten digits and need no file. vqa_v2 has the answers
-            of ten people; the published sizes of MCAN for it are --hidden 512 --layers 6 --heads 8 --answers 3129
-            --likelihood scores --batch-size 64 --learning-rate 1e-4; scores of all test questions, answers and samples
-            are in memory at once, so that --test-questions 10000 is wise.
+            of ten people; scores of all its test questions, answers and samples are in memory at once, so that
+            --test-questions 10000 is wise.
         blind: Blank all regions, so that answers come from the question alone.
         test_questions: Validate and test on so many questions each, the first; all when omitted.
         train_share: Share of the training questions to train on, drawn by the seed.
@@ -34,6 +34,9 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
         likelihood: Of the answers of ten people: single takes one of them, in every epoch another, drawn in proportion
             to the votes; scores takes a soft score of every answer, min(people / 3, 1).
         hidden: Width of question, regions and attention.
+        embedding: Width of a word vector; that of hidden when omitted.
+        answer_embedding: Width of an answer's vector in the inference network of bottom_up; that of hidden when
+            omitted.
         layers: Layers of MCAN over the question and over the regions; layers in which the regions of bottom_up see each
             other first.
         heads: Heads of the attention of MCAN.
@@ -56,6 +59,8 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     normalizer: NormalizerName = "softmax"
     likelihood: Literal["single", "scores"] = "single"
     hidden: PositiveInt = 64
+    embedding: PositiveInt | None = None
+    answer_embedding: PositiveInt | None = None
     layers: NonNegativeInt = 1
     heads: PositiveInt = 4
     dropout: Dropout = 0.1
@@ -70,7 +75,9 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     USED_BY: ClassVar[UsedBy] = {
         "normalizer": {"model": ("mcan", "multi_view")},
         "likelihood": {"dataset": ("vqa_v2",)},
+        "answer_embedding": {"model": ("bottom_up",)},
     }
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("mcan", "bottom_up", "multi_view")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -260,7 +260,8 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
     if isinstance(model, BottomUp) and scheme.amortized:
         network = AnswerNetwork(
             model.region_features, len(words.answers), question=model.encode_question,
-            regions=model.encode_regions, hidden=config.hidden, embedding=config.hidden,
+            regions=model.encode_regions, hidden=config.hidden,
+            embedding=config.answer_embedding or config.hidden,
         )  # fmt: skip
     module = AnswerTraining(
         model, scheme.guide(model, network), scheme.objective(), noise=config.feature_noise,
@@ -272,12 +273,13 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
 def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory) -> AnswerModel:
     sizes: tuple[int, int, int] = len(words), features, len(words.answers)
     width, normalizer = config.hidden, partial(build_normalizer, config.normalizer)
+    embedding = config.embedding or width
     likelihood = config.likelihood if config.dataset == "vqa_v2" else "single"
     options: dict[str, Any] = {"dropout": config.dropout, "likelihood": likelihood}
     if config.model == "mcan":
-        network = MCANSizes(width, width, config.heads, config.layers, 4 * width, 2 * width)
+        network = MCANSizes(embedding, width, config.heads, config.layers, 4 * width, 2 * width)
         return MCAN(*sizes, sizes=network, prior=prior, normalizer=normalizer, **options)
-    options |= {"embedding": width, "hidden": width}
+    options |= {"embedding": embedding, "hidden": width}
     if config.model == "multi_view":
         return MultiView(*sizes, prior=prior, normalizer=normalizer, **options)
     seen = prior(width if config.layers else features, 1)
