@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
@@ -9,6 +10,7 @@ from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat,
 from experiments.cli import Command
 from experiments.options import StudyOptions
 from experiments.sequence.config import TextEncoderOptions
+from guides.options import UsedBy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +18,13 @@ class PretrainConfig(TextEncoderOptions):
     """Pretrain a small Transformer encoder as a masked language model.
 
     Args:
-        dataset: The sentences to pretrain on: toy is generated, english is that of Multi30k and Tatoeba.
+        dataset: The sentences to pretrain on: toy is generated, english is that of Multi30k and Tatoeba, squad the
+            paragraphs of SQuAD 1.1, own is read from the file given by --text.
+        text: File of one's own text, a sentence a line, with an empty line between documents.
         sentences: Training sentences at most; the same ones in every run.
         masked: Share of the pieces to predict.
+        sentence_order: Read pairs of segments that follow one another, and predict, too, whether they are swapped;
+            not for english, whose sentences do not belong together.
         max_epochs: Epochs of pretraining.
         gradient_clip: Largest norm of the gradient of the loss per hidden piece.
         finetune_epochs: Epochs of fine-tuning on SST-2 afterwards, and of a training there from fresh weights, as a
@@ -26,14 +32,17 @@ class PretrainConfig(TextEncoderOptions):
         seed: Seed of the initial weights, the order of the batches, the hidden pieces and all noise.
     """
 
-    dataset: Literal["toy", "english"] = "toy"
+    dataset: Literal["toy", "english", "squad", "own"] = "toy"
+    text: Path | None = None
     sentences: PositiveInt = 30_000
     masked: OpenUnitInterval = 0.15
+    sentence_order: bool = False
     batch_size: PositiveInt = 64
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 8
     finetune_epochs: NonNegativeInt = 0
 
+    USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}}
     PAPER_SIZES: ClassVar[Sequence[str]] = ("bert_large",)
 
 
