@@ -263,6 +263,15 @@ def paper_files(config_type: type) -> dict[str, Path]:
     return {name: folder / f"{name}.yaml" for name in getattr(config_type, "PAPER_SIZES", ())}
 
 
+def paper_sizes(config_type: type, name: str) -> dict[str, Any]:
+    """Return the published sizes of a task's network, the options of one of :func:`paper_files`."""
+    from yaml import safe_load  # not above: command lines that need no file do without
+
+    path = Path(__file__).parents[1] / paper_files(config_type)[name]
+    sizes: dict[str, Any] = safe_load(path.read_text())
+    return sizes
+
+
 def _config_help(config_type: type) -> str:
     text = "A config.yaml to read options from; options behind it change it."
     if files := paper_files(config_type):

@@ -144,16 +144,17 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
 
     FileNotFoundError or ValueError say which files are missing or bad.
     """
+    where: dict[str, Any]
+    views = 3 if config.model == "multi_view" else 1
     if config.dataset == "digits":
-        found = dict(_digits(views=3 if config.model == "multi_view" else 1))
-    elif config.model == "multi_view":
-        raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
+        found = dict(_digits(views=views))
     elif config.dataset == "vqa_v2":
-        found = read_vqa_v2(
-            data_folder(config.data_root), cache=config.cache, blind=config.blind, progress=config.progress
-        )
+        where = {"cache": config.cache, "progress": config.progress}
+        found = read_vqa_v2(data_folder(config.data_root), blind=config.blind, views=views, **where)
+    elif views > 1:
+        raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits, vqa_v2 or another model")
     else:
-        where: dict[str, Any] = {"device": resolve_device(config.device), "progress": config.progress}
+        where = {"device": resolve_device(config.device), "progress": config.progress}
         with user_errors(ImportError):
             found = load_photo_questions(config.dataset, config, data_root=config.data_root, **where)
     for part, data in found.items():

@@ -29,6 +29,8 @@ from experiments.data.places import NEW_COPY, data_folder, first_file, read_arra
 from experiments.files import reading
 from pyro_attention.registry import Registry
 
+_SPREAD_OF = 2**28  # numbers at most, that a standard deviation is computed of
+
 
 @dataclass(frozen=True, eq=False)
 class Regions:
@@ -45,8 +47,10 @@ class Regions:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the features."""
-        return self.features[self.mask].float().std().item()
+        """Standard deviation of the features; of so many that they fill more than 1 GB, that of some photographs."""
+        most = max(1, len(self) * _SPREAD_OF // max(1, self.features.numel()))
+        places = torch.linspace(0, len(self) - 1, most).long() if most < len(self) else slice(None)
+        return self.features[places][self.mask[places]].float().std().item()
 
 
 @dataclass(frozen=True, eq=False)
