@@ -1,8 +1,9 @@
 """Options of the scripts on fine-tuning."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -89,6 +90,8 @@ class GlueConfig(FineTuneOptions):
     label_noise: HalfOpenUnitInterval = 0.0
     out_of_domain: tuple[GlueName, ...] = ()
 
+    PAPER_SIZES: ClassVar[Sequence[str]] = get_args(GlueName)
+
 
 @dataclass(frozen=True, kw_only=True)
 class QaConfig(FineTuneOptions):
@@ -117,6 +120,8 @@ class QaConfig(FineTuneOptions):
     train_share: ClosedUnitInterval = 1.0
     train_file: Path | None = None
     test_file: Path | None = None
+
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("squad_1", "squad_2")
 
     def __post_init__(self) -> None:
         super().__post_init__()

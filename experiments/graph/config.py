@@ -1,5 +1,6 @@
 """Options of the scripts on node classification."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -79,6 +80,7 @@ class GraphConfig(TrainingOptions, SchemeOptions):
         "kl_scale": {"guide": WEIGHTS, "objective": ("elbo",)},
         "value_dropout": {"architecture": ("gat",)},
     }
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("cora", "citeseer", "pubmed")
 
 
 COMMANDS = {

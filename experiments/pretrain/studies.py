@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +64,29 @@ PRETRAINING = Study(
     ),
     parts=(HYBRID, pictures),
 )
-STUDIES = {study.name: study for study in (PRETRAINING,)}
+WITH_ORDER = replace(
+    PRETRAINING,
+    name="pretraining-order",
+    title="Pretraining with hidden pieces and the order of segments: {config.dataset}",
+    text=(
+        "Language model with both tasks of the paper, hidden pieces and the order of two segments: {config.layers} "
+        "layers of {config.heads} heads, width {config.width}, paragraphs of Wikipedia articles, at most "
+        "{config.sentences} sentences and {config.length} pieces of a pair, {config.max_epochs} epochs. Half of the "
+        "pairs are swapped. Numbers are those of the test articles."
+    ),
+    options={"dataset": "squad", "sentence_order": True, "length": 128, "max_epochs": 12},
+    rows={row: options for row, options in NORMALIZERS.items() if options["guide"] == "soft"},
+    baselines={},
+    columns=(
+        Column("perplexity", "test_ppl", 2, better="lower"),
+        Column("hidden pieces %", "test_accuracy", 2, 100, better="higher"),
+        Column("order %", "test_order_accuracy", 2, 100, better="higher"),
+        *beside(
+            Column("explained away %", "explained_away", 3, 100),
+            Column("mass, 1st percentile", "key_mass_1_percent"),
+        ),
+    ),
+)
+STUDIES = {study.name: study for study in (PRETRAINING, WITH_ORDER)}
 
 table = partial(run_study, STUDIES)

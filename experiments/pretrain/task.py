@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +16,14 @@ from torch import Tensor
 
 from experiments.data.places import SPLITS, read_arrays
 from experiments.data.text.batches import Sentences, Vocabulary, padded, train_tokenizer
+from experiments.data.text.documents import PairBatch
 from experiments.data.text.glue import CLASSES, LabeledPairs, load_sst2
-from experiments.data.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
+from experiments.data.text.masked_text import encode_sentences
 from experiments.files import read_text, user_errors, write_atomic
 from experiments.folder import begin, exclusive, resumed
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_counts, mass_figure
+from experiments.pretrain.texts import HiddenBatch, Texts, hidden_pieces, load_texts
 from experiments.report.figures import save
 from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.sequence.model import TrainedText, run_vocabulary, text_encoder
@@ -46,14 +48,20 @@ EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained 
 class MaskedTraining(OneCycleTraining):
     """Training of a :class:`MaskedLanguageModel`."""
 
-    def observations(self, batch: MaskedBatch) -> int:
+    def observations(self, batch: HiddenBatch) -> int:
         return len(batch.target)
 
-    def evaluate(self, batch: MaskedBatch) -> dict[str, Tensor]:
-        model, guide = self.objective.model, self.objective.guide
-        logits = model.likelihood(predict(guide, *batch, num_samples=1, noise="none").mean).logits
+    def evaluate(self, batch: HiddenBatch) -> dict[str, Tensor]:
+        model, guide, count = self.objective.model, self.objective.guide, len(batch.target)
+        features = predict(guide, *batch, num_samples=1, noise="none").mean
+        logits = model.likelihood(features[:count]).logits
         loss = torch.nn.functional.nll_loss(logits, batch.target)
-        return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.target).float().mean()}
+        metrics = {"loss": loss, "accuracy": (logits.argmax(-1) == batch.target).float().mean()}
+        if isinstance(batch, PairBatch):
+            logits = model.order_logits(features[count:])
+            metrics["loss"] = loss + torch.nn.functional.cross_entropy(logits, batch.order)
+            metrics["order_accuracy"] = (logits.argmax(-1) == batch.order).float().mean()
+        return metrics
 
 
 TrainedEncoder = TrainedText[PretrainConfig, MaskedLanguageModel]
@@ -63,8 +71,11 @@ def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
     """Build the untrained network with its guide."""
     scheme = config.build_scheme()
     model = seeded_build(
-        lambda prior: MaskedLanguageModel(text_encoder(config, vocabulary, prior)), scheme.prior, seed=config.seed
-    )
+        lambda prior: MaskedLanguageModel(
+            text_encoder(config, vocabulary, prior), sentence_order=config.sentence_order
+        ),
+        scheme.prior, seed=config.seed,
+    )  # fmt: skip
     module = MaskedTraining(model, scheme.guide(model), scheme.objective(), learning_rate=config.learning_rate)
     return TrainedEncoder(config, module.to(resolve_device(config.device)), vocabulary)
 
@@ -72,24 +83,37 @@ def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
 # predictions of hidden word pieces
 
 
-def hidden_batches(trained: TrainedEncoder) -> Iterator[MaskedBatch]:
+def hidden_batches(trained: TrainedEncoder) -> Iterator[HiddenBatch]:
     """Return batches of the test sentences; runs with one vocabulary have the same hidden pieces."""
-    config, size = trained.config, len(trained.vocabulary)
-    sentences = load_english(config.dataset, data_root=config.data_root)["test"]
-    rows = encode_sentences(sentences, trained.vocabulary, length=config.length)
-    data = MaskedText(rows, vocabulary_size=size, share=config.masked)
+    config = trained.config
+    data = hidden_pieces(config, trained.vocabulary, load_texts(config)["test"], seed=0)
     return data.batches(trained.device, sentences=100)
 
 
 def token_scores(trained: TrainedEncoder) -> dict[str, float]:
-    """Return perplexity and accuracy on the hidden test word pieces."""
-    nll, correct, count, likelihood = 0.0, 0, 0, trained.model.likelihood
+    """Return perplexity and accuracy on the hidden test word pieces, and with pairs the accuracy of their order."""
+    nll, correct, count, ordered = 0.0, 0, 0, list[Tensor]()
     for batch in hidden_batches(trained):
-        probabilities = mean_prediction(trained, batch, lambda features: likelihood(features).logits.exp())
+        probabilities = token_probabilities(trained, batch)
         nll -= probabilities.gather(-1, batch.target[:, None]).double().log().sum().item()
         correct += int((probabilities.argmax(-1) == batch.target).sum())
         count += len(batch.target)
-    return {"test_ppl": math.exp(nll / count), "test_accuracy": correct / count}
+        if isinstance(batch, PairBatch):
+            ordered.append(order_probabilities(trained, batch).argmax(-1) == batch.order)
+    scores = {"test_ppl": math.exp(nll / count), "test_accuracy": correct / count}
+    return scores | ({"test_order_accuracy": torch.cat(ordered).double().mean().item()} if ordered else {})
+
+
+def token_probabilities(trained: TrainedEncoder, batch: HiddenBatch) -> Tensor:
+    """Probabilities of all pieces in the place of the K hidden ones, ``[K, pieces]``."""
+    hidden, likelihood = len(batch.target), trained.model.likelihood
+    return mean_prediction(trained, batch, lambda features: likelihood(features[..., :hidden, :]).logits.exp())
+
+
+def order_probabilities(trained: TrainedEncoder, batch: PairBatch) -> Tensor:
+    """Probabilities that the segments of a pair are in order, and that they are swapped, ``[B, 2]``."""
+    hidden, logits = len(batch.target), trained.model.order_logits
+    return mean_prediction(trained, batch, lambda features: logits(features[..., hidden:, :]).softmax(-1))
 
 
 def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
@@ -183,9 +207,6 @@ def finetuned_accuracy(start: TrainedEncoder, folder: Path, *, scratch: bool) ->
 # pretraining
 
 
-Texts = Mapping[str, Sequence[str]]  # sentences by split
-
-
 class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
     """Pretraining by the prediction of hidden word pieces of sentences."""
 
@@ -198,7 +219,7 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
     def load(self, config: PretrainConfig) -> Texts:
         if config.finetune_epochs:
             load_sst2(data_root=config.data_root)
-        return load_english(config.dataset, limit=config.sentences, data_root=config.data_root)
+        return load_texts(config, limit=config.sentences)
 
     @exclusive
     def run(self, config: PretrainConfig) -> dict[str, float]:
@@ -215,8 +236,11 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
     def build(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
         """Build the untrained network, and write its vocabulary into the folder."""
         # the vocabulary is made from all sentences, also where fewer are trained on
-        texts = partial(load_english, config.dataset, data_root=config.data_root)
-        vocabulary = run_vocabulary(folder, None, lambda: train_tokenizer(texts()["train"], size=config.vocabulary))
+        vocabulary = run_vocabulary(
+            folder,
+            None,
+            lambda: train_tokenizer(chain.from_iterable(load_texts(config)["train"]), size=config.vocabulary),
+        )
         return build(config, vocabulary)
 
     def restore(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
@@ -226,8 +250,7 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
         config, vocabulary = trained.config, trained.vocabulary
         loaders = []
         for split in ("train", "val"):
-            rows = encode_sentences(data[split], vocabulary, length=config.length)
-            text = MaskedText(rows, vocabulary_size=len(vocabulary), share=config.masked, seed=config.seed)
+            text = hidden_pieces(config, vocabulary, data[split], seed=config.seed)
             order = {"seed": config.seed} if split == "train" else {"shuffle": False}
             loaders.append(text.loader(sentences=config.batch_size, **order))
         return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.max_epochs)

@@ -1,5 +1,6 @@
 """Options of the scripts on visual question answering."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -18,10 +19,9 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     """Train a model that answers questions about photographs, and evaluate it on the test questions.
 
     Args:
-        dataset: The questions; digits are about scenes of handwritten digits and need no file. vqa_v2 has the answers
-            of ten people; the published sizes of MCAN for it are --hidden 512 --layers 6 --heads 8 --answers 3129
-            --likelihood scores --batch-size 64 --learning-rate 1e-4; scores of all test questions, answers and samples
-            are in memory at once, so that --test-questions 10000 is wise.
+        dataset: Set of questions. digits are about scenes of handwritten digits and need no file. vqa_v2 has the
+            answers of ten people; the scores of all its test questions, answers and samples are in memory at once, so
+            pass --test-questions 10000 too.
         blind: Blank all regions, so that answers come from the question alone.
         test_questions: Number of questions to validate on, and number to test on, from the beginning of each part; all
             when omitted.
@@ -35,8 +35,11 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
         likelihood: Training target where ten people answered. single draws one answer anew in every epoch, in
             proportion to the votes; scores gives every answer a soft score, min(people / 3, 1).
         hidden: Width of question, regions and attention.
-        layers: Layers of MCAN over the question and over the regions; layers in which the regions of bottom_up see each
-            other first.
+        embedding: Width of a word vector; that of hidden when omitted.
+        answer_embedding: Width of an answer's vector in the inference network of bottom_up; that of hidden when
+            omitted.
+        layers: Number of layers of MCAN over the question and over the regions; in bottom_up, number of layers in which
+            the regions attend to each other first.
         heads: Number of heads of the attention of MCAN.
         dropout: Dropout probability of attention weights, of the output of every layer, and ahead of the answers.
         kl_weight: Weight of the KL, which is summed over all attention weights of a question.
@@ -58,6 +61,8 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     normalizer: NormalizerName = "softmax"
     likelihood: Literal["single", "scores"] = "single"
     hidden: PositiveInt = 64
+    embedding: PositiveInt | None = None
+    answer_embedding: PositiveInt | None = None
     layers: NonNegativeInt = 1
     heads: PositiveInt = 4
     dropout: Dropout = 0.1
@@ -72,7 +77,9 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     USED_BY: ClassVar[UsedBy] = {
         "normalizer": {"model": ("mcan", "multi_view")},
         "likelihood": {"dataset": ("vqa_v2",)},
+        "answer_embedding": {"model": ("bottom_up",)},
     }
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("mcan", "bottom_up", "multi_view")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,18 +150,20 @@ def load_questions(config: VQAConfig) -> dict[str, Questions]:
         ValueError: A file is damaged; the message names it.
         UserError: The data set does not suit the model.
     """
+    where: dict[str, Any]
+    views = 3 if config.model == "multi_view" else 1
     if config.dataset == "digits":
-        parts = dict(_digits(views=3 if config.model == "multi_view" else 1))
-    elif config.model == "multi_view":
-        raise UserError(
-            f"model is multi_view, but {config.dataset} has one view; pass --dataset digits or another --model"
-        )
+        parts = dict(_digits(views=views))
     elif config.dataset == "vqa_v2":
-        parts = read_vqa_v2(
-            data_folder(config.data_root), cache=config.cache, blind=config.blind, progress=config.progress
+        where = {"cache": config.cache, "progress": config.progress}
+        parts = read_vqa_v2(data_folder(config.data_root), blind=config.blind, views=views, **where)
+    elif views > 1:
+        raise UserError(
+            f"model is multi_view, but {config.dataset} has one view; pass --dataset digits or vqa_v2, or "
+            f"another --model"
         )
     else:
-        where: dict[str, Any] = {"device": resolve_device(config.device), "progress": config.progress}
+        where = {"device": resolve_device(config.device), "progress": config.progress}
         with user_errors(ImportError):
             parts = load_photo_questions(config.dataset, config, data_root=config.data_root, **where)
     for part, data in parts.items():
@@ -268,7 +270,8 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
     if isinstance(model, BottomUp) and scheme.amortized:
         network = AnswerNetwork(
             model.region_features, len(words.answers), question=model.encode_question,
-            regions=model.encode_regions, hidden=config.hidden, embedding=config.hidden,
+            regions=model.encode_regions, hidden=config.hidden,
+            embedding=config.answer_embedding or config.hidden,
         )  # fmt: skip
     module = AnswerTraining(
         model, scheme.guide(model, network), scheme.objective(), noise=config.feature_noise,
@@ -280,12 +283,13 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
 def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory) -> AnswerModel:
     sizes: tuple[int, int, int] = len(words), features, len(words.answers)
     width, normalizer = config.hidden, partial(build_normalizer, config.normalizer)
+    embedding = config.embedding or width
     likelihood = config.likelihood if config.dataset == "vqa_v2" else "single"
     options: dict[str, Any] = {"dropout": config.dropout, "likelihood": likelihood}
     if config.model == "mcan":
-        network = MCANSizes(width, width, config.heads, config.layers, 4 * width, 2 * width)
+        network = MCANSizes(embedding, width, config.heads, config.layers, 4 * width, 2 * width)
         return MCAN(*sizes, sizes=network, prior=prior, normalizer=normalizer, **options)
-    options |= {"embedding": width, "hidden": width}
+    options |= {"embedding": embedding, "hidden": width}
     if config.model == "multi_view":
         return MultiView(*sizes, prior=prior, normalizer=normalizer, **options)
     attention_prior = prior(width if config.layers else features, 1)

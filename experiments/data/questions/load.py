@@ -30,6 +30,8 @@ from experiments.files import reading
 from pyro_attention.registry import Registry
 from pyro_attention.text_lines import read_lines
 
+_SPREAD_OF = 2**28  # largest number of features whose standard deviation is computed
+
 
 @dataclass(frozen=True, eq=False)
 class Regions:
@@ -46,8 +48,10 @@ class Regions:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the features."""
-        return self.features[self.mask].float().std().item()
+        """Standard deviation of the features, or of those of some photographs where all would fill more than 1 GB."""
+        count = max(1, len(self) * _SPREAD_OF // max(1, self.features.numel()))
+        chosen = torch.linspace(0, len(self) - 1, count).long() if count < len(self) else slice(None)
+        return self.features[chosen][self.mask[chosen]].float().std().item()
 
 
 @dataclass(frozen=True, eq=False)

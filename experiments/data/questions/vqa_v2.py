@@ -22,7 +22,7 @@ _OFFICIAL = "the file of https://visualqa.org/download.html (it is not downloade
 
 
 def read_vqa_v2(
-    root: Path, *, cache: Path | None = None, blind: bool = False, progress: bool = False
+    root: Path, *, cache: Path | None = None, blind: bool = False, views: int = 1, progress: bool = False
 ) -> dict[str, Questions]:
     """Load the questions of VQA v2 as "train", "val" and "test".
 
@@ -35,7 +35,8 @@ def read_vqa_v2(
     Deng et al., Latent Alignment and Variational Attention, 2018. An excerpt in the same format may have a test part:
     {train,val,test}_questions.json and {train,val,test}_annotations.json.
 
-    The features of the regions are in vqa_v2/features, see `region_features`. A ``blind`` network needs none.
+    The features of the regions are in vqa_v2/features, see `region_features`. Those of several ``views``, such as
+    object detectors, are in vqa_v2/features/1, vqa_v2/features/2, and so on. A ``blind`` network needs no features.
 
     Source:
         Goyal et al., Making the V in VQA Matter, 2017.
@@ -56,11 +57,13 @@ def read_vqa_v2(
         entries = read_pairs(*files)
         photographs = sorted({entry.photograph for entry in entries})
         if blind:
-            regions = _no_regions(len(photographs))
+            regions = _no_regions(len(photographs), views)
         else:
+            folders = [folder / "features" / str(view) for view in range(1, views + 1)]
             regions = region_features(
-                folder / "features", split, photographs, cache or folder / "cache", progress=progress
-            )
+                folders if views > 1 else [folder / "features"], split, photographs, cache or folder / "cache",
+                progress=progress,
+            )  # fmt: skip
         widths[split] = regions.features.size(-1)
         indices = {number: index for index, number in enumerate(photographs)}
         indexed = [entry._replace(photograph=indices[entry.photograph]) for entry in entries]
@@ -72,8 +75,9 @@ def read_vqa_v2(
     return questions
 
 
-def _no_regions(count: int) -> Regions:
-    return Regions(torch.zeros(1, 1, 1).expand(count, -1, -1), torch.ones(count, 1, dtype=torch.bool), (0, 0), Tensor())
+def _no_regions(count: int, views: int) -> Regions:
+    shape = (count, views, 1) if views > 1 else (count, 1)
+    return Regions(torch.zeros(()).expand(*shape, 1), torch.ones(shape, dtype=torch.bool), (0, 0), Tensor())
 
 
 def read_pairs(questions: Path, annotations: Path) -> list[Entry]:
@@ -115,29 +119,23 @@ def _by_question(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
 
 
 def region_features(
-    folder: Path, split: str, photographs: Sequence[int], cache: Path, *, progress: bool = False
+    folders: Sequence[Path], split: str, photographs: Sequence[int], cache: Path, *, progress: bool = False
 ) -> Regions:
     """Return the regions of photographs in their order, padded to the largest number of regions.
 
     The folder of features has a folder for every split, such as train2014, with a file for every photograph. The name
     of a file ends with the photograph's number: 9.npz, 9.npy or COCO_train2014_000000000009.jpg.npz. A .npy file is an
     array [regions, width]; a .npz file has this array as `features` or `x`. Boxes (`boxes` or `bbox`, [regions, 4])
-    only decide whether features are [width, regions], as in the files published with MCAN.
+    only decide whether features are [width, regions], as in the files published with MCAN. Several folders hold several
+    views of the photographs, all of one width.
 
     Photographs without a question are not read. Features are stored with 16 bits in one file, which is mapped into
     memory.
     """
-    if not (folder / split).is_dir():
-        raise missing(folder / split, "a folder of features of regions, or --blind to train without them", "vqa_v2")
-    matches = {path: re.search(r"(\d+)(?:\.jpg)?\.np[yz]$", path.name) for path in sorted((folder / split).iterdir())}
-    files = {int(match[1]): path for path, match in matches.items() if match}
-    if absent := [number for number in photographs if number not in files]:
-        raise ValueError(
-            f"{folder / split}: no features of photograph {absent[0]} ({len(absent)} of {len(photographs)} photographs "
-            f"have none); expected features of every photograph with a question. Add them, or remove its questions."
-        )
-    paths = [files[number] for number in photographs]
-    key = [split, fingerprint_of_files(paths)]
+    of_views = [_feature_files(folder / split, photographs) for folder in folders]
+    paths = [path for of_photograph in zip(*of_views, strict=True) for path in of_photograph]
+    shape = (len(photographs), len(folders)) if len(folders) > 1 else (len(photographs),)
+    key = [split, fingerprint_of_files(paths), *shape[1:]]
     sizes_path = cached_file(
         cache, f"regions-{split}-sizes.npy", key,
         lambda file: np.save(file, [row.shape for row in _rows(paths, f"sizes of {split}", progress)]),
@@ -147,7 +145,7 @@ def region_features(
     most, width = int(sizes[:, 0].max()), int(sizes[0, 1])
 
     def write(file: IO[bytes]) -> None:
-        form = {"descr": "<f2", "fortran_order": False, "shape": (len(paths), most, width)}
+        form = {"descr": "<f2", "fortran_order": False, "shape": (*shape, most, width)}
         np.lib.format.write_array_header_2_0(file, form)
         for row in _rows(paths, f"regions of {split}", progress):
             file.write(np.pad(row.astype("<f2"), ((0, most - len(row)), (0, 0))).tobytes())
@@ -156,7 +154,21 @@ def region_features(
     with reading(path, "an array of numpy without pickles", "remove the file, and it is made again"):
         features = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
     mask = torch.arange(most) < torch.from_numpy(sizes[:, :1])
-    return Regions(features, mask, (0, 0), Tensor())
+    return Regions(features, mask.reshape(*shape, most), (0, 0), Tensor())
+
+
+def _feature_files(folder: Path, photographs: Sequence[int]) -> list[Path]:
+    """Return the files of features of the photographs, in their order."""
+    if not folder.is_dir():
+        raise missing(folder, "a folder of features of regions, or --blind to train without them", "vqa_v2")
+    matches = {path: re.search(r"(\d+)(?:\.jpg)?\.np[yz]$", path.name) for path in sorted(folder.iterdir())}
+    files = {int(match[1]): path for path, match in matches.items() if match}
+    if absent := [number for number in photographs if number not in files]:
+        raise ValueError(
+            f"{folder}: no features of photograph {absent[0]} ({len(absent)} of {len(photographs)} photographs "
+            f"have none); expected features of every photograph with a question. Add them, or remove its questions."
+        )
+    return [files[number] for number in photographs]
 
 
 def _rows(paths: Sequence[Path], title: str, progress: bool) -> Iterator[np.ndarray]:

@@ -72,7 +72,14 @@ def test_daquar(tmp_path, archive):
 @pytest.mark.parametrize(
     ("name", "write", "file", "old", "new", "message"),
     [
-        ("easy_vqa", write_easy_vqa, "train_questions.json", '"red"', '"violet"', "question 1 .*answer that is not in answers"),
+        (
+            "easy_vqa",
+            write_easy_vqa,
+            "train_questions.json",
+            '"red"',
+            '"violet"',
+            "question 1 .*answer that is not in answers",
+        ),
         ("daquar", write_daquar, "text/data.csv", "image3", "image99", r"data\.csv: question 5 .*of a listed image"),
         ("daquar", write_daquar, "text/data.csv", ",2,", ", ,", "question 2 .*the question has no answer.*correct it"),
     ],

@@ -10,7 +10,7 @@ import torch
 from experiments.data.questions.votes import normalize_answer, soft_scores, vqa_accuracy
 from experiments.data.questions.vqa_v2 import read_pairs, read_vqa_v2
 from experiments.vqa.model import Answered, Words
-from tests.experiments.data.questions.tiny_questions import VQA, vqa_rows, write_vqa_v2
+from tests.experiments.data.questions.tiny_questions import VQA, vqa_rows, write_features, write_vqa_v2
 
 # the metric
 
@@ -75,6 +75,37 @@ def test_an_excerpt_has_a_test_part_of_its_own_and_blind_networks_need_no_featur
     assert data["test"].regions.features.shape == (2, 1, 1)
     with pytest.raises(FileNotFoundError, match=r"train is missing.*or --blind to train without them"):
         read_vqa_v2(tmp_path)
+
+
+def test_several_views_of_a_photograph(tmp_path):
+    folder = write_vqa_v2(tmp_path, "none")
+    for view in (1, 2, 3):
+        (folder / "features" / str(view)).mkdir()
+        for split, photographs in VQA.items():
+            write_features(folder / "features" / str(view) / f"{split}2014", photographs, "npy", more=view)
+    train = read_vqa_v2(tmp_path, views=3)["train"]
+    assert train.regions.features.shape == (3, 3, 6, 4)
+    assert train.regions.mask.shape == (3, 3, 6)
+    for place, number in enumerate(VQA["train"]):
+        for view in (1, 2, 3):
+            row = train.regions.features[place, view - 1][train.regions.mask[place, view - 1]].float()
+            assert torch.allclose(row, torch.from_numpy(vqa_rows(number, more=view)), atol=5e-3)
+    assert read_vqa_v2(tmp_path, views=3, blind=True)["train"].regions.features.shape == (3, 3, 1, 1)
+    with pytest.raises(FileNotFoundError, match=r"train2014 is missing"):  # one view has its files elsewhere
+        read_vqa_v2(tmp_path)
+    (folder / "features" / "2" / "val2014" / "42.npy").unlink()
+    with pytest.raises(ValueError, match=r"2.val2014: no features of photograph 42"):
+        read_vqa_v2(tmp_path, views=3)
+
+
+def test_the_spread_of_many_features_is_that_of_some_photographs(tmp_path, monkeypatch):
+    write_vqa_v2(tmp_path)
+    regions = read_vqa_v2(tmp_path)["train"].regions
+    whole = torch.cat([torch.from_numpy(vqa_rows(number)) for number in VQA["train"]])
+    assert regions.spread == pytest.approx(whole.std().item(), rel=1e-2)
+    monkeypatch.setattr("experiments.data.questions.load._SPREAD_OF", 2 * 4 * 4)  # of two photographs
+    ends = torch.cat([torch.from_numpy(vqa_rows(VQA["train"][place])) for place in (0, 2)])
+    assert regions.spread == pytest.approx(ends.std().item(), rel=1e-2)
 
 
 def test_changed_features_are_read_again(tmp_path):
