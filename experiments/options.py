@@ -244,7 +244,7 @@ def option_parser(config_type: type, *, name: str, training: type | None = None)
     """The parser of a command; see :func:`parse`. Options of a training stand in groups, one a dataclass."""
     line = (config_type.__doc__ or "").strip().split("\n")[0]
     parser = _Parser(prog=f"python -m {name}", description=line, exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("--config", action=ActionConfigFile, help="A config.yaml to read options from.")
+    parser.add_argument("--config", action=ActionConfigFile, help=_config_help(training or config_type))
     parser.add_class_arguments(config_type, as_group=False)
     if training is not None:
         names = {field.name for field in fields(config_type)}
@@ -255,6 +255,28 @@ def option_parser(config_type: type, *, name: str, training: type | None = None)
         positional = [action.dest for action in parser._positionals._group_actions]
         parser.usage = " ".join([parser.prog, *positional, "[options]"])
     return parser
+
+
+def paper_files(config_type: type) -> dict[str, Path]:
+    """Return the files with the published sizes of a task's networks by their names, as ``PAPER_SIZES`` lists them."""
+    folder = Path(*config_type.__module__.split(".")[:-1], "paper")
+    return {name: folder / f"{name}.yaml" for name in getattr(config_type, "PAPER_SIZES", ())}
+
+
+def paper_sizes(config_type: type, name: str) -> dict[str, Any]:
+    """Return the published sizes of a task's network, the options of one of :func:`paper_files`."""
+    from yaml import safe_load  # not above: command lines that need no file do without
+
+    path = Path(__file__).parents[1] / paper_files(config_type)[name]
+    sizes: dict[str, Any] = safe_load(path.read_text())
+    return sizes
+
+
+def _config_help(config_type: type) -> str:
+    text = "A config.yaml to read options from; options behind it change it."
+    if files := paper_files(config_type):
+        text += f" Published sizes: {', '.join(path.as_posix() for path in files.values())}."
+    return text
 
 
 def _in_groups(parser: ArgumentParser, config_types: Sequence[type]) -> None:

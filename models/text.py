@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.distributions import Categorical
 from torch import Tensor, nn
 
@@ -107,12 +108,16 @@ class MaskedLanguageModel(nn.Module):
     r"""Predicts tokens that are hidden from it, given the others; all of a batch are the site ``target``.
 
     .. math:: S_l \sim p(S_l \mid x_{\setminus m}), \qquad
-              x_m \sim \mathrm{softmax}(E h_m + b)
+              x_m \sim \mathrm{softmax}(E h_m + b), \qquad
+              o \sim \mathrm{softmax}(W_2 \tanh(W_1 h_0))
 
-    E are the token embeddings. Only hidden tokens have logits.
+    E are the token embeddings. Only hidden tokens have logits. With ``sentence_order`` a sentence is a pair of
+    segments, ``<s> A </s> B </s>``, and the site ``order`` says whether they are swapped, as read from the first token.
+    All orders of a batch count as much as all its hidden tokens, since BERT and ALBERT add the means of both losses.
 
     Args:
         encoder: Encoder of the sentences.
+        sentence_order: Whether the order of two segments is predicted, too.
 
     Example:
         >>> from pyro_attention import AttentionELBO, AttentionGuide, Weibull
@@ -122,33 +127,65 @@ class MaskedLanguageModel(nn.Module):
         >>> loss(tokens, tokens > 0, hidden, torch.tensor([6])).dim()
         0
 
-    Source: Devlin et al. (2019), BERT, section 3.1, task 1; tied embeddings: Press and Wolf (2017).
+    Source: Devlin et al. (2019), BERT, section 3.1, task 1; tied embeddings: Press and Wolf (2017); the order: Lan et
+    al. (2020), ALBERT, section 3.1.
     """
 
-    def __init__(self, encoder: TextEncoder) -> None:
+    def __init__(self, encoder: TextEncoder, *, sentence_order: bool = False) -> None:
         super().__init__()
         self.encoder = encoder
         self.bias = nn.Parameter(torch.zeros(encoder.tokens.num_embeddings))
+        width = encoder.tokens.embedding_dim
+        self.order = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2)) if sentence_order else None
 
-    def forward(self, tokens: Tensor, mask: Tensor, hidden: Tensor, target: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        hidden: Tensor,
+        target: Tensor | None = None,
+        order: Tensor | None = None,
+    ) -> Tensor:
         """Features of the hidden tokens, K in the batch; :meth:`likelihood` makes their distribution of them.
+
+        With ``sentence_order`` the features of the first token of every sentence stand behind them;
+        :meth:`order_logits` makes logits of them.
 
         Args:
             tokens: Ids ``[B, N]`` with something else at hidden tokens.
             mask: True at tokens, False at padding, ``[B, N]``.
             hidden: True at tokens to predict, ``[B, N]``.
             target: Their ids ``[K]``, sentence after sentence; drawn when omitted.
+            order: 0 or 1, where the segments are swapped, ``[B]``; drawn when omitted.
 
         Returns:
-            ``[..., K, width]``.
+            ``[..., K, width]``, with ``sentence_order`` ``[..., K + B, width]``.
         """
         pyro.module("maskedlanguagemodel", self)
         with pyro.plate("sentences", tokens.size(0), dim=-1):
-            features: Tensor = self.encoder(tokens, mask)
-        features = features.flatten(-3, -2)[..., hidden.flatten().nonzero()[:, 0], :]
+            encoded: Tensor = self.encoder(tokens, mask)
+        features = encoded.flatten(-3, -2)[..., hidden.flatten().nonzero()[:, 0], :]
         with pyro.plate("hidden", features.size(-2), dim=-1):
             pyro.sample("target", self.likelihood(features), obs=target)
-        return features
+        if self.order is None:
+            return features
+        first = encoded[..., 0, :]
+        with (
+            pyro.plate("pairs", tokens.size(0), dim=-1),
+            poutine.scale(scale=features.size(-2) / tokens.size(0)),
+        ):
+            pyro.sample("order", Categorical(logits=self.order_logits(first)), obs=order)
+        return torch.cat([features, first], -2)
+
+    def order_logits(self, features: Tensor) -> Tensor:
+        """Return logits ``[..., 2]`` that two segments are in order, or swapped, of features of first tokens.
+
+        Raises:
+            TypeError: The model has no ``sentence_order``.
+        """
+        if self.order is None:
+            raise TypeError("the model predicts no order of sentences; make it with sentence_order=True")
+        return torch.as_tensor(self.order(features))
 
     def likelihood(self, features: Tensor) -> TokenLikelihood:
         """Distribution of tokens of these features ``[..., width]``."""

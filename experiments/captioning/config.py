@@ -1,5 +1,6 @@
 """Options of the scripts on captioning."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -43,6 +44,7 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
         **{name: {"dataset": get_args(CaptionsName)} for name in ("cache", "maps")},
         "kl": {"guide": (*WEIGHTS, "dirichlet"), "objective": ("elbo",)},
     }
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("att2in",)
 
 
 @dataclass(frozen=True)

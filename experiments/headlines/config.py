@@ -1,8 +1,9 @@
 """Options of the scripts on headlines."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -50,6 +51,8 @@ class HeadlineConfig(TextEncoderOptions):
     patience: PositiveInt = 20
     learning_rate: PositiveFloat = 2e-3
     max_epochs: PositiveInt = 9
+
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("gigaword",)
 
 
 @dataclass(frozen=True, kw_only=True)

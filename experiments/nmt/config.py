@@ -1,5 +1,6 @@
 """Options of the scripts on translation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -26,7 +27,9 @@ class TranslationConfig(SequenceConfig):
         test_pairs: Sentence pairs to test on, the first ones; all when omitted.
         max_words: Most words of a training sentence; longer pairs are left out and counted.
         vocabulary: Word pieces at most, both languages together.
-        hidden: Width of encoder, decoder, attention and inference network.
+        hidden: Width of encoder, decoder, attention and inference network; of two directions together.
+        decoder_width: Width of the decoder; that of hidden when omitted.
+        attention_width: Width of the network that scores; that of hidden when omitted.
         layers: Layers of encoder, decoder and inference network.
         k_max: Evaluate also with so many largest weights of each word.
         selective_pairs: Measure on so many test pairs whether uncertainty tells good translations from bad ones.
@@ -49,6 +52,8 @@ class TranslationConfig(SequenceConfig):
     max_words: PositiveInt = 80
     vocabulary: PositiveInt = 1000
     hidden: PositiveInt = 64
+    decoder_width: PositiveInt | None = None
+    attention_width: PositiveInt | None = None
     layers: PositiveInt = 2
     k_max: PositiveInt | None = 5
     selective_pairs: NonNegativeInt = 0
@@ -66,6 +71,7 @@ class TranslationConfig(SequenceConfig):
     max_epochs: PositiveInt = 15
 
     USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}}
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("iwslt14",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

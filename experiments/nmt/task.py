@@ -99,7 +99,8 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
     """Network and guide, untrained or with the network of ``init_from``."""
     scheme, hidden = config.build_scheme(), config.hidden
     sizes = TranslationSizes(
-        embedding=config.embedding, memory=hidden, decoder=hidden, attention=hidden, layers=config.layers
+        embedding=config.embedding, memory=hidden, decoder=config.decoder_width or hidden,
+        attention=config.attention_width or hidden, layers=config.layers,
     )  # fmt: skip
 
     def make(prior: PriorFactory) -> Translation:

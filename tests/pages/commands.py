@@ -102,6 +102,9 @@ STUDIES = (
     (f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]"),
     (f"{VQA} table vqa-views-digits", QUESTIONS),
     (f"{VQA} search vqa-digits", QUESTIONS),
+    (f"""{VQA} table vqa-vqa_v2 --blind --rows '["soft", "WC"]' --data-root DIR""", f"{QUESTIONS} --layers 1"),
+    ("python -m experiments.pretrain table pretraining-order --data-root DIR",
+     f"{PIECES} --heads 2 --batch-size 8 --dataset toy --sentences 40 --rows '[\"softmax, soft\"]'"),
     (f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'"),
     (f"{VQA} table vqa-studies-digits --levels '[\"0.1\", \"1\"]'", QUESTIONS),
     (f"{GRAPH} table bam1 --seeds 10", CORA),
@@ -196,7 +199,7 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "questions about digits": [
         Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress", run_files("RUN")),
-        Step(f'{VQA} ask RUN "what digit is left of the seven" --place 3', "", ("RUN/figures/asked.png",),
+        Step(f'{VQA} ask RUN "what digit is left of the seven" --image 3', "", ("RUN/figures/asked.png",),
              ("probability",)),
     ],
     "questions about a photograph": [

@@ -9,7 +9,7 @@ from torchvision.models import mobilenet_v2
 
 from experiments.data.text.parallel import toy_translation
 from tests.experiments.captioning.tiny_captions import COLOURS, photograph, write_flickr8k
-from tests.experiments.data.questions.tiny_questions import write_daquar, write_easy_vqa
+from tests.experiments.data.questions.tiny_questions import write_daquar, write_easy_vqa, write_vqa_v2
 from tests.experiments.finetune.tiny_glue import WORDS, write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 from tests.experiments.graph.tiny_graphs import write_citations, write_splits
@@ -62,6 +62,7 @@ def write_data(root: Path) -> None:
     daquar = write_daquar(root)
     for path in (daquar / "text").iterdir():  # where the page wants them
         path.rename(daquar / path.name)
+    write_vqa_v2(root, "none", excerpt=True)
     write_glue(root)
     write_squad(root)
     write_texts(root)

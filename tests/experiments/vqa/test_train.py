@@ -13,7 +13,7 @@ from experiments.files import UserError
 from experiments.folder import read_metrics
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, Words, load_questions, load_words
-from experiments.vqa.task import ask, evaluate, guesses, load_trained, looked_at, outputs_of, reply_to
+from experiments.vqa.task import ask, evaluate, guesses, load_trained, outputs_of, region_weights, reply_to
 from pyro_attention.analysis import classification_scores, fit_temperature, pavpu
 from tests.experiments.data.questions.tiny_questions import write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
@@ -116,8 +116,8 @@ def test_the_mass_on_relevant_cells(weibull_run):
     metrics, (trained, questions) = read_metrics(weibull_run), load_trained(weibull_run)
     data, shares = questions["test"], []
     for batch in trained.answered(data).batches(trained.device, sentences=1):
-        weights = looked_at(trained, batch)[0, 0]
-        shares.append(sum(weights[cell].item() for cell in range(9) if data.relevant[batch.places[0], cell]))
+        weights = region_weights(trained, batch)[0, 0]
+        shares.append(sum(weights[cell].item() for cell in range(9) if data.relevant[batch.indices[0], cell]))
     assert metrics["relevant_mass"] == pytest.approx(sum(shares) / len(data), rel=1e-4)
     regions = data.regions.mask[data.photographs]
     assert metrics["uniform_mass"] == pytest.approx((data.relevant.sum(1) / regions.sum(1)).mean().item())
@@ -153,7 +153,7 @@ def test_blind_models_see_blank_regions():
 
 def test_ask(weibull_run, tmp_path, capsys):
     picture = tmp_path / "picture.png"
-    options = ("--place", 2, "--num-samples", 30, "--out", picture)
+    options = ("--image", 2, "--num-samples", 30, "--out", picture)
     assert command("ask", weibull_run, "What digit is left of the Zebra?", *options) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
@@ -183,7 +183,7 @@ def test_a_photograph_of_ones_own(tmp_path):
     cache = tmp_path / "easy-vqa" / "cache"
     made = sorted(cache.iterdir())
     options = {"run": tmp_path / "run", "question": "What color is the shape?", "num_samples": 5}
-    other, same = (ask(AskConfig(place=place, **options)) for place in (0, 4))
+    other, same = (ask(AskConfig(image=image, **options)) for image in (0, 4))
     own = ask(AskConfig(photo=tmp_path / "green.png", **options))
     torch.testing.assert_close(own.outputs.logits, same.outputs.logits)
     torch.testing.assert_close(own.weights, same.weights)
