@@ -173,8 +173,9 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
             trained = self.build(config, data, folder)
         encoded = self.encode(trained, data)
         return train_and_score(
-            trained, encoded, lambda: evaluate(trained, data.splits, data.maps), folder=folder, file="captions.txt"
-        )
+            trained, encoded, lambda: evaluate(trained, data.splits, data.maps),
+            folder=folder, file="captions.txt", patience=config.patience,
+        )  # fmt: skip
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return training_warnings(metrics)

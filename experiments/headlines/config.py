@@ -29,7 +29,6 @@ class HeadlineConfig(TextEncoderOptions):
         beam: Live hypotheses of the beam search; 1 is greedy.
         no_repeat: No sequence of this many word pieces occurs twice in a headline of the beam search; null allows
             repetitions.
-        patience: Epochs without a better validation loss before training stops.
         batch_size: Texts of a batch.
     """
 
@@ -45,7 +44,6 @@ class HeadlineConfig(TextEncoderOptions):
     lead_words: PositiveInt = 8
     beam: PositiveInt = 4
     no_repeat: PositiveInt | None = 3
-    patience: PositiveInt = 20
     learning_rate: PositiveFloat = 2e-3
     max_epochs: PositiveInt = 9
 

@@ -187,7 +187,10 @@ class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
             begin(folder, config)
             trained = build(config, load_vocabulary(config, folder, data["train"]))
         encoded = self.encode(trained, data)
-        return train_and_score(trained, encoded, lambda: self.scores(trained, data), folder=folder, file=_SUMMARIES)
+        return train_and_score(
+            trained, encoded, lambda: self.scores(trained, data),
+            folder=folder, file=_SUMMARIES, patience=config.max_epochs,
+        )  # fmt: skip
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return evaluation.training_warnings(metrics)

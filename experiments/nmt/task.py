@@ -171,8 +171,9 @@ class TranslationTask(Task[TranslationConfig, Trained]):
         sampler = BucketSampler(train.lengths, sentences=config.batch_size, seed=config.seed)
         encoded = Encoded(train, val, sampler, train.targets)
         return train_and_score(
-            trained, encoded, lambda: self.scores(trained, texts), folder=folder, file="translations.txt"
-        )
+            trained, encoded, lambda: self.scores(trained, texts),
+            folder=folder, file="translations.txt", patience=config.patience,
+        )  # fmt: skip
 
     def restore(self, config: TranslationConfig, folder: Path) -> Trained:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))

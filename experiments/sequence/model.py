@@ -150,12 +150,12 @@ class Encoded:
     targets: Sequence[Tensor]
 
 
-def fit_sequences(trained: Trained[Any, Any], encoded: Encoded, folder: Path) -> Fitted:
-    """Train a network that writes sentences until its validation loss stops falling."""
+def fit_sequences(trained: Trained[Any, Any], encoded: Encoded, folder: Path, *, patience: int) -> Fitted:
+    """Train a network that writes sentences until its validation loss has not improved for ``patience`` epochs."""
     config = trained.config
     in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
     loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, in_order)
-    return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
+    return fit_batches(config, trained.module, *loaders, folder=folder, patience=patience)
 
 
 def prediction_family(guide: AttentionGuide) -> Family:

@@ -15,7 +15,13 @@ Scores = tuple[dict[str, float], list[str]]
 
 
 def train_and_score(
-    trained: TrainedText[Any, Any], encoded: Encoded, score: Callable[[], Scores], *, folder: Path, file: str
+    trained: TrainedText[Any, Any],
+    encoded: Encoded,
+    score: Callable[[], Scores],
+    *,
+    folder: Path,
+    file: str,
+    patience: int,
 ) -> dict[str, float]:
     """Train a network, score it on the test data, and write its sentences and metrics into the folder of the run.
 
@@ -25,11 +31,12 @@ def train_and_score(
         score: Returns the test metrics of the trained network, and the sentences that it writes for the test data.
         folder: Folder of the run.
         file: Name of the file of these sentences.
+        patience: Epochs without a better validation loss before the training stops.
 
     Returns:
         All metrics of the run.
     """
-    fitted = fit_sequences(trained, encoded, folder)
+    fitted = fit_sequences(trained, encoded, folder, patience=patience)
     metrics, sentences = score()
     write_lines(folder / file, sentences)
     return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
