@@ -33,7 +33,6 @@ from experiments.callbacks import (
     write_weights,
 )
 from experiments.files import UserError
-from experiments.folder import resumed
 from experiments.options import TrainingOptions
 from experiments.run import Task, load_trained, run_folder
 from experiments.training import ELBOTraining, Trained, fit, load_best

@@ -10,7 +10,7 @@ import torch
 from experiments.data.text import parallel
 from experiments.data.text.parallel import toy_translation
 from experiments.folder import saved_options
-from experiments.nmt.calibration import statements
+from experiments.nmt.calibration import link_calibration
 from experiments.nmt.studies import claim_parts, claims, table
 from experiments.options import StudyOptions
 from experiments.report.report import read_results
@@ -70,7 +70,7 @@ def test_networks_beside_aligners(study, capsys):
 def test_statements_on_known_links():
     """By hand: two words with links, one of them with two, of which the set of mass .9 holds one; and one without."""
     weights = torch.tensor([[0.6, 0.35, 0.05], [0.02, 0.95, 0.03], [1.0, 0.0, 0.0]])
-    found = statements([weights], [GoldAlignment(frozenset({(0, 0), (2, 0), (0, 1)}))])
+    found = link_calibration([weights], [GoldAlignment(frozenset({(0, 0), (2, 0), (0, 1)}))])
     assert found["coverage"] == (0.5 + 0) / 2
     assert found["mass"] == pytest.approx((0.95 + 0.95) / 2)
     assert found["size"] == (2 + 1) / 2

@@ -22,10 +22,10 @@ from experiments.nmt.evaluation import (
     Translated,
     bleu,
     chrf,
-    measured,
     perplexity,
     translate,
     translation_uncertainty,
+    uncertainty_metrics,
 )
 from experiments.nmt.task import foreign_texts, load_text, load_trained
 from experiments.nmt.texts import batches
@@ -271,7 +271,7 @@ def test_uncertainty_of_a_translation_by_its_words(trained):
 
 def test_scores_at_coverage_and_text_from_elsewhere(trained):
     text = load_text(trained.config, "test").first(4)
-    numbers = measured(trained, text, foreign_texts(trained.config, ("toy",)), 4)
+    numbers = uncertainty_metrics(trained, text, foreign_texts(trained.config, ("toy",)), 4)
     translations = translate(trained, text, SearchOptions())
     certain = translation_uncertainty(trained, text, translations)["entropy"].argsort()[:2].tolist()
     half = bleu([translations[place] for place in certain], text.chosen(certain), trained.config).score
@@ -289,7 +289,7 @@ def test_rank_correlation_is_1_where_certainty_and_score_agree(trained, monkeypa
     monkeypatch.setattr(evaluation, "translate", lambda *args, **options: [right[0], worse, worse._replace(text="#")])
     doubts = {"entropy": torch.tensor([0.0, 1.0, 5.0]), "length": torch.tensor([3.0, 2.0, 1.0])}
     monkeypatch.setattr(evaluation, "translation_uncertainty", lambda *_: doubts | {"attention": torch.zeros(3)})
-    numbers = measured(trained, text, {}, 3)
+    numbers = uncertainty_metrics(trained, text, {}, 3)
     assert numbers["rank correlation by entropy"] == pytest.approx(1)
     assert numbers["rank correlation by length"] == pytest.approx(-1)
     assert "rank correlation by attention" not in numbers  # it is the same everywhere
