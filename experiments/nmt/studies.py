@@ -191,7 +191,7 @@ def claims(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list[Clai
         *_claim_below(runs, "hard_enum has the lowest entropy", _ENTROPY, hard),
         *_claim_below(runs, "dirichlet has the highest entropy", _ENTROPY, dirichlet),
         *_claim_error_rates(runs),
-        *(replace(claim, ours=True) for claim in _claim_below(runs, text, _PPL, normalized)),
+        *(replace(claim, beyond_paper=True) for claim in _claim_below(runs, text, _PPL, normalized)),
     ]
 
 
@@ -215,7 +215,7 @@ def _claim_error_rates(runs: Mapping[str, Runs]) -> list[Claim]:
         "posterior - prior": POSTERIOR.difference(categorical, categorical, "prior", other=PRIOR),
         "posterior - soft": POSTERIOR.difference(categorical, soft, "soft"),
     }
-    return [Claim(text=text, differences=differences, expected="below", ours=True, percent=True)]
+    return [Claim(text=text, differences=differences, expected="below", beyond_paper=True, percent=True)]
 
 
 def _claim_small_losses(runs: Mapping[str, Runs]) -> list[Claim]:
@@ -235,8 +235,8 @@ def claim_parts(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list
     papers = "papers (Deng et al., 2018; Fan et al., 2020)" if from_scratch else "paper (Deng et al., 2018)"
     checked = claims(runs, from_scratch=from_scratch)
     tables = {
-        f"Claims of the {papers}": [claim for claim in checked if not claim.ours],
-        "Claims of ours, not of the paper": [claim for claim in checked if claim.ours],
+        f"Claims of the {papers}": [claim for claim in checked if not claim.beyond_paper],
+        "Claims of ours, not of the paper": [claim for claim in checked if claim.beyond_paper],
     }
     return [claims_part(title, table) for title, table in tables.items() if table]
 

@@ -209,7 +209,7 @@ class Claim:
     text: str  # the claim, as a sentence without a full stop
     differences: Mapping[str, Difference]  # the differences by their names
     expected: Literal["above", "below"] = "above"  # side of zero of the differences, if the claim holds
-    ours: bool = False  # whether this project makes the claim, and no paper
+    beyond_paper: bool = False  # whether this project makes the claim, and no paper
     percent: bool = False  # whether the differences are percentage points
 
     @property
