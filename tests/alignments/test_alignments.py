@@ -25,7 +25,9 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.alignments.categorical import CategoricalAlignment
-from pyro_attention.alignments.sparse import SparseAlignment, SparseAlignmentPrior, SparseCategorical
+from pyro_attention.alignments.posteriors import SparseCategorical
+from pyro_attention.alignments.priors import SparseAlignmentPrior
+from pyro_attention.alignments.sparse import SparseAlignment
 from pyro_attention.ops.sparsemax import sparsemax
 from tests.helpers import gradients
 from tests.toy_alignments import (

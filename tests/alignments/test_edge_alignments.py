@@ -29,7 +29,7 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.alignments.edges import EdgeAlignment
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.families.dirichlet import DirichletPrior
 from tests.families.test_contract import KindContract, Model, Queries, SameScores, build, evaluate
 from tests.helpers import assert_mean, gradients, make_prior

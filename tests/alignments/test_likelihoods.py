@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pyro_attention import TokenLikelihood
-from pyro_attention.alignments.categorical import EnumeratedAlignment
+from pyro_attention.alignments.summed import EnumeratedAlignment
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 VOCABULARY, WIDTH = 7, 3
