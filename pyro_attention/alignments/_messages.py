@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict, cast
 
+from pyro.poutine.util import site_is_subsample
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -18,9 +20,10 @@ if TYPE_CHECKING:
     from pyro_attention.families.base import Family
 
     Model = Callable[..., object]
+    SampleMessage = Message[..., object]
     Traces = tuple[Trace, Trace]  # of model and guide
 
-__all__ = ["Infer", "Site", "as_site", "sample_sites", "site_of"]
+__all__ = ["Infer", "Site", "as_site", "is_plate", "sample_sites", "site_of"]
 
 
 class Infer(TypedDict, total=False):
@@ -51,9 +54,14 @@ class Site(TypedDict):
     packed: dict[str, object]
 
 
-def as_site(msg: Message) -> Site:
+def as_site(msg: SampleMessage) -> Site:
     """Return the message of a sample site, with types."""
     return cast("Site", msg)
+
+
+def is_plate(site: Site) -> bool:
+    """Return whether a site holds the indices of a plate."""
+    return site_is_subsample(cast("SampleMessage", site))
 
 
 def site_of(trace: Trace, name: str) -> Site:

@@ -42,7 +42,6 @@ class AlignmentDistribution(AttentionDistribution, TorchDistribution):
     """
 
     kind: ClassVar[str] = "alignment"
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     is_sparse: ClassVar[bool] = False
 
     # probabilities
@@ -163,13 +162,15 @@ class SummedEvent(NamedTuple):
     edges: EdgeSum
 
 
-@register_kl(AlignmentDistribution, AlignmentDistribution)
 def kl_alignments(q: AlignmentDistribution, p: AlignmentDistribution) -> Tensor:
     """Return the KL between two alignments of the same queries, in the batch shape.
 
     It uses the log probabilities: torch's rule is infinite where a probability of p underflows.
     """
     return (q.mean_value * (q.log_weights - p.log_weights)).sum((-2, -1))
+
+
+register_kl(AlignmentDistribution, AlignmentDistribution)(kl_alignments)
 
 
 class _WeightRows(constraints.Constraint):

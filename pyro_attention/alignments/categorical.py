@@ -43,7 +43,6 @@ class CategoricalAlignment(AlignmentDistribution, dist.Categorical):
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 2.
     """
 
-    arg_constraints = dist.Categorical.arg_constraints
     parameter_names = ("logits",)
 
     def __init__(self, scores: Tensor, *, layout: Layout | None = None, validate_args: bool | None = None) -> None:
@@ -69,10 +68,10 @@ class CategoricalAlignment(AlignmentDistribution, dist.Categorical):
         # finite, so that a probability of zero times its logarithm is zero
         return scores.masked_fill(~or_first(mask), torch.finfo(scores.dtype).min / 8)
 
-    def expand(self, batch_shape: Sequence[int], _instance: object = None) -> Self:
+    def expand(self, batch_shape: Sequence[int], _instance: Self | None = None) -> Self:
         """Return a copy with a larger batch shape."""
-        new = type(self).__new__(type(self)) if _instance is None else _instance
-        new = dist.Categorical.expand(self, batch_shape, _instance=new)
+        new: Self = type(self).__new__(type(self)) if _instance is None else _instance
+        dist.Categorical.expand(self, batch_shape, _instance=new)
         new.layout = self.layout
         return new
 

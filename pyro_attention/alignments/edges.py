@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ class EdgeAlignment(AlignmentDistribution):
     """
 
     parameter_names = ("log_weights",)
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     layout: EdgeList
 
     def __init__(self, scores: Tensor, *, layout: EdgeList, validate_args: bool | None = None) -> None:

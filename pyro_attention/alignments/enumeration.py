@@ -29,10 +29,9 @@ from pyro_attention.objectives.elbo import DifferentiableELBO
 from pyro_attention.objectives.validation import check_run
 
 if TYPE_CHECKING:
-    from pyro.poutine.runtime import Message
     from pyro.poutine.trace_struct import Trace
 
-    from pyro_attention.alignments._messages import Model, Site, Traces
+    from pyro_attention.alignments._messages import Model, SampleMessage, Site, Traces
 
 __all__ = ["AlignmentELBO"]
 
@@ -329,7 +328,7 @@ class _Enumeration(EnumMessenger):
         self.sizes: dict[str, Tensor] = {}
         self.cuts: dict[str, Tensor] = {}
 
-    def _pyro_sample(self, msg: Message) -> None:
+    def _pyro_sample(self, msg: SampleMessage) -> None:
         if site_is_subsample(msg):  # a plate that is opened: its indices are neither enumerated nor read by a sum
             return
         site = as_site(msg)

@@ -87,7 +87,7 @@ class NodeLikelihood(SummedLikelihood):
 
     def below_alignments(self, alignments: AlignmentsAbove) -> Self:
         """Return a copy whose rows are summed over the edges of every node, together with what was observed before."""
-        if self.site not in alignments.edges:
+        if self.site is None or self.site not in alignments.edges:
             return self
         new = copy.copy(self)
         new._sum = alignments.edges[self.site]
@@ -114,5 +114,5 @@ class NodeLikelihood(SummedLikelihood):
         """Return values of all nodes, observed or not; raise ValueError where rows are edges."""
         if self.nodes is not None:
             raise ValueError(f"NodeLikelihood: the edges of site '{self.site}' are summed out, expected obs=")
-        drawn: Tensor = self.distribution.sample(sample_shape)
+        drawn: Tensor = self.distribution.sample(torch.Size(sample_shape))
         return drawn

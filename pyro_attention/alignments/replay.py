@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.alignments._messages import as_site, sample_sites
+from pyro_attention.alignments._messages import as_site, is_plate, sample_sites
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, first_line, is_close, is_point_mass, untouched
 
 if TYPE_CHECKING:
-    from pyro.poutine.runtime import Message
-
-    from pyro_attention.alignments._messages import Traces
+    from pyro_attention.alignments._messages import SampleMessage, Traces
 
     Run = Callable[[], Traces]
 
@@ -85,7 +82,7 @@ class _Fixed(Messenger):
         super().__init__()
         self.values = values
 
-    def _pyro_sample(self, msg: Message) -> None:
+    def _pyro_sample(self, msg: SampleMessage) -> None:
         site = as_site(msg)
         if not site["is_observed"] and site["name"] in self.values:
             site["value"], site["done"] = self.values[site["name"]], True
@@ -97,7 +94,7 @@ def _log_probs(traces: Traces) -> dict[Term, Tensor]:
         (index, site["name"]): site["log_prob"]
         for index, trace in enumerate(traces)
         for site in sample_sites(trace)
-        if not site_is_subsample(site)
+        if not is_plate(site)
     }
 
 
@@ -109,7 +106,7 @@ def _pick(traces: Traces, drawn: dict[str, Tensor], nesting: int) -> tuple[dict[
     values: dict[str, Tensor] = {}
     picked: dict[Term, Tensor] = {}
     for site in sample_sites(model_trace):
-        if site_is_subsample(site):
+        if is_plate(site):
             continue
         name, dim = site["name"], site["infer"].get("_enumerate_dim")
         guide_site = guide_sites.get(name, site)

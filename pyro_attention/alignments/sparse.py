@@ -65,7 +65,7 @@ class SparseAlignment(CategoricalAlignment):
         self._support, self._mask = support, mask
         return probabilities.where(positive, 1).log().masked_fill(~support, torch.finfo(scores.dtype).min / 8)
 
-    def expand(self, batch_shape: Sequence[int], _instance: object = None) -> Self:
+    def expand(self, batch_shape: Sequence[int], _instance: Self | None = None) -> Self:
         """Return a copy with a larger batch shape."""
         new = super().expand(batch_shape, _instance=_instance)
         new.k, new._support, new._given, new._mask = self.k, self._support, self._given, self._mask

@@ -308,5 +308,5 @@ def test_bad_input(problem):
     with pytest.raises(ValueError, match=r"shape \(2, 3, 1, 2\), expected the layer's \(2, 3, 1, 4\)"):
         loss_of(model, Amortized(narrow, Categorical()), problem)
     elbo = AlignmentELBO(max_plate_nesting=2, vectorize_particles=True, num_particles=2)
-    with pytest.raises(NotImplementedError, match="does not vectorise particles"):
+    with pytest.raises(NotImplementedError, match="does not vectorize particles"):
         elbo.loss(model, AttentionGuide(model, Marginal()), *problem)
