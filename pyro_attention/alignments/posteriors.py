@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 
 from pyro_attention._checks import check_positive
 from pyro_attention.alignments.base import AlignmentDistribution, AlignmentWeights
@@ -89,6 +88,7 @@ class SparseCategorical(Family):
         ValueError: k is below 1.
 
     Example:
+        >>> import torch
         >>> from pyro_attention import AlignmentPrior, Dense
         >>> call = AttentionCall(scores=torch.zeros(1, 1, 4), layout=Dense(event_dim=2))
         >>> SparseCategorical(k=2).posterior(call, AlignmentPrior()(call)).support_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from pyro_attention.alignments.base import AlignmentDistribution
@@ -20,11 +19,14 @@ __all__ = ["AlignmentPrior", "SparseAlignmentPrior"]
 
 @PRIORS.register("alignment")
 class AlignmentPrior(Prior):
-    r"""Prior of an alignment, given by the attention scores: :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))`.
+    r"""Prior of an alignment, given by the attention scores.
+
+    .. math:: z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))
 
     On a graph the distribution is an :class:`EdgeAlignment`: which in-edge a node attends to.
 
     Example:
+        >>> import torch
         >>> from pyro_attention import Dense
         >>> AlignmentPrior()(AttentionCall(scores=torch.zeros(2, 1, 3), layout=Dense(event_dim=2))).probs.shape
         torch.Size([2, 3])
@@ -43,7 +45,9 @@ class AlignmentPrior(Prior):
 
 @PRIORS.register("sparse_alignment")
 class SparseAlignmentPrior(AlignmentPrior):
-    r"""Sparse prior of an alignment, given by the scores: :math:`z \sim \mathrm{Categorical}(\mathrm{sparsemax}(\Phi))`.
+    r"""Sparse prior of an alignment, given by the attention scores.
+
+    .. math:: z \sim \mathrm{Categorical}(\mathrm{sparsemax}(\Phi))
 
     With :class:`Marginal` and :class:`AlignmentELBO` the log evidence is summed over the keys of positive probability
     alone; it is exact, as the other terms are zero. A posterior has no other keys than this prior, so its KL is finite.
@@ -56,6 +60,7 @@ class SparseAlignmentPrior(AlignmentPrior):
         ValueError: k is below 1.
 
     Example:
+        >>> import torch
         >>> from pyro_attention import Dense
         >>> call = AttentionCall(scores=torch.tensor([[[0.5, 0.0]]]), layout=Dense(event_dim=2))
         >>> SparseAlignmentPrior(k=1)(call).probs.tolist()

@@ -89,8 +89,8 @@ class _Priors(Messenger):
             return
         family = self.guide.family(msg["name"])
         family.check_fits(msg["fn"], site=msg["name"])
-        is_alignment = isinstance(fn, AlignmentDistribution)
-        if "enumerate" in family.infer and is_alignment and not fn.has_enumerate_support:
+        fn = msg["fn"]
+        if "enumerate" in family.infer and isinstance(fn, AlignmentDistribution) and not fn.has_enumerate_support:
             raise NotImplementedError(
                 f"site '{msg['name']}' is an alignment over the edges of a graph, which stock ELBOs do not sum out; "
                 f"use AlignmentELBO with the AttentionGuide itself"
