@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-
 from pyro_attention._checks import check_positive
 from pyro_attention.alignments.base import AlignmentDistribution, AlignmentWeights
 from pyro_attention.alignments.relaxed import RelaxedAlignment

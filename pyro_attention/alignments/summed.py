@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -92,45 +92,67 @@ class AlignmentsAbove:
 
 
 class SummedLikelihood(TorchDistribution):
-    r"""The base of likelihoods that know best how they are summed over the alignments above them.
+    r"""The base of likelihoods that say themselves how they are summed over the alignments above them.
 
     :class:`AlignmentELBO` calls :meth:`below_alignments` of every observed site whose distribution is a
-    ``SummedLikelihood``, and takes the log probability from what it returns. The distribution itself is an ordinary one
-    to all other objectives. Two likelihoods of the library do so: :class:`TokenLikelihood` is computed at possible keys
-    alone, and :class:`NodeLikelihood` sums over the edges of every node.
+    ``SummedLikelihood``, and takes the log probability from the distribution that comes back. All other objectives take
+    it from the likelihood as it is. The library has two: :class:`TokenLikelihood` is computed at possible keys alone,
+    and :class:`NodeLikelihood` sums over the edges of every node.
+
+    Give the distribution itself to ``pyro.sample``: under ``.to_event()`` or ``.mask()`` it is an ordinary one, too.
 
     Attributes:
-        site: Name of the alignment over edges whose nodes this observes, one each; None for queries in plates.
+        site: Name of the alignment over edges whose nodes are observed, each by itself; None for queries in plates.
 
     Example:
-        >>> class Careful(pyro.distributions.Normal, SummedLikelihood):
-        ...     '''Counts keys, and has a log probability of zero at impossible ones, which count nowhere.'''
-        ...     def below_alignments(self, alignments):
-        ...         possible = alignments.enumerated[0].possible
-        ...         print(possible.sum().item(), "of", possible.numel(), "keys are possible")
-        ...         return self.mask(possible)
         >>> import pyro
         >>> from pyro_attention import AlignmentELBO, AlignmentPrior, AttentionGuide, Dense, LatentAttention, Marginal
+        >>> class Careful(pyro.distributions.Normal, SummedLikelihood):
+        ...     def below_alignments(self, alignments):
+        ...         possible = alignments.enumerated[0].possible
+        ...         print(possible.squeeze(-1).tolist())  # the third key is padding
+        ...         return self.mask(possible)
         >>> attention = LatentAttention("alignment", AlignmentPrior())
         >>> layout = Dense(torch.tensor([[True, True, False]]), event_dim=2)
         >>> def model(y):
-        ...     with pyro.plate("queries", 2):
-        ...         context = attention(torch.zeros(2, 1, 3), torch.ones(1, 3, 1), layout=layout).context
+        ...     with pyro.plate("queries", 1):
+        ...         context = attention(torch.zeros(1, 1, 3), torch.ones(1, 3, 1), layout=layout).context
         ...         pyro.sample("y", Careful(context[..., 0, 0], 1.0), obs=y)
         >>> elbo = AlignmentELBO(max_plate_nesting=1)
-        >>> round(elbo.loss(model, AttentionGuide(model, Marginal()), torch.ones(2)), 3)
+        >>> loss = elbo.loss(model, AttentionGuide(model, Marginal()), torch.ones(1))  # the first call looks twice
+        [True, True, False]
+        [True, True, False]
+        >>> round(loss, 3)  # 0.5 log 2 pi
+        0.919
     """
 
     site: str | None = None
 
-    def below_alignments(self, alignments: AlignmentsAbove) -> TorchDistribution:
-        """Return the distribution to take the log probability from, below alignments that are summed out.
+    def expand(self, batch_shape: Sequence[int], _instance: object = None) -> Self:
+        """Return the likelihood itself at its own batch shape; a subclass that can grow overrides this.
 
-        Its log probability at an enumerated alignment has the keys at dimension ``dim``, and is read where a key is
-        possible and ``mask`` is true; it needs no sum. For edges it is the sum itself, by :meth:`EdgeSum.add`.
+        Pyro's wrapper of other distributions would hide :meth:`below_alignments` from the objective.
+
+        Raises:
+            NotImplementedError: Another batch shape.
+        """
+        if torch.Size(batch_shape) == self.batch_shape:
+            return self
+        problem = f"{type(self).__name__} has batch shape {tuple(self.batch_shape)}, but the plates around it need"
+        raise NotImplementedError(
+            f"{problem} {tuple(batch_shape)}; give its parameters that shape, or its class a method "
+            f"expand(self, batch_shape, _instance=None) that returns a likelihood of the same class"
+        )
+
+    def below_alignments(self, alignments: AlignmentsAbove) -> TorchDistribution:
+        """Return the distribution whose log probability counts below alignments that are summed out.
+
+        Below keys along a dimension the log probability has that dimension, and the objective sums over it; it counts
+        where a key is possible and the mask is true, and must be finite elsewhere. Below edges the log probability is
+        the sum itself, made by :meth:`EdgeSum.add`.
 
         Args:
-            alignments: The alignments above the site. There may be several, or such as this does not depend on.
+            alignments: Alignments above the site; some of them may have nothing to do with it.
         """
         raise NotImplementedError
 
