@@ -25,7 +25,7 @@ class CategoricalAlignment(AlignmentDistribution, dist.Categorical):
 
     .. math:: z \sim \mathrm{Categorical}(\mathrm{softmax}(\Phi))
 
-    Its value is the index of a key; :meth:`weights` makes it a row of attention weights with a single one.
+    The value is the index of a key; :meth:`weights` makes it a row of attention weights with a single one.
 
     Args:
         scores: Unnormalized log probabilities of the keys, ``[..., 1, N]``: one head, queries in plates.
@@ -139,6 +139,9 @@ class CategoricalAlignment(AlignmentDistribution, dist.Categorical):
 
 
 def or_first(mask: Tensor) -> Tensor:
-    """Give rows of a mask ``[..., N]`` without any key the first one, under prior and posterior alike: KL is 0."""
+    """Return a mask ``[..., N]`` with the first key allowed in rows without any.
+
+    Prior and posterior of such a query are then the same certain distribution, with a KL of zero.
+    """
     first = torch.arange(mask.size(-1), device=mask.device) == 0
     return mask | (first & ~mask.any(-1, keepdim=True))

@@ -37,9 +37,9 @@ __all__ = ["AlignmentELBO"]
 
 
 class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
-    r"""Pyro's enumerating ELBO for an :class:`AttentionGuide`, whose model then runs once a step.
+    r"""Enumerating ELBO for an :class:`AttentionGuide`: exact sums over alignments in one run of the model a step.
 
-    Under the family ``Marginal`` its value is the log evidence, under ``Categorical`` the exact expectation
+    Under the family ``Marginal`` its value is the log evidence, under ``Categorical`` the exact ELBO:
 
     .. math:: \log \sum_z p(z)\, f(y \mid z), \qquad \mathrm{E}_q[\log f(y \mid z)] - \mathrm{KL}(q \| p).
 
@@ -49,30 +49,31 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
 
     Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
-    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A likelihood
-    may know better how it is summed, by a method ``below_alignments``: a :class:`TokenLikelihood` is computed at
-    possible keys, and for what counts, alone, so that padding costs it nothing.
+    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A
+    :class:`SummedLikelihood` says itself how it is summed: the objective calls its method ``below_alignments``. A
+    :class:`TokenLikelihood` is computed at possible keys and unmasked items alone, so that padding costs nothing.
 
     Alignments over the edges of a graph need no plate: a :class:`NodeLikelihood` is computed at each edge, and sums
-    over those of every node, however many they are. Such a site is observed in the traces: that some edge is attended
-    to is certain, and its log probability 0, or, below a posterior, the bound -KL.
+    over the edges of every node, however many they are. The traces hold such a site as observed: its value is the set
+    of all edges, with the log probability 0, or, below a posterior, the bound -KL.
 
     Args:
-        args: Those of Pyro's ``TraceEnum_ELBO``.
-        options: Its options.
-        roulette: Alignments whose posterior probability is below this are left out of the gradient of such a likelihood
-            at random, and count for more where they stay (Russian roulette). The ELBO is exact and its gradient
-            unbiased, and the steps of a trained network are faster; 0.001 is a good value. 0 leaves out none.
+        args: Positional arguments of Pyro's ``TraceEnum_ELBO``.
+        options: Keyword arguments of ``TraceEnum_ELBO``, such as ``max_plate_nesting``.
+        roulette: Alignments whose posterior probability is below this number are left out of the gradient of a
+            :class:`TokenLikelihood` at random, and count for more where they stay (Russian roulette). The ELBO is exact
+            and its gradient unbiased, and the steps of a trained network are faster; 0.001 is a good value. 0 leaves
+            out none.
 
     Attributes:
-        support_record: Mean number of keys with a positive probability at every sparse site, over the queries that
-            count, at the last evaluation.
+        support_record: Mean number of keys with a positive probability at every sparse site, over the unmasked queries
+            of the last evaluation.
         cut_record: Share of these queries whose sparsemax has more keys than the k of the site.
 
     Raises:
-        NotImplementedError: At a call: particles are to be vectorized.
-        ValueError: At a call: an ELBO that is NaN or infinite, parameters that would not train, or a posterior that
-            depends on a latent that is summed out under its prior.
+        NotImplementedError: At a call: ``vectorize_particles`` is True.
+        ValueError: The roulette is no probability; at a call: the ELBO is NaN or infinite, parameters would not train,
+            or a posterior depends on a latent that is summed out under its prior.
 
     Example:
         >>> import pyro, torch

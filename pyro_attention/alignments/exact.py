@@ -1,4 +1,4 @@
-"""The exact posterior of alignments, by Bayes' rule."""
+"""Exact posteriors of alignments by Bayes' rule, and posterior attention of weights that mix keys."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ __all__ = ["exact_alignments", "posterior_attention"]
 def exact_alignments(
     model: Callable[..., object], *args: Any, max_plate_nesting: float = float("inf"), **kwargs: Any
 ) -> dict[str, Tensor]:
-    r"""Exact posterior of every alignment given what the model observes: no guide, no samples.
+    r"""Return the exact posterior of every alignment given the observations of the model: no guide, no samples.
 
     .. math:: p(z = n \mid x, y) = \frac{p(z = n \mid x)\, f(y \mid z = n)}{\sum_m p(z = m \mid x)\, f(y \mid z = m)}
 
-    It is read from the gradient of the log evidence: also right where several alignments explain one observation
-    together, and where they depend on each other, as in a hidden Markov model, or on discrete latents that are summed
-    out too: each has its marginal posterior then. It costs a training step under :class:`Marginal`.
+    The posterior is the gradient of the log evidence by the log prior. So each alignment has its marginal posterior
+    also where several alignments explain one observation together, and where they depend on each other, as in a hidden
+    Markov model, or on discrete latents that are summed out too. It costs a training step under :class:`Marginal`.
 
     Args:
         model: A Pyro model whose attention sites all have an alignment prior (:class:`AlignmentPrior` or
@@ -52,13 +52,13 @@ def exact_alignments(
 
     Returns:
         For every attention site its posterior probabilities, as rows of attention weights ``[..., 1, N]``, or of the
-        edges of a graph, ``[..., E, 1]``, added self loops last. A query that is masked out by ``poutine.mask``, or a
-        node by that of its likelihood, has seen nothing, and keeps its prior.
+        edges of a graph, ``[..., E, 1]``, added self loops last. A query without an observation (masked out by
+        ``poutine.mask``, or a node by the mask of its likelihood) keeps its prior.
 
     Raises:
-        TypeError: A guide in the place of the model.
-        ValueError: An attention site has another prior, there is none, or, while Pyro validates, the evidence is not
-            finite; observations with ``obs_mask``.
+        TypeError: The model is a guide.
+        ValueError: An attention site has another prior, the model has no attention site, an observation has an
+            ``obs_mask``, or, while Pyro validates, the evidence is not finite.
 
     Example:
         >>> import pyro, torch
@@ -115,13 +115,13 @@ def posterior_attention(
     chunk_size: int = 1,
     **kwargs: Any,
 ) -> dict[str, Tensor]:
-    r"""Compute which key explains the observation of a query, for weights that are soft or drawn.
+    r"""Compute the probability that each key explains the observation of a query, for weights that are soft or drawn.
 
     .. math:: p(z = n \mid x, y) \propto \mathrm{E}_q[W_n]\, f(y \mid z = n)
 
-    The weights are taken for the probabilities that a query reads one key n alone, and Bayes' rule weighs each key by
-    the likelihood of what it would have said. A network that was trained with mixed values needs no further training;
-    its alignments become better. Costs as many runs of the model as there are keys.
+    The mean weights serve as the prior probability that a query reads key n alone, and Bayes' rule multiplies it by the
+    likelihood of the observation given that key. A network that was trained with mixed values needs no further
+    training; its alignments become better. It costs as many runs of the model as there are keys.
 
     Args:
         guide: The guide, over a model whose queries lie in plates, each with its observation, and one head.

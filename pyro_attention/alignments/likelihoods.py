@@ -1,4 +1,4 @@
-"""TokenLikelihood: which token was observed, for vocabularies and alignments too many to hold all logits."""
+"""TokenLikelihood: the distribution of an observed token, where vocabulary and alignments are too many for all logits."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class TokenLikelihood(SummedLikelihood):
-    r"""Categorical distribution of a token, given features and an output layer, whose logits are never held at once.
+    r"""Categorical distribution of a token, given features and an output layer, computed without holding all logits.
 
     .. math:: p(t \mid x) = \mathrm{softmax}(W x + b)_t
 
-    Equals ``Categorical(logits=features @ weight.T + bias)`` in value and gradients. The logits are computed in chunks
-    of rows, and again in the backward pass (not for masked targets), so that memory does not grow with rows times
-    vocabulary. For observed sites, also below enumerated alignments, where features alone have one more dimension;
-    there :class:`AlignmentELBO` has the gradient computed with the value, and no logits again.
+    It equals ``Categorical(logits=features @ weight.T + bias)`` in value and gradients. The logits are computed in
+    chunks of rows, and again in the backward pass (not for masked targets), so that memory does not grow with rows
+    times vocabulary. Observe tokens with it, also below enumerated alignments, where the features have one more
+    dimension; there :class:`AlignmentELBO` has the gradient computed with the value, and no logits again.
 
     Under autocast, or for half-precision inputs, the matrix products are in half precision and all else in float32.
 
@@ -71,7 +71,7 @@ class TokenLikelihood(SummedLikelihood):
             raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
         self._rows: Tensor | None = None
-        # the sum that log probabilities are for, a roulette, and whether it is the only sum and leaves out masked rows
+        # the alignment above, the roulette, and whether that is the only sum, which leaves out masked rows
         self._summed: tuple[EnumeratedAlignment, float, bool] | None = None
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
@@ -85,15 +85,15 @@ class TokenLikelihood(SummedLikelihood):
         return expand_shared(self, batch_shape)
 
     def where(self, rows: Tensor) -> Self:
-        """Return a copy whose log probabilities are computed at some rows alone; at the others they are zero.
+        """Return a copy whose log probabilities are computed at some rows alone, and zero elsewhere.
 
-        For rows that count nowhere, such as impossible alignments: the output layer is most of the work.
+        Leave out rows that count nowhere, such as impossible alignments: the output layer is most of the work.
 
         Args:
             rows: True where a log probability is wanted; boolean, broadcastable to the batch shape.
 
         Raises:
-            ValueError: They do not broadcast to the batch shape.
+            ValueError: The rows do not broadcast to the batch shape.
 
         Example:
             >>> likelihood = TokenLikelihood(torch.zeros(3, 8), torch.zeros(4, 8))

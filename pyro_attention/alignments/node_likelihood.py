@@ -1,4 +1,4 @@
-"""NodeLikelihood: what is observed of the nodes of a graph, below attention whose edges may be summed over."""
+"""NodeLikelihood: observations of the nodes of a graph, below attention whose edges may be summed over."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["NodeLikelihood"]
 class NodeLikelihood(SummedLikelihood):
     r"""Distribution of the observations of all nodes, as one event, given the output of attention along edges.
 
-    Under most families the context has a row a node, and this is ``distribution.mask(mask).to_event(1)``. Below an
-    alignment that is summed out the context has a row an edge, so the distribution has, too, and this sums it by
-    itself, for :class:`AlignmentELBO` and :func:`exact_alignments`:
+    Under most families the context has a row for each node, and the likelihood is ``distribution.to_event(1)`` with its
+    mask. Below an alignment that is summed out, the context and the distribution have a row for each edge. The
+    likelihood then sums over the edges of every node, for :class:`AlignmentELBO` and :func:`exact_alignments`:
 
     .. math:: \sum_i \log \sum_{e \to i} p(e)\, f(y_i \mid e) \quad\text{or}\quad \sum_i \sum_{e \to i} q(e) \log f
 
@@ -37,8 +37,8 @@ class NodeLikelihood(SummedLikelihood):
 
     Raises:
         TypeError: The mask is not boolean.
-        ValueError: The distribution has another number of rows than a context of edges; at a call: the log probability
-            is wanted where nothing sums over the edges.
+        ValueError: The distribution has another number of rows than a context of edges; in ``log_prob``: nothing sums
+            over the edges, as under another objective.
 
     Example:
         >>> from pyro.distributions import Normal

@@ -1,4 +1,4 @@
-"""Whether a model is right where alignments are enumerated at the left of its plates, by single alignments."""
+"""Replays that compare a run with enumerated alignments, at the left of the plates, with runs of single alignments."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nest
 
     Args:
         enumerated: One run that enumerates.
-        single: Gives, with a handler that sets values around the guide, one run that does not.
+        single: Function from a handler that sets values, put around the guide, to one run that does not enumerate.
         nesting: Number of nested plates of the model.
 
     Returns:
-        What differs, to go on in a sentence; None where nothing does, or nothing is enumerated.
+        The difference, worded as the end of a sentence; None where there is none, or nothing is enumerated.
     """
     noise, minibatch = WithoutNoise(), Minibatch()
     with untouched(), torch.no_grad(), pyro.validation_enabled(False):

@@ -1,4 +1,4 @@
-"""What a likelihood sums over: alignments that are summed out above an observation, and the base of likelihoods."""
+"""Sums below alignments: a record of the alignments above an observation, and the base of likelihoods that sum."""
 
 from __future__ import annotations
 
