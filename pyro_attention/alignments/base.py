@@ -15,7 +15,7 @@ from pyro_attention.families.distribution import AttentionDistribution, expand_s
 from pyro_attention.layout import Layout
 from pyro_attention.normalizers import Normalizer
 
-__all__ = ["AlignmentDistribution", "AlignmentWeights", "SummedEvent"]
+__all__ = ["AlignmentDistribution", "AlignmentWeights", "SummedEvent", "kl_alignments"]
 
 
 class AlignmentDistribution(AttentionDistribution, TorchDistribution):

@@ -146,13 +146,14 @@ class EdgeAlignment(AlignmentDistribution):
         return self.log_prob_per_query(value) > -torch.inf
 
     def weights(self, value: Tensor, normalizer: Normalizer | None = None) -> Tensor:  # noqa: ARG002
-        """Return the attention weights ``[..., E, 1]`` of a value; those of a set of edges are ones."""
+        """Return the attention weights ``[..., E, 1]`` of a value: ones at a set of edges, zeros where masked."""
         if value.is_floating_point():
             return value
-        if value.dtype != torch.bool:
-            targets = self.layout.targets.index
-            value = (value[..., targets] == torch.arange(len(targets), device=value.device)).unsqueeze(-1)
-        return value.to(self._log_weights.dtype)
+        if value.dtype == torch.bool:
+            return value.to(self._log_weights.dtype)
+        targets = self.layout.targets.index
+        chosen = (value[..., targets] == torch.arange(len(targets), device=value.device)).unsqueeze(-1)
+        return self._clear(chosen.to(self._log_weights.dtype))
 
     def context(self, value: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         if value.dtype != torch.bool:

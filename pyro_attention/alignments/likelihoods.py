@@ -1,4 +1,4 @@
-"""TokenLikelihood: the distribution of an observed token, where vocabulary and alignments are too many for all logits."""
+"""TokenLikelihood: the distribution of an observed token, where all logits would not fit into memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Latent alignments, dense and sparse, against brute force over every alignment of a small problem."""
 
-import math
 from functools import partial
 
 import pyro
@@ -27,7 +26,6 @@ from pyro_attention import (
 from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.alignments.posteriors import SparseCategorical
 from pyro_attention.alignments.priors import SparseAlignmentPrior
-from pyro_attention.alignments.sparse import SparseAlignment
 from pyro_attention.ops.sparsemax import sparsemax
 from tests.helpers import gradients
 from tests.toy_alignments import (
@@ -252,42 +250,6 @@ def test_posterior_samples_are_one_hot_with_the_right_frequencies(prior, problem
     assert ((weights.mean(0) - p).abs() <= 4 * (p * (1 - p) / 1000).sqrt() + 1e-12).all()
     mean = sample_posterior(guide, *problem, num_samples=1, noise="none")
     torch.testing.assert_close(mean["alignment"][0].squeeze(-2), p)
-
-
-def test_distributions_by_hand():
-    scores = torch.tensor([[[0.0, math.log(3.0), 5.0]]])
-    layout = Dense(torch.tensor([True, True, False]), event_dim=2)
-    prior = CategoricalAlignment(scores, layout=layout)
-    torch.testing.assert_close(prior.probs, torch.tensor([[0.25, 0.75, 0.0]]))
-    assert prior.weights(torch.tensor([2])).tolist() == [[[0.0, 0.0, 0.0]]]
-    assert prior.expand([4, 1]).weights(torch.zeros(4, 1, dtype=torch.long)).shape == (4, 1, 1, 3)
-    kl = torch.distributions.kl_divergence(prior, CategoricalAlignment(torch.zeros(1, 1, 3), layout=layout))
-    torch.testing.assert_close(kl, torch.tensor([0.25 * math.log(0.5) + 0.75 * math.log(1.5)]))
-    # one entry of a mask says whether a query attends at all
-    whole = Dense(torch.tensor([[[True]], [[False]]]), event_dim=2)
-    assert CategoricalAlignment(torch.zeros(2, 1, 3), layout=whole).is_possible(torch.tensor([2, 1])).tolist() == [1, 0]
-
-    scores = torch.tensor([[[0.5, 0.25, -1.0, 9.0]], [[0.0, 0.0, 0.0, 9.0]], [[3.0, 0.0, 0.0, 9.0]]])
-    layout = Dense(torch.tensor([True, True, True, False]), event_dim=2)
-    alignment = SparseAlignment(scores, layout=layout, k=2)
-    probs = torch.tensor([[0.625, 0.375, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
-    torch.testing.assert_close(alignment.probs.sort(-1).values, probs.sort(-1).values)
-    wide = alignment.expand([5, 3])
-    assert wide.support_size.tolist() == [2, 2, 1]
-    assert wide.is_cut.tolist() == [False, True, False]
-    assert wide.enumerate_support().shape == (2, 5, 3)
-    assert wide.is_possible(wide.enumerate_support())[:, 0].tolist() == [[True, True, True], [True, True, False]]
-    layouts = {"layout": Dense(torch.zeros(4, dtype=torch.bool), event_dim=2)}
-    empty = [SparseAlignment(scores[:1], k=k, **layouts) for k in (None, 1, 2)]
-    assert all(q.probs.tolist() == [[1.0, 0.0, 0.0, 0.0]] and q.support_size == 1 for q in empty)
-    kls = [
-        torch.distributions.kl_divergence(q, p)
-        for q in empty
-        for p in (*empty, CategoricalAlignment(scores[:1], **layouts))
-    ]
-    assert not any(kls)
-    kl = torch.distributions.kl_divergence(alignment, CategoricalAlignment(torch.zeros(3, 1, 4), layout=layout))
-    torch.testing.assert_close(kl, -torch.special.entr(probs).sum(-1) + torch.tensor(3.0).log())
 
 
 @pytest.mark.filterwarnings("ignore:Found vars in model but not guide")

@@ -23,6 +23,7 @@ from pyro_attention import (
     exact_alignments,
 )
 from pyro_attention.alignments.base import AlignmentDistribution
+from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.alignments.priors import SparseAlignmentPrior
 from tests.helpers import assert_mean
 
@@ -60,6 +61,11 @@ class InPlates:
     def to_value(self, keys):
         """Value of the site, of the key of each query; None for a query without keys."""
         return torch.tensor([self.no_key if key is None else key for key in keys])
+
+    def impossible(self, query, table):
+        """Values of a query that are impossible."""
+        possible = [key for key, probability in table[query].items() if probability > 0]
+        return [key for key in range(KEYS) if key not in (possible or [self.no_key])]
 
     def distribution(self, matrix):
         return self.prior(AttentionCall(scores=self.to_scores(matrix), layout=self.layout()))
@@ -108,6 +114,11 @@ class OnEdges(InPlates):
     def to_value(self, keys):
         numbers = torch.full((QUERIES, KEYS), -1).masked_scatter(self.edges, torch.arange(int(self.edges.sum())))
         return torch.tensor([-1 if key is None else numbers[query, key].item() for query, key in enumerate(keys)])
+
+    def impossible(self, query, table):
+        edges = self.edges.nonzero().tolist()
+        numbers = [number for number, (node, key) in enumerate(edges) if node != query or not self.mask[node, key]]
+        return numbers + ([-1] if table[query] else [])
 
     def model(self, scores, values, y):
         attention = LatentAttention("z", self.prior)
@@ -201,16 +212,17 @@ class TestAlignmentDistributions:
         assert total == pytest.approx(1)
 
     def test_impossible_alignments(self, case, alignment, table):
-        possible, _ = next(every_alignment(table))
-        for query, key in itertools.product(range(QUERIES), range(KEYS)):
-            is_possible = table[query].get(key, 0.0) > 0
-            if is_possible or (not table[query] and key == case.no_key) or not case.to_scores(WHOLE).size(-1):
-                continue
-            if case.event_shape and not case.edges[query, key]:
-                continue  # there is no such edge
-            value = case.to_value([key if other == query else possible[other] for other in range(QUERIES)])
-            assert alignment.is_possible(value).tolist() == [other != query for other in range(QUERIES)]
-            assert alignment.log_prob_per_query(value)[query].exp() == 0
+        """Of one query: a masked key, one of probability zero, an edge of another node, or none where there are."""
+        possible = case.to_value(next(every_alignment(table))[0])
+        for query in range(QUERIES):
+            for number in case.impossible(query, table):
+                value = possible.clone()
+                value[query] = number
+                assert alignment.is_possible(value).tolist() == [other != query for other in range(QUERIES)]
+                assert alignment.log_prob_per_query(value)[query].exp() == 0
+                assert alignment.log_prob(value).exp().min() == 0
+                if case.event_shape or not case.mask[query, number]:
+                    assert (case.to_matrix(alignment.weights(value))[query] == 0).all()
 
     def test_entropy_and_divergence(self, case, alignment, table):
         other = case.distribution(random_scores(1))
@@ -339,6 +351,13 @@ class TestAlignmentDistributions:
         difference = case.to_matrix(alignment.tilted(tilt).log_weights - alignment.log_weights)
         possible = as_matrix(table) > 0
         torch.testing.assert_close(difference[possible], case.to_matrix(tilt)[possible])
+
+
+def test_one_entry_of_a_mask_says_whether_a_query_attends_at_all():
+    mask = torch.tensor([[[True]], [[False]]])
+    alignment = CategoricalAlignment(torch.zeros(2, 1, 3), layout=Dense(mask, event_dim=2))
+    assert alignment.is_possible(torch.tensor([2, 1])).tolist() == [True, False]
+    assert alignment.is_possible(torch.tensor([2, 0])).tolist() == [True, True]
 
 
 @pytest.mark.parametrize("evidence", [True, False], ids=["evidence", "expectation"])

@@ -39,9 +39,7 @@ def test_a_likelihood_that_pyro_would_wrap_says_what_it_needs():
     class Narrow(SummedLikelihood):
         arg_constraints = {}  # noqa: RUF012
 
-    with pytest.raises(
-        NotImplementedError, match=r"Narrow has batch shape \(1,\), .* need \(2,\); give"
-    ):
+    with pytest.raises(NotImplementedError, match=r"Narrow has batch shape \(1,\), .* need \(2,\); give"):
         model(torch.zeros(2), likelihood=lambda *_: Narrow(torch.Size((1,)), validate_args=False))
 
 
