@@ -129,8 +129,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             for autocast in self._autocasts:
                 stack.enter_context(autocast)
             traces: Traces = super()._get_trace(model, guide, args, kwargs)
-        for trace in traces:
-            _sum_in_32_bits(trace)
+        _sum_in_one_dtype(traces)
         return traces
 
     def _get_traces(
@@ -204,21 +203,27 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             )
 
 
-def _sum_in_32_bits(trace: Trace) -> None:
-    """Let the log probabilities of half-precision sites be float32, as sums over alignments are products of both."""
-    for site in sample_sites(trace):
-        packed: dict[str, Any] = site.get("packed", {})
+def _sum_in_one_dtype(traces: Traces) -> None:
+    """Let all log probabilities have one dtype, of 32 bits or more, as sums over alignments are products of them."""
+    sites = [site for trace in traces for site in sample_sites(trace) if "packed" in site]
+    log_probs = [log_prob for site in sites if isinstance(log_prob := site["packed"]["log_prob"], Tensor)]
+    dtype = torch.float32
+    for log_prob in log_probs:
+        dtype = torch.promote_types(dtype, log_prob.dtype)
+    for site in sites:
+        packed: dict[str, Any] = site["packed"]
         for name in ("log_prob", "unscaled_log_prob"):
             if name in packed:
-                packed[name] = _packed_as_float(packed[name])
+                packed[name] = _packed_to(packed[name], dtype)
         if "score_parts" in packed:
-            packed["score_parts"] = type(packed["score_parts"])(*map(_packed_as_float, packed["score_parts"]))
+            parts = packed["score_parts"]
+            packed["score_parts"] = type(parts)(*(_packed_to(part, dtype) for part in parts))
 
 
-def _packed_as_float(log_prob: Tensor | float) -> Tensor | float:
-    if not isinstance(log_prob, Tensor) or as_float(log_prob) is log_prob:
+def _packed_to(log_prob: Tensor | float, dtype: torch.dtype) -> Tensor | float:
+    if not isinstance(log_prob, Tensor) or log_prob.dtype == dtype:
         return log_prob
-    converted = log_prob.float()
+    converted = log_prob.to(dtype)
     vars(converted)["_pyro_dims"] = vars(log_prob)["_pyro_dims"]
     return converted
 

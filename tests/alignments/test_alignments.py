@@ -223,6 +223,28 @@ def test_sums_keep_their_precision_under_autocast(prior):
     assert half.norm() / exact.norm() == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.parametrize("dtypes", [("float64", "float32"), ("float32", "float64")], ids=str)
+@pytest.mark.parametrize("family", [Marginal(), Categorical()], ids=str)
+def test_scores_and_likelihood_of_two_dtypes(family, dtypes):
+    """The sums are products of both; they are made in the larger one."""
+    attention = LatentAttention("alignment", AlignmentPrior())
+    scores, values, y = torch.randn(2, 1, 3), torch.randn(1, 3, 1), torch.randn(2)
+
+    def model(of_scores, of_likelihood):
+        with pyro.plate("queries", 2):
+            context = attention(scores.to(of_scores), values.to(of_scores), layout=Dense(event_dim=2)).context
+            mean = context[..., 0, 0].to(of_likelihood)
+            pyro.sample("y", pyro.distributions.Normal(mean, 1.0), obs=y.to(of_likelihood))
+
+    elbo, guide = AlignmentELBO(max_plate_nesting=1), AttentionGuide(model, family)
+    losses = [
+        elbo.differentiable_loss(model, guide, *(getattr(torch, dtype) for dtype in names))
+        for names in (dtypes, ("float64", "float64"))
+    ]
+    assert losses[0].dtype == torch.float64
+    torch.testing.assert_close(*losses, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(6, 2, 3), (6, 1, 3), (2, 3), (6, 1, 1)], ids=str)
 @pytest.mark.parametrize("prior", [AlignmentPrior, SparseAlignmentPrior])
 def test_the_context_of_keys_is_the_product_with_their_weights(prior, shape):
