@@ -40,11 +40,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Topic:
-    """A page of the reference: its title, what it says first, and the modules and packages whose names it holds."""
+    """A page of the reference: its title, what it says first, and the modules and packages whose names it holds.
+
+    Internal pages are for those who write a family, a layer or a kernel.
+    """
 
     title: str
     text: str
     modules: tuple[str, ...]
+    internal: bool = False
 
     def holds(self, module: str) -> list[int]:
         """Places, among the modules of this page, of those in which a module lies."""
@@ -67,11 +71,23 @@ TOPICS = {
         "The layers declare the attention weights as sample sites of a Pyro model.",
         ("attention", "layers.multihead", "layers.graph", "layers", "attention_call"),
     ),
+    "distributions": Topic(
+        "Distributions over weights",
+        "What the sites of attention hold, the bases of families and priors, and the networks that priors share.",
+        ("families.base", "families.distribution", "families.key_network", "registry"),
+        internal=True,
+    ),
+    "kernels": Topic(
+        "Kernels of blocked attention",
+        "Blocks of weights and their gradients, on a CPU and on a GPU; the layers call them.",
+        ("blocked.ops", "blocked.distributions"),
+        internal=True,
+    ),
     "families": Topic(
         "Priors and posterior families",
         "A prior is a module that a layer holds; a posterior family is given to the guide. "
         "Each family stands in one module with its distribution, its prior and its posterior.",
-        ("families.weibull", "families.lognormal", "families.gamma", "families.soft", "families", "registry"),
+        ("families.weibull", "families.lognormal", "families.gamma", "families.soft", "families"),
     ),
     "guide": Topic("Guide", "The guide replaces the prior of every attention site by a posterior.", ("guide",)),
     "objectives": Topic(
@@ -135,11 +151,13 @@ TOPICS = {
         "Files",
         "Lines of text files, and files that are written whole or not at all, as the commands of this library do it.",
         ("text_lines", "atomic_write"),
+        internal=True,
     ),
     "building_blocks": Topic(
         "Building blocks",
         "Pure tensor functions, for those who write a family or a layer of their own.",
         ("ops",),
+        internal=True,
     ),
 }
 
@@ -211,7 +229,7 @@ def pages() -> dict[str, str]:
         own = sorted((entry for entry in found if topic_of(entry.module) == slug), key=topic.place)
         if own:
             texts[slug] = "\n".join([*_title(topic.title, "="), topic.text, "", *_sections(own)])
-    return {"index": _index(texts, found), **texts}
+    return {"index": _index(texts, found), "all_names": _all_names(found), **texts}
 
 
 def write(folder: Path) -> None:
@@ -228,21 +246,35 @@ def _title(text: str, line: str) -> list[str]:
 
 
 def _index(slugs: Iterable[str], found: Iterable[Entry]) -> str:
+    top = [entry for entry in found if entry.path.count(".") == 1]
     lines = [
         *_title("API reference", "="),
-        "Every public name of the library stands on one of these pages, under the shortest path by which it can be "
-        "imported, and in the list below. The pages are made from the docstrings.",
+        "Most programs need the names at the top of the package, which are listed first. The pages below hold every "
+        "public name under the shortest path by which it can be imported; they are made from the docstrings.",
         "",
-        ".. toctree::",
-        "   :maxdepth: 1",
+        *_title("Names at the top of the package", "-"),
+        *_name_list(top),
         "",
-        *(f"   {slug}" for slug in slugs),
+        *_title("Pages", "-"),
+        *_toctree(["all_names", *(slug for slug in slugs if not TOPICS[slug].internal)]),
+        *_title("Internals", "-"),
+        "For those who write a family, a layer or a kernel of their own.",
         "",
-        *_title("All names", "-"),
-        *(_line(entry) for entry in sorted(found, key=lambda entry: entry.name.casefold())),
-        "",
+        *_toctree(slug for slug in slugs if TOPICS[slug].internal),
     ]
     return "\n".join(lines)
+
+
+def _all_names(found: Iterable[Entry]) -> str:
+    return "\n".join([*_title("All names", "="), *_name_list(found), ""])
+
+
+def _toctree(slugs: Iterable[str]) -> list[str]:
+    return [".. toctree::", "   :maxdepth: 1", "", *(f"   {slug}" for slug in slugs), ""]
+
+
+def _name_list(found: Iterable[Entry]) -> list[str]:
+    return [_line(entry) for entry in sorted(found, key=lambda entry: entry.name.casefold())]
 
 
 def _line(entry: Entry) -> str:

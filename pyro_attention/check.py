@@ -22,12 +22,12 @@ from pyro_attention.objectives.learned_widths import WidthWarning, collapsing_wi
 from pyro_attention.objectives.reached_parameters import frozen_parameters, thawed_parameters, unreached_parameters
 from pyro_attention.objectives.validation import (
     PriorWarning,
-    _heavy_kl,
-    _masked_fraction,
-    _problems,
-    _Recorder,
-    _sites_at_prior,
-    _untrained_parameters,
+    Recorder,
+    heavy_kl,
+    masked_fraction,
+    problems_of_pass,
+    sites_at_prior,
+    untrained_parameters,
 )
 
 __all__ = ["ModelReport", "SiteReport", "check_model"]
@@ -125,7 +125,7 @@ def check_model(
         ((1, 2, 3), ('the model observes nothing: no sample site has obs=, so the loss holds no likelihood',))
     """
     elbo = elbo_for(guide) if elbo is None else elbo
-    recorder = _Recorder()
+    recorder = Recorder()
     problems = []
     loss: Tensor | None = None
     frozen = frozen_parameters(model, guide)
@@ -139,13 +139,13 @@ def check_model(
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         problems.append(f"{type(error).__name__}: {error}")
     else:
-        problems += _problems(loss, recorder)
-        problems += filter(None, [_untrained_parameters(loss, model, guide, trace=tracer.trace)])
+        problems += problems_of_pass(loss, recorder)
+        problems += filter(None, [untrained_parameters(loss, model, guide, trace=tracer.trace)])
         if isinstance(elbo, AttentionELBO) and recorder.observed:
-            problems += filter(None, [_heavy_kl(elbo, loss.item())])
+            problems += filter(None, [heavy_kl(elbo, loss.item())])
         if isinstance(elbo, EvidenceELBO) and loss.isfinite():
             problems += filter(None, [_wide_gap(elbo, model, args, kwargs)])
-        problems += filter(None, [_sites_at_prior(guide, recorder.latent.values())])
+        problems += filter(None, [sites_at_prior(guide, recorder.latent.values())])
         problems += filter(None, [collapsing_widths(elbo, recorder.latent.values())])
         problems += filter(None, [thawed_parameters(frozen)])
         problems += filter(None, [unreached_parameters(loss, model, recorder.sites)])
@@ -162,7 +162,7 @@ def _wide_gap(elbo: EvidenceELBO, model: Any, args: Any, kwargs: Any) -> str | N
     return gap_problem(elbo.bounds.remainder.mean().item(), signal.item(), elbo.num_particles)
 
 
-def _site_reports(recorder: _Recorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
+def _site_reports(recorder: Recorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
     return tuple(
         SiteReport(
             name=name,
@@ -170,7 +170,7 @@ def _site_reports(recorder: _Recorder, kl: dict[str, Tensor]) -> tuple[SiteRepor
             prior=type(prior).__name__,
             batch_shape=tuple(prior.batch_shape),
             event_shape=tuple(prior.event_shape),
-            masked=_masked_fraction(prior),
+            masked=masked_fraction(prior),
             kl=kl[name].item() if name in kl else None,
         )
         for name, (prior, posterior) in recorder.sites.items()

@@ -46,7 +46,7 @@ def reliability(confidence: Tensor, right: Tensor, *, bins: int = 10, axes: Axes
     filled = count > 0
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
     centers = (torch.arange(bins) + 0.5) / bins
-    axes.bar(_array(centers), _array(count / count.sum()), width=0.9 / bins, color="0.85", label="items")
+    axes.bar(_array(centers), _array(count / count.sum()), width=0.9 / bins, color="0.85", label=f"{len(confidence)} items")
     line = _array((mean / count)[filled]), _array((share / count)[filled])
     axes.plot(*line, color=BLUE, marker="o", markersize=4, label="right")
     axes.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability", ylabel="share that is right")

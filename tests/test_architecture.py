@@ -38,15 +38,15 @@ TASKS = {
     "uncertainty",
 }
 TRAINING = ("options", "cli", "folder", "parallel", "callbacks", "training")  # modules of experiments, below run
-SHARED = {"files", "run", "study", *TRAINING}
-TASK = {*LIBRARY, *SHARED, "report", "data"}
+SHARED = {"files", "run", "study"}
+TASK = {*LIBRARY, *SHARED, "training", "report", "data"}
 ALLOWED = LIBRARY | {
     "files": {*LIBRARY},
     "report": {*LIBRARY, "files"},
-    **{name: {*LIBRARY, "files", "report", *TRAINING} for name in TRAINING},
+    "training": {*LIBRARY, "files", "report"},
     "data": {*LIBRARY, "files"},
-    "run": {"files", "report", *TRAINING},
-    "study": {"files", "report", "run", *TRAINING},
+    "run": {"files", "report", "training"},
+    "study": {"files", "report", "run", "training"},
     "sequence": TASK,
     "graph": TASK,
     "nmt": TASK | {"sequence", "aligners"},
@@ -62,7 +62,7 @@ ALLOWED = LIBRARY | {
     "vqa": TASK,
     "headlines": TASK | {"sequence"},
     "benchmarks": TASK,
-    "commands": {"files", "report", *TRAINING, *TASKS},
+    "commands": {"files", "report", "training", *TASKS},
 }
 MOST_ARROWS, MOST_LEVELS = 128, 9  # of experiments
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "alignments")
@@ -115,6 +115,8 @@ def box(name: str) -> str:
     package, *rest = name.split(".")
     if package != "experiments" or not rest:
         return package
+    if rest[0] in TRAINING:
+        return "training"
     return rest[0] if rest[0] in SHARED or (ROOT / "experiments" / rest[0]).is_dir() else "commands"
 
 

@@ -20,6 +20,7 @@ from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixtu
 from tests.pages.commands import CHAINS
 from tests.pages.data import write_files
 from tests.pages.elsewhere import ELSEWHERE, NOT_RUN
+from tests.pictures import readable_pictures  # noqa: F401 (a fixture)
 from tests.test_pages import ALL_TEXT, PAGES, ROOT, blocks, script_of
 
 PROGRAMS = r"(?:python|pip|make|git|cd|torchrun|srun)\b"

@@ -17,6 +17,7 @@ from experiments import cli
 from experiments.files import UserError
 from experiments.options import parse
 from experiments.report.report import RESULTS, results_in
+from tests.pictures import readable_pictures  # noqa: F401 (a fixture)
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -32,7 +32,6 @@ from pyro_attention import (
     Soft,
     Weibull,
     WidthNetwork,
-    check,
     exact_alignments,
     predict,
     sample_posterior,
@@ -40,6 +39,7 @@ from pyro_attention import (
 from pyro_attention.alignments.posteriors import GumbelSoftmax
 from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.integrations.huggingface import bayesian
+from pyro_attention.objectives import validation
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.ops import segment
 from tests.models import test_headlines, test_nmt, test_vqa
@@ -87,7 +87,7 @@ def meta(monkeypatch):
     monkeypatch.setattr(segment, "in_transform", lambda *_: True)
     monkeypatch.setattr(rnn, "pack_padded_sequence", lambda words, *_, **__: words)
     monkeypatch.setattr(rnn, "pad_packed_sequence", lambda outputs, **_: (outputs, None))
-    monkeypatch.setattr(check, "_FIRST", 0)  # the steps are later ones
+    monkeypatch.setattr(validation, "_FIRST", 0)  # the steps are later ones
 
 
 def sequences(family=None, elbo=None, *, layers=2, padding=True, **options):

@@ -159,7 +159,7 @@ def _chosen(pairs: list[AlignedPair], options: argparse.Namespace) -> list[Links
 def _page(path: Path, pairs: list[AlignedPair]) -> None:
     shown = [pair for pair in pairs if pair.links.numel()][:SHOWN]
     views = [
-        AlignmentView(title=str(number), source=pair.source, target=pair.target, posterior=pair.links)
+        AlignmentView(title=str(number), source=pair.source, target=pair.target, posterior=pair.links, kind="links")
         for number, pair in enumerate(shown, 1)
     ]
     write_viewer(path, views, title=f"Probabilities of links: {path.stem}", text=_LEAD)

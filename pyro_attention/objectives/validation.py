@@ -34,7 +34,7 @@ class PriorWarning(UserWarning):
     """A latent site is drawn from its prior, and nobody said that it should be."""
 
 
-class _Recorder(poutine.messenger.Messenger):
+class Recorder(poutine.messenger.Messenger):
     """Keeps every latent site, with prior and posterior of those of attention; stands outside the guide."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class _Recorder(poutine.messenger.Messenger):
         self.observed |= msg["is_observed"] and not attention and msg["infer"].get("_deterministic") is None
 
 
-def _problems(loss: Tensor, recorder: _Recorder) -> list[str]:
+def problems_of_pass(loss: Tensor, recorder: Recorder) -> list[str]:
     problems = []
     if not recorder.observed:
         problems.append("the model observes nothing: no sample site has obs=, so the loss holds no likelihood")
@@ -63,11 +63,11 @@ def _problems(loss: Tensor, recorder: _Recorder) -> list[str]:
         problems.append(f"the loss is {loss.item()}; normalise the scores or look for extreme observations")
     if not loss.requires_grad:
         problems.append("nothing to train: the loss depends on no parameter that requires a gradient")
-    masked = [name for name, (prior, _) in recorder.sites.items() if _masked_fraction(prior) == 1]
+    masked = [name for name, (prior, _) in recorder.sites.items() if masked_fraction(prior) == 1]
     return problems + [f"site '{name}': every entry is masked; in masks True means may attend" for name in masked]
 
 
-def _masked_fraction(prior: Any) -> float:
+def masked_fraction(prior: Any) -> float:
     """Fraction of entries that are masked or do not count."""
     if prior.event_shape:
         return float(1 - prior.counts.double().mean() / prior.event_shape.numel())
@@ -75,7 +75,7 @@ def _masked_fraction(prior: Any) -> float:
     return 0.0 if mask is None else float(1 - mask.double().mean())
 
 
-def _sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
+def sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
     """Describe the latent sites that keep their prior though the guide does not say so; None when there are none."""
     # what is enumerated is summed out
     at_prior = [s["name"] for s in sites if keeps_prior(s) and "_enumerate_dim" not in s["infer"]]
@@ -90,7 +90,7 @@ def _sites_at_prior(guide: Any, sites: Iterable[Any]) -> str | None:
     )
 
 
-def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
+def heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
     """Describe a KL of the last evaluation that outweighs the rest of its loss; None when it does not."""
     weight = elbo.current_kl_weight()
     kl = weight * sum(float(kl) for kl in elbo.kl_record.values())
@@ -104,7 +104,7 @@ def _heavy_kl(elbo: AttentionELBO, loss: float) -> str | None:
     )
 
 
-def _untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str | None:
+def untrained_parameters(loss: Tensor, *modules: Any, trace: Any = None) -> str | None:
     """Describe parameters of a loss that nothing trains; None when there are none.
 
     They belong to no module and are no param site of the trace. Without a module SVI is to train the parameters, else
@@ -181,7 +181,7 @@ def check_run(elbo: Any, guide: Any, model_trace: Any, guide_trace: Any) -> None
         _check_patterns(messenger, sites)
         for site in filter(is_attention_site, sites.values()):
             _check_plates(site)
-        problem = _sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
+        problem = sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
         if problem is not None:
             warnings.warn(problem, PriorWarning, stacklevel=2)
         problem = collapsing_widths(elbo, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
@@ -261,7 +261,7 @@ def _check_parameters(_: Any, loss: Tensor, modules: Sequence[Any], trace: Any) 
     if not loss.requires_grad:
         raise ValueError("nothing to train: the loss depends on no parameter that requires a gradient")
     if is_validation_enabled() and not any(module in _COMPLETE for module in modules):
-        problem = _untrained_parameters(loss, *modules, trace=trace)
+        problem = untrained_parameters(loss, *modules, trace=trace)
         if problem is not None:
             raise ValueError(problem)
         _COMPLETE.update(modules)
@@ -272,7 +272,7 @@ def _watch_kl(elbo: Any, loss: Tensor, *_: Any) -> None:
     problem = None
     if getattr(elbo, "kl_record", None) and elbo not in _WEIGHED:
         _WEIGHED.add(elbo)
-        problem = _heavy_kl(elbo, loss.item())
+        problem = heavy_kl(elbo, loss.item())
     if callable(getattr(elbo, "kl_weight", None)):
         step, count = _STEPS.get(elbo, (elbo.step, 0))
         _STEPS[elbo] = elbo.step, count + 1 if step == elbo.step else 1

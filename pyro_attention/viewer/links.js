@@ -57,12 +57,12 @@ const linksSentence = (panels, names, shown, level) =>
       const interval = link.samples ? ` (${intervalText(link)})` : "";
       return `${one.word} ${percent(link.mean)}${interval}`;
     });
-    return `${names[number]}: ${texts.join(", ") || "nothing above 1 %"}.`;
+    return `${names[number] ? `${names[number]}: ` : ""}${texts.join(", ") || "nothing above 1 %"}.`;
   }).join(" ") + (panels.some((panel) => panel.count > 1) ? ` In brackets the ${level} credible interval.` : "");
 
 const linksTable = (panels, names, { shown, left }, { caption, level, active, gold, end }) => {
   const drawn = panels.some((panel) => panel.count > 1); // exact weights have no interval
-  const heads = ["weights", `0 to ${end / 10} %`, ...(drawn ? ["mean", `${level} interval`] : ["weight"])];
+  const heads = ["", `0 to ${end / 10} %`, ...(drawn ? ["mean", `${level} interval`] : ["percent"])];
   const head = make("tr", {}, ...heads.map((one) => make("th", { scope: "col" }, one)));
   const table = make("table", { class: "linktable" }, make("caption", {}, caption), make("thead", {}, head));
   for (const one of shown) {

@@ -30,14 +30,24 @@ MOST_SAMPLES = 40  # of each link that the page draws; mean and interval are of 
 LEAST = 0.01  # links whose interval ends below it have neither interval nor samples in the page
 _DIGITS = (string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/").encode()  # 0 to 63, as in base64
 _LONGEST = 160  # letters of a sentence in the list
-_WHAT = (
-    "For every word the page shows where the model looked when it read or wrote this word, and how sure it was. Point "
-    "at a word, or move to it with the Tab and arrow keys: the stronger the color of another word or of a cell of the "
-    "matrix, the larger the attention weight between both."
+_POINTING = (
+    "Point at a word, or move to it with the Tab and arrow keys: the stronger the color of another word or of a cell "
+    "of the matrix, the larger the {measure} between both."
 )
+_LEADS = {
+    "attention": "For every word the page shows where the model looked when it read or wrote this word, and how sure "
+    f"it was. {_POINTING.format(measure='attention weight')}",
+    "links": "For every word the page shows which words of the other text it may translate, and how probable each is. "
+    f"{_POINTING.format(measure='probability of a link')}",
+}
+_MEASURES = {"attention": "attention weight", "links": "probability of a link"}
+_RELATIONS = {
+    "attention": {"target": "attends to", "source": "is attended to by"},
+    "links": {"target": "is linked to", "source": "is linked to"},
+}
 
 
-def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: str = _WHAT) -> None:
+def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: str | None = None) -> None:
     """Write a page that shows the views; it asks nothing of the network, and a file of that name is replaced.
 
     Mean and credible interval of every link are those of all samples. To keep the file small the page holds at most
@@ -48,7 +58,7 @@ def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: s
         path: The file.
         views: What is shown; the reader chooses one of them, and only that one is drawn.
         title: Title of the page.
-        text: Says in plain words what one sees, above the views.
+        text: Says in plain words what one sees, above the views; a text about attention or links when omitted.
 
     Raises:
         TypeError: Something else than views.
@@ -65,8 +75,9 @@ def write_viewer(path: str | Path, views: Sequence[View], *, title: str, text: s
         >>> "<h1>Two words</h1>" in path.read_text(encoding="utf-8")
         True
     """
-    intro = f'<p class="lead">{html.escape(text)}</p>' if text else ""
-    page = document(title, intro + fragment(views))
+    shown = fragment(views)
+    lead = _LEADS[views[0].kind] if text is None else text
+    page = document(title, (f'<p class="lead">{html.escape(lead)}</p>' if lead else "") + shown)
     write_atomic(path, lambda file: file.write(page))
 
 
@@ -152,9 +163,13 @@ def index_entry(view: View) -> dict[str, Any]:
     widths = [_width(panel.samples) for panel in panels if len(panel.samples) > 1]
     means = [panel.samples.mean(0) for panel in _differing(view)]
     distances = [0.5 * (first - second).abs().sum(-1).mean().item() for first, second in combinations(means, 2)]
+    rows, columns = " ".join(view.rows), " ".join(view.columns)
+    is_pair = isinstance(view, AlignmentView)  # its source stands first; regions are no words, and heads have one text
+    text, words = (columns, f"{columns} {rows}") if is_pair else (rows, rows)
     return {
         "title": view.title,
-        "text": " ".join(view.rows)[:_LONGEST],
+        "text": text[:_LONGEST],
+        "words": words,
         "uncertainty": round(entropy.mean().item(), 4),
         "most": round(entropy.max().item(), 4),
         "width": round(sum(widths) / len(widths), 4) if widths else None,
@@ -166,6 +181,8 @@ def payload(view: View) -> dict[str, Any]:
     """Return all that is shown of a view once it is chosen; a weight of 0.25 is 250."""
     content: dict[str, Any] = {
         "title": view.title,
+        "measure": _MEASURES[view.kind],
+        "relation": _RELATIONS[view.kind],
         "names": {"target": view.names[0], "source": view.names[1]},
         "target": list(view.rows),
         "source": list(view.columns),

@@ -61,3 +61,14 @@ const roving = (group, next = ["ArrowRight", "ArrowDown"], before = ["ArrowLeft"
   });
   return (chosen) => enter(chosen ?? buttons()[0]);
 };
+
+// Rows to begin with: those with the word that is searched, or else words of content, roughly: those of four letters and more.
+const contentWords = (words, search) => {
+  const rows = words.map((_, row) => row);
+  const chosen = [
+    rows.filter((row) => search && words[row].toLocaleLowerCase().includes(search)),
+    rows.filter((row) => (words[row].match(/\p{L}/gu) ?? []).length > 3),
+    rows.filter((row) => /[\p{L}\p{N}]/u.test(words[row])),
+  ];
+  return chosen.find((some) => some.length) ?? rows;
+};

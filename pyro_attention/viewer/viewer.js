@@ -4,7 +4,7 @@
   const part = (name) => root.querySelector(`[data-part="${name}"]`);
   const index = parsed("viewer-index");
   const level = percent(1000 * index.level);
-  const state = { view: null, number: -1, chosen: new Set(), active: null, least: 0, colors: "mean", end: 1000 };
+  const state = { view: null, number: -1, chosen: new Set(), active: null, least: 0, search: "", colors: "mean", end: 1000 };
   let lines = []; // {side, panel, buttons}
   let matrices = []; // {panel, rows, cells, heads}
 
@@ -20,17 +20,21 @@
 
   const enterItem = roving(part("items"));
 
+  // A text is listed if one of its words is unsure enough and some word of either side holds what is searched.
+  const isListed = (view) =>
+    1000 * view.most >= state.least && view.words.toLocaleLowerCase().includes(state.search);
+
   const showList = () => {
-    const kept = index.views.map((view, number) => ({ ...view, number }));
+    const entries = index.views.map((view, number) => ({ ...view, number }));
     const order = ORDERS.find(([name]) => name === part("order").value)[2];
-    kept.sort((one, other) => order(one) - order(other) || one.number - other.number);
-    const items = kept.map((view) => {
+    entries.sort((one, other) => order(one) - order(other) || one.number - other.number);
+    const items = entries.map((view) => {
       const button = make("button", { type: "button", tabindex: -1, "data-number": view.number },
         make("span", { class: "name" }, view.title || `${view.number + 1}`),
         make("span", { class: "excerpt", dir: "auto" }, view.text),
         make("span", { class: "score" }, `unsure ${percent(Math.round(1000 * view.uncertainty))}`));
       const item = make("li", {}, button);
-      item.hidden = 1000 * view.most < state.least;
+      item.hidden = !isListed(view);
       if (view.number === state.number) button.setAttribute("aria-current", "true");
       return item;
     });
@@ -39,6 +43,17 @@
     const count = index.views.length;
     part("count").textContent = left.length === count ? `${count} in all` : `${left.length} of ${count} have such words`;
     if (left.length) enterItem(part("items").querySelector("li:not([hidden]) [aria-current]") ?? undefined);
+    for (const name of ["shown", "links"]) root.querySelector(`.${name}`).hidden = !left.length;
+    part("none").hidden = left.length > 0;
+    return left.map((item) => Number(item.querySelector("button").dataset.number));
+  };
+
+  // What is shown is a text of the list: after a change of the order its first one, after a filter the same one if it is left.
+  const showFirst = (keep) => {
+    const numbers = showList();
+    if (!numbers.length || (keep && numbers.includes(state.number))) return;
+    choose(numbers[0]);
+    showList();
   };
 
   const prepareList = () => {
@@ -50,11 +65,15 @@
     }
     part("list").hidden = index.views.length === 1;
     root.classList.toggle("single", index.views.length === 1);
-    part("order").addEventListener("change", showList);
+    part("order").addEventListener("change", () => showFirst(false));
+    part("search").addEventListener("input", () => {
+      state.search = part("search").value.trim().toLocaleLowerCase();
+      showFirst(true);
+    });
     part("least").addEventListener("input", () => {
       state.least = 10 * Number(part("least").value);
       part("limit").textContent = percent(state.least);
-      showList();
+      showFirst(true);
       showActive();
     });
     part("items").addEventListener("click", (event) => {
@@ -69,6 +88,8 @@
   // One view
 
   const shownPanels = () => state.view.panels.filter((panel) => state.chosen.has(panelKey(panel)));
+  // The only panel of a view needs no name.
+  const panelNames = (panels) => (state.view.panels.length === 1 ? [""] : shortNames(panels));
   const mainPanel = () => shownPanels().find((panel) => panel.name !== "prior") ?? shownPanels()[0];
   const valueOf = (panel, row, column) =>
     state.colors === "mean" ? panel.mean[row][column] : widthOf(panel, row, column);
@@ -85,7 +106,8 @@
     if (!shownPanels().length) state.chosen = new Set(firstPanels(panels).map(panelKey));
     part("title").textContent = title || `Number ${number + 1}`;
     const unsure = mainPanel().uncertainty;
-    state.active = { side: "target", place: target.map((_, row) => row).reduce((a, b) => (unsure[b] > unsure[a] ? b : a)) };
+    const rows = contentWords(target, state.search);
+    state.active = { side: "target", place: rows.reduce((a, b) => (unsure[b] > unsure[a] ? b : a)) };
     showTools();
     showView();
   };
@@ -106,6 +128,7 @@
       return row;
     });
     part("panels").replaceChildren(part("panels").querySelector("legend"), ...rows);
+    part("panels").hidden = state.view.panels.length === 1;
     part("colors").disabled = !state.view.panels.some((panel) => panel.count > 1);
   };
 
@@ -122,7 +145,7 @@
 
   const wordLine = (side, panel, panelName) => {
     const { names } = state.view;
-    const name = panel ? `${names[side]}, ${panelName}` : names[side];
+    const name = panelName ? `${names[side]}, ${panelName}` : names[side];
     const buttons = state.view[side].map((word, place) => wordButton(side, word, place));
     const regions = side === "source" && state.view.picture;
     const group = make("div", { class: regions ? "regions" : "words", role: "toolbar", dir: "auto", "aria-label": name });
@@ -165,19 +188,20 @@
     const table = make("table", { class: source.length > 14 ? "matrix small" : "matrix" },
       make("caption", {}, panelName), make("thead", {}, make("tr", {}, corner, ...heads)), make("tbody", {}, ...rows));
     matrices.push({ panel, rows, cells, heads });
-    return make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": `Matrix: ${panelName}` }, table);
+    return make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": panelName ? `Matrix: ${panelName}` : "Matrix" }, table);
   };
 
   const showView = () => {
     lines = [];
     matrices = [];
-    const panels = shownPanels(), names = shortNames(panels);
-    part("text").replaceChildren(wordLine("target", null), ...panels.map((panel, place) => wordLine("source", panel, names[place])));
+    const panels = shownPanels(), names = panelNames(panels);
+    part("text").replaceChildren(...panels.map((panel, place) => wordLine("source", panel, names[place])), wordLine("target", null));
     part("text").classList.toggle("pictures", Boolean(state.view.picture));
     part("matrices").replaceChildren(...panels.map((panel, place) => matrix(panel, names[place])));
+    part("measure").textContent = `${state.colors === "mean" ? state.view.measure : "width of the credible interval"}, in percent`;
     const drawn = Math.max(...panels.map((panel) => panel.count));
     part("note").textContent = [
-      "The bar under a word shows how unsure the model is of its links: the entropy of their weights, over the largest possible.",
+      "The bar under a word shows how unsure the model is of its links: the entropy of the numbers in its row, over the largest possible.",
       drawn > index.samples ? `Of ${drawn} samples ${index.samples} are drawn.` : "",
       state.view.picture ? "The clearer a region and the stronger its frame, the larger its weight." : "",
       state.view.gold ? "Frames are links that people have made, dotted where these are only possible." : "",
@@ -259,8 +283,8 @@
     const panels = shownPanels(), other = active.side === "target" ? "source" : "target";
     const found = linksOf(view, panels, active);
     part("word").textContent = `${view[active.side][active.place]} (${view.names[active.side]})`;
-    const names = shortNames(panels);
-    const caption = `${active.side === "target" ? "attends to" : "is attended to by"} (${view.names[other]})`;
+    const names = panelNames(panels);
+    const caption = `${view.relation[active.side]} (${view.names[other]}): ${view.measure}`;
     part("sentence").textContent = linksSentence(panels, names, found.shown, level);
     const end = scaleEnd(Math.max(...view.panels.map((panel) => panel.largest)));
     const gold = (place) => (view.gold ?? []).some(([source, target]) =>
@@ -296,8 +320,7 @@
   });
   part("colors").addEventListener("change", () => {
     state.colors = part("colors").value;
-    paintMatrices();
-    showActive();
+    showView();
   });
 
   prepareList();

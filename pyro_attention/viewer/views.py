@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,10 +42,12 @@ class View:
         weights: Group and name of every matrix (:class:`Panel`), in the order in which they are offered, and its
             samples ``[S, M, N]``, or weights ``[M, N]`` that are known.
         title: What stands above it.
+        kind: ``"attention"`` for weights, ``"links"`` for probabilities of links, whose rows need not sum to one; the
+            page chooses its words by it.
 
     Raises:
         TypeError: Words are no texts, or weights no floats.
-        ValueError: No weights, wrong shapes, NaN, or entries outside [0, 1].
+        ValueError: No weights, wrong shapes, NaN, or entries outside [0, 1], or an unknown kind.
     """
 
     def __init__(
@@ -55,7 +58,11 @@ class View:
         weights: Iterable[tuple[str, str, Tensor]],
         *,
         title: str = "",
+        kind: Literal["attention", "links"] = "attention",
     ) -> None:
+        if kind not in ("attention", "links"):
+            raise ValueError(f"kind is {kind!r}, expected 'attention' or 'links'")
+        self.kind = kind
         for side, words in (("rows", rows), ("columns", columns)):
             if isinstance(words, str) or not words or not all(isinstance(word, str) for word in words):
                 raise TypeError(f"{side} are {words!r:.100}, expected a sequence of words, at least one")
@@ -101,6 +108,7 @@ class AlignmentView(View):
         languages: What source and target are called.
         gold: Links that people have made, to be outlined.
         title: What stands above it.
+        kind: ``"attention"``, or ``"links"`` where each weight is the probability of a link of its own.
 
     Raises:
         TypeError: As for :class:`View`.
@@ -123,8 +131,9 @@ class AlignmentView(View):
         languages: tuple[str, str] = ("source", "target"),
         gold: GoldAlignment | None = None,
         title: str = "",
+        kind: Literal["attention", "links"] = "attention",
     ) -> None:
-        super().__init__(target, source, languages[::-1], _schemes(posterior, prior), title=title)
+        super().__init__(target, source, languages[::-1], _schemes(posterior, prior), title=title, kind=kind)
         self.gold = gold
 
 

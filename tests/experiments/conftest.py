@@ -6,6 +6,7 @@ import pytest
 
 from experiments.nmt.config import TranslationConfig
 from tests.experiments.nmt.tiny_text import TINY, run, write_text
+from tests.pictures import readable_pictures  # noqa: F401 (a fixture)
 
 
 @pytest.fixture(scope="session")

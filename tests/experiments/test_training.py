@@ -33,9 +33,9 @@ from experiments.callbacks import (
     write_weights,
 )
 from experiments.files import UserError
-from experiments.folder import begin, resumed
+from experiments.folder import resumed
 from experiments.options import TrainingOptions
-from experiments.run import Task, finish, load_trained, run_folder
+from experiments.run import Task, load_trained, run_folder
 from experiments.training import ELBOTraining, Trained, fit, load_best
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
@@ -315,16 +315,16 @@ class Regression(Task):
         return "regression"
 
     def run(self, config):
-        folder = run_folder(self, config)
-        if (metrics := resumed(folder, config)) is not None:
-            return metrics
-        begin(folder, config)
-        data = DataLoader(DATA, batch_size=4, shuffle=True), DataLoader(DATA, batch_size=8)
-        trained = self.restore(config, folder)
-        fitted = self.fit(trained, data, folder)
-        assert not trained.module.training
-        loss = trained.module.evaluate(next(iter(data[1])))["loss"].item()
-        return finish(folder, trained, fitted, {"loss": loss})
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            data = DataLoader(DATA, batch_size=4, shuffle=True), DataLoader(DATA, batch_size=8)
+            folder = run.begin()
+            trained = self.restore(config, folder)
+            fitted = self.fit(trained, data, folder)
+            assert not trained.module.training
+            loss = trained.module.evaluate(next(iter(data[1])))["loss"].item()
+            return run.finish({"loss": loss} | fitted.metrics)
 
     def restore(self, config, folder):
         pyro.set_rng_seed(config.seed)

@@ -7,9 +7,10 @@ start a browser takes seconds.
 import shutil
 
 import pytest
+import torch
 
 from pyro_attention.analysis import GoldAlignment
-from pyro_attention.viewer import write_viewer
+from pyro_attention.viewer import AlignmentView, write_viewer
 from tests.viewer.samples import caption, pair
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -107,15 +108,16 @@ def test_prior_posterior_and_schemes_side_by_side(opened):
 def test_by_keyboard_alone(opened):
     page = opened(pair(), pair(1))
     page.locator("[data-part=colors]").focus()
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "the"
+    for first in ("das", "das", "the"):  # the source by two schemes, and the target
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == first
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert page.locator("[data-part=word]").text_content() == "house (English)"
     page.keyboard.press("End")
     assert page.locator("[data-part=word]").text_content() == ". (English)"
-    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
     assert page.locator("[data-part=word]").text_content() == "das (German)"
     page.keyboard.press("Escape")
     assert "Point at a word" in said(page)
@@ -138,12 +140,41 @@ def test_sorting_and_filtering_by_uncertainty(opened):
     assert scores() == sorted(given, reverse=True)
     options = page.locator("[data-part=order] option").all_text_contents()
     assert options[-1] == "where the schemes differ most"
+    first = page.locator("[data-part=items] li:not([hidden]) .name").first
+    assert page.locator("[data-part=title]").text_content() == first.text_content()  # the list and the view agree
     page.locator("[data-part=least]").fill("95")
     assert scores() == []
     assert page.locator("[data-part=count]").text_content() == "0 of 4 have such words"
-    assert page.locator(".line.target .word:not(.dim)").count() == 0
+    assert not page.locator(".shown").is_visible()
+    assert page.locator("[data-part=none]").is_visible()
+    page.locator("[data-part=least]").fill("0")
+    assert page.locator(".shown").is_visible()
     page.locator("[data-part=colors]").select_option("width")
     assert page.locator(".matrix tbody td").first.text_content() != ""
+
+
+@pytest.mark.slow
+def test_a_search_lists_the_texts_with_the_word_and_shows_the_first(opened):
+    page = opened(pair(), pair(1, source="der Hund , bellt", target="the dog , barks"), pair(2))
+    page.locator("[data-part=search]").fill("HUND")  # of the source, whichever case
+    assert page.locator("[data-part=count]").text_content() == "1 of 3 have such words"
+    assert page.locator("[data-part=title]").text_content() == "Pair 2"
+    page.locator("[data-part=search]").fill("small")
+    assert page.locator("[data-part=title]").text_content() == "Pair 1"
+    assert page.locator("[data-part=word]").text_content() == "small (English)"
+
+
+@pytest.mark.slow
+def test_a_page_opens_on_a_word_of_content_and_says_what_its_numbers_are(opened):
+    weights = torch.full((4, 4), 0.25)  # the comma is as unsure as the others
+    weights[2] = torch.tensor([0.97, 0.01, 0.01, 0.01])
+    options = {"source": ["der", "Hund", ",", "bellt"], "target": ["the", ",", "dog", "barks"], "posterior": weights}
+    page = opened(AlignmentView(**options, kind="links"), AlignmentView(**options))
+    assert page.locator("[data-part=word]").text_content() == "barks (target)"
+    assert page.locator(".linktable caption").text_content() == "is linked to (source): probability of a link"
+    assert page.locator(".line .label").all_text_contents() == ["source", "target"]
+    page.locator("[data-part=items] button").nth(1).click()
+    assert page.locator(".linktable caption").text_content() == "attends to (source): attention weight"
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_numbers_of_the_list():
     words = {"source": ["a", "b"], "target": ["x"]}
     view = AlignmentView(**words, posterior={"one": sure, "two": unsure}, prior={"one": unsure})
     assert index_entry(view) == {
-        "title": "", "text": "x", "uncertainty": 0.5, "most": 0.5, "width": None, "difference": 0.5,
+        "title": "", "text": "a b", "words": "a b x", "uncertainty": 0.5, "most": 0.5, "width": None, "difference": 0.5,
     }  # fmt: skip
     alone = index_entry(AlignmentView(**words, posterior=torch.stack([sure, unsure])))
     assert alone["width"] == pytest.approx(0.45)
@@ -153,3 +153,15 @@ def alignment(**options):
 def test_wrong_views(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_an_unknown_kind_of_view_is_refused():
+    with pytest.raises(ValueError, match="kind is 'link', expected 'attention' or 'links'"):
+        AlignmentView(source=["a"], target=["b"], posterior=torch.ones(1, 1), kind="link")
+
+
+def test_the_lead_of_a_page_is_that_of_its_kind(tmp_path):
+    for kind, words in (("links", "probability of a link"), ("attention", "attention weight")):
+        view = AlignmentView(source=["a"], target=["b"], posterior=torch.ones(1, 1), kind=kind)
+        write_viewer(tmp_path / f"{kind}.html", [view], title="A title")
+        assert f"the larger the {words} between both" in (tmp_path / f"{kind}.html").read_text()
