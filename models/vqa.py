@@ -19,7 +19,7 @@ from pyro_attention import (
     MultiheadAttention,
     TokenLikelihood,
 )
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.families.base import Prior
 from pyro_attention.layers.scores import Additive, ScaledDotProduct
 from pyro_attention.normalizers import Normalizer, Softmax

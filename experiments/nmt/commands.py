@@ -21,7 +21,7 @@ from experiments.nmt.task import Trained, load_text, load_trained
 from experiments.nmt.texts import read_gold, read_pairs
 from experiments.report.report import metrics_table
 from experiments.sequence.text_files import read_source, write_lines
-from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.alignments.priors import AlignmentPrior
 from pyro_attention.analysis import alignment_error_rate
 from pyro_attention.families.distribution import LogWeights
 
@@ -109,7 +109,7 @@ def align_file(config: AlignConfig) -> Path:
 
 def _align_text(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
     """Align a text; with ``config.exact`` the exact posterior replaces the posterior of the scheme."""
-    if config.exact and trained.model.attention.prior.kind not in (CategoricalAlignment.kind, LogWeights.kind):
+    if config.exact and trained.model.attention.prior.kind not in (AlignmentPrior.kind, LogWeights.kind):
         raise UserError(
             f"{trained.config.out} was trained with guide {trained.config.guide}, whose weights cannot be summed out; "
             f"leave out --exact"

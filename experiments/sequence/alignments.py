@@ -13,9 +13,9 @@ from experiments.data.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
 from models.decoding import target_alignments
 from pyro_attention import Amortized, FixedGammaPrior, Soft, sample_posterior
-from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.alignments.exact import posterior_attention
-from pyro_attention.alignments.sparse import SparseAlignmentPrior, SparseCategorical
+from pyro_attention.alignments.posteriors import SparseCategorical
+from pyro_attention.alignments.priors import AlignmentPrior, SparseAlignmentPrior
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.families.lognormal import FixedLogNormalPrior
@@ -87,7 +87,7 @@ def _align_with_expected_feed(
     prior, posterior, family = site["infer"]["prior"], site["fn"], trained.guide.family("alignment")
     fixed = isinstance(trained.model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
     mean = None if fixed else prior.mean_weights(trained.model.attention.normalizer).squeeze(-2)
-    if prior.kind != CategoricalAlignment.kind:
+    if prior.kind != AlignmentPrior.kind:
         count = 1 if isinstance(family, Soft) and not drawing else num_samples
         summable = exact and prior.kind == LogWeights.kind  # Dirichlet weights cannot be read as alignments
         with seeded(trained.config.seed):
@@ -116,7 +116,7 @@ def has_posterior_gap(trained: AnyTrained) -> bool:
     Under a sparse prior the exact posterior gives some keys probability zero, where the network may give more.
     """
     family, prior = trained.guide.family("alignment"), trained.model.attention.prior
-    amortized = isinstance(family, Amortized) and trained.family.kind == CategoricalAlignment.kind
+    amortized = isinstance(family, Amortized) and trained.family.kind == AlignmentPrior.kind
     return amortized and not isinstance(prior, SparseAlignmentPrior)
 
 

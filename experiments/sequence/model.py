@@ -34,7 +34,7 @@ from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
 from models.text import TextEncoder
 from pyro_attention import Amortized, AttentionGuide, Soft
-from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.alignments.priors import AlignmentPrior
 from pyro_attention.families.base import Family
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.posterior.predictive import seeded
@@ -185,7 +185,7 @@ class TrainedSequences(TrainedText[Config, Network]):
     @property
     def is_random(self) -> bool:
         """Whether predictions average over posterior samples; false for soft attention and for exact sums."""
-        return not isinstance(self.family, Soft) and self.family.kind != CategoricalAlignment.kind
+        return not isinstance(self.family, Soft) and self.family.kind != AlignmentPrior.kind
 
     def inference(self, *, samples: int | None = 0, k_max: int | None = None, terms: int | None = None) -> Inference:
         """Return how the attention is integrated out of the words.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.decoder import AttentionDecoder, DecoderState, Step
 from pyro_attention import AlignmentPrior, Amortized, Dense, Soft
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.analysis.alignments.weights import k_max as keep_largest
 from pyro_attention.families.base import Family
 from pyro_attention.ops.token_log_prob import default_chunk_rows
