@@ -21,6 +21,9 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
     Args:
         dataset: The captioned images; digits are scenes of handwritten digits and need no file.
         images: Use so many images of every split, the first; all when omitted.
+        features: Folder of features of regions, such as boxes of an object detector, in place of an encoder: a file of
+            every photograph, .npy or .npz, whose name ends with the number of the photograph's, and as many regions in
+            all of them. Boxes are no grid, so nothing is drawn into photographs.
         maps: File of segmentation maps of the test photographs (.npz), which tell whether the attention of a noun is
             where its thing is; flickr8k-voc-maps/flickr8k_voc_maps.npz in the folder of the data sets when omitted,
             and nothing is told of attention where there is none.
@@ -35,13 +38,14 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
 
     dataset: Literal["digits", CaptionsName] = "digits"
     images: PositiveInt | None = None
+    features: Path | None = None
     maps: Path | None = None
     beam: PositiveInt = 3
     kl_weight: NonNegativeFloat = 0.01
     kl: Literal["closed_form", "sampled"] = "closed_form"
 
     USED_BY: ClassVar[UsedBy] = {
-        **{name: {"dataset": get_args(CaptionsName)} for name in ("cache", "maps")},
+        **{name: {"dataset": get_args(CaptionsName)} for name in ("cache", "features", "maps")},
         "kl": {"guide": (*WEIGHTS, "dirichlet"), "objective": ("elbo",)},
     }
     PAPER_SIZES: ClassVar[Sequence[str]] = ("att2in",)

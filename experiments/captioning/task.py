@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -25,6 +26,7 @@ from experiments.data.images.region_captions import (
     read_maps,
 )
 from experiments.data.places import SPLITS, data_folder
+from experiments.data.questions.vqa_v2 import region_features
 from experiments.data.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, text_lines, user_errors
 from experiments.folder import begin, exclusive, resumed, saved_config
@@ -55,6 +57,8 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
     """
     if config.dataset == "digits":
         return {split: scenes.first(config.images) for split, scenes in _digits().items()}
+    if config.features is not None:
+        return load_boxes(config, config.features, progress=progress)
     kept, found = slice(config.images), dict[str, RegionCaptions]()
     folder = config.cache or data_folder(config.data_root) / config.dataset / "cache"
     size = config.size or (192 if config.encoder == "mobilenet_v2" else 96)
@@ -71,6 +75,40 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
         captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions]
         grid = (math.isqrt(regions.size(1)),) * 2
         found[split] = RegionCaptions(regions, captions, grid, pixels, data.name, encoder, data.images)
+    return found
+
+
+def load_boxes(config: CaptioningConfig, folder: Path, *, progress: bool = False) -> dict[str, RegionCaptions]:
+    """All splits with regions from files; the photographs are not opened.
+
+    ValueError or FileNotFoundError say that files are missing, or what is bad in them.
+    """
+    found = dict[str, RegionCaptions]()
+    cache = config.cache or data_folder(config.data_root) / config.dataset / "cache"
+    for split in SPLITS:
+        data, kept = load_captions(config.dataset, split, data_root=config.data_root), slice(config.images)
+        names = [image.name for image in data.images[kept]]
+        numbers = [re.search(r"(\d+)$", Path(name).stem) for name in names]
+        if unnamed := [name for name, number in zip(names, numbers, strict=True) if number is None]:
+            raise ValueError(
+                f"photograph {unnamed[0]} of {split} has no number at the end of its name, as those of COCO have, so "
+                f"no file of {folder} belongs to it; leave out --features"
+            )
+        regions = region_features(
+            [folder], f"{config.dataset}-{split}", [int(number[1]) for number in numbers if number], cache,
+            progress=progress,
+        )  # fmt: skip
+        if not regions.mask.all():
+            place = int((~regions.mask).any(-1).nonzero()[0])
+            raise ValueError(
+                f"{folder}: photograph {names[place]} has {int(regions.mask[place].sum())} regions, and another "
+                f"{regions.mask.size(-1)}; expected as many of every photograph, such as 36"
+            )
+        captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions[kept]]
+        found[split] = RegionCaptions(regions.features, captions, (0, 0), Tensor(), data.name)
+    widths = {split: data.regions.size(-1) for split, data in found.items()}
+    if len(set(widths.values())) > 1:
+        raise ValueError(f"{folder}: features of the widths {widths}, expected one width")
     return found
 
 
@@ -127,7 +165,7 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
     def load(self, config: CaptioningConfig) -> CaptionData:
         images = load_images(config, progress=config.progress)
         usual = data_folder(config.data_root) / "flickr8k-voc-maps" / "flickr8k_voc_maps.npz"
-        known = config.dataset != "digits" and (config.maps is not None or usual.is_file())
+        known = config.dataset != "digits" and config.features is None and (config.maps is not None or usual.is_file())
         return CaptionData(images, read_maps(config.maps or usual) if known else None)
 
     def build(self, config: CaptioningConfig, data: CaptionData, folder: Path) -> Trained:
@@ -193,6 +231,8 @@ def show(config: ShowConfig) -> Path:
         # ahead of the data, which take longer to read
         image = None if config.photo is None else open_photograph(config.photo)
         data = load_images(read_config(config.run, device=config.device))["test"]
+        if 0 in data.grid:
+            raise UserError(f"{config.run} has regions from --features, which are no grid, so no page can show them")
         captions = text_lines(config.run / "captions.txt", "train the run again")
         trained = load_trained(config.run, data.regions.size(2), device=config.device)
         places = config.images
