@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -25,6 +26,7 @@ from experiments.data.images.region_captions import (
     read_maps,
 )
 from experiments.data.places import SPLITS, data_folder
+from experiments.data.questions.vqa_v2 import region_features
 from experiments.data.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, text_lines, user_errors
 from experiments.folder import begin, exclusive, resumed, saved_config
@@ -58,6 +60,8 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
     """
     if config.dataset == "digits":
         return {split: scenes.first(config.images) for split, scenes in _digits().items()}
+    if config.features is not None:
+        return load_boxes(config, config.features, progress=progress)
     folder = config.cache or data_folder(config.data_root) / config.dataset / "cache"
     size = config.size or (192 if config.encoder == "mobilenet_v2" else 96)
     photographs = {}
@@ -75,6 +79,42 @@ def load_images(config: CaptioningConfig, *, progress: bool = False) -> dict[str
         grid = (math.isqrt(regions.size(1)),) * 2
         images[split] = RegionCaptions(regions, captions, grid, pixels, data.name, encoder, data.images)
     return images
+
+
+def load_boxes(config: CaptioningConfig, folder: Path, *, progress: bool = False) -> dict[str, RegionCaptions]:
+    """Load all splits with regions from files; the photographs are not opened.
+
+    Raises:
+        FileNotFoundError: Files of features or captions are missing.
+        ValueError: Names without numbers, or features of different numbers of regions or of different widths.
+    """
+    splits = dict[str, RegionCaptions]()
+    cache = config.cache or data_folder(config.data_root) / config.dataset / "cache"
+    for split in SPLITS:
+        data = load_captions(config.dataset, split, data_root=config.data_root)
+        names = [image.name for image in data.images[: config.images]]
+        numbers = [re.search(r"(\d+)$", Path(name).stem) for name in names]
+        if unnamed := [name for name, number in zip(names, numbers, strict=True) if number is None]:
+            raise ValueError(
+                f"photograph {unnamed[0]} of {split} has no number at the end of its name, as those of COCO have, so "
+                f"no file of {folder} belongs to it; leave out --features"
+            )
+        regions = region_features(
+            [folder], f"{config.dataset}-{split}", [int(number[1]) for number in numbers if number], cache,
+            progress=progress,
+        )  # fmt: skip
+        if not regions.mask.all():
+            index = int((~regions.mask).any(-1).nonzero()[0])
+            raise ValueError(
+                f"{folder}: photograph {names[index]} has {int(regions.mask[index].sum())} regions, and another "
+                f"{regions.mask.size(-1)}; expected as many of every photograph, such as 36"
+            )
+        captions = [[" ".join(caption_words(caption)) for caption in texts] for texts in data.captions[: config.images]]
+        splits[split] = RegionCaptions(regions.features, captions, (0, 0), Tensor(), data.name)
+    widths = {split: data.regions.size(-1) for split, data in splits.items()}
+    if len(set(widths.values())) > 1:
+        raise ValueError(f"{folder}: features of the widths {widths}, expected one width")
+    return splits
 
 
 def build(config: CaptioningConfig, vocabulary: Vocabulary, features: int) -> Trained:
@@ -141,7 +181,8 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
         """Load images and segmentation maps."""
         images = load_images(config, progress=config.progress)
         default = data_folder(config.data_root) / "flickr8k-voc-maps" / "flickr8k_voc_maps.npz"
-        has_maps = config.dataset != "digits" and (config.maps is not None or default.is_file())
+        is_grid = config.dataset != "digits" and config.features is None
+        has_maps = is_grid and (config.maps is not None or default.is_file())
         return CaptionData(images, read_maps(config.maps or default) if has_maps else None)
 
     def build(self, config: CaptioningConfig, data: CaptionData, folder: Path) -> Trained:
@@ -211,6 +252,8 @@ def show(config: ShowConfig) -> Path:
         # the photograph is checked before the data, which take longer to read
         photo = None if config.photo is None else open_photograph(config.photo)
         data = load_images(read_config(config.run, device=config.device))["test"]
+        if 0 in data.grid:
+            raise UserError(f"{config.run} has regions from --features, which are no grid, so no page can show them")
         captions = text_lines(config.run / "captions.txt", "train the run again")
         trained = load_trained(config.run, data.regions.size(2), device=config.device)
         images = config.images

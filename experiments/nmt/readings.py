@@ -67,7 +67,7 @@ def compare(config: ReadingsConfig) -> dict[str, float]:
         UserError: No runs, runs of several data sets, or a folder without a translation run.
     """
     if not config.runs:
-        raise UserError("runs is empty, expected folders of trained networks, such as --runs '[RUN, OTHER]'")
+        raise UserError('runs is empty, expected folders of trained networks, such as \'["RUN", "OTHER"]\'')
     networks = [load_trained(run, device=config.device) for run in config.runs]
     if len(datasets := {str(trained.config.dataset) for trained in networks}) > 1:
         raise UserError(f"runs have the data sets {', '.join(sorted(datasets))}, expected runs of one data set")

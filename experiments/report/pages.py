@@ -11,6 +11,8 @@ from pathlib import Path
 from scipy import stats
 
 from experiments.files import write_text
+from experiments.report.paper_tables import PAGES as PAPER_PAGES
+from experiments.report.paper_tables import filled
 from experiments.report.report import RESULTS, markdown_table, results_in
 from experiments.report.statistics import Difference
 
@@ -144,4 +146,6 @@ def run(_: object) -> None:
     folder = PAGE.parent / "results" / "tables"
     write_text(PAGE, page_of(findings()))
     write_tables(folder)
-    print(PAGE, folder, sep="\n")
+    for path in PAPER_PAGES:
+        write_text(path, filled(path.read_text()))
+    print(PAGE, folder, *PAPER_PAGES, sep="\n")

@@ -103,6 +103,8 @@ STUDIES = (
     (f"{VQA} table vqa-views-digits", QUESTIONS),
     (f"{VQA} search vqa-digits", QUESTIONS),
     (f"""{VQA} table vqa-vqa_v2 --blind --rows '["soft", "WC"]' --data-root DIR""", f"{QUESTIONS} --layers 1"),
+    (f"{VQA} table vqa-alignments-vqa_v2 --data-root DIR", f"{QUESTIONS} --blind --rows [soft,marginal]"),
+    (f"{VQA} table vqa-views-vqa_v2", f"{QUESTIONS} --blind --data-root DIR"),
     ("python -m experiments.pretrain table pretraining-order --data-root DIR",
      f"{PIECES} --heads 2 --batch-size 8 --dataset toy --sentences 40 --rows '[\"softmax, soft\"]'"),
     (f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'"),
@@ -181,6 +183,12 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "generated text": [
         Step(f"{NMT} train --dataset toy --guide categorical_enum --out runs/toy", TEXT, looked_at("runs/toy")),
+    ],
+    "published sizes": [
+        Step(f"{NMT} train --config experiments/nmt/paper/iwslt14.yaml --guide marginal --out RUN",
+             f"--dataset toy {TEXT} --decoder-width 8 --attention-width 8", looked_at("RUN")),
+        Step(f"""{NMT} readings '["RUN"]' --k-max '[1, 2, 5, 10]'""", "--draws 2 --pairs 2 --results results",
+             ("results/readings-toy.json", "runs/nmt/readings/report.md"), ("K = 5", "marginal")),
     ],
     "alignments in a browser": [
         Step(f"{NMT} train --dataset toy --guide marginal --out RUN", TEXT, looked_at("RUN")),

@@ -1,6 +1,7 @@
 """The files that the commands of the pages name, at tiny sizes: the data in DIR, a text and a model in FOLDER, ..."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from tests.experiments.nmt.tiny_text import write_text
 
 __all__ = ["write_files"]
 
+ROOT = Path(__file__).parents[2]
+
 
 def write_files(folder: Path, photographs: dict[str, Any]) -> None:
     """Write everything below a folder, under the names that the pages give it.
@@ -25,6 +28,8 @@ def write_files(folder: Path, photographs: dict[str, Any]) -> None:
     ``photographs`` is the description of one's own that a page shows.
     """
     write_data(folder / "DIR")
+    for sizes in ROOT.glob("experiments/*/paper"):
+        shutil.copytree(sizes, folder / sizes.relative_to(ROOT))
     write_coco(folder / "DIR" / "coco", photographs)
     write_text(folder / "FOLDER")
     write_bert(folder / "FOLDER", positions=256)

@@ -59,11 +59,9 @@ def read_vqa_v2(
         if blind:
             regions = _no_regions(len(photographs), views)
         else:
-            folders = [folder / "features" / str(view) for view in range(1, views + 1)]
-            regions = region_features(
-                folders if views > 1 else [folder / "features"], split, photographs, cache or folder / "cache",
-                progress=progress,
-            )  # fmt: skip
+            of_views = [folder / "features" / str(view) / split for view in range(1, views + 1)]
+            folders = of_views if views > 1 else [folder / "features" / split]
+            regions = region_features(folders, split, photographs, cache or folder / "cache", progress=progress)
         widths[split] = regions.features.size(-1)
         indices = {number: index for index, number in enumerate(photographs)}
         indexed = [entry._replace(photograph=indices[entry.photograph]) for entry in entries]
@@ -119,26 +117,25 @@ def _by_question(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
 
 
 def region_features(
-    folders: Sequence[Path], split: str, photographs: Sequence[int], cache: Path, *, progress: bool = False
+    folders: Sequence[Path], name: str, photographs: Sequence[int], cache: Path, *, progress: bool = False
 ) -> Regions:
     """Return the regions of photographs in their order, padded to the largest number of regions.
 
-    The folder of features has a folder for every split, such as train2014, with a file for every photograph. The name
-    of a file ends with the photograph's number: 9.npz, 9.npy or COCO_train2014_000000000009.jpg.npz. A .npy file is an
-    array [regions, width]; a .npz file has this array as `features` or `x`. Boxes (`boxes` or `bbox`, [regions, 4])
-    only decide whether features are [width, regions], as in the files published with MCAN. Several folders hold several
-    views of the photographs, all of one width.
+    A folder has a file for every photograph. The name of a file ends with the photograph's number: 9.npz, 9.npy or
+    COCO_train2014_000000000009.jpg.npz. A .npy file is an array [regions, width]; a .npz file has this array as
+    `features` or `x`. Boxes (`boxes` or `bbox`, [regions, 4]) only decide whether features are [width, regions], as in
+    the files published with MCAN. Several folders hold several views of the photographs, all of one width.
 
-    Photographs without a question are not read. Features are stored with 16 bits in one file, which is mapped into
-    memory.
+    Other files are not read. Features are stored with 16 bits in one file of the cache under the name, which is mapped
+    into memory.
     """
-    of_views = [_feature_files(folder / split, photographs) for folder in folders]
+    of_views = [_feature_files(folder, photographs) for folder in folders]
     paths = [path for of_photograph in zip(*of_views, strict=True) for path in of_photograph]
     shape = (len(photographs), len(folders)) if len(folders) > 1 else (len(photographs),)
-    key = [split, fingerprint_of_files(paths), *shape[1:]]
+    key = [name, fingerprint_of_files(paths), *shape[1:]]
     sizes_path = cached_file(
-        cache, f"regions-{split}-sizes.npy", key,
-        lambda file: np.save(file, [row.shape for row in _rows(paths, f"sizes of {split}", progress)]),
+        cache, f"regions-{name}-sizes.npy", key,
+        lambda file: np.save(file, [row.shape for row in _rows(paths, f"sizes of {name}", progress)]),
     )  # fmt: skip
     with reading(sizes_path, "an array of numpy without pickles", "remove the file, and it is made again"):
         sizes = np.load(sizes_path, allow_pickle=False)
@@ -147,10 +144,10 @@ def region_features(
     def write(file: IO[bytes]) -> None:
         form = {"descr": "<f2", "fortran_order": False, "shape": (*shape, most, width)}
         np.lib.format.write_array_header_2_0(file, form)
-        for row in _rows(paths, f"regions of {split}", progress):
+        for row in _rows(paths, f"regions of {name}", progress):
             file.write(np.pad(row.astype("<f2"), ((0, most - len(row)), (0, 0))).tobytes())
 
-    path = cached_file(cache, f"regions-{split}.npy", key, write)
+    path = cached_file(cache, f"regions-{name}.npy", key, write)
     with reading(path, "an array of numpy without pickles", "remove the file, and it is made again"):
         features = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
     mask = torch.arange(most) < torch.from_numpy(sizes[:, :1])

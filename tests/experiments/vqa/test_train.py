@@ -234,3 +234,14 @@ def test_questions_alone(tmp_path):
         tmp_path / "run", dataset="vqa_v2", data_root=tmp_path, blind=True, guide="soft", test_noise=(0.0,)
     )
     assert 0 <= metrics["test_accuracy/mean"] <= 1
+
+
+def test_features_of_another_size_than_a_network_was_trained_on(tmp_path):
+    folder = write_vqa_v2(tmp_path)
+    config = {"dataset": "vqa_v2", "data_root": tmp_path, "model": "bottom_up", "guide": "soft", "test_noise": (0.0,)}
+    run_tiny(tmp_path / "run", **config)
+    for split in ("train2014", "val2014"):
+        for path in (folder / "features" / split).iterdir():
+            np.save(path, np.ones((2, 5), np.float32))
+    with pytest.raises(UserError, match="expected"):
+        load_trained(tmp_path / "run")
