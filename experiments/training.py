@@ -181,11 +181,6 @@ class Trained(Generic[Options, Model]):
         """Where the network is."""
         return self.module.device
 
-    @property
-    def parameters(self) -> int:
-        """Number of trained numbers in network, priors, guide and inference network."""
-        return sum(parameter.numel() for parameter in self.module.parameters())
-
 
 def is_soft(guide: AttentionGuide) -> bool:
     """Return whether every attention of a guide is deterministic."""
@@ -210,15 +205,17 @@ class Fitted:
     history: list[dict[str, float]]  # metrics of every epoch
     best_epoch: int  # of the weights that the module now has
     updates: int  # training steps
+    parameters: int  # trained numbers in network, priors, guide and inference network
 
     @property
     def metrics(self) -> dict[str, float]:
-        """How long training took; docs/metrics.md explains them."""
+        """Length and size of the training; docs/metrics.md explains them."""
         return {
             "best_epoch": self.best_epoch,
             "epochs": len(self.history),
             "updates": self.updates,
             "step_ms": median(row["step_ms"] for row in self.history),
+            "parameters": self.parameters,
         }
 
 
@@ -329,7 +326,8 @@ def fit(
     if config.progress and len(history.rows) < config.max_epochs:
         names = " or ".join(monitor)
         print(f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}")
-    return Fitted(history=history.rows, best_epoch=stopping.best_epoch, updates=trainer.global_step)
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    return Fitted(history.rows, stopping.best_epoch, updates=trainer.global_step, parameters=parameters)
 
 
 @contextmanager

@@ -27,9 +27,9 @@ from experiments.data.images.region_captions import (
 from experiments.data.places import SPLITS, data_folder
 from experiments.data.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, text_lines, user_errors
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.report.report import write_page
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.sequence.alignments import align_batch
 from experiments.sequence.evaluation import validation_perplexities, warnings_of
 from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
@@ -146,20 +146,19 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
         sampler = ChoiceSampler(train.lengths, train.counts, **sizes)
         return Encoded(train, val, sampler, train.targets)
 
-    @exclusive
     def run(self, config: CaptioningConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            trained = self.build(config, data, folder)
-        encoded = self.encode(trained, data)
-        fitted = fit_sequences(trained, encoded, folder)
-        metrics, captions = evaluate(trained, data.splits, data.maps)
-        write_lines(folder / "captions.txt", captions)
-        return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                folder = run.begin()
+                trained = self.build(config, data, folder)
+            encoded = self.encode(trained, data)
+            fitted = fit_sequences(trained, encoded, folder)
+            metrics, captions = evaluate(trained, data.splits, data.maps)
+            write_lines(folder / "captions.txt", captions)
+            return run.finish(metrics | validation_perplexities(trained, encoded, fitted) | fitted.metrics)
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return warnings_of(metrics)

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from experiments.coverage.config import CoverageConfig
 from experiments.coverage.problems import PROBLEMS, normal
 from experiments.files import user_errors
-from experiments.folder import begin, exclusive, resumed
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from pyro_attention import (
     AttentionELBO,
@@ -253,17 +252,16 @@ class CoverageTask(Task[CoverageConfig, TrainedCoverage]):
     def restore(self, config: CoverageConfig, folder: Path) -> TrainedCoverage:  # noqa: ARG002
         return build(config)
 
-    @exclusive
     def run(self, config: CoverageConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = generate(config)
-            begin(folder, config)
-            trained = build(config)
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = generate(config)
+                folder = run.begin()
+                trained = build(config)
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, data, fitted) | fitted.metrics)
 
     def fit(self, trained: TrainedCoverage, data: dict[str, Items], folder: Path) -> Fitted:
         config = trained.config

@@ -28,9 +28,9 @@ from experiments.data.text.headlines import HeadlineText, lead, load_headlines, 
 from experiments.data.text.parallel_text import ParallelText, Rules
 from experiments.data.text.word_rules import join_words
 from experiments.files import text_lines, user_errors
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
-from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, load_trained, run_folder, show_run
 from experiments.sequence import evaluation
 from experiments.sequence.evaluation import validation_perplexities
 from experiments.sequence.model import (
@@ -174,20 +174,19 @@ class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
         sampler = LeadSampler(pairs, lead_epochs=config.lead_epochs, sentences=config.batch_size, seed=config.seed)
         return Encoded(pairs, val, sampler, pairs.targets[: sum(pairs.counts)])
 
-    @exclusive
     def run(self, config: HeadlineConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = load_texts(config)
-            begin(folder, config)
-            trained = build(config, load_vocabulary(config, folder, data["train"]))
-        encoded = self.encode(trained, data)
-        fitted = fit_sequences(trained, encoded, folder)
-        metrics, headlines = self.scores(trained, data)
-        write_lines(folder / _SUMMARIES, headlines)
-        return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = load_texts(config)
+                folder = run.begin()
+                trained = build(config, load_vocabulary(config, folder, data["train"]))
+            encoded = self.encode(trained, data)
+            fitted = fit_sequences(trained, encoded, folder)
+            metrics, headlines = self.scores(trained, data)
+            write_lines(folder / _SUMMARIES, headlines)
+            return run.finish(metrics | validation_perplexities(trained, encoded, fitted) | fitted.metrics)
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return evaluation.warnings_of(metrics)

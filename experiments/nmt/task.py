@@ -14,12 +14,12 @@ from experiments.data.text.batches import BucketSampler, EncodedText, Vocabulary
 from experiments.data.text.parallel import load_parallel
 from experiments.data.text.parallel_text import ParallelText, read_parallel
 from experiments.files import UserError, user_errors
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import evaluate, measured
 from experiments.nmt.texts import tokenized
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.sequence.evaluation import validation_perplexities, warnings_of
 from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
 from experiments.sequence.own_text import write_lines
@@ -140,26 +140,25 @@ class TranslationTask(Task[TranslationConfig, Trained]):
     def folder(self, config: TranslationConfig) -> str:
         return f"nmt/{config.dataset}-{config.guide}-{config.seed}"
 
-    @exclusive
     def run(self, config: TranslationConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            texts = load_texts(config)
-            begin(folder, config)
-            sentences = [*texts["train"].source, *texts["train"].target]
-            vocabulary = run_vocabulary(
-                folder, config.init_from, lambda: train_tokenizer(sentences, size=config.vocabulary)
-            )
-            trained = build(config, vocabulary)
-        train, val = (EncodedText(texts[split], vocabulary) for split in ("train", "val"))
-        sampler = BucketSampler(train.lengths, sentences=config.batch_size, seed=config.seed)
-        encoded = Encoded(train, val, sampler, train.targets)
-        fitted = fit_sequences(trained, encoded, folder)
-        metrics, translations = self.scores(trained, texts)
-        write_lines(folder / "translations.txt", translations)
-        return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                texts = load_texts(config)
+                folder = run.begin()
+                sentences = [*texts["train"].source, *texts["train"].target]
+                vocabulary = run_vocabulary(
+                    folder, config.init_from, lambda: train_tokenizer(sentences, size=config.vocabulary)
+                )
+                trained = build(config, vocabulary)
+            train, val = (EncodedText(texts[split], vocabulary) for split in ("train", "val"))
+            sampler = BucketSampler(train.lengths, sentences=config.batch_size, seed=config.seed)
+            encoded = Encoded(train, val, sampler, train.targets)
+            fitted = fit_sequences(trained, encoded, folder)
+            metrics, translations = self.scores(trained, texts)
+            write_lines(folder / "translations.txt", translations)
+            return run.finish(metrics | validation_perplexities(trained, encoded, fitted) | fitted.metrics)
 
     def restore(self, config: TranslationConfig, folder: Path) -> Trained:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.cli import command_line
 from experiments.data.text.squad import Question, load_squad
-from experiments.folder import exclusive, open_run, write_environment, write_metrics
+from experiments.folder import open_run, write_environment, write_metrics
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Estimate, Row
 from experiments.uncertainty.config import SmolLM2Config
@@ -229,11 +229,15 @@ def table(
     return rows, metrics
 
 
-@exclusive
 def run(config: SmolLM2Config) -> dict[str, float]:
     """Ask the questions, choose the widths, print the tables, and write metrics, report and results/."""
-    folder = config.out or Path("runs", "uncertainty-smollm2")
-    open_run(folder, config, free=("questions", "resamples", "results"))
+    path = config.out or Path("runs", "uncertainty-smollm2")
+    with open_run(path, config, free=("questions", "resamples", "results")) as folder:
+        return ask_questions(config, folder)
+
+
+def ask_questions(config: SmolLM2Config, folder: Path) -> dict[str, float]:
+    """Run the command in its folder, which this process holds."""
     parts = load_squad(data_root=config.data_root)
     language, widths = load_language(config), families(config)
     rows, metrics, texts = list[Row](), dict[str, float](), list[str]()

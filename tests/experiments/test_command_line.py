@@ -19,7 +19,7 @@ from experiments.nmt.config import COMMANDS as TRANSLATION
 from experiments.options import option_parser
 from guides.names import AblationSchemeName, NormalizerName, SchemeName
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "experiments").rglob("*.py"))}
 SCRIPTS = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")

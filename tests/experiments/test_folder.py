@@ -12,10 +12,9 @@ import torch
 import yaml
 from filelock import FileLock
 
-from experiments import folder as folder_module
 from experiments.captioning.config import CaptioningConfig
 from experiments.files import UserError, write_atomic
-from experiments.folder import exclusive, open_run, read_metrics, saved_config, saved_options, write_metrics
+from experiments.folder import open_run, read_metrics, saved_config, saved_options, write_metrics
 from experiments.graph.config import GraphConfig
 from experiments.nmt.config import TranslationConfig
 from experiments.options import OptionError, RunOptions, configuration
@@ -35,6 +34,12 @@ class Options(RunOptions):
     weight: float = 1.0
 
 
+def begin(folder: Path, config: RunOptions) -> None:
+    """Open a folder and let it go."""
+    with open_run(folder, config):
+        assert (folder / "config.yaml").is_file()
+
+
 def names(folder: Path) -> set[str]:
     """Files in a folder; that of the lock is left out."""
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()}
@@ -45,7 +50,7 @@ def names(folder: Path) -> set[str]:
 def finished(tmp_path: Path) -> Path:
     """The folder of a run."""
     folder = tmp_path / "run"
-    exclusive(open_run)(folder, Options())
+    begin(folder, Options())
     write_metrics(folder, {"a": 1.0})
     for name in ("history.csv", "report.md", "checkpoints/last.ckpt", "figures/ours.png"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -61,7 +66,7 @@ def test_overwrite_empties_the_folder_and_leaves_what_links_point_to(finished: P
     (tmp_path / "target" / "mine").touch()
     (finished / "more").symlink_to(tmp_path / "target")
     (finished / "figures" / "link.png").symlink_to(tmp_path / "target" / "mine")
-    open_run(finished, Options(weight=2.0, overwrite=True))
+    begin(finished, Options(weight=2.0, overwrite=True))
     assert names(finished) == {"config.yaml"}
     assert saved_options(finished)["weight"] == 2.0
     assert (tmp_path / "target" / "mine").is_file()
@@ -71,7 +76,7 @@ def test_overwrite_empties_the_folder_and_leaves_what_links_point_to(finished: P
 def test_a_folder_with_files_of_others_is_refused_and_stays(options: dict[str, bool], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"holds notes\.txt but no config\.yaml: .* choose an empty --out"):
-        open_run(tmp_path, Options(**options))
+        begin(tmp_path, Options(**options))
     assert names(tmp_path) == {"notes.txt"}
 
 
@@ -82,7 +87,7 @@ def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path,
         (tmp_path / "config.yaml").write_text(config)
     before = names(tmp_path)
     with pytest.raises(UserError, match="choose an"):
-        open_run(tmp_path, Options(overwrite=True))
+        begin(tmp_path, Options(overwrite=True))
     assert names(tmp_path) == before
 
 
@@ -92,19 +97,22 @@ def test_overwrite_removes_nothing_where_there_is_no_run_of_ours(tmp_path: Path,
 def test_a_second_process_leaves_a_folder_that_is_held(tmp_path: Path) -> None:
     lock = FileLock(tmp_path / ".lock")
     with lock, pytest.raises(UserError, match=f"^{tmp_path} is in use by another process; wait for it, or choose"):
-        open_run(tmp_path, RunOptions(resume=True))
-    open_run(tmp_path, RunOptions(resume=True))
+        begin(tmp_path, RunOptions(resume=True))
+    begin(tmp_path, RunOptions(resume=True))
 
 
 def test_a_folder_is_let_go_when_the_run_ends(tmp_path: Path) -> None:
-    @exclusive
-    def run() -> None:
-        open_run(tmp_path / "inner", Options(resume=True))
-        raise KeyboardInterrupt
+    folder = tmp_path / "inner"
+
+    def interrupted() -> None:
+        with open_run(folder, Options()):
+            with pytest.raises(UserError, match="is in use by another process"):
+                begin(folder, Options(resume=True))
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run()
-    assert (tmp_path / "inner").resolve() not in folder_module._held
+        interrupted()
+    begin(folder, Options(resume=True))
 
 
 def test_a_file_that_cannot_be_written_is_named_and_the_last_good_one_stays(
@@ -141,9 +149,9 @@ def test_a_run_goes_on_with_the_same_configuration_alone(
         saved = yaml.safe_load((finished / "config.yaml").read_text())
         del saved["weight"]
         (finished / "config.yaml").write_text(yaml.safe_dump(saved))
-    open_run(finished, Options(resume=True, progress=False, device="cpu"))
+    begin(finished, Options(resume=True, progress=False, device="cpu"))
     with pytest.raises(UserError, match=said):
-        open_run(finished, Options(**options))
+        begin(finished, Options(**options))
 
 
 TASKS: dict[str, Any] = {
@@ -154,7 +162,7 @@ TASKS: dict[str, Any] = {
 @pytest.mark.parametrize("task", TASKS)
 def test_a_saved_run_has_the_configuration_that_it_had(task: str, tmp_path: Path) -> None:
     config = replace(TASKS[task], data_root=tmp_path / "data", max_epochs=7)
-    open_run(tmp_path, config)
+    begin(tmp_path, config)
     path = tmp_path / "config.yaml"
     path.write_text(path.read_text() + "of_a_later_release: 1\n")
     assert saved_config(tmp_path, type(config), script="script") == replace(config, out=tmp_path)

@@ -12,7 +12,7 @@ import torch
 from experiments.files import UserError
 from experiments.parallel import run_all
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 class Place:

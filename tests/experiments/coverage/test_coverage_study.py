@@ -91,7 +91,8 @@ def test_members_of_an_ensemble_know_other_items(tmp_path):
     options = {**TINY, "batch_size": 200, "repeats": 200, "learning_rate": 0.05}
     config = CoverageConfig(toy="ignorance", noise="known", objective="soft", members=2, out=tmp_path, **options)
     assert CoverageTask().run(config)["mean_width"] > 0.01  # on the same items they end at the same optimum
-    open_run(tmp_path, replace(config, overwrite=True))  # leaves no member for a later --resume
+    with open_run(tmp_path, replace(config, overwrite=True)):  # leaves no member for a later --resume
+        pass
     assert {path.name for path in tmp_path.rglob("*")} == {".lock", "config.yaml"}
 
 
