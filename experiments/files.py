@@ -30,6 +30,8 @@ def user_errors(*types: type[Exception]) -> Iterator[None]:
     """Turn exceptions of these types into :class:`UserError`."""
     try:
         yield
+    except UserError:  # some are of these types, too
+        raise
     except types as error:
         raise UserError(str(error)) from error
 

@@ -216,14 +216,15 @@ CHAINS: dict[str, list[Step]] = {
              ("results/mode-collapse.json", "results/pictures/mode_collapse.png", "runs/**/metrics.json")),
     ],
     "known reasons": [
-        Step("python -m experiments.reasons edges",
-             "--seeds 1 --steps 25 --nodes 60 --explainer-epochs 2 --results results",
-             ("results/causal-edges.json", "results/pictures/causal_edges.png", "runs/**/metrics.json")),
-        Step("python -m experiments.reasons graphs",
-             "--seeds 1 --steps 25 --explainer-epochs 2 --data-root DIR --results results",
-             ("results/real-edges.json",)),
-        Step("python -m experiments.reasons bags", "--seeds 2 --steps 2 --bags [10] --results results",
-             ("results/bags.json",)),
+        Step("python -m experiments.reasons table causal-edges",
+             f"{STUDY} --steps 25 --nodes 60 --explainer-epochs 2",
+             ("results/causal-edges*.json", "results/pictures/causal_edges.png", "runs/**/explanations.npz")),
+        Step("python -m experiments.reasons table real-edges",
+             f"{STUDY} --steps 25 --explainer-epochs 2 --data-root DIR", ("results/real-edges*.json",)),
+        Step("python -m experiments.reasons table bags", f"{STUDY} --steps 2 --bags 10 --levels '[\"50\"]'",
+             ("results/bags*.json",)),
+        Step("python -m experiments.reasons train --problem bags --guide marginal", "--steps 2 --bags 10 --out RUN",
+             ("RUN/metrics.json", "RUN/config.yaml")),
     ],
     "pretraining": [
         Step("python -m experiments.pretrain train --dataset english --normalizer hybrid --finetune-epochs 4 "
