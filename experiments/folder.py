@@ -26,7 +26,7 @@ from experiments.options import OptionError, RunOptions, SweepOptions, configura
 Config = TypeVar("Config")
 Item = TypeVar("Item")
 
-# What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
+# Options in the config.yaml of every script here; a file of that name without them was written by something else.
 _SIGNATURE = {"out", "data_root", "device", "progress"}
 
 
@@ -119,7 +119,9 @@ def start_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> 
 
 
 def _content(folder: Path) -> list[str]:
-    """Names in a folder that are not hidden."""
+    """Names in a folder that are not hidden; none where there is no folder."""
+    if not folder.is_dir():
+        return []
     return [path.name for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
 
 
@@ -133,12 +135,12 @@ def _options_in_force(config: RunOptions) -> dict[str, Any]:
 
 
 def saved_options(folder: Path) -> dict[str, Any]:
-    """The content of config.yaml in the folder of a run; UserError where there is no such file, or a damaged one."""
+    """Read config.yaml in the folder of a run; UserError where there is no such file, or a damaged one."""
     return read_yaml(folder / "config.yaml", "put an intact copy there, or choose another folder")
 
 
 def saved_config(folder: Path, config_type: type[Config], *, script: str, **changes: Any) -> Config:
-    """The configuration of the run in a folder, checked as on the command line, with changes.
+    """Read the configuration of the run in a folder, with changes, and check it as on the command line.
 
     The error names the ``script`` that makes such runs.
 
@@ -187,13 +189,13 @@ def _check_same(folder: Path, asked: Mapping[str, Any], defaults: Mapping[str, A
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
-    """Write metrics.json: one number a name, null when it is not finite; docs/metrics.md says what they are."""
+    """Write metrics.json: one number a name, null when it is not finite; docs/metrics.md explains them."""
     values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     _write_json(folder / "metrics.json", values)
 
 
 def read_metrics(folder: Path) -> dict[str, float] | None:
-    """The numbers of metrics.json; None where a run is not finished, and UserError where the file is damaged."""
+    """Read metrics.json; None where a run is not finished, and UserError where the file is damaged."""
     path, remedy = folder / "metrics.json", "remove it, and the same command with --resume makes it again"
     if not path.is_file():
         return None
@@ -226,12 +228,12 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process writes, prints and evaluates; Lightning knows it from the environment."""
-    return getattr(rank_zero_only, "rank", 0) == 0  # an attribute that its type does not tell of
+    """Return whether this process writes, prints and evaluates; Lightning knows it from the environment."""
+    return getattr(rank_zero_only, "rank", 0) == 0  # an attribute that its type does not name
 
 
 def gathered(items: list[Item]) -> list[Item]:
-    """The items of all ranks, in the order of the ranks; the same everywhere."""
+    """Return the items of all ranks, in the order of the ranks, to every rank."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return items
     parts: list[Any] = [None] * distributed.get_world_size()

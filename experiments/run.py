@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -63,12 +63,17 @@ class RunFolder:
     path: Path
     config: RunOptions
     metrics: dict[str, float] | None  # of a finished run that is resumed; None where there is something to train
+    is_held: bool  # False where there was no folder yet, which begin then makes and holds
+    exit: ExitStack  # what ends with the run
 
     def begin(self) -> Path:
         """Remove the run that ``overwrite`` replaces, save the configuration, and return the folder.
 
         Called when the data are loaded: where they are missing, the run that was to be replaced stays.
         """
+        if not self.is_held:
+            self.exit.enter_context(hold(self.path))
+        check_run(self.path, self.config, free=_free(self.config))
         if self.config.resume and is_first():
             (self.path / "metrics.json").unlink(missing_ok=True)  # of fewer epochs than are asked for now
         start_run(self.path, self.config, free=_free(self.config))
@@ -97,8 +102,11 @@ def run_folder(task: Task[Config, Any], config: Config) -> Iterator[RunFolder]:
         UserError: Another process holds the folder, or what it holds cannot be resumed or overwritten as is asked.
     """
     folder = path_of(task, config)
-    with hold(folder):
-        yield RunFolder(folder, config, _finished(folder, config))
+    with ExitStack() as exit_stack:
+        is_there = folder.is_dir()  # missing data leave no empty folder
+        if is_there:
+            exit_stack.enter_context(hold(folder))
+        yield RunFolder(folder, config, _finished(folder, config), is_there, exit_stack)
 
 
 def _free(config: RunOptions) -> tuple[str, ...]:

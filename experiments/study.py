@@ -44,7 +44,7 @@ class First:
 
 @dataclass(frozen=True)
 class Block:
-    """A further table; rows without the first column's metric are left out."""
+    """Further table of a study; rows without the first column's metric are left out."""
 
     title: str  # placeholders as in Study.text, here and in the text
     text: str
@@ -138,7 +138,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Search:
-    """A search for the settings of a study's rows."""
+    """Search for the settings of a study's rows."""
 
     study: Study
     grid: Mapping[str, Sequence[Options]]  # settings of a row that are tried
@@ -147,7 +147,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Finished:
-    """A study whose trainings are done."""
+    """Study whose trainings are done."""
 
     study: Study  # as it was asked for
     name: str  # of its file in results/
@@ -160,7 +160,7 @@ class Finished:
 
     @property
     def pictures(self) -> Path:
-        """Where its pictures are drawn."""
+        """Folder of its pictures."""
         return self.folder / "figures" if self.results is None else self.results / "pictures"
 
     @property
@@ -192,16 +192,17 @@ class Finished:
         return replace(column, metric=column.metric.replace("{kind}", kind))
 
     def cell(self, row: str, column: Column, level: str = "", *, error: bool = False) -> Cell:
-        """The cell of a table."""
+        """Return the cell of a table."""
         return self.of(row, column).cell(self.runs(row, level), error=error)
 
     def difference(self, row: str, column: Column, level: str = "") -> Difference | str:
-        """The difference to the row that a row is compared with; empty where there is none."""
-        other = self.study.reference(row)
-        if other is None:
+        """Return the difference to the row that a row is compared with; empty where there is none."""
+        reference = self.study.reference(row)
+        if reference is None:
             return ""
-        runs, baseline = self.runs(row, level), self.runs(other, level)
-        difference = self.of(row, column).difference(runs, baseline, other, other=self.of(other, column))
+        runs, baseline = self.runs(row, level), self.runs(reference, level)
+        column, of_reference = self.of(row, column), self.of(reference, column)
+        difference = column.difference(runs, baseline, reference, other=of_reference)
         is_clear = difference.p_value * self.tests < 0.05
         return replace(difference, bold=is_clear, data=level if self.study.is_wide else "")
 
@@ -218,11 +219,11 @@ class Finished:
 
     def present(self, columns: Sequence[Column], *levels: str) -> Sequence[Column]:
         """Return the columns that some row has a number for at one of the levels."""
-        places = [(row, level) for row in self.rows for level in levels]
-        return [column for column in columns if any(self.values(row, column, level) for row, level in places)]
+        cells = [(row, level) for row in self.rows for level in levels]
+        return [column for column in columns if any(self.values(row, column, level) for row, level in cells)]
 
     def values(self, row: str, column: Column, level: str) -> list[float]:
-        """The numbers of a row at a level, one a seed."""
+        """Return the numbers of a row at a level, one a seed."""
         return self.of(row, column).values(self.runs(row, level))
 
     def fill(self, text: str) -> str:
@@ -397,7 +398,7 @@ def _how_compared(finished: Finished) -> str:
         return text
     return (
         f"{text} Differences are taken seed by seed, with their 95 % confidence interval (Student's t, {seeds - 1} "
-        f"degrees of freedom). Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {tests} "
+        f"degrees of freedom). Bold: clearly different from zero at 5 %, after Bonferroni's correction for the {tests} "
         f"comparisons."
     )
 

@@ -129,7 +129,7 @@ def test_the_command_says_what_became_of_the_text_and_shows_the_first_sentences(
     out, err = capsys.readouterr()
     for name in ("test_ppl", "val_ppl_unigram"):
         assert name in out
-    assert "instructions for bfloat16" in err
+    assert "Computing in 32 bits" in err
     assert "training text: 22 pairs; left out in reading: 1 long, 1 empty\n" in err
     assert "warning: the network predicts words hardly better than their frequencies do" in err  # three updates
     assert (tmp_path / "run" / "figures" / "alignments.html").is_file()
