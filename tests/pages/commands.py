@@ -78,9 +78,15 @@ QUESTIONS_TRAIN = f"{VQA} train --dataset digits --model mcan --guide weibull --
 SOFT_ROWS = """--rows '["softmax, soft", "hybrid, soft"]'"""
 
 
+# what some studies leave or print beside their numbers
+PICTURES = {"python -m experiments.pretrain table pretraining-english": ("results/pictures/*.png",)}
+PRINTED = {f"{NMT} table alignment-europarl_de_en --data-root DIR": ("IBM Model 1", "pyro-align", "AER posterior %")}
+
+
 def study(line: str, more: str) -> Step:
     """A study that trains many networks and publishes their numbers."""
-    return Step(line, f"{STUDY} {more}", ("results/*.json", "runs/*/*/metrics.json", "runs/*/*/report.md"))
+    leaves = ("results/*.json", "runs/*/*/metrics.json", "runs/*/*/report.md")
+    return Step(line, f"{STUDY} {more}", leaves + PICTURES.get(line, ()), PRINTED.get(line, ()))
 
 
 # commands that stand alone
@@ -123,7 +129,8 @@ STUDIES = (
     (f"{GRAPH} table edge_noise-cora", TINY),
     (f"{GRAPH} table uniformity", CORA),
     ("python -m experiments.coverage table coverage-noise",
-     "--items 3000 --max-epochs 1 --num-samples 200 --draws 4 --rows '[\"soft, one noise\", \"evidence\"]'"),
+     "--items 3000 --max-epochs 1 --num-samples 200 --draws 4 --rows '[\"soft, one noise\", \"soft\", \"MC dropout\", "
+     "\"ensemble of five\", \"ELBO, learned width\", \"evidence, one width\", \"evidence\", \"evidence, Weibull\"]'"),
     ("python -m experiments.coverage table coverage-models",
      "--items 300 --max-epochs 1 --num-samples 200 --levels '[\"poisson\"]'"),
     ("python -m experiments.coverage table coverage-ignorance",

@@ -46,11 +46,8 @@ def tiny_config(tmp_path, **options):
 @pytest.mark.parametrize(
     ("guide", "options"),
     [
-        ("soft", {"input_feed": "sampled", "k_max": None}),
         ("lognormal", {"objective": "evidence", "draws": 3, "learned_width": True}),
-        ("marginal", {"schedule": "one-cycle"}),
         ("dirichlet", {"warm_start": 1}),
-        ("categorical_sample", {"normalizer": "hybrid"}),
         ("sparse_enum", {"top_k": 2, "max_epochs": 2}),
     ],
 )

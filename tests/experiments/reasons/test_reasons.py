@@ -8,7 +8,7 @@ from experiments.files import UserError
 from experiments.options import OptionError
 from experiments.reasons import bags as bags_of_digits
 from experiments.reasons import neighbors
-from experiments.reasons.bags import FOLDS, SIZES, Pooling, cross_fit, make_bags, predicted, split, train
+from experiments.reasons.bags import SIZES, Pooling, cross_fit, make_bags, predicted, split, train
 from experiments.reasons.config import ReasonConfig
 from experiments.reasons.edges import NoisyGraph, edge_scores, houses
 from experiments.reasons.neighbors import CLASSES, KINDS, NEIGHBORS, WIDTH, make_graph, read_explanations
