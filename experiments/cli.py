@@ -52,7 +52,10 @@ def run_commands(
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         target = _resolved(commands)
-        return _run(target, given, name) if isinstance(target, Command) else _choose(target, given, name)
+        if isinstance(target, Command):
+            return _run(target, given, name)
+        word = given[0] if given else ""
+        return _run(target[word], given[1:], f"{name} {word}") if word in target else _no_command(target, word, name)
     except KeyboardInterrupt as stop:  # of a run, or while something is imported
         print(f"\n{str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
@@ -95,20 +98,18 @@ def _resolved(target: Any) -> Any:
     return resolve_name(target) if isinstance(target, str) else target
 
 
-def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int:
+def _no_command(commands: Mapping[str, Command], word: str, name: str) -> int:
+    """Answer a command line that begins with no command: with their list, or with an error."""
     from experiments.files import expected_one_of
 
-    chosen = given[0] if given else ""
-    if chosen in commands:
-        return _run(commands[chosen], given[1:], f"{name} {chosen}")
-    if chosen in ("-h", "--help"):
+    if word in ("-h", "--help"):
         print(f"usage: python -m {name} COMMAND [options]; --help after a command lists its options\n")
-        helps = {word: _resolved(command.config).__doc__ or "" for word, command in commands.items()}
-        lines = {word: text.strip().split("\n")[0] for word, text in helps.items()}
-        print("\n".join(f"  {word:<10} {line}" for word, line in lines.items()))
+        for command, script in commands.items():
+            text = (_resolved(script.config).__doc__ or "").strip()
+            print(f"  {command:<10} {text.splitlines()[0]}")
         return 0
-    unknown = f"{chosen} is no command" if chosen else "no command is given"
-    return user_error(f"{unknown}, {expected_one_of(commands, chosen)}", code=2)
+    unknown = f"{word} is no command" if word else "no command is given"
+    return user_error(f"{unknown}, {expected_one_of(commands, word)}", code=2)
 
 
 def _run(command: Command, given: list[str], name: str) -> int:

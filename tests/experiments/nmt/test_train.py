@@ -113,7 +113,7 @@ def test_going_on_from_another_run_starts_with_its_network(tmp_path, translation
         torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
     assert (config.out / "vocabulary.json").read_text() == (translation_run / "vocabulary.json").read_text()
     # a finished run is not trained again
-    monkeypatch.setattr(experiments.sequence.model, "fit_batches", None)
+    monkeypatch.setattr(experiments.sequence.model, "fit", None)
     assert run(replace(config, resume=True)) == metrics
 
 
