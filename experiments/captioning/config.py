@@ -21,9 +21,9 @@ class CaptioningConfig(SequenceConfig, RegionOptions):
     Args:
         dataset: Data set of images with captions. digits are scenes of handwritten digits and need no file.
         images: Number of images of every split, the first ones; all when omitted.
-        features: Folder of features of regions, such as boxes of an object detector, in place of an encoder. It has a file
-            for every photograph, .npy or .npz, whose name ends with the photograph's number, and all files have the same
-            number of regions. Boxes are no grid, so nothing is drawn into photographs.
+        features: Folder of features of regions, such as boxes of an object detector, in place of an encoder. It has a
+            file for every photograph, .npy or .npz, whose name ends with the number of the photograph, and all files
+            have the same number of regions. Boxes are no grid, so nothing is drawn into photographs.
         maps: File of segmentation maps of the test photographs (.npz). With it the share of a noun's attention on the
             thing that it names is measured. When omitted, it is flickr8k-voc-maps/flickr8k_voc_maps.npz in the folder
             of the data sets, if that file exists.

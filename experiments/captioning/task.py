@@ -29,7 +29,7 @@ from experiments.data.places import SPLITS, data_folder
 from experiments.data.questions.vqa_v2 import region_features
 from experiments.data.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, text_lines, user_errors
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.report.report import write_page
 from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.sequence.alignments import align_batch
@@ -203,20 +203,18 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
         sampler = ChoiceSampler(train.lengths, train.counts, **sizes)
         return Encoded(train, val, sampler, train.targets)
 
-    @exclusive
     def run(self, config: CaptioningConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            trained = self.build(config, data, folder)
-        encoded = self.encode(trained, data)
-        return train_and_score(
-            trained, encoded, lambda: evaluate(trained, data.splits, data.maps),
-            folder=folder, file="captions.txt", patience=config.patience,
-        )  # fmt: skip
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                trained = self.build(config, data, run.begin())
+            encoded = self.encode(trained, data)
+            return train_and_score(
+                run, trained, encoded, lambda: evaluate(trained, data.splits, data.maps),
+                file="captions.txt", patience=config.patience,
+            )  # fmt: skip
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return training_warnings(metrics)

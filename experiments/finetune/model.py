@@ -23,8 +23,7 @@ from experiments.callbacks import weights_file
 from experiments.data.text.batches import Sentences
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
-from experiments.folder import begin, exclusive, resumed
-from experiments.run import BAD_INPUT, Task, finish, run_folder
+from experiments.run import BAD_INPUT, Task, run_folder
 from experiments.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
@@ -242,17 +241,16 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
         row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
         return f"finetune/{self.folder_name(config)}-{config.model_name}-{row}-{config.seed}"
 
-    @exclusive
     def run(self, config: Config) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            trained = self.network(config, lengths=[len(row) for row in data["train"].rows])
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted, folder))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                folder = run.begin()
+                trained = self.network(config, lengths=[len(row) for row in data["train"].rows])
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, data, fitted, folder) | fitted.metrics)
 
     def restore(self, config: Config, folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
         return self.network(config)

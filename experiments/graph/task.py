@@ -28,11 +28,10 @@ from experiments.data.graphs.load import (
     read_own_graph,
 )
 from experiments.files import UserError, user_errors, write_atomic, write_text
-from experiments.folder import begin, exclusive, resumed
 from experiments.graph.config import GraphConfig
 from experiments.report.figures import panels, save
 from experiments.report.statistics import KINDS, roc_auc, score, score_samples, score_scaled
-from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, load_trained, run_folder, show_run
 from experiments.training import (
     ELBOTraining,
     Fitted,
@@ -230,20 +229,22 @@ class GraphTask(Task[GraphConfig, TrainedGraph]):
         check_same_graph(data, folder)
         return build(config, data)
 
-    @exclusive
     def run(self, config: GraphConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            check_same_graph(data, folder)
-            trained = build(config, data)
-        fitted = self.fit(trained, folder)
-        metrics, logits = evaluate(trained, fitted)
-        write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, logits=logits.cpu().numpy()))
-        return finish(folder, trained, fitted, metrics)
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                folder = run.begin()
+                check_same_graph(data, folder)
+                trained = build(config, data)
+            fitted = self.fit(trained, folder)
+            metrics, logits = evaluate(trained, fitted)
+            arrays = {"logits": logits.cpu().numpy()}
+            write_atomic(
+                folder / "predictions.npz", lambda file: np.savez_compressed(file, allow_pickle=False, **arrays)
+            )
+            return run.finish(metrics | fitted.metrics)
 
     def fit(self, trained: TrainedGraph, folder: Path) -> Fitted:
         """Train the network on batches that hold the whole graph."""

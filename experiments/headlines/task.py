@@ -27,7 +27,7 @@ from experiments.data.text.headlines import HeadlineText, lead, load_headlines, 
 from experiments.data.text.parallel_text import ParallelText, Rules
 from experiments.data.text.word_rules import join_words
 from experiments.files import text_lines, user_errors
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
 from experiments.run import BAD_INPUT, Task, load_trained, run_folder, show_run
 from experiments.sequence import evaluation
@@ -177,20 +177,17 @@ class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
         sampler = LeadSampler(pairs, lead_epochs=config.lead_epochs, sentences=config.batch_size, seed=config.seed)
         return Encoded(pairs, val, sampler, pairs.targets[: sum(pairs.counts)])
 
-    @exclusive
     def run(self, config: HeadlineConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = load_texts(config)
-            begin(folder, config)
-            trained = build(config, load_vocabulary(config, folder, data["train"]))
-        encoded = self.encode(trained, data)
-        return train_and_score(
-            trained, encoded, lambda: self.scores(trained, data),
-            folder=folder, file=_SUMMARIES, patience=config.max_epochs,
-        )  # fmt: skip
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = load_texts(config)
+                trained = build(config, load_vocabulary(config, run.begin(), data["train"]))
+            encoded = self.encode(trained, data)
+            return train_and_score(
+                run, trained, encoded, lambda: self.scores(trained, data), file=_SUMMARIES, patience=config.max_epochs
+            )
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
         return evaluation.training_warnings(metrics)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.cli import command_line
-from experiments.folder import exclusive, open_run, write_environment, write_metrics
+from experiments.folder import open_run, write_environment, write_metrics
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.report.figures import panels, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
@@ -88,11 +88,15 @@ def next_distance(distance: float, sizes: tuple[int, int], *, doubly: bool) -> f
     return distance * (1 - w**2) / ((1 + r * w) * (1 + w / r))
 
 
-@exclusive
 def run(config: ModeCollapseConfig) -> dict[str, float]:
     """Follow the clusters, print the table, and write metrics, picture, report and results/."""
-    results, folder = config.results or RESULTS, config.out or Path("runs", "mode_collapse")
-    open_run(folder, config, free=("results",))
+    with open_run(config.out or Path("runs", "mode_collapse"), config, free=("results",)) as folder:
+        return follow_clusters(config, folder)
+
+
+def follow_clusters(config: ModeCollapseConfig, folder: Path) -> dict[str, float]:
+    """Run the command in its folder, which this process holds."""
+    results = config.results or RESULTS
     metrics, errors, rows, pictured = dict[str, float](), [0.0], list[Row](), dict[str, Tensor]()
     for dim, (case, sizes), attention in product((1, 2), CASES.items(), ATTENTIONS):
         doubly, stochastic = ATTENTIONS[attention]

@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from experiments.files import user_errors
-from experiments.folder import begin, exclusive, resumed
 from experiments.neural_process.config import NeuralProcessConfig
-from experiments.run import BAD_INPUT, Task, finish, run_folder
+from experiments.run import BAD_INPUT, Task, run_folder
 from experiments.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from models.neural_process import HEADS, WIDTH, NeuralProcess
 from pyro_attention import (
@@ -191,17 +190,16 @@ class NeuralProcessTask(Task[NeuralProcessConfig, TrainedProcess]):
     def restore(self, config: NeuralProcessConfig, folder: Path) -> TrainedProcess:  # noqa: ARG002
         return build(config)
 
-    @exclusive
     def run(self, config: NeuralProcessConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            trained = build(config)
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, data))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                folder = run.begin()
+                trained = build(config)
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, data) | fitted.metrics)
 
     def fit(self, trained: TrainedProcess, data: dict[str, Functions], folder: Path) -> Fitted:
         config = trained.config

@@ -14,7 +14,7 @@ from experiments.data.text.batches import BucketSampler, EncodedText, Vocabulary
 from experiments.data.text.parallel import load_parallel
 from experiments.data.text.parallel_text import ParallelText, read_parallel
 from experiments.files import UserError, user_errors
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
 from experiments.nmt.evaluation import evaluate, uncertainty_metrics
@@ -155,26 +155,25 @@ class TranslationTask(Task[TranslationConfig, Trained]):
     def folder(self, config: TranslationConfig) -> str:
         return f"nmt/{config.dataset}-{config.guide}-{config.seed}"
 
-    @exclusive
     def run(self, config: TranslationConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            texts = load_texts(config)
-            begin(folder, config)
-            sentences = [*texts["train"].source, *texts["train"].target]
-            vocabulary = run_vocabulary(
-                folder, config.init_from, lambda: train_tokenizer(sentences, size=config.vocabulary)
-            )
-            trained = build(config, vocabulary)
-        train, val = (EncodedText(texts[split], vocabulary) for split in ("train", "val"))
-        sampler = BucketSampler(train.lengths, sentences=config.batch_size, seed=config.seed)
-        encoded = Encoded(train, val, sampler, train.targets)
-        return train_and_score(
-            trained, encoded, lambda: self.scores(trained, texts),
-            folder=folder, file="translations.txt", patience=config.patience,
-        )  # fmt: skip
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                texts = load_texts(config)
+                folder = run.begin()
+                sentences = [*texts["train"].source, *texts["train"].target]
+                vocabulary = run_vocabulary(
+                    folder, config.init_from, lambda: train_tokenizer(sentences, size=config.vocabulary)
+                )
+                trained = build(config, vocabulary)
+            train, val = (EncodedText(texts[split], vocabulary) for split in ("train", "val"))
+            sampler = BucketSampler(train.lengths, sentences=config.batch_size, seed=config.seed)
+            encoded = Encoded(train, val, sampler, train.targets)
+            return train_and_score(
+                run, trained, encoded, lambda: self.scores(trained, texts),
+                file="translations.txt", patience=config.patience,
+            )  # fmt: skip
 
     def restore(self, config: TranslationConfig, folder: Path) -> Trained:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))

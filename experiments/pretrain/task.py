@@ -20,12 +20,11 @@ from experiments.data.text.documents import PairBatch
 from experiments.data.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.data.text.masked_text import encode_sentences
 from experiments.files import read_text, user_errors, write_atomic
-from experiments.folder import begin, exclusive, resumed
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_counts, mass_figure
 from experiments.pretrain.texts import HiddenBatch, Texts, hidden_pieces, load_texts
 from experiments.report.figures import save
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.sequence.model import TrainedText, run_vocabulary, text_encoder
 from experiments.training import (
     Fitted,
@@ -221,17 +220,16 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
             load_sst2(data_root=config.data_root)
         return load_texts(config, limit=config.sentences)
 
-    @exclusive
     def run(self, config: PretrainConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            trained = self.build(config, folder)
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, fitted, folder))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                folder = run.begin()
+                trained = self.build(config, folder)
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, fitted, folder) | fitted.metrics)
 
     def build(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
         """Build the untrained network, and write its vocabulary into the folder."""

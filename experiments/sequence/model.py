@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from torch import Tensor, nn
 
-from experiments.callbacks import read_weights, weights_file
+from experiments.callbacks import SamplerEpoch, read_weights, weights_file
 from experiments.data.text.batches import Batch, BucketSampler, Vocabulary, batch_loader
 from experiments.files import UserError, user_errors
 from experiments.options import TrainingOptions
@@ -23,7 +23,7 @@ from experiments.training import (
     OneCycleTraining,
     PriorFactory,
     Trained,
-    fit_batches,
+    fit,
     load_best,
     resolve_device,
 )
@@ -155,7 +155,10 @@ def fit_sequences(trained: Trained[Any, Any], encoded: Encoded, folder: Path, *,
     config = trained.config
     in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
     loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, in_order)
-    return fit_batches(config, trained.module, *loaders, folder=folder, patience=patience)
+    return fit(
+        config, trained.module, *loaders, folder=folder, patience=patience, monitor={"val_loss": "min"},
+        gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(encoded.sampler, in_order)],
+    )  # fmt: skip
 
 
 def prediction_family(guide: AttentionGuide) -> Family:

@@ -20,12 +20,12 @@ from experiments.data.images.captions import caption_words, open_photograph
 from experiments.data.questions.load import Questions, Regions, regions_of
 from experiments.data.questions.votes import consensus, vqa_accuracy
 from experiments.files import UserError, user_errors, write_atomic
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.options import Device
 from experiments.report.figures import panels, printable, save
 from experiments.report.report import as_table
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.training import Fitted, fit_batches, load_best
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
@@ -242,17 +242,16 @@ class VQATask(Task[VQAConfig, TrainedAnswers]):
     def restore(self, config: VQAConfig, folder: Path) -> TrainedAnswers:
         return build(config, load_words(folder), load_questions(config)["train"])
 
-    @exclusive
     def run(self, config: VQAConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = load_questions(config)
-            begin(folder, config)
-            trained = build(config, load_words(folder, data["train"], answers=config.answers), data["train"])
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted, folder))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = load_questions(config)
+                folder = run.begin()
+                trained = build(config, load_words(folder, data["train"], answers=config.answers), data["train"])
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, data, fitted, folder) | fitted.metrics)
 
     def fit(self, trained: TrainedAnswers, data: Mapping[str, Questions], folder: Path) -> Fitted:
         config = trained.config

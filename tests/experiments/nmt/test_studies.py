@@ -58,15 +58,6 @@ def test_the_comparison(study, tmp_path, capsys):
     assert "posterior_from_prior" not in saved["soft-0"]  # which has no inference network
 
 
-def test_networks_beside_aligners(study, capsys):
-    report = study("alignment-europarl_de_en", changes={"dataset": "toy"}, rows=("soft", "marginal"))
-    printed = capsys.readouterr().out
-    assert [row["scheme"] for row in report.parts[0].rows] == ["soft", "marginal"]
-    assert {"AER prior %", "AER posterior %"} <= {*report.parts[0].rows[0]}
-    assert re.search(r"IBM Model 1 +\d", printed)
-    assert re.search(r"pyro-align +\d", printed)
-
-
 def test_statements_on_known_links():
     """By hand: two words with links, one of them with two, of which the set of mass .9 holds one; and one without."""
     weights = torch.tensor([[0.6, 0.35, 0.05], [0.02, 0.95, 0.03], [1.0, 0.0, 0.0]])

@@ -10,10 +10,8 @@ from torch.nn.functional import nll_loss
 from experiments.data.text import masked_text, parallel
 from experiments.data.text.parallel import toy_translation
 from experiments.files import UserError
-from experiments.options import StudyOptions
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.pictures import BINS, hybrid_figure, hybrid_shares, mass_counts
-from experiments.pretrain.studies import STUDIES
 from experiments.pretrain.task import (
     PretrainTask,
     build_classifier,
@@ -23,9 +21,7 @@ from experiments.pretrain.task import (
     read_history,
     token_scores,
 )
-from experiments.report.report import read_results
 from experiments.run import load_trained
-from experiments.study import run_study
 from guides.schemes import build_normalizer
 from pyro_attention import Dense, predict
 
@@ -135,19 +131,6 @@ def test_bad_input(tmp_path):
     with pytest.raises(UserError, match="SST-2"):  # found before the pretraining
         TASK.run(tiny_config(tmp_path / "sst2", finetune_epochs=1, data_root=tmp_path))
     assert not (tmp_path / "sst2").exists()
-
-
-def test_the_pictures_of_the_table(tmp_path):
-    rows = ("softmax, soft", "hybrid, soft", "five sweeps, soft")
-    options = StudyOptions(
-        name="pretraining-english", seeds=1, rows=rows, workers=1, progress=False, out=tmp_path / "out",
-        results=tmp_path / "results", changes=TINY | {"dataset": "toy", "finetune_epochs": 0},
-    )  # fmt: skip
-    run_study(STUDIES, options)
-    (path,) = (tmp_path / "results").glob("*.json")
-    titles = {part.title: part.picture for part in read_results(path)[0].parts if part.picture is not None}
-    assert list(titles) == ["What keys receive", "Hybrid attention: hybrid, soft"]
-    assert all(picture.is_file() for picture in titles.values())
 
 
 def test_sentence_order_beside_hidden_pieces(tmp_path):

@@ -191,11 +191,13 @@ def test_a_photograph_of_ones_own(tmp_path):
     assert sorted(cache.iterdir()) == made
 
 
-@pytest.mark.parametrize("likelihood", ["single", "scores"])
+ALIGNED = {"model": "bottom_up", "guide": "categorical_enum", "layers": 0}
+
+
 @pytest.mark.parametrize(
-    "options", [{"model": "mcan"}, {"model": "bottom_up", "guide": "categorical_enum", "layers": 0}], ids=str
+    ("options", "likelihood"), [({"model": "mcan"}, "scores"), (ALIGNED, "scores"), (ALIGNED, "single")], ids=str
 )
-def test_answers_of_ten_people(likelihood, options, tmp_path, capsys):
+def test_answers_of_ten_people(options, likelihood, tmp_path, capsys):
     write_vqa_v2(tmp_path)
     run = tmp_path / "run"
     metrics = run_tiny(
