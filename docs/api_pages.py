@@ -99,7 +99,17 @@ TOPICS = {
         "Alignments",
         "Weights that are one key a query: distributions, likelihoods and an objective that sum over all alignments, "
         "and the exact posterior.",
-        ("alignments.categorical", "alignments.sparse", "alignments.edges", "alignments"),
+        (
+            "alignments.priors",
+            "alignments.posteriors",
+            "alignments.exact",
+            "alignments.enumeration",
+            "alignments.likelihoods",
+            "alignments.node_likelihood",
+            "alignments.summed",
+            "alignments.base",
+            "alignments",
+        ),
     ),
     "layouts": Topic(
         "Layouts and normalizers",

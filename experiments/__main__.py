@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def commands() -> dict[str, str]:
-    """What is run as ``python -m experiments.NAME``, by its name, and its first line; nothing is imported."""
-    folder, found = Path(__file__).parent, {}
+    """Return the first docstring line of every command ``python -m experiments.NAME`` by name, without an import."""
+    folder, lines = Path(__file__).parent, {}
     for path in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
         text = path.read_text()
         if path != Path(__file__) and '\nif __name__ == "__main__":' in text:
             name = path.parent.name if path.stem == "__main__" else path.stem
-            found[name] = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-    return found
+            lines[name] = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    return lines
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ SECONDS = 5.0  # between two checkpoints at least: short epochs stay short, long
 
 
 class RandomState(pl.Callback):
-    """Keeps the states of the random generators in the checkpoint: a resumed run draws the same numbers.
+    """Callback that puts the states of the random generators into the checkpoint.
+
+    So a resumed run draws the same numbers.
 
     Checkpoints are taken at the end of an epoch, before the next epoch's data loader draws anything. The states are the
     first rank's; the others, which draw other noise, take a seed of their own at the beginning of every epoch.
@@ -65,17 +67,17 @@ class RandomState(pl.Callback):
 
 
 class SamplerEpoch(pl.Callback):
-    """Lets every rank have its part of the batches, and a resumed run begin with the batches of its epoch.
+    """Callback that gives every rank its part of the batches, and a resumed run the batches of its epoch.
 
     Lightning (2.6) sets the epoch of the sampler before every epoch, but when it resumes only after it has made the
     loader's iterator, so the first epoch would have the order of epoch 0.
     """
 
-    def __init__(self, sampler: Any, *others: Any) -> None:
-        self.sampler, self.others = sampler, others
+    def __init__(self, sampler: Any, *validation: Any) -> None:
+        self.sampler, self.validation = sampler, validation
 
     def setup(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
-        for sampler in (self.sampler, *self.others):
+        for sampler in (self.sampler, *self.validation):
             sampler.share(trainer.global_rank, trainer.world_size)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
@@ -87,7 +89,9 @@ Keep = Literal["best", "last"]  # the epoch whose weights a training leaves
 
 
 class EarlyStopping(pl.Callback):
-    """Stop when no metric has come up to its best value for ``patience`` epochs; keep the best weights.
+    """Callback that stops a training when no metric has reached its best value for ``patience`` epochs.
+
+    It keeps the best weights.
 
     Ties count. Waiting starts again when ANY metric is as good as its best so far; the weights are kept when ALL
     are. With one metric this is ordinary early stopping.
@@ -106,7 +110,7 @@ class EarlyStopping(pl.Callback):
         self.weights: dict[str, Tensor] = {}
 
     def update(self, metrics: Mapping[str, float | Tensor]) -> bool:
-        """Take note of an epoch's metrics; True when its weights are to be kept."""
+        """Record the metrics of an epoch, and return whether its weights are to be kept."""
         holds = []
         for name, mode in self.monitor.items():
             value, best = float(metrics[name]), self.best[name]
@@ -136,7 +140,7 @@ class EarlyStopping(pl.Callback):
 
 
 class Bar(ProgressBar):
-    """One progress bar over all steps of a training; it shows the epoch, the loss and the last validation metrics."""
+    """Progress bar over all steps of a training, with the epoch, the loss and the last validation metrics."""
 
     def __init__(self, monitor: Iterable[str]) -> None:
         super().__init__()
@@ -148,8 +152,8 @@ class Bar(ProgressBar):
 
     def on_train_batch_end(self, trainer: pl.Trainer, _: pl.LightningModule, outputs: Any, *__: Any) -> None:
         if self._bar.update():  # it has been drawn: the numbers are those of the next time
-            found = outputs | {name: trainer.callback_metrics.get(name) for name in self._monitor}
-            shown = {name: f"{value.item():.3f}" for name, value in found.items() if value is not None}
+            metrics = outputs | {name: trainer.callback_metrics.get(name) for name in self._monitor}
+            shown = {name: f"{value.item():.3f}" for name, value in metrics.items() if value is not None}
             self._bar.set_postfix({"epoch": trainer.current_epoch + 1} | shown, refresh=False)
 
     def on_train_end(self, *_: Any) -> None:
@@ -163,7 +167,7 @@ class Bar(ProgressBar):
 
 
 def weights_file(folder: Path) -> Path:
-    """The file with the best weights of the run in a folder, which is read without pickle and without Lightning."""
+    """Return the file with the best weights of the run in a folder, which is read without pickle and Lightning."""
     return folder / "checkpoints" / "best.safetensors"
 
 
@@ -173,9 +177,9 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor], *, epoch: int) ->
     Tied weights stand under each of their names.
     """
     # clones: the format refuses tensors that share their numbers
-    kept = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
+    state = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
     metadata = {"format": "pt", "epoch": str(epoch)}
-    write_atomic(weights_file(folder), lambda file: file.write(safetensors.torch.save(kept, metadata)))
+    write_atomic(weights_file(folder), lambda file: file.write(safetensors.torch.save(state, metadata)))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -191,7 +195,7 @@ def read_run(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoint files that are complete or not there, and that are read without unpickling objects."""
+    """Plugin that writes checkpoint files whole or not at all, and reads them without unpickling objects."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
         write_atomic(Path(path), lambda file: torch.save(checkpoint, file))
@@ -201,7 +205,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class History(pl.Callback):
-    """A row of metrics for each epoch, kept in the checkpoint: metrics by name, ``epoch``, and ``step_ms``.
+    """Callback with a row for each epoch: metrics by name, ``epoch``, and ``step_ms``; the checkpoint holds them.
 
     ``step_ms`` is the mean time of a training step.
     """
@@ -223,7 +227,7 @@ class History(pl.Callback):
         self._times.clear()
 
     def csv(self) -> str:
-        """All rows; metrics that an epoch does not have are left empty."""
+        """Return all rows as CSV; metrics that an epoch does not have are empty."""
         text, names = io.StringIO(), dict.fromkeys(name for row in self.rows for name in row)
         writer = csv.DictWriter(text, list(names), lineterminator="\n")
         writer.writeheader()
@@ -244,7 +248,7 @@ def _now(trainer: pl.Trainer) -> float:
 
 
 class Checkpoints(Checkpoint):
-    """Writes history.csv, best.safetensors (weights) and last.ckpt (the whole training) as it goes on, and at its end.
+    """Callback that writes history.csv, best.safetensors (weights) and last.ckpt (the whole training).
 
     They come after the first epoch, and after every epoch that ends ``SECONDS`` or more after the last ones.
     Lightning's own callback counts either epochs or seconds, and checkpoints in the middle of an epoch do not resume to

@@ -20,10 +20,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Command:
-    """A script: a dataclass whose fields are its options, and its function; each may be ``"module:name"`` of it.
+    """Script of the command line: a dataclass whose fields are its options, and the function that takes it.
 
-    The docstring of the dataclass is the help; fields without a default are positional. A script that makes many
-    trainings takes the options of a ``training`` too.
+    Each may be given as ``"module:name"``, which is imported when it is needed. The docstring of the dataclass is the
+    help; fields without a default are positional. A script that makes many trainings takes the options of a
+    ``training`` too.
     """
 
     config: type | str
@@ -34,29 +35,37 @@ class Command:
 def run_commands(
     commands: Mapping[str, Command] | Command | str, *, name: str, arguments: Sequence[str] | None = None
 ) -> int:
-    """Read the configuration from the command line, ``sys.argv`` when omitted, and run a script: its exit code.
+    """Read a configuration from the command line, run its script, and return the exit code.
 
-    Of several scripts the first word of the command line chooses one. ``commands`` may be ``"module:name"`` of them;
-    ``name`` is that of the module, for the help. The code is 2 after a wrong command line, 1 after another error of the
-    user's (both one line on stderr), 130 after Ctrl-C, else 0.
+    Args:
+        commands: The scripts, of which the first word of the command line chooses one; or ``"module:name"`` of them.
+        name: Name of the module, for the help.
+        arguments: The command line; ``sys.argv`` when omitted.
+
+    Returns:
+        2 after a wrong command line, 1 after another error of the user's (both one line on stderr), 130 after Ctrl-C,
+        else 0.
     """
     if not sys.stderr.isatty():  # read by tqdm when it is imported: a log file gets a line a minute of every bar
         for variable in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
             os.environ.setdefault(variable, "60")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        found = _resolved(commands)
-        return _run(found, given, name) if isinstance(found, Command) else _choose(found, given, name)
+        target = _resolved(commands)
+        if isinstance(target, Command):
+            return _run(target, given, name)
+        word = given[0] if given else ""
+        return _run(target[word], given[1:], f"{name} {word}") if word in target else _no_command(target, word, name)
     except KeyboardInterrupt as stop:  # of a run, or while something is imported
         print(f"\n{str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
 
 
 def command_line(script: str, config: Any, **changes: Any) -> str:
-    """The command that repeats a run: the options that say what is computed, where they are not the script's defaults.
+    """Return the command that repeats a run: options that change what is computed, except the script's defaults.
 
-    ``script`` is the module with what is given by position; a file or folder says where something is, and is left out.
-    A study has ``changes`` besides, the options of its trainings.
+    ``script`` is the module with what is given by position; files and folders are left out. ``changes`` are further
+    options, those of the trainings of a study.
     """
     from experiments.options import SweepOptions
 
@@ -69,7 +78,7 @@ def command_line(script: str, config: Any, **changes: Any) -> str:
 
 
 def option_words(name: str, value: Any) -> str:
-    """An option with its value, as a command line has them; of a file its name."""
+    """Return an option with its value as on a command line; a file is written as its name."""
     option = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{option}" if value else f"--no-{option}"
@@ -80,7 +89,7 @@ def option_words(name: str, value: Any) -> str:
 
 
 def user_error(error: object, *, code: int) -> int:
-    """Print an error of the user's in one line and hand back the exit code."""
+    """Print an error of the user's in one line, and return the exit code."""
     print("error:", " ".join(str(error).split()), file=sys.stderr)
     return code
 
@@ -89,19 +98,18 @@ def _resolved(target: Any) -> Any:
     return resolve_name(target) if isinstance(target, str) else target
 
 
-def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int:
+def _no_command(commands: Mapping[str, Command], word: str, name: str) -> int:
+    """Answer a command line that begins with no command: with their list, or with an error."""
     from experiments.files import expected_one_of
 
-    chosen = given[0] if given else ""
-    if chosen in commands:
-        return _run(commands[chosen], given[1:], f"{name} {chosen}")
-    if chosen in ("-h", "--help"):
+    if word in ("-h", "--help"):
         print(f"usage: python -m {name} COMMAND [options]; --help after a command lists its options\n")
-        lines = {word: (_resolved(one.config).__doc__ or "").strip().split("\n")[0] for word, one in commands.items()}
-        print("\n".join(f"  {word:<10} {line}" for word, line in lines.items()))
+        for command, script in commands.items():
+            text = (_resolved(script.config).__doc__ or "").strip()
+            print(f"  {command:<10} {text.splitlines()[0]}")
         return 0
-    unknown = f"{chosen} is no command" if chosen else "no command is given"
-    return user_error(f"{unknown}, {expected_one_of(commands, chosen)}", code=2)
+    unknown = f"{word} is no command" if word else "no command is given"
+    return user_error(f"{unknown}, {expected_one_of(commands, word)}", code=2)
 
 
 def _run(command: Command, given: list[str], name: str) -> int:

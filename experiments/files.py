@@ -18,11 +18,11 @@ _CITED = 300  # letters of the error of a library, some of which give a page of 
 
 
 class UserError(Exception):
-    """Something the user can put right; shown as one line, without a traceback."""
+    """Error that the user can put right; shown as one line, without a traceback."""
 
 
 class DamagedFileError(UserError, ValueError):
-    """A file that cannot be read or holds something else; a ValueError, and one line in a terminal."""
+    """Error about a file that cannot be read or holds something else; a ValueError, and one line in a terminal."""
 
 
 @contextmanager
@@ -30,12 +30,14 @@ def user_errors(*types: type[Exception]) -> Iterator[None]:
     """Turn exceptions of these types into :class:`UserError`."""
     try:
         yield
+    except UserError:  # some are of these types, too
+        raise
     except types as error:
         raise UserError(str(error)) from error
 
 
 def did_you_mean(words: Iterable[str], given: str) -> str:
-    """The end of an error message: the word with these initials, or the nearest one; nothing when none is near.
+    """Return the end of an error message: the word with these initials, or the nearest one; "" when none is near.
 
     Example:
         >>> did_you_mean(["soft", "weibull"], "weibul")
@@ -48,7 +50,7 @@ def did_you_mean(words: Iterable[str], given: str) -> str:
 
 
 def expected_one_of(words: Iterable[str], given: str) -> str:
-    """What an error message says about an unknown word: the words that are known, and the nearest of them."""
+    """Return the part of an error message about an unknown word: the known words, and the nearest of them."""
     words = list(words)
     return f"expected one of {', '.join(words)}{did_you_mean(words, given)}"
 
@@ -66,7 +68,7 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}; choose another place") from error
+        raise UserError(f"{path} cannot be written: {error.strerror or error}; choose another folder") from error
     with user_errors(OSError):
         atomic_write.write_atomic(path, write)
 
@@ -91,7 +93,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Have a file for oneself: another process that asks for it waits until this one is done, or dead."""
+    """Lock a file: another process that asks for it waits until this one is done, or dead."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f".{path.name}.lock")):
         yield
@@ -111,12 +113,12 @@ def reading(path: Path | str, expected: str, remedy: str = "replace it by an int
     except Exception as error:  # on damaged bytes libraries raise nearly anything
         said = " ".join(f"{type(error).__name__}: {error}".split())
         said = said if len(said) <= _CITED else f"{said[:_CITED]}..."
-        seen = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({said})"
-        raise DamagedFileError(f"{path} {seen}, expected {expected}; {remedy}") from error
+        state = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({said})"
+        raise DamagedFileError(f"{path} {state}, expected {expected}; {remedy}") from error
 
 
 def read_packed(path: Path) -> bytes:
-    """The bytes of a file, unpacked where its name ends with .gz; for use inside of :func:`reading`."""
+    """Read the bytes of a file, unpacked where its name ends with .gz; for use inside of :func:`reading`."""
     content = path.read_bytes()
     return gzip.decompress(content) if path.suffix == ".gz" else content
 

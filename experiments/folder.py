@@ -7,12 +7,12 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, replace
-from functools import wraps
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, asdict, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import yaml
@@ -21,108 +21,48 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from experiments.files import UserError, read_json, read_yaml, reading, write_text
-from experiments.options import OptionError, RunOptions, SweepOptions, TrainingOptions, configuration, unused
+from experiments.options import OptionError, RunOptions, SweepOptions, configuration, unused
 
 Config = TypeVar("Config")
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-# What every config.yaml of ours has, of whichever script; a file of that name without them is somebody else's.
+# Options in the config.yaml of every script here; a file of that name without them was written by something else.
 _SIGNATURE = {"out", "data_root", "device", "progress"}
 
-_held: dict[Path, FileLock] = {}
 
-
-def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
-    """Prepare the folder of a run, save the configuration in it and keep other processes out.
+@contextmanager
+def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> Iterator[Path]:
+    """Hold the folder of a run, with its configuration saved in it, until the block ends.
 
     A run owns its folder: it is empty before (hidden files do not count), and ``overwrite`` removes all that it holds.
-    The folder is held until the function marked by :func:`exclusive` returns, or until the process ends. Two
-    configurations are the same when all fields agree that a subclass of :class:`SweepOptions` or :class:`RunOptions`
-    has added, without those that are ``free`` to change, such as the number of seeds.
+    Two configurations are the same when all fields agree that a subclass of :class:`SweepOptions` or
+    :class:`RunOptions` has added, except those that are ``free`` to change, such as the number of seeds.
+
+    Yields:
+        The folder.
 
     Raises:
-        UserError: Another process works in the folder, or what it holds cannot be resumed or overwritten as is asked.
+        UserError: Another process works in the folder, or its run cannot be resumed or overwritten as is asked.
+    """
+    with hold(folder):
+        check_run(folder, config, free=free)
+        start_run(folder, config, free=free)
+        yield folder
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Make a folder and keep other processes out of it; the system lets go of it when this process is killed.
+
+    Of several processes that train one network, the first holds the folder for all.
+
+    Raises:
+        UserError: Another process holds the folder, or it cannot be written.
     """
     if not is_first():
+        yield
         return
-    if config.resume and config.overwrite:
-        raise UserError(
-            "resume and overwrite are both set, expected one of them at most; to go on leave --overwrite out"
-        )
-    plain = _plain(asdict(config))
-    # a saved configuration read again by --config must not remove anything, and says what is in force alone
-    for name in {"resume", "overwrite", *(option for option, _, _ in unused(config))}:
-        del plain[name]
-    _hold(folder)
-    present = [path.name for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    if present and not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} holds {present[0]} but no config.yaml: no run of ours; choose an empty --out")
-    if present and config.overwrite:
-        _remove_run(folder)
-    elif present:
-        where = {field.name for field in fields(SweepOptions)}
-        asked = {name: value for name, value in plain.items() if name not in where.union(free)}
-        # a run from before there was an option has its default
-        defaults = _plain({field.name: field.default for field in fields(config) if field.default is not MISSING})
-        _check_same(folder, asked, defaults, resume=config.resume)
-        if not free:
-            return
-    write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False))
-
-
-def open_training(folder: Path, config: TrainingOptions) -> dict[str, float] | None:
-    """:func:`open_run` for a training whose ``max_epochs`` may be larger than before.
-
-    It ends with the same numbers as a training that was started with so many. Not so one whose learning rate is
-    ``planned`` over all epochs, which would be another from the first step on: its number of epochs stays.
-
-    Returns:
-        The metrics of a run that has all epochs that are asked for or stopped early; None when there is something to
-        train.
-
-    Raises:
-        UserError: As :func:`open_run`, or the run has more epochs than are asked for.
-    """
-    metrics = read_metrics(folder) if config.resume else None
-    if metrics is None or config.planned:
-        open_run(folder, config, free=() if config.planned else ("max_epochs",))
-        return metrics
-    epochs = int(metrics["epochs"])
-    if epochs > config.max_epochs:
-        raise UserError(
-            f"{folder} holds a run of {epochs} epochs, and max_epochs is {config.max_epochs}; pass --max-epochs "
-            f"{epochs} or more, choose another --out, or pass --overwrite to train again"
-        )
-    before = saved_options(folder)["max_epochs"]
-    open_run(folder, replace(config, max_epochs=before))
-    if epochs < before or epochs == config.max_epochs:  # it stopped early, or has all
-        return metrics
-    (folder / "metrics.json").unlink()
-    open_run(folder, config, free=("max_epochs",))
-    return None
-
-
-def resumed(folder: Path, config: TrainingOptions) -> dict[str, float] | None:
-    """Return the metrics of a finished run that is resumed, which needs no data; None where there is one to train."""
-    return open_training(folder, config) if config.resume else None
-
-
-def begin(folder: Path, config: TrainingOptions) -> None:
-    """Open the folder of a run that is not resumed.
-
-    Called when its data are loaded: where they are missing, the run that is to be overwritten stays.
-    """
-    if not config.resume:
-        open_training(folder, config)
-
-
-def _hold(folder: Path) -> None:
-    folder = folder.resolve()
-    if folder in _held:
-        return
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(folder.resolve() / ".lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
@@ -130,31 +70,77 @@ def _hold(folder: Path) -> None:
         raise UserError(f"{folder} is in use by another process; wait for it, or choose another --out") from None
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror or error}; choose another --out") from error
-    _held[folder] = lock
+    try:
+        yield
+    finally:
+        lock.release()
 
 
-def exclusive(run: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make a script's function let go, when it ends, of the folders that it has opened."""
+def check_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
+    """Refuse a folder whose content cannot be resumed or overwritten as is asked; nothing is written.
 
-    @wraps(run)
-    def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        before = set(_held)
-        try:
-            return run(*args, **kwargs)
-        finally:
-            for folder in _held.keys() - before:
-                _held.pop(folder).release()
+    Raises:
+        UserError: Naming the folder, what it holds, and what to do.
+    """
+    if not is_first():
+        return
+    if config.resume and config.overwrite:
+        raise UserError(
+            "resume and overwrite are both set, expected one of them at most; to go on leave --overwrite out"
+        )
+    content = _content(folder)
+    if not content:
+        return
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} holds {content[0]} but no config.yaml: no run of ours; choose an empty --out")
+    if config.overwrite:
+        if not saved_options(folder).keys() >= _SIGNATURE:
+            raise UserError(f"{folder / 'config.yaml'} was not written by these scripts; choose another --out")
+        return
+    where = {field.name for field in fields(SweepOptions)}
+    asked = {name: value for name, value in _options_in_force(config).items() if name not in where.union(free)}
+    # a run from before there was an option has its default
+    defaults = _plain({field.name: field.default for field in fields(config) if field.default is not MISSING})
+    _check_same(folder, asked, defaults, resume=config.resume)
 
-    return wrapped
+
+def start_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> None:
+    """Remove the run that is overwritten, and save the configuration, after :func:`check_run` has passed.
+
+    The saved configuration of a run that is resumed changes only where something is ``free`` to change.
+    """
+    if not is_first():
+        return
+    is_there = bool(_content(folder))
+    if is_there and config.overwrite:
+        _remove_run(folder)
+    if config.overwrite or free or not is_there:
+        write_text(folder / "config.yaml", yaml.safe_dump(_options_in_force(config), sort_keys=False))
+
+
+def _content(folder: Path) -> list[str]:
+    """Names in a folder that are not hidden; none where there is no folder."""
+    if not folder.is_dir():
+        return []
+    return [path.name for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+
+
+def _options_in_force(config: RunOptions) -> dict[str, Any]:
+    """Options that config.yaml holds, as plain values."""
+    plain = _plain(asdict(config))
+    # a saved configuration read again by --config must not remove anything, and has only the options that are used
+    for name in {"resume", "overwrite", *(option for option, _, _ in unused(config))}:
+        del plain[name]
+    return plain
 
 
 def saved_options(folder: Path) -> dict[str, Any]:
-    """The content of config.yaml in the folder of a run; UserError where there is no such file, or a damaged one."""
+    """Read config.yaml in the folder of a run; UserError where there is no such file, or a damaged one."""
     return read_yaml(folder / "config.yaml", "put an intact copy there, or choose another folder")
 
 
 def saved_config(folder: Path, config_type: type[Config], *, script: str, **changes: Any) -> Config:
-    """The configuration of the run in a folder, checked as on the command line, with changes.
+    """Read the configuration of the run in a folder, with changes, and check it as on the command line.
 
     The error names the ``script`` that makes such runs.
 
@@ -174,8 +160,6 @@ def saved_config(folder: Path, config_type: type[Config], *, script: str, **chan
 
 def _remove_run(folder: Path) -> None:
     """Remove all that the folder of a run holds; what a symbolic link points to stays."""
-    if not saved_options(folder).keys() >= _SIGNATURE:
-        raise UserError(f"{folder / 'config.yaml'} was not written by these scripts; choose another --out")
     # config.yaml at last: if the removal is interrupted, the rest is still known to be a run
     for path in sorted(folder.iterdir(), key=lambda path: path.name == "config.yaml"):
         if path.is_dir() and not path.is_symlink():
@@ -205,13 +189,13 @@ def _check_same(folder: Path, asked: Mapping[str, Any], defaults: Mapping[str, A
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
-    """Write metrics.json: one number a name, null when it is not finite; docs/metrics.md says what they are."""
+    """Write metrics.json: one number a name, null when it is not finite; docs/metrics.md explains them."""
     values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     _write_json(folder / "metrics.json", values)
 
 
 def read_metrics(folder: Path) -> dict[str, float] | None:
-    """The numbers of metrics.json; None where a run is not finished, and UserError where the file is damaged."""
+    """Read metrics.json; None where a run is not finished, and UserError where the file is damaged."""
     path, remedy = folder / "metrics.json", "remove it, and the same command with --resume makes it again"
     if not path.is_file():
         return None
@@ -244,12 +228,12 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process writes, prints and evaluates; Lightning knows it from the environment."""
-    return getattr(rank_zero_only, "rank", 0) == 0  # an attribute that its type does not tell of
+    """Return whether this process writes, prints and evaluates; Lightning knows it from the environment."""
+    return getattr(rank_zero_only, "rank", 0) == 0  # an attribute that its type does not name
 
 
 def gathered(items: list[Item]) -> list[Item]:
-    """The items of all ranks, in the order of the ranks; the same everywhere."""
+    """Return the items of all ranks, in the order of the ranks, to every rank."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return items
     parts: list[Any] = [None] * distributed.get_world_size()

@@ -31,12 +31,12 @@ Dropout = HalfOpenUnitInterval  # share to drop
 
 
 class OptionError(UserError, ValueError):
-    """A value of a configuration that its type does not allow; a ValueError, and one line in a terminal."""
+    """Error about a value that the type of an option does not allow; a ValueError, and one line in a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How and where to run; a script's own options, which say what is computed, are fields of a subclass.
+    """Options of how and where to run; those of what is computed are fields of a subclass.
 
     Values are checked against the types of the fields, whether they come from the command line, from a file or from
     Python.
@@ -64,13 +64,13 @@ class RunOptions:
         _checked(type(self), {field.name: getattr(self, field.name) for field in fields(self)})
 
     def for_runs(self) -> dict[str, Any]:
-        """Options of the runs a script starts in its own folder; one that is complete there is read, not repeated."""
+        """Return options of the runs that a script starts in its folder; one that is complete is read, not repeated."""
         return {"data_root": self.data_root, "device": self.device, "resume": True, "progress": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(RunOptions):
-    """How to train one network.
+    """Options of the training of one network.
 
     Args:
         devices: Devices of every machine that train it together, by Lightning's ddp: GPUs, or processes where it is
@@ -94,22 +94,22 @@ class TrainingOptions(RunOptions):
 
     @property
     def planned(self) -> bool:
-        """Whether the learning rate is planned over all epochs, whose number then stays."""
+        """True where the learning rate is planned over all epochs, whose number then stays."""
         return False
 
     @property
     def processes(self) -> int:
-        """Devices of all machines together."""
+        """Number of devices of all machines together."""
         return self.devices * self.num_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(TrainingOptions):
-    """How to train one network on batches of sentences or images.
+    """Options of the training of one network on batches.
 
     Args:
-        batch_size: Sentences of a batch.
-        gradient_clip: Largest norm of the gradient of the loss per word.
+        batch_size: Examples of a batch, such as sentences.
+        gradient_clip: Largest norm of the gradient of the loss per observation, such as a word.
     """
 
     batch_size: PositiveInt = 32
@@ -118,14 +118,14 @@ class BatchOptions(TrainingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(RunOptions):
-    """How to run many trainings.
+    """Options of many trainings.
 
     Args:
         workers: Trainings at a time on this machine, each on one thread.
         cluster: Address of a Dask scheduler, such as tcp://host:8786, whose workers train instead, as many as there
             are; they must have this program and see its files, data and results, under the same names.
-        results: Folder for the numbers that are published. When omitted, a table that is whole, with its own options,
-            has experiments/results, and any other has none. Pictures go into the folder pictures/ there.
+        results: Folder for the numbers that are published, and for pictures/. When omitted, a whole study is written to
+            experiments/results, and a part of one or a study with other options to no such folder.
     """
 
     workers: PositiveInt = 2
@@ -192,13 +192,13 @@ def _parser(config_type: type) -> ArgumentParser:
 
 
 def parse(config_type: type, arguments: Sequence[str], *, name: str, training: type | None = None) -> dict[str, Any]:
-    """Read the options that are given to a command, fields of a dataclass; ``name`` is what the help calls it.
+    """Read the options that are given to a command, fields of a dataclass; ``name`` is its name in the help.
 
-    Those of a ``training`` are taken too, into ``changes``: a command that trains many networks changes all of them.
-    What a training requires says which one it is, and stays.
+    Options of a ``training`` are read into ``changes``: a command that trains many networks changes all of them. Those
+    that a training requires say which one it is, and stay.
 
     Raises:
-        ArgumentError: What is given is not an option, or not a value of one; its text is one line.
+        ArgumentError: There is no such option, or it has no such value; the text is one line.
         SystemExit: The help was asked for and has been printed.
     """
     names = {field.name for field in fields(config_type)}
@@ -214,10 +214,10 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
 
 
 def refuse_unused(config: Any, arguments: Sequence[str]) -> None:
-    """Refuse what is given on a command line and not used, as each class of the configuration says in ``USED_BY``.
+    """Refuse options that are given on a command line and not used, as the configuration says in ``USED_BY``.
 
     Raises:
-        ArgumentError: Naming the option and what it is for.
+        ArgumentError: Naming the option and the choice that uses it.
     """
     given = {word.partition("=")[0].replace("--no-", "--") for word in arguments}
     for option, choice, values in unused(config):
@@ -228,9 +228,9 @@ def refuse_unused(config: Any, arguments: Sequence[str]) -> None:
 
 
 def unused(config: Any) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Options that a configuration does not use, the option that decides on it, and for which of its values it would.
+    """Yield options that a configuration does not use, each with the choice that decides and the values that use it.
 
-    Each class of the configuration says them in ``USED_BY``.
+    Every class of the configuration declares them in ``USED_BY``.
     """
     declared = (vars(declaring).get("USED_BY", {}) for declaring in type(config).__mro__)
     for option, choices in (use for uses in declared for use in uses.items()):
@@ -241,10 +241,10 @@ def unused(config: Any) -> Iterator[tuple[str, str, Sequence[str]]]:
 
 
 def option_parser(config_type: type, *, name: str, training: type | None = None) -> ArgumentParser:
-    """The parser of a command; see :func:`parse`. Options of a training stand in groups, one a dataclass."""
+    """Make the parser of a command; see :func:`parse`. Options of a training stand in groups, one a dataclass."""
     line = (config_type.__doc__ or "").strip().split("\n")[0]
     parser = _Parser(prog=f"python -m {name}", description=line, exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("--config", action=ActionConfigFile, help="A config.yaml to read options from.")
+    parser.add_argument("--config", action=ActionConfigFile, help=_config_help(training or config_type))
     parser.add_class_arguments(config_type, as_group=False)
     if training is not None:
         names = {field.name for field in fields(config_type)}
@@ -255,6 +255,28 @@ def option_parser(config_type: type, *, name: str, training: type | None = None)
         positional = [action.dest for action in parser._positionals._group_actions]
         parser.usage = " ".join([parser.prog, *positional, "[options]"])
     return parser
+
+
+def paper_files(config_type: type) -> dict[str, Path]:
+    """Return the files with the published sizes of a task's networks by their names, as ``PAPER_SIZES`` lists them."""
+    folder = Path(*config_type.__module__.split(".")[:-1], "paper")
+    return {name: folder / f"{name}.yaml" for name in getattr(config_type, "PAPER_SIZES", ())}
+
+
+def paper_sizes(config_type: type, name: str) -> dict[str, Any]:
+    """Return the published sizes of a task's network, the options of one of :func:`paper_files`."""
+    from yaml import safe_load  # not above: command lines that need no file do without
+
+    path = Path(__file__).parents[1] / paper_files(config_type)[name]
+    sizes: dict[str, Any] = safe_load(path.read_text())
+    return sizes
+
+
+def _config_help(config_type: type) -> str:
+    text = "A config.yaml to read options from; options behind it change it."
+    if files := paper_files(config_type):
+        text += f" Published sizes: {', '.join(path.as_posix() for path in files.values())}."
+    return text
 
 
 def _in_groups(parser: ArgumentParser, config_types: Sequence[type]) -> None:
@@ -273,13 +295,13 @@ def _in_groups(parser: ArgumentParser, config_types: Sequence[type]) -> None:
 
 
 def _title(config_type: type) -> str:
-    """The words of a class name without its last: "alignment scheme" of AlignmentSchemeOptions."""
+    """Return the words of a class name without its last: "alignment scheme" of AlignmentSchemeOptions."""
     words = re.findall("[A-Z]+(?![a-z])|[A-Z][a-z]*", config_type.__name__)
     return " ".join(words[:-1]).lower()
 
 
 class _Parser(ArgumentParser):
-    """Options with dashes, switches without a value, what is required by position: ``bam1 --seeds 10 --resume``."""
+    """Parser with dashes in options, switches without a value, and required options by position: ``bam1 --resume``."""
 
     def add_argument(self, *names: Any, **options: Any) -> Any:
         # jsonargparse looks for this option of its own under its name
@@ -294,7 +316,7 @@ class _Parser(ArgumentParser):
 
 
 def _explained(parser: ArgumentParser, error: Exception) -> str:
-    """The parser's error in one line, with the word that was probably meant."""
+    """Return the parser's error in one line, with the word that was probably meant."""
     text = " ".join(str(error).split())
     if unknown := re.match(r"[Uu]nrecognized arguments: (--[^ =]*)", text):
         names = [name for action in parser._actions for name in action.option_strings]

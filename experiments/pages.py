@@ -1,4 +1,4 @@
-"""Write the pages that are made of experiments/results: where it helps, and the tables of every study.
+"""Write the pages from experiments/results: where it helps, and the tables of every study.
 
 python -m experiments.pages
 """
@@ -11,7 +11,7 @@ from experiments.cli import Command, run_commands
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Write the pages that are made of experiments/results: where it helps, and the tables of every study."""
+    """Write the pages from experiments/results: where it helps, and the tables of every study."""
 
 
 if __name__ == "__main__":

@@ -37,10 +37,10 @@ def run_all(
     cluster: str | None = None,
     progress: bool = True,
 ) -> dict[Key, Metrics]:
-    """Run every configuration, in this order: their metrics, by the keys of the configurations.
+    """Run every configuration, in this order, and return the metrics by the keys of the configurations.
 
-    One worker is this process itself; a ``cluster``, the address of a Dask scheduler, has workers of its own.
-    When runs fail, the others go on to their end.
+    One worker is this process itself; a ``cluster``, the address of a Dask scheduler, has its workers. When runs fail,
+    all other ones go on to their end.
 
     Raises:
         UserError: Runs have failed, which are named by their folders.
@@ -69,7 +69,7 @@ def _here(run: Callable[[Config], Metrics], configs: Mapping[Key, Config], worke
         os.environ.setdefault(name, value)  # what the user has set himself stays
     calls = (delayed(_outcome)(run, key, config, Path.cwd()) for key, config in configs.items())
     with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
-        # none is fetched ahead: a worker whose sweep is gone ends its training and begins no other one
+        # none is fetched ahead: a worker whose study is gone ends its training and begins no other one
         yield from Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")(calls)
 
 
@@ -86,10 +86,10 @@ def _on_cluster(run: Callable[[Config], Metrics], configs: Mapping[Key, Config],
             yield future.result() if lost is None else (futures[future], f"{type(lost).__name__}: {lost}")
 
 
-def _outcome(run: Callable[[Config], Metrics], key: Key, config: Config, place: Path) -> Outcome:
-    """A run on one thread, at the place where the sweep was started."""
+def _outcome(run: Callable[[Config], Metrics], key: Key, config: Config, folder: Path) -> Outcome:
+    """Run on one thread, in the folder where the study was started."""
     threads = torch.get_num_threads()
-    with _alone, chdir(place):
+    with _alone, chdir(folder):
         torch.set_num_threads(1)
         try:
             return key, run(config)

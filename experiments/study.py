@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 
 from experiments.cli import command_line
 from experiments.files import UserError, expected_one_of
-from experiments.folder import exclusive, open_run, write_metrics
+from experiments.folder import open_run, write_metrics
 from experiments.options import StudyOptions
 from experiments.parallel import run_all
 from experiments.report.figures import level_curves, save
@@ -43,7 +44,7 @@ class First:
 
 @dataclass(frozen=True)
 class Block:
-    """A further table; rows without the first column's metric are left out."""
+    """Further table of a study; rows without the first column's metric are left out."""
 
     title: str  # placeholders as in Study.text, here and in the text
     text: str
@@ -137,7 +138,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Search:
-    """A search for the settings of a study's rows."""
+    """Search for the settings of a study's rows."""
 
     study: Study
     grid: Mapping[str, Sequence[Options]]  # settings of a row that are tried
@@ -146,7 +147,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Finished:
-    """A study whose trainings are done."""
+    """Study whose trainings are done."""
 
     study: Study  # as it was asked for
     name: str  # of its file in results/
@@ -159,7 +160,7 @@ class Finished:
 
     @property
     def pictures(self) -> Path:
-        """Where its pictures are drawn."""
+        """Folder of its pictures."""
         return self.folder / "figures" if self.results is None else self.results / "pictures"
 
     @property
@@ -191,16 +192,17 @@ class Finished:
         return replace(column, metric=column.metric.replace("{kind}", kind))
 
     def cell(self, row: str, column: Column, level: str = "", *, error: bool = False) -> Cell:
-        """The cell of a table."""
+        """Return the cell of a table."""
         return self.of(row, column).cell(self.runs(row, level), error=error)
 
     def difference(self, row: str, column: Column, level: str = "") -> Difference | str:
-        """The difference to the row that a row is compared with; empty where there is none."""
-        other = self.study.reference(row)
-        if other is None:
+        """Return the difference to the row that a row is compared with; empty where there is none."""
+        reference = self.study.reference(row)
+        if reference is None:
             return ""
-        runs, baseline = self.runs(row, level), self.runs(other, level)
-        difference = self.of(row, column).difference(runs, baseline, other, other=self.of(other, column))
+        runs, baseline = self.runs(row, level), self.runs(reference, level)
+        column, of_reference = self.of(row, column), self.of(reference, column)
+        difference = column.difference(runs, baseline, reference, other=of_reference)
         is_clear = difference.p_value * self.tests < 0.05
         return replace(difference, bold=is_clear, data=level if self.study.is_wide else "")
 
@@ -217,11 +219,11 @@ class Finished:
 
     def present(self, columns: Sequence[Column], *levels: str) -> Sequence[Column]:
         """Return the columns that some row has a number for at one of the levels."""
-        places = [(row, level) for row in self.rows for level in levels]
-        return [column for column in columns if any(self.values(row, column, level) for row, level in places)]
+        cells = [(row, level) for row in self.rows for level in levels]
+        return [column for column in columns if any(self.values(row, column, level) for row, level in cells)]
 
     def values(self, row: str, column: Column, level: str) -> list[float]:
-        """The numbers of a row at a level, one a seed."""
+        """Return the numbers of a row at a level, one a seed."""
         return self.of(row, column).values(self.runs(row, level))
 
     def fill(self, text: str) -> str:
@@ -230,29 +232,21 @@ class Finished:
         return text.format(config=config, first=first, seeds=len(self.seeds))
 
 
-@exclusive
 def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: str = "table") -> dict[str, float]:
-    """Train what is not trained yet, print the tables and publish them: ``"<level>/<row>/<metric>"`` to the mean.
+    """Train what is not trained yet, print the tables, publish them, and return ``"<level>/<row>/<metric>"`` to means.
 
-    ``command`` is the task's command that runs these studies. A study that is not whole is not published where nothing
-    is said, as it would take the place of the numbers of the whole one.
+    ``command`` is the task's command that runs these studies. A part of a study is published only where ``results``
+    names a folder: in experiments/results it would replace the numbers of the whole study.
 
     Raises:
         UserError: An option is wrong, or trainings have failed; the others are finished.
     """
     _require_known("name", [options.name], studies)
     declared = studies[options.name]
-    finished = _trained(declared.chosen(options), options, command, whole=declared.whole(options))
-    study = finished.study
-    text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(study, options), _how_compared(finished))))
-    table = Part(text=text, rows=_table(finished), labels=len(_labels(finished, "", "")))
-    makers = [partial(_block_parts, block=part) if isinstance(part, Block) else part for part in study.parts]
-    parts = [table, *(part for make in makers for part in make(finished))]
-    report = Report(finished.fill(study.title), finished.name, parts, about=study.about or "")
-    return _publish(finished, options, report, command)
+    with _trained(declared.chosen(options), options, command, whole=declared.whole(options)) as finished:
+        return _publish(finished, options, _study_report(finished, options), command)
 
 
-@exclusive
 def run_search(searches: Mapping[str, Search], options: StudyOptions) -> dict[str, float]:
     """Try every setting of the grid, by validation data and on seeds that are none of the table's.
 
@@ -261,43 +255,58 @@ def run_search(searches: Mapping[str, Search], options: StudyOptions) -> dict[st
     """
     _require_known("name", [options.name], searches)
     search = searches[options.name]
-    study, whole = search.study, search.study.whole(options)
-    searched = options.rows or tuple(search.grid)
-    _require_known("rows", searched, search.grid)
-    tried = {
+    study, rows = search.study, options.rows or tuple(search.grid)
+    _require_known("rows", rows, search.grid)
+    settings = {
         f"{row}: {', '.join(f'{name} {value:g}' for name, value in setting.items()).replace('_', ' ') or '-'}":
-        {**study.rows[row], **setting} for row in searched for setting in search.grid[row]
+        {**study.rows[row], **setting} for row in rows for setting in search.grid[row]
     }  # fmt: skip
     levels = {
         level: {name: value for name, value in of_level.items() if not isinstance(value, Mapping)}
         for level, of_level in study.levels.items()
     }
-    study = replace(study, rows=tried, levels=levels, seeds=3, baselines={}, readings={})
-    finished = _trained(study.chosen(replace(options, rows=())), options, "search", whole=whole)
-    level, *more = finished.study.levels
-    if more:
-        raise UserError(f"levels are {level}, {', '.join(more)}, expected one to search on; pass --levels")
-    signs = [-1 if column.better == "higher" else 1 for column in search.quality]
+    trials = replace(study, rows=settings, levels=levels, seeds=3, baselines={}, readings={})
+    trials = trials.chosen(replace(options, rows=()))
+    if len(trials.levels) > 1:
+        raise UserError(f"levels are {', '.join(trials.levels)}, expected one to search on; pass --levels")
+    with _trained(trials, options, "search", whole=study.whole(options)) as finished:
+        return _publish(finished, options, _search_report(finished, search.quality), "search")
+
+
+def _study_report(finished: Finished, options: StudyOptions) -> Report:
+    study = finished.study
+    text = "\n\n".join(filter(None, (finished.fill(study.text), _changed(study, options), _how_compared(finished))))
+    table = Part(text=text, rows=_table(finished), labels=len(_labels(finished, "", "")))
+    makers = [partial(_block_parts, block=part) if isinstance(part, Block) else part for part in study.parts]
+    parts = [table, *(part for make in makers for part in make(finished))]
+    return Report(finished.fill(study.title), finished.name, parts, about=study.about or "")
+
+
+def _search_report(finished: Finished, quality: Sequence[Column]) -> Report:
+    """Report every setting of a search, and the best one of each row."""
+    (level,), settings = finished.study.levels, finished.study.rows
+    signs = [-1 if column.better == "higher" else 1 for column in quality]
     ranks = {  # accuracies are equal up to the rounding of a mean
         name: [
             round(sign * fmean(column.values(finished.runs(name, level))), 4)
-            for sign, column in zip(signs, search.quality, strict=True)
+            for sign, column in zip(signs, quality, strict=True)
         ]
-        for name in tried
+        for name in settings
     }
-    best = {min((name for name in ranks if name.split(": ")[0] == row), key=ranks.__getitem__) for row in searched}
+    row_of = {name: name.partition(": ")[0] for name in settings}
+    best = {min((name for name in ranks if row_of[name] == row), key=ranks.__getitem__) for row in row_of.values()}
     rows = [
-        {"row": name.partition(": ")[0], "setting": name.partition(": ")[2]}
-        | {column.name: finished.cell(name, column, level) for column in search.quality}
+        {"row": row_of[name], "setting": name.partition(": ")[2]}
+        | {column.name: finished.cell(name, column, level) for column in quality}
         | {"best": "best" if name in best else ""}
-        for name in tried
+        for name in settings
     ]
     text = (
         f"Means over {len(finished.seeds)} seeds, which are none of the table's, on validation data. Best: the largest "
-        f"or smallest {search.quality[0].name}, of equals that by {search.quality[-1].name}; rows of the table have it."
+        f"or smallest {quality[0].name}, of equals that by {quality[-1].name}; rows of the table have it."
     )
-    title, name = f"Settings tried: {finished.fill(study.title)}", f"search-{finished.name}"
-    return _publish(finished, options, Report(title, name, [Part(text=text, rows=rows, labels=2)]), "search")
+    title = f"Settings tried: {finished.fill(finished.study.title)}"
+    return Report(title, f"search-{finished.name}", [Part(text=text, rows=rows, labels=2)])
 
 
 def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -306,10 +315,20 @@ def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> Non
             raise UserError(f"{what} '{name}': {expected_one_of(known, name)}")
 
 
-def _trained(study: Study, options: StudyOptions, command: str, *, whole: bool) -> Finished:
+@contextmanager
+def _trained(study: Study, options: StudyOptions, command: str, *, whole: bool) -> Iterator[Finished]:
+    """Train what is not trained yet, in the folder of the study, which is held until its report is written."""
     name, results = _name(study, options), options.results or (RESULTS if study.about is not None and whole else None)
-    folder = options.out or Path("runs", command, name)
-    open_run(folder, options, free=("seeds", "rows", "changes"))
+    path = options.out or Path("runs", command, name)
+    with open_run(path, options, free=("seeds", "rows", "changes")) as folder:
+        configs, metrics, firsts = _train_all(study, options, folder, command)
+        yield Finished(study, name, folder, results, configs, metrics, firsts)
+
+
+def _train_all(
+    study: Study, options: StudyOptions, folder: Path, command: str
+) -> tuple[dict[Key, Any], dict[Key, dict[str, float]], dict[tuple[str, int], Any]]:
+    """Return options and metrics of all trainings, and options of those that the rows go on from."""
     first = options.first_seed or (1000 if command == "search" else 0)
     firsts, configs = _configs(study, options, folder, range(first, first + study.seeds))
 
@@ -326,7 +345,7 @@ def _trained(study: Study, options: StudyOptions, command: str, *, whole: bool) 
     for key, of_run in metrics.items():
         for text in study.task.warnings(of_run):
             print(f"warning: {', '.join(str(part) for part in key if part != '')}: {text}", file=sys.stderr)
-    return Finished(study, name, folder, results, configs, metrics, firsts)
+    return configs, metrics, firsts
 
 
 def _name(study: Study, options: StudyOptions) -> str:
@@ -379,7 +398,7 @@ def _how_compared(finished: Finished) -> str:
         return text
     return (
         f"{text} Differences are taken seed by seed, with their 95 % confidence interval (Student's t, {seeds - 1} "
-        f"degrees of freedom). Bold: distinguishable from zero at 5 % after Bonferroni's correction for the {tests} "
+        f"degrees of freedom). Bold: clearly different from zero at 5 %, after Bonferroni's correction for the {tests} "
         f"comparisons."
     )
 

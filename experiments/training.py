@@ -47,16 +47,16 @@ Options = TypeVar("Options", bound=TrainingOptions)
 
 
 def hybrid_metrics(model: nn.Module) -> dict[str, float]:
-    """Share of doubly normalised attention in every head of hybrid attention, as ``hybrid_SITE_HEAD``."""
-    found = hybrid_weights(model)
-    return {f"hybrid_{site}_{head}": share.item() for site, row in found.items() for head, share in enumerate(row)}
+    """Return the share of doubly normalized attention in every head of hybrid attention, as ``hybrid_SITE_HEAD``."""
+    shares = hybrid_weights(model)
+    return {f"hybrid_{site}_{head}": share.item() for site, row in shares.items() for head, share in enumerate(row)}
 
 
 class ELBOTraining(pl.LightningModule):
-    """Trains a model and its guide; a subclass says how a batch is counted and what is measured on validation data.
+    """Training of a model and its guide; a subclass counts a batch and measures validation data.
 
     The loss is the negative ELBO of a batch divided by its observations; the ``step`` of an :class:`AttentionELBO` is
-    the number of optimiser steps taken. With a ``plateau`` the learning rate is halved after so many epochs without a
+    the number of optimizer steps taken. With a ``plateau`` the learning rate is halved after so many epochs without a
     better validation loss, and one more.
     """
 
@@ -79,15 +79,15 @@ class ELBOTraining(pl.LightningModule):
         self.learning_rate, self.weight_decay = float(learning_rate), float(weight_decay)
 
     def arguments(self, batch: Any) -> Sequence[Any]:
-        """The model's arguments in a batch; a batch is a tuple of them, unless a subclass says otherwise."""
+        """Return the model's arguments in a batch; here a batch is a tuple of them."""
         return batch
 
     def observations(self, batch: Any) -> int:
-        """Number of observations in a batch."""
+        """Return the number of observations in a batch."""
         raise NotImplementedError
 
     def evaluate(self, batch: Any) -> dict[str, Tensor]:
-        """Validation metrics of a batch, means over its observations, logged as ``val_NAME``."""
+        """Return validation metrics of a batch, means over its observations, which are logged as ``val_NAME``."""
         raise NotImplementedError
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
@@ -151,7 +151,7 @@ def one_cycle(
 
 
 class OneCycleTraining(ELBOTraining):
-    """Trains with a learning rate that :func:`one_cycle` plans over all steps."""
+    """Training with a learning rate that :func:`one_cycle` plans over all steps."""
 
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
@@ -161,7 +161,7 @@ class OneCycleTraining(ELBOTraining):
 
 @dataclass(frozen=True)
 class Trained(Generic[Options, Model]):
-    """A network with its guide, and how it was made; a task adds what else is needed to use it."""
+    """Network with its guide, and the options that it was made with; a task adds what else is needed to use it."""
 
     config: Options
     module: ELBOTraining
@@ -178,13 +178,8 @@ class Trained(Generic[Options, Model]):
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """The device of the network."""
         return self.module.device
-
-    @property
-    def parameters(self) -> int:
-        """Number of trained numbers in network, priors, guide and inference network."""
-        return sum(parameter.numel() for parameter in self.module.parameters())
 
 
 def is_soft(guide: AttentionGuide) -> bool:
@@ -205,32 +200,34 @@ def mean_prediction(
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training leaves."""
+    """Record of a finished training."""
 
     history: list[dict[str, float]]  # metrics of every epoch
     best_epoch: int  # of the weights that the module now has
     updates: int  # training steps
+    parameters: int  # trained numbers in network, priors, guide and inference network
 
     @property
     def metrics(self) -> dict[str, float]:
-        """How long training took; docs/metrics.md explains them."""
+        """Length and size of the training; docs/metrics.md explains them."""
         return {
             "best_epoch": self.best_epoch,
             "epochs": len(self.history),
             "updates": self.updates,
             "step_ms": median(row["step_ms"] for row in self.history),
+            "parameters": self.parameters,
         }
 
 
 def resolve_device(device: Device) -> torch.device:
-    """The device to compute on; UserError when a GPU is asked for and there is none."""
+    """Return the device to compute on; UserError when a GPU is asked for and there is none."""
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("device is cuda, but torch finds no GPU; pass --device cpu")
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def cpu_computes_bfloat16() -> bool:
-    """Whether this CPU has instructions for bfloat16."""
+    """Return whether this CPU has instructions for bfloat16."""
     if torch.backends.mkldnn.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False  # oneDNN, which computes an LSTM, then refuses to
     # with the other instructions of AVX-512 it does, and takes ten times as long
@@ -240,10 +237,10 @@ def cpu_computes_bfloat16() -> bool:
 
 @cache
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """The arithmetic to train in: 32 bits, which a line tells once, where a CPU has no instructions for bfloat16."""
+    """Return the arithmetic to train in: 32 bits, with a warning once, where a CPU has no instructions for bfloat16."""
     if precision == "32" or device.type != "cpu" or cpu_computes_bfloat16():
         return precision
-    print(f"warning: this CPU has no instructions for {precision}; computed in 32 bits", file=sys.stderr)
+    print(f"warning: this CPU has no instructions for {precision}: computing in 32 bits", file=sys.stderr)
     return "32"
 
 
@@ -270,7 +267,7 @@ def fit(
         config: How to train.
         module: What to train.
         train_data: Data loader, or any sized iterable over batches.
-        val_data: The same for validation.
+        val_data: Batches for validation.
         folder: Gets environment.json, history.csv and checkpoints/.
         patience: Epochs without a good metric before training stops.
         monitor: Metrics that decide on the best epoch; see :class:`EarlyStopping`.
@@ -285,13 +282,12 @@ def fit(
     """
     history, stopping = History(), EarlyStopping(monitor, patience=patience, keep=keep)
     checkpoints = Checkpoints(folder, history, stopping)
-    ours = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
+    every = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
     several, shows = config.processes > 1, config.progress and is_first()
     target = resolve_device(config.device)
     precision = resolve_precision(config.precision, target)
     if shows and target.type == "cpu":
-        has = "has" if cpu_computes_bfloat16() else "has no"
-        print(f"computed in {precision}; this CPU {has} instructions for bfloat16 (--precision)", file=sys.stderr)
+        print(_arithmetic(precision), file=sys.stderr)
     if is_first():
         write_environment(folder, target)
     resume_from = checkpoints.last if config.resume and checkpoints.last.exists() else None
@@ -305,7 +301,7 @@ def fit(
             precision="32-true" if precision == "32" else "bf16-mixed",
             max_epochs=config.max_epochs,
             gradient_clip_val=gradient_clip,
-            callbacks=[*ours, Bar([*monitor, "gap"])] if shows else ours,
+            callbacks=[*every, Bar([*monitor, "gap"])] if shows else every,
             plugins=[AtomicCheckpointIO()],
             enable_progress_bar=shows,
             use_distributed_sampler=False,  # batches are shared out by their sampler
@@ -329,7 +325,17 @@ def fit(
     if config.progress and len(history.rows) < config.max_epochs:
         names = " or ".join(monitor)
         print(f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}")
-    return Fitted(history=history.rows, best_epoch=stopping.best_epoch, updates=trainer.global_step)
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    return Fitted(history.rows, stopping.best_epoch, updates=trainer.global_step, parameters=parameters)
+
+
+def _arithmetic(precision: Precision) -> str:
+    """Say in a line which arithmetic a CPU computes in, and whether there is a faster one."""
+    if precision == "bf16-mixed":
+        return "Computing in bfloat16 and 32 bits."
+    if cpu_computes_bfloat16():
+        return "Computing in 32 bits; --precision bf16-mixed is available on this CPU."
+    return "Computing in 32 bits; this CPU has no instructions for bfloat16."
 
 
 @contextmanager
@@ -359,7 +365,10 @@ def fit_batches(
     monitor: Mapping[str, Literal["min", "max"]] | None = None,
     keep: Keep = "best",
 ) -> Fitted:
-    """:func:`fit` on loaders whose batches a :class:`BucketSampler` chooses, by the validation loss when not told."""
+    """Call :func:`fit` on loaders whose batches a :class:`BucketSampler` chooses.
+
+    The metric that decides is the validation loss when ``monitor`` is omitted.
+    """
     return fit(
         config, module, train_data, val_data, folder=folder, patience=patience, monitor=monitor or {"val_loss": "min"},
         keep=keep, gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(train_data.sampler, val_data.sampler)],
@@ -375,7 +384,7 @@ def load_best(module: ELBOTraining, folder: Path) -> None:
 
 
 def seeded_build(build: Callable[[PriorFactory], Model], prior: PriorFactory, *, seed: int) -> Model:
-    """A network whose initial weights depend on the seed alone, and not on which prior it has.
+    """Build a network whose initial weights depend on the seed alone, and not on which prior it has.
 
     The random state afterwards is that of the seed, so the dropout masks of the first step are alike too.
     """

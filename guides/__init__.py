@@ -1,1 +1,1 @@
-"""Inference schemes by name, and task-specific inference networks."""
+"""Inference schemes by name, rows of the papers, inference networks, and guides as plain Pyro functions."""

@@ -1,4 +1,4 @@
-"""Inference networks of latent alignment: they see the word to be aligned and what follows it, or the answer."""
+"""Inference networks of latent alignments, which read the whole target sentence or the answer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from pyro_attention.ops.noise import Dropout
 
 
 class _InferenceNetwork(nn.Module):
-    r"""A bilinear score :math:`\Phi_{ji} = (U h_j) \cdot x_i` of the parts x of the source and the words of the target.
+    r"""Base class of inference networks with bilinear scores between target words and source positions.
 
-    Its h is a bidirectional LSTM over the whole target. The network is called with the arguments of the model; for
-    ``Amortized(network, Categorical())``.
+    .. math:: q(z_j \mid x, y) = \mathrm{softmax}(\Phi_j), \qquad \Phi_{ji} = (U h_j) \cdot x_i
+
+    h is a bidirectional LSTM over the whole target, and x are the encoded source positions. The network is called with
+    the arguments of the model. Use it in ``Amortized(network, Categorical())``.
 
     Args:
-        target_embedding: Word vectors of the target; give those of the model to share them.
-        hidden: Width of each LSTM, both directions together, and of what stands for a part of the source.
+        target_embedding: Embedding of target words; pass that of the model to share it.
+        hidden: Width of each LSTM, both directions together, and of an encoded source position.
         layers: Layers of each LSTM.
-        dropout: Dropout of the network's inputs and between the layers.
+        dropout: Dropout of the inputs and between the layers.
 
     Raises:
-        ValueError: At a call: no target to see.
+        ValueError: At a call, the target is missing.
     """
 
     target_embedding: nn.Embedding
@@ -34,7 +36,7 @@ class _InferenceNetwork(nn.Module):
     dropout: Dropout
 
     def keys(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """What stands for the parts of the source, ``[B, N, hidden]``."""
+        """Return the encoded source positions, ``[B, N, hidden]``."""
         raise NotImplementedError
 
     def forward(
@@ -45,12 +47,12 @@ class _InferenceNetwork(nn.Module):
         target_out: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> Tensor:
-        """Return scores ``[B, M, 1, N]`` of every part of the source for every target word.
+        """Return scores ``[B, M, 1, N]`` of the N source positions for the M target words.
 
-        Arguments are those of the model's call.
+        The arguments are those of the model's call.
         """
         if target_out is None or target_mask is None:
-            raise ValueError("the inference network needs target_out and target_mask: it looks at the whole target")
+            raise ValueError("target_out or target_mask is missing; the inference network reads the whole target")
         keys = self.keys(source, source_mask)
         queries = encode_sequence(self.target, self.dropout(self.target_embedding(target_out)), target_mask)
         scores: Tensor = self.score(queries, keys)
@@ -58,7 +60,14 @@ class _InferenceNetwork(nn.Module):
 
 
 class AlignmentNetwork(_InferenceNetwork):
-    """For translation: a bidirectional LSTM over the words of the source, whose embedding may be the model's too.
+    """Inference network of translation, with a bidirectional LSTM over the source words.
+
+    Args:
+        source_embedding: Embedding of source words; pass that of the model to share it.
+        target_embedding: Embedding of target words; pass that of the model to share it.
+        hidden: Width of each LSTM, both directions together.
+        layers: Layers of each LSTM.
+        dropout: Dropout of the inputs and between the layers.
 
     Example:
         >>> network = AlignmentNetwork(nn.Embedding(9, 4), nn.Embedding(9, 4), hidden=6)
@@ -90,7 +99,14 @@ class AlignmentNetwork(_InferenceNetwork):
 
 
 class RegionNetwork(_InferenceNetwork):
-    """For captioning: a network of two linear maps for each region, whose features have the width ``features``.
+    """Inference network of captioning, with a feed-forward network of two layers for each region.
+
+    Args:
+        features: Width of the features of a region.
+        target_embedding: Embedding of words; pass that of the model to share it.
+        hidden: Width of the LSTM, both directions together, and of an encoded region.
+        layers: Layers of the LSTM.
+        dropout: Dropout of the inputs and between the layers.
 
     Example:
         >>> network = RegionNetwork(7, nn.Embedding(9, 4), hidden=6)
@@ -116,26 +132,28 @@ class RegionNetwork(_InferenceNetwork):
 
 
 class AnswerNetwork(nn.Module):
-    r"""Scores of the regions, given question and answer.
+    r"""Inference network of visual question answering, which scores the regions given question and answer.
 
-    .. math:: \Phi_i = u^\top \tanh\big(U_1 (r_i \odot \mathrm{ReLU}(V_1 h_y)) +
+    .. math:: q(z \mid x, r, y) = \mathrm{softmax}(\Phi), \qquad \Phi_i = u^\top \tanh\big(U_1 (r_i \odot
+    \mathrm{ReLU}(V_1 h_y)) +
               U_2 (\tilde x \odot \mathrm{ReLU}(V_2 h_y))\big)
 
-    The answer's vector ``h_y`` is an embedding; of soft scores it is the mean embedding by their weight. The question
-    :math:`\tilde x` is that of the model, whose network it shares without owning it. It is called with the arguments of
-    the model; for ``Amortized(AnswerNetwork(...), Categorical())``.
+    The vector :math:`h_y` of the answer is an embedding, or for soft scores the mean embedding weighted by the scores.
+    The encoded question :math:`\tilde x` comes from the network of the model, which is shared without being a
+    submodule. The network is called with the arguments of the model. Use it in ``Amortized(AnswerNetwork(...),
+    Categorical())``.
 
     Args:
-        features: Width of a region's features.
+        features: Width of the features of a region.
         answers: Number of answers.
-        question: Makes vectors ``[B, hidden]`` of ids and mask, such as the model's ``encode_question``.
-        regions: Makes features ``[B, N, features]`` of regions and mask, such as the model's ``encode_regions``; the
-            regions are taken as they are when omitted.
-        hidden: Width of these vectors and of the hidden layer.
-        embedding: Width of an answer's vector.
+        question: Maps ids and mask of a question to vectors ``[B, hidden]``, such as the model's ``encode_question``.
+        regions: Maps regions and mask to features ``[B, N, features]``, such as the model's ``encode_regions``; the
+            regions are used unchanged when omitted.
+        hidden: Width of an encoded question and of the hidden layer.
+        embedding: Width of the vector of an answer.
 
     Raises:
-        ValueError: At a call: no answer to see.
+        ValueError: At a call, the answer is missing.
 
     Example:
         >>> network = AnswerNetwork(4, 3, question=lambda words, mask: torch.ones(1, 8), hidden=8, embedding=5)
@@ -171,15 +189,15 @@ class AnswerNetwork(nn.Module):
         region_mask: Tensor,
         answer: Tensor | None = None,
     ) -> Tensor:
-        """Scores ``[B, 1, N]`` of every region; arguments of the model's call."""
+        """Return scores ``[B, 1, N]`` of every region; the arguments are those of the model's call."""
         if answer is None:
-            raise ValueError("the inference network needs answer: it looks at what was answered")
+            raise ValueError("answer is missing; the inference network reads the answer")
         vector = self._answer(answer)
         asked = self.encode_question(question, question_mask) * self.gate_question(vector).relu()
         if self.encode_regions is not None:
             regions = self.encode_regions(regions, region_mask)
-        seen = regions * self.gate_region(vector).relu().unsqueeze(-2)
-        hidden = (self.region(seen) + self.asked(asked).unsqueeze(-2)).tanh()
+        gated = regions * self.gate_region(vector).relu().unsqueeze(-2)
+        hidden = (self.region(gated) + self.asked(asked).unsqueeze(-2)).tanh()
         return torch.as_tensor(self.out(hidden).transpose(-1, -2))
 
     def _answer(self, answer: Tensor) -> Tensor:

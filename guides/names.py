@@ -1,4 +1,4 @@
-"""Names of the inference schemes and priors, for those who only choose one; nothing else is imported."""
+"""Names of inference schemes, priors and normalizers as types of options; this module imports no torch."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ AlignmentSchemeName = Literal[
     "dirichlet",
 ]
 SchemeName = Literal[WeightsSchemeName, AlignmentSchemeName]
-AblationSchemeName = Literal["gaussian"]  # weights off the simplex, which not every evaluation is made for
+AblationSchemeName = Literal["gaussian"]  # weights outside of the simplex, which some evaluations do not support
 ObjectiveName = Literal["elbo", "evidence"]
 PriorName = Literal["fixed", "contextual", "contextual_as_printed"]
 NormalizerName = Literal["softmax", "doubly_normalized", "hybrid", "sinkhorn"]

@@ -1,4 +1,4 @@
-"""Options of the inference schemes, written once: the configuration of a run inherits them."""
+"""Options of the inference schemes, which the configurations of all tasks inherit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from guides.schemes import Scheme
 
 __all__ = [
-    "AMORTISED",
+    "AMORTIZED",
     "WEIGHTS",
     "AlignmentSchemeOptions",
     "KLScheduleOptions",
@@ -21,23 +21,23 @@ __all__ = [
     "UsedBy",
 ]
 
-# an option, the options that decide whether it is used, and for which of their values it is
+# by option: the options that decide whether it is used, and their values for which it is
 UsedBy = Mapping[str, Mapping[str, Sequence[str]]]
 
 POSITIVE = ("weibull", "lognormal", "gamma")
 WEIGHTS = ("weibull", "lognormal", "gamma", "gaussian")
-WEIGHTED = (*WEIGHTS, "categorical_sample", "gumbel", "dirichlet")  # of which the KL has a weight
-AMORTISED = ("categorical_enum", "sparse_enum", "categorical_sample", "gumbel", "wake_sleep", "iwae", "dirichlet")
+WEIGHTED = (*WEIGHTS, "categorical_sample", "gumbel", "dirichlet")  # schemes with a weight of the KL
+AMORTIZED = ("categorical_enum", "sparse_enum", "categorical_sample", "gumbel", "wake_sleep", "iwae", "dirichlet")
 _SUMMED_OUT = ("marginal", "sparse_marginal", "hard_enum", "categorical_enum", "sparse_enum")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KLScheduleOptions:
-    """How the weight of the KL develops over the training steps.
+    """Schedule of the weight of the KL over the training steps.
 
     Args:
-        kl_schedule: constant; or from a small value to the whole weight, in a line from 0 or along a sigmoid from .7 %.
-        kl_steps: Training steps in which it rises.
+        kl_schedule: constant; linear rises from 0 to the whole weight, sigmoid from .7 % of it.
+        kl_steps: Number of training steps in which the weight rises.
 
     Example:
         >>> weight = KLScheduleOptions(kl_schedule="sigmoid", kl_steps=100).annealed(1.0)
@@ -49,25 +49,25 @@ class KLScheduleOptions:
     kl_steps: PositiveInt = 100
 
     def annealed(self, weight: float) -> float | Callable[[int], float]:
-        """The weight, or its schedule as :class:`pyro_attention.AttentionELBO` takes it."""
-        from pyro_attention.schedules import rising  # which imports torch, and command lines do without
+        """Return the weight, or its schedule for :class:`pyro_attention.AttentionELBO`."""
+        from pyro_attention.schedules import rising  # it imports torch, which slows command lines down
 
         return weight if self.kl_schedule == "constant" else rising(self.kl_schedule, self.kl_steps, weight)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorOptions:
-    """Prior and posterior of Bayesian attention weights, whichever the family.
+    """Options of prior and posterior of Bayesian attention weights.
 
-    ``USED_BY`` says which scheme uses which option; a command refuses one that is given and not used.
+    ``USED_BY`` lists the schemes that use each option. A command refuses an option that its scheme does not use.
 
     Args:
-        prior: fixed, or contextual (read off the keys), as in the code of Bayesian Attention Modules (Gamma(rate Psi,
-            rate), LogNormal(log Psi)); contextual_as_printed is that of the paper's text (Gamma(Psi, rate),
-            LogNormal(Psi)). Soft attention has no KL and does not use it.
+        prior: fixed, or contextual, which is computed from the keys as in the code of Bayesian Attention Modules
+            (Gamma(rate Psi, rate), LogNormal(log Psi)). contextual_as_printed is the prior in the text of the paper
+            (Gamma(Psi, rate), LogNormal(Psi)). Soft attention has no KL and no prior.
         kl_weight: Weight of the KL, which is summed over all attention weights.
-        concentration: Concentration of a Weibull or Gamma posterior; the larger, the less noise.
-        scale: Standard deviation of log S of a LogNormal posterior, of a weight itself of a Gaussian one.
+        concentration: Concentration of a Weibull or Gamma posterior; a larger one has less noise.
+        scale: Standard deviation of log S of a LogNormal posterior, or of the weight of a Gaussian posterior.
     """
 
     prior: PriorName = "contextual"
@@ -97,19 +97,20 @@ class PosteriorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions(PosteriorOptions, KLScheduleOptions):
-    """How attention is inferred: the options of a run with Bayesian attention weights.
+    """Options of the inference scheme of a run with Bayesian attention weights.
 
     Args:
         guide: Posterior of the attention; soft is ordinary deterministic attention.
         prior_rate: Rate of a Gamma prior.
         prior_scale: Standard deviation of a LogNormal or Gaussian prior.
-        learnable: Train the concentration or scale, one number for all.
-        objective: elbo, or evidence: the log evidence by several draws, where the weights are drawn from a prior around
-            the scores, whose width the data can tell; it has no KL and no other prior. Refused where the words lie
-            in a plate of their own, as in headlines and pretraining.
-        draws: Draws of the evidence for each training step; four or more are corrected by the jackknife.
-        learned_width: Let the concentration or scale of the evidence be a network of the keys, which starts at that
-            number.
+        learnable: Train the concentration or scale, one number for all attention weights.
+        objective: elbo, or evidence: the log evidence estimated by several draws. The weights are then drawn from a
+            prior around the scores, whose width is learned from the data, without a KL and without another prior. It is
+            refused for headlines and pretraining, whose words lie in a plate of their own.
+        draws: Number of draws of the evidence for each training step; the estimate of four or more draws is corrected
+            by the jackknife.
+        learned_width: Use a network of the keys for the concentration or scale of the evidence, which starts at the
+            given number.
 
     Example:
         >>> SchemeOptions(guide="gamma", concentration=5.0).build_scheme().family
@@ -125,8 +126,8 @@ class SchemeOptions(PosteriorOptions, KLScheduleOptions):
     learned_width: bool = False
 
     def build_scheme(self, **changes: Any) -> "Scheme":
-        """The scheme of these options, with ``changes`` to the arguments of :func:`guides.schemes.build_scheme`."""
-        from guides.schemes import build_scheme  # which imports torch, and command lines do without
+        """Build the scheme, with ``changes`` to the arguments of :func:`guides.schemes.build_scheme`."""
+        from guides.schemes import build_scheme  # it imports torch, which slows command lines down
 
         schedule = {field.name for field in fields(KLScheduleOptions)}
         names = [field.name for field in fields(AlignmentSchemeOptions) if field.name not in schedule]
@@ -138,19 +139,20 @@ class SchemeOptions(PosteriorOptions, KLScheduleOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentSchemeOptions(SchemeOptions):
-    """:class:`SchemeOptions` of a run whose attention may be a categorical alignment too.
+    """Options of the inference scheme of a run with Bayesian attention weights or latent alignments.
 
     Args:
         guide: Inference scheme; soft is ordinary deterministic attention.
-        prior: fixed, contextual (read off the keys), or contextual_as_printed (as the paper's text has it), for
-            weibull, lognormal and gamma; the first two for gaussian.
-        kl_weight: Weight of the KL; schemes that sum alignments out have weight 1.
+        prior: fixed, contextual (computed from the keys), or contextual_as_printed (as in the text of the paper), for
+            weibull, lognormal and gamma; fixed or contextual for gaussian.
+        kl_weight: Weight of the KL; schemes that sum alignments out always have weight 1.
         temperature: Temperature of the relaxed alignments of gumbel.
-        particles: Samples of wake_sleep and iwae.
-        top_k: Most keys of an alignment of sparse_marginal and sparse_enum; as many as sparsemax has when omitted.
-        roulette: Of the alignments that are summed out, those with a posterior probability below this are left out of
-            the gradient of the words at random, and count for more where they stay (Russian roulette): unbiased, and
-            a step of a trained network is faster; 0.001 is a good value. 0 leaves out none.
+        particles: Number of samples of wake_sleep and iwae.
+        top_k: Largest number of keys of an alignment of sparse_marginal and sparse_enum; as many as sparsemax selects
+            when omitted.
+        roulette: Posterior probability below which summed-out alignments are randomly left out of the gradient of the
+            words; the remaining ones get a larger weight (Russian roulette). The gradient stays unbiased, and a step of
+            a trained network is faster; 0.001 is a good value. 0 leaves out none.
     """
 
     temperature: PositiveFloat = 0.5

@@ -1,10 +1,10 @@
-"""Four guides that are plain Pyro functions, for stock ``SVI``, ``TraceMeanField_ELBO`` and ``TraceEnum_ELBO``.
+"""Four guides as plain Pyro functions, for stock ``SVI``, ``TraceMeanField_ELBO`` and ``TraceEnum_ELBO``.
 
 They are guides of ``models/attention_regression.py``, or of any model with its method ``scores`` and its arguments. The
 first argument is the model: ``SVI(model, partial(weibull, model), optimizer, TraceMeanField_ELBO())``.
 
-An :class:`pyro_attention.AttentionGuide` does what they do for every model, in one run of the network. They show that
-nothing in it is more than a Pyro guide.
+An :class:`pyro_attention.AttentionGuide` does the same for every model, in one run of the network. These functions show
+that it is an ordinary Pyro guide.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyro.distributions import constraints
 from pyro.infer import ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 
-import pyro_attention  # noqa: F401  # it registers the KL between torch's Weibull, LogNormal and Gamma
+import pyro_attention  # noqa: F401  # registers the KL between torch's Weibull, LogNormal and Gamma
 
 __all__ = ["PLAIN_SCHEMES", "PlainScheme", "categorical", "dirichlet", "lognormal", "weibull"]
 
@@ -44,7 +44,7 @@ def weibull(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y: 
 
 
 def lognormal(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y: Tensor | None = None) -> None:
-    r"""Draw positive weights, :math:`S \sim \mathrm{LogNormal}(\Phi - s^2/2, s)`, whose mean is exp(score).
+    r"""Draw positive weights, :math:`S \sim \mathrm{LogNormal}(\Phi - s^2/2, s)`, whose mean is :math:`\exp(\Phi)`.
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
@@ -55,7 +55,7 @@ def lognormal(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y
 
 
 def dirichlet(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y: Tensor | None = None) -> None:
-    r"""Draw a point on the simplex, :math:`W \sim \mathrm{Dirichlet}(\exp \Psi)`, with the scores of :func:`informed`.
+    r"""Draw weights on the simplex, :math:`W \sim \mathrm{Dirichlet}(\exp \Psi)`, with scores of :func:`informed`.
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3 (relaxed alignment).
     """
@@ -65,9 +65,9 @@ def dirichlet(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y
 
 
 def categorical(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y: Tensor | None = None) -> None:
-    r"""Sum over the key, :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Psi))`, scores of :func:`informed`.
+    r"""Enumerate the key, :math:`z \sim \mathrm{Categorical}(\mathrm{softmax}(\Psi))`, with scores of :func:`informed`.
 
-    Where closeness is :math:`1 / (2 \sigma^2)`, this is the exact posterior.
+    This is the exact posterior if the closeness is :math:`1 / (2 \sigma^2)`.
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 3.
     """
@@ -77,9 +77,9 @@ def categorical(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor,
 
 
 def informed(scores: Tensor, values: Tensor, y: Tensor | None) -> Tensor:
-    r"""Return scores that have seen the observation, :math:`\Psi_{in} = \Phi_{in} - c\,(y_i - v_{in})^2`.
+    r"""Return scores that depend on the observation, :math:`\Psi_{in} = \Phi_{in} - c\,(y_i - v_{in})^2`.
 
-    The closeness c is trained. Without an observation these are the scores themselves, those of the prior.
+    The closeness c is trained. Without an observation the scores are those of the prior.
     """
     closeness = pyro.param("closeness", torch.tensor(0.5), constraint=constraints.positive)
     return scores if y is None else scores - closeness * (y.unsqueeze(-1) - values).square()
@@ -87,11 +87,11 @@ def informed(scores: Tensor, values: Tensor, y: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class PlainScheme:
-    """Latent variable of the model, guide and stock objective that belong together.
+    """Latent variable, guide and stock objective that belong together.
 
     Attributes:
-        latent: What the site ``attention`` of the model holds.
-        guide: The guide; its first argument is the model.
+        latent: Variable of the site ``attention``, an argument of the model.
+        guide: The guide, whose first argument is the model.
         objective: Class of the objective.
     """
 
@@ -106,4 +106,4 @@ PLAIN_SCHEMES: Mapping[str, PlainScheme] = {
     "dirichlet": PlainScheme("simplex", dirichlet, TraceMeanField_ELBO),
     "categorical": PlainScheme("index", categorical, TraceEnum_ELBO),
 }
-"""The four guides by name, each with the latent variable and the objective of stock Pyro that it goes with."""
+"""The four guides by name, with their latent variable and their objective of stock Pyro."""

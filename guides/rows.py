@@ -1,4 +1,4 @@
-"""Rows of the papers' tables: their names, and the options of the scheme that each one has."""
+"""Rows of the tables of the papers: their names and the options of their schemes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ROWS: Mapping[str, Options] = {
     "gamma": {"guide": "gamma", "prior": "contextual"},
     "evidence": {"guide": "lognormal", "objective": "evidence", "learned_width": True, "draws": 4, "scale": 0.5},
 }
-"""Of Fan et al. (2020), Bayesian Attention Modules, a Gamma posterior, and a width that the evidence learns."""
+"""Options of the rows of Fan et al. (2020), Bayesian Attention Modules, of a Gamma posterior, and of the evidence."""
 
 LEGEND = "L, W: LogNormal, Weibull posterior; F, C: fixed, contextual prior; no KL: Weibull without a prior term."
 EVIDENCE = (
-    "Evidence: LogNormal weights around the scores, whose width is a network of the keys that begins at .5, trained by "
-    "the log evidence of an item by 4 draws."
+    "Evidence: LogNormal weights around the scores. Their width is a network of the keys that starts at .5, trained by "
+    "the log evidence of an item, estimated by 4 draws."
 )
 
 NORMALIZERS: Mapping[str, Options] = {
@@ -30,14 +30,19 @@ NORMALIZERS: Mapping[str, Options] = {
     for normalizer in ("softmax", "doubly_normalized", "hybrid")
     for guide in ("soft", "weibull")
 }
-"""Of Ding et al. (2020), Attention that does not Explain Away, and the same under Weibull weights."""
+"""Options of the rows of Ding et al. (2020), Attention that does not Explain Away, for soft and Weibull weights."""
 
 UNDER_ITS_GUIDE = {row: f"softmax, {options['guide']}" for row, options in NORMALIZERS.items() if "softmax" not in row}
-"""The row that a normaliser is compared with: softmax under the same guide."""
+"""Baseline of each row with another normalizer: softmax under the same guide."""
 
 
 def rows(names: Iterable[str], settings: Mapping[str, Options] | None = None, /, **shared: Any) -> dict[str, Options]:
-    """Some rows, each with its own settings and those that all share.
+    """Return the options of rows by name.
+
+    Args:
+        names: Names of the rows.
+        settings: Further options of single rows, which replace all others.
+        shared: Options of all rows, which the options of a row replace.
 
     Example:
         >>> rows(["soft", "WC"], {"WC": {"concentration": 2.0}})["WC"]

@@ -1,4 +1,4 @@
-"""Schemes and normalizers as commands name them, from the options of a run."""
+"""Schemes and normalizers by the names of the commands, from the options of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyro_attention.schemes import Scheme
 
 __all__ = ["Scheme", "build_normalizer", "build_scheme"]
 
-# commands and published tables call these schemes after how their alignments are trained
+# commands and published tables name these schemes by the way their alignments are trained
 _LIBRARY_NAMES = {"categorical_enum": "categorical", "hard_enum": "hard", "sparse_enum": "sparse_categorical"}
 
 
@@ -40,12 +40,12 @@ def build_scheme(
 ) -> Scheme:
     """Build a scheme of the library (:func:`pyro_attention.scheme`) from all options of a run.
 
-    The options are those of :class:`guides.options.AlignmentSchemeOptions`; those that the scheme does not have are not
-    used. Besides, ``kl_weight`` may be a schedule, and ``plates`` is the number of nested plates, which no objective
-    then has to guess by another run of the model.
+    The options are those of :class:`guides.options.AlignmentSchemeOptions`; options that the scheme does not have are
+    ignored. ``kl_weight`` may also be a schedule. ``plates`` is the number of nested plates, which the objective would
+    otherwise find by another run of the model.
 
     Raises:
-        ValueError: An unknown name, or an option outside its range.
+        ValueError: The name is unknown, or an option is out of range.
 
     Example:
         >>> build_scheme("weibull", concentration=5.0).family
@@ -92,8 +92,8 @@ def build_normalizer(name: NormalizerName, heads: int, *, initial: float = 0.5, 
     Args:
         name: The name.
         heads: Number of heads of the attention.
-        initial: Share of doubly normalized attention that hybrid begins with.
-        sweeps: Times that sinkhorn normalizes over the queries and over the keys; doubly_normalized does once.
+        initial: Initial share of doubly normalized attention in hybrid attention.
+        sweeps: How many times sinkhorn normalizes over the queries and over the keys; doubly_normalized does so once.
 
     Example:
         >>> build_normalizer("sinkhorn", 2, sweeps=3)

@@ -1,4 +1,4 @@
-"""Regression by one attention, whose sites are plain ``pyro.sample`` statements, for guides that are functions."""
+"""Regression by one attention with plain ``pyro.sample`` statements, for guides that are functions."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Latent = Literal["positive", "simplex", "index"]
 
 
 class AttentionRegression(nn.Module):
-    r"""An item asks a memory, and observes the value that it reads there, with noise.
+    r"""Regression model in which every item attends to a memory, and observes the attended value with noise.
 
-    .. math:: y_i \sim \mathrm{Normal}\Bigl(\sum_n W_{in} v_{in}, \sigma\Bigr), \qquad
-              \Phi_{in} = (U x_i) \cdot k_{in} / \sqrt d
+    .. math:: p(y, S \mid x) = \prod_i p(S_i \mid x_i)\, \mathrm{Normal}\Bigl(y_i; \sum_n W_{in} v_{in}, \sigma\Bigr),
+              \qquad \Phi_{in} = (U x_i) \cdot k_{in} / \sqrt d
 
     ============== ========================================== ===================================
     latent         site ``attention``                         weights W
     ============== ========================================== ===================================
     ``"positive"`` S ~ Gamma(1, 1) for every key              S / sum of S
     ``"simplex"``  W ~ Dirichlet(exp(scores))                 W
-    ``"index"``    z ~ Categorical(softmax(scores))           1 at key z, and 0 at the others
+    ``"index"``    z ~ Categorical(softmax(scores))           1 at key z, else 0
     ============== ========================================== ===================================
 
-    Nothing here is of the library: the model shows what an attention site is to Pyro, and every inference algorithm of
-    Pyro runs it. The items lie in the plate ``data``. Its guides are those of ``guides/plain.py``.
+    The model uses only torch and Pyro. It shows what an attention site is in Pyro, and every inference algorithm of
+    Pyro can run it. The B items lie in the plate ``data``. The guides in ``guides/plain.py`` fit it.
 
     Args:
         width: Width d of queries and keys.
-        latent: What the site ``attention`` holds.
-        noise: Initial standard deviation of y, which is trained.
+        latent: Variable of the site ``attention``, as in the table.
+        noise: Initial standard deviation of y given the weights, which is trained.
 
     Raises:
         ValueError: ``latent`` is unknown.
@@ -77,7 +77,7 @@ class AttentionRegression(nn.Module):
         return value if self.latent == "simplex" else one_hot(value, keys).to(self.log_noise.dtype)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, y: Tensor | None = None) -> Tensor:
-        """Observe y ``[B]``, or draw it, given items ``[B, d]``, keys ``[B, N, d]`` and values ``[B, N]``."""
+        """Observe or draw y ``[B]`` given items ``[B, d]``, keys ``[B, N, d]`` and values ``[B, N]``, and return it."""
         pyro.module("attention_regression", self)
         with pyro.plate("data", len(x)):
             attention = pyro.sample("attention", self.prior(self.scores(x, keys)))

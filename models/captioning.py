@@ -1,4 +1,4 @@
-"""Captioning of images: an LSTM whose cell input is what a latent attention sees among the regions of an image."""
+"""Captioning of images by an LSTM whose cell input comes from a latent attention to the regions of an image."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from pyro_attention.ops.noise import Dropout
 
 
 class Captioning(AttentionDecoder):
-    r"""Regions embedded one by one, and an LSTM whose cell input is the attended region, as in Att2in.
+    r"""Captioning network with an LSTM whose cell input is the attended region, as in Att2in.
 
-    .. math:: z_j \sim p(z \mid r, y_{<j}), \qquad
-              c_j = f_j c_{j-1} + i_j \max(g_j + U r_{z_j},\ g'_j + U' r_{z_j}), \qquad
-              y_j \sim \mathrm{softmax}(W\, o_j \tanh c_j)
+    .. math:: p(y, z \mid r) = \prod_j p(z_j \mid r, y_{<j})\, \mathrm{softmax}(W\, o_j \tanh c_j)_{y_j}, \qquad
+              c_j = f_j c_{j-1} + i_j \max(g_j + U r_{z_j},\ g'_j + U' r_{z_j})
 
-    The gates :math:`i_j, f_j, o_j` and :math:`g_j, g'_j` are of the last word and of the state before, and so are the
-    scores (Rennie et al. score by the state alone, which has not seen the last word). A region acts on its own word
-    only: the cell that a word is read from has the region that was drawn, while the state goes on with the expected
-    one. So the alignments are independent given the words before, and plates, sites, other arguments and errors are
-    those of :class:`AttentionDecoder`.
+    The gates :math:`i_j, f_j, o_j` and the inputs :math:`g_j, g'_j` depend on the last word and the previous state, and
+    so do the scores. (Rennie et al. score by the state alone, which has not seen the last word.) A drawn region acts
+    only on its own word: the word is read from the cell with the drawn region, while the state advances with the
+    expected one. The alignments are hence independent given the previous words. Plates, sites, other arguments and
+    errors are described in :class:`AttentionDecoder`.
 
-    The regions are a set: their order is of no account, unless their features tell where they are.
+    The regions are a set: their order has no effect, unless the features contain positions.
 
     Args:
         features: Width of a region's features.
         vocabulary: Number of tokens.
         sizes: Widths of the layers.
         dropout: Dropout of word vectors, of embedded regions, and before the output layer.
-        prior: A contextual prior reads the embedded regions.
+        prior: Prior of the attention; a contextual prior reads the embedded regions.
+        init_range: Initial weights are uniform between minus and plus this number.
+        input_feed: Context that the decoder is fed with; see :class:`AttentionDecoder`.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -59,7 +60,7 @@ class Captioning(AttentionDecoder):
         dropout: float = 0.3,
         prior: Prior | None = None,
         init_range: float | None = None,
-        input_feed: Literal["expected", "sampled"] = "expected",  # the recurrent state is complete with a context alone
+        input_feed: Literal["expected", "sampled"] = "expected",
     ) -> None:
         super().__init__(input_feed)
         sizes = DecoderSizes() if sizes is None else sizes
@@ -69,7 +70,7 @@ class Captioning(AttentionDecoder):
             nn.ReLU(),
             self.dropout,
             nn.Linear(sizes.memory, sizes.memory),
-            # as large as word vectors: else the words drown the regions, and it takes long to learn to look at them
+            # regions of the size of word vectors are learned faster; otherwise the words outweigh them at first
             nn.LayerNorm(sizes.memory),
         )
         self.embedding = nn.Embedding(vocabulary, sizes.embedding)
@@ -82,34 +83,34 @@ class Captioning(AttentionDecoder):
         self.init_uniform(init_range)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Embedded regions ``[B, N, memory]``; zeros at the padding."""
+        """Return the embedded regions ``[B, N, memory]``, with zeros at the padding."""
         memory: Tensor = self.region(source)
         return memory.where(source_mask.unsqueeze(-1), 0)
 
     def embed(self, words: Tensor) -> Tensor:
-        """Vectors ``[..., embedding]`` of words."""
+        """Return the vectors ``[..., embedding]`` of words."""
         return self.dropout(self.embedding(words))
 
     def advance(self, state: DecoderState, word: Tensor) -> Step:
-        """The cell without its context, ``[B, 6 decoder]``: what goes into the gates, and the cell state before."""
+        """Return the step after a word, whose queries ``[B, 6 decoder]`` are gate inputs and the previous cell."""
         ((hidden, cell),) = state.cells
         queries = torch.cat([self.from_word(word) + self.from_state(hidden), cell], -1)
         return Step(state, queries, self.scores(state, torch.cat([hidden, word.expand(*hidden.shape[:-1], -1)], -1)))
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
-        """The context is part of this step's cell."""
+        """Return the state whose cell includes the context."""
         return replace(state, cells=(self._finish(queries, context),), context=context)
 
     def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
-        """Distribution of the next word: the cell of :meth:`advance` with this context, and the output layer."""
+        """Return the distribution of the next word, from the cell with this context."""
         hidden, _ = self._finish(queries, context)
         return TokenLikelihood(self.dropout(hidden), self.output.weight, self.output.bias)
 
     def _finish(self, queries: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden and cell state ``[..., decoder]``."""
+        """Return hidden and cell state ``[..., decoder]``."""
         width = self.output.in_features
         enter, forget, leave, inside, cell = queries.split([width, width, width, 2 * width, width], -1)
         first, second = (inside + self.from_context(context)).chunk(2, -1)
-        # the larger of two, as Rennie et al.: where words saturate a tanh, no region is seen any more
+        # the maximum of two, as by Rennie et al.: a tanh that words saturate would hide the region
         cell = forget.sigmoid() * cell + enter.sigmoid() * torch.maximum(first, second)
         return leave.sigmoid() * cell.tanh(), cell

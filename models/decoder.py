@@ -1,4 +1,4 @@
-"""The decoder that translation and captioning share: words one after another, each with an attention of its own."""
+"""Decoder of translation and captioning, which writes words one after another with a latent attention for each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pyro_attention import Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignments.weights import k_max as keep_largest
 from pyro_attention.layers.scores import Additive
 
-InputFeed = Literal["expected", "sampled"]  # the context that the decoder is fed with
+InputFeed = Literal["expected", "sampled"]  # context that the decoder is fed with
 
 
 @dataclass(frozen=True)
 class DecoderSizes:
-    """Sizes of the network.
+    """Sizes of a decoder and its encoder.
 
     Attributes:
         embedding: Width of a word vector.
-        memory: Width of what is attended to: an embedded region, or an encoded word, both directions together.
+        memory: Width of an encoded source word (both directions together) or an embedded region.
         decoder: Width of the decoder's state.
         attention: Width of the attention's hidden layer.
     """
@@ -40,15 +40,18 @@ class DecoderSizes:
 
 @dataclass(frozen=True)
 class DecoderState:
-    """All that the next word depends on, a row for each sequence of words; nothing in it is ever changed in place.
+    """State of the decoder, which the next word depends on, with a row for each sequence of words.
+
+    Its tensors are never changed in place.
 
     Attributes:
-        memory: What is attended to, ``[B, N, memory]``.
-        keys: What the attention makes of them, once for all words, ``[B, N, attention]``.
-        mask: True at what is no padding, ``[B, N]``.
+        memory: Encoded source, ``[B, N, memory]``.
+        keys: Keys of the attention, computed once for all words, ``[B, N, attention]``.
+        mask: False at the padding of the source, ``[B, N]``.
         cells: Hidden and cell state ``[B, decoder]`` of each layer.
         context: Context of the last word, ``[B, memory]``.
-        past: What a :class:`TemporalNormalizer` remembers of the words before, ``[B, N]``; None without one.
+        past: Log-sum-exp of the scores of the previous words for a :class:`TemporalNormalizer`, ``[B, N]``; None
+            without one.
     """
 
     memory: Tensor
@@ -59,25 +62,25 @@ class DecoderState:
     past: Tensor | None = None
 
     def reorder(self, rows: Tensor) -> DecoderState:
-        """Return the state with row ``rows[i]`` at row i, which must belong to the same source."""
+        """Return the state whose row i is row ``rows[i]``, which must belong to the same source."""
         cells = tuple((hidden[rows], cell[rows]) for hidden, cell in self.cells)
         past = None if self.past is None else self.past[rows]
         return replace(self, cells=cells, context=self.context[rows], past=past)
 
     def select(self, rows: Tensor) -> DecoderState:
-        """Return these rows with their source; a row may be left out or repeated."""
+        """Return the given rows with their source; a row may be left out or repeated."""
         ordered = self.reorder(rows)
         return replace(ordered, memory=self.memory[rows], keys=self.keys[rows], mask=self.mask[rows])
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a decoder: what the next word is drawn from, before the attention has looked anywhere.
+    """Step of a decoder before its attention: the input of the next word's distribution, except for the context.
 
     Attributes:
         state: State after the step.
-        queries: All that the next word needs besides a context, ``[B, width]``.
-        scores: Attention scores, padding included, ``[B, N]``.
+        queries: Input of the next word's distribution besides the context, ``[B, width]``.
+        scores: Attention scores, with arbitrary values at the padding, ``[B, N]``.
     """
 
     state: DecoderState
@@ -86,45 +89,49 @@ class Step:
 
     @property
     def log_prior(self) -> Tensor:
-        """Log probabilities ``[B, N]`` by a dense prior, in at least float32; -inf at the padding."""
+        """Log probabilities ``[B, N]`` of a dense prior, in at least float32, with -inf at the padding."""
         scores = self.scores.to(torch.promote_types(self.scores.dtype, torch.float32))
         return scores.masked_fill(~self.state.mask, -math.inf).log_softmax(-1)
 
 
 class AttentionDecoder(nn.Module):
-    r"""Words, each drawn given those before and what one latent attention looks at in the source.
+    r"""Base class of decoders, which draw each word given the previous words and a latent attention to the source.
 
-    A subclass says how the source is encoded, how the recurrent state goes on, and how a word depends on a context:
-    :meth:`encode`, :meth:`embed`, :meth:`advance`, :meth:`feed` and :meth:`likelihood`. Plates,
-    sites, teacher forcing, and all of decoding rest on these.
+    .. math:: p(y, S \mid x) = \prod_j p(S_j \mid x, y_{<j})\, p(y_j \mid S_j, x, y_{<j})
 
-    The state goes on with the expected context, so the alignments are independent given the words before. All are one
-    site, ``alignment``, in the plates ``sentences`` and ``words``; the words are the site ``target``.
+    S are the alignments z or positive weights. A subclass defines how the source is encoded, how the recurrent state
+    advances, and how a word depends on a context: :meth:`encode`, :meth:`embed`, :meth:`advance`, :meth:`feed` and
+    :meth:`likelihood`. This class adds plates, sites, teacher forcing and the steps of decoding.
 
-    With a sampled input feed it goes on with the context of the weights that were drawn. Each alignment then depends on
-    those before it, and is a site of its own, ``alignment_0``, ``alignment_1``, ..., in the plate ``sentences``. This
-    is for Gamma and LogNormal priors under :class:`AttentionELBO`, and for ``Categorical(enumerate=False)`` under
-    :class:`ScoreFunctionELBO`, where the reward of an alignment is the log likelihood of the whole sentence. Decoding
-    goes on with the expected context in any case: drawn contexts are not averaged over. Vectorised particles and the
-    samples of a chunk each have a state of their own, ``[S, B, ...]``.
+    With an expected input feed the state advances with the expected context, so the alignments are independent given
+    the previous words. They are one site, ``alignment``, in the plates ``sentences`` and ``words``. The words are the
+    site ``target``.
 
-    A subclass also takes the ``prior`` of the attention: that of the scores by default, or a Gamma or LogNormal prior
-    for Bayesian attention. With an ``init_range`` all initial weights are drawn from uniform(-init_range, init_range);
-    with PyTorch's own, small networks learn to align much faster.
+    With a sampled input feed the state advances with the context of the drawn weights, so that each alignment depends
+    on the previous ones. The alignments are then separate sites ``alignment_0``, ``alignment_1``, ... in the plate
+    ``sentences``. This works for Gamma and LogNormal priors under :class:`AttentionELBO`, and for
+    ``Categorical(enumerate=False)`` under :class:`ScoreFunctionELBO`, where the reward of an alignment is the log
+    likelihood of the whole sentence. Decoding always uses the expected context. Vectorized particles and the samples of
+    a chunk have separate states ``[S, B, ...]``.
+
+    A subclass also takes the ``prior`` of the attention: an alignment prior by default, or a Gamma or LogNormal prior
+    for Bayesian attention. With an ``init_range`` all initial weights are uniform(-init_range, init_range). Small
+    networks learn to align much faster with PyTorch's default initialization.
 
     Args:
-        input_feed: The context that the state goes on with, "expected" or "sampled".
-        normalizer: Normalizes scores over the words before too; by default they are normalized over the source alone.
+        input_feed: Context that the state advances with, "expected" or "sampled".
+        normalizer: Normalizer of the scores over the previous words and the source; by default they are normalized over
+            the source alone.
 
     Attributes:
-        attention: The attention, whose site is ``alignment``; a subclass sets it, and the next two.
-        score: The scores of the attention.
-        output: The output layer, with a row for each word.
-        layers: Recurrent layers.
+        attention: Latent attention with the site ``alignment``; the subclass sets it.
+        score: Scores of the attention; the subclass sets them.
+        output: Output layer with a row for each word; the subclass sets it.
+        layers: Number of recurrent layers.
 
     Raises:
-        ValueError: At a call with a sampled feed: enumerated alignments or an inference network, which need the
-            alignments to be one site.
+        ValueError: At a call with a sampled input feed: alignments are enumerated or have an inference network, which
+            needs a single site for all alignments.
     """
 
     attention: LatentAttention
@@ -138,46 +145,46 @@ class AttentionDecoder(nn.Module):
         self.normalizer = normalizer
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """What is attended to, ``[B, N, memory]``, of a source."""
+        """Return the encoded source, ``[B, N, memory]``."""
         raise NotImplementedError
 
     def embed(self, words: Tensor) -> Tensor:
-        """Vectors ``[..., embedding]`` of words."""
+        """Return the vectors ``[..., embedding]`` of words."""
         raise NotImplementedError
 
     def start(self, memory: Tensor, source_mask: Tensor) -> DecoderState:
-        """State before the first word, of the output of :meth:`encode`."""
+        """Return the state before the first word, for the output of :meth:`encode`."""
         zeros = memory.new_zeros(len(memory), self.output.in_features)
         cells = ((zeros, zeros),) * self.layers
         return DecoderState(memory, self.score.key(memory), source_mask, cells, torch.zeros_like(memory[:, 0]))
 
     def init_uniform(self, init_range: float | None) -> None:
-        """Draw weights from uniform(-init_range, init_range), except those of the normalizer; none for None."""
+        """Draw all weights but the normalizer's from uniform(-init_range, init_range); None leaves them unchanged."""
         for name, parameter in self.named_parameters():
             if init_range is not None and not name.startswith("normalizer."):
                 nn.init.uniform_(parameter, -init_range, init_range)
 
     def scores(self, state: DecoderState, queries: Tensor) -> Tensor:
-        """Attention scores ``[..., N]`` of queries ``[..., width]`` and the keys of a state."""
+        """Return the attention scores ``[..., N]`` of queries ``[..., width]`` for the keys of a state."""
         return self.score.out((self.score.query(queries).unsqueeze(-2) + state.keys).tanh()).squeeze(-1)
 
     def advance(self, state: DecoderState, word: Tensor) -> Step:
-        """One step up to the attention, whose state waits for its context.
+        """Return the step after a word up to the attention; :meth:`feed` completes its state by a context.
 
-        With states of many samples ``[S, B, ...]``, so is everything in the step.
+        States of S samples, ``[S, B, ...]``, give a step of S samples.
 
         Args:
-            state: State after the words before.
+            state: State after the previous words.
             word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
         """
         raise NotImplementedError
 
     def feed(self, state: DecoderState, queries: Tensor, context: Tensor) -> DecoderState:
-        """The state of :meth:`advance` after a context ``[B, memory]``; a second one takes the place of the first."""
+        """Return the state of :meth:`advance` after a context ``[B, memory]``; another call replaces this context."""
         raise NotImplementedError
 
     def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
-        """Distribution of the next word from queries ``[..., width]`` and contexts ``[..., memory]``."""
+        """Return the distribution of the next word for queries ``[..., width]`` and contexts ``[..., memory]``."""
         raise NotImplementedError
 
     def forward(
@@ -188,14 +195,17 @@ class AttentionDecoder(nn.Module):
         target_out: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> TokenLikelihood:
-        """Distribution of every target word, given the ones before it.
+        """Sample or observe the target words, and return the distribution of each given the previous ones.
 
         Args:
             source: The source, ids ``[B, N]`` or features ``[B, N, F]``.
-            source_mask: True at what may be attended to, ``[B, N]``.
-            target_in: Ids ``[B, M]`` of the words before, from the begin token on.
+            source_mask: False at the padding of the source, ``[B, N]``.
+            target_in: Ids ``[B, M]`` of the previous words, beginning with the begin token.
             target_out: Ids ``[B, M]`` of the words; drawn when omitted.
-            target_mask: True at target words, ``[B, M]``; everywhere when omitted.
+            target_mask: False at the padding of the target, ``[B, M]``; no padding when omitted.
+
+        Returns:
+            Distribution of words with batch shape ``[..., B, M]``.
         """
         pyro.module(type(self).__name__.lower(), self)
         if target_mask is None:
@@ -215,19 +225,19 @@ class AttentionDecoder(nn.Module):
                 context = self._attend(torch.stack([step.scores for step in steps], 1), state)
         with sentences, words, _masked(target_mask):
             likelihood = self.likelihood(queries, context)
-            # padding counts nowhere, and the output layer is most of the work
+            # padding is left out, since the output layer is most of the work
             pyro.sample("target", likelihood.where(target_mask), obs=target_out)
         return likelihood
 
     def step(self, state: DecoderState, word: Tensor, *, k_max: int | None = None) -> Step:
         """Take one step of the decoder, fed with the expected context.
 
-        Teacher forcing and decoding both go through it.
+        Teacher forcing and decoding both use this method.
 
         Args:
-            state: State after the words before.
+            state: State after the previous words.
             word: Vectors ``[B, embedding]`` of the last word, from :meth:`embed`.
-            k_max: Go on with the context of so many largest attention weights; of all when omitted.
+            k_max: Number of largest attention weights whose context the state advances with; all when omitted.
         """
         step = self.advance(state, word)
         if self.normalizer is not None:
@@ -240,24 +250,24 @@ class AttentionDecoder(nn.Module):
         return replace(step, state=self.feed(step.state, step.queries, context))
 
     def steps(self, state: DecoderState, words: Tensor, *, k_max: int | None = None) -> Iterator[Step]:
-        """Yield one :meth:`step` for each of given words: teacher forcing.
+        """Yield one :meth:`step` for each of given words, for teacher forcing.
 
         Args:
             state: State before the words.
             words: Ids ``[B, M]``.
             k_max: As in :meth:`step`.
         """
-        for word in self.embed(words).unbind(1):  # all words at once: fast, and dropout's draws keep their order
+        for word in self.embed(words).unbind(1):  # embedding all words at once is fast, and fixes the order of dropout
             step = self.step(state, word, k_max=k_max)
             state = step.state
             yield step
 
     def read(self, state: DecoderState, words: Tensor, *, k_max: int | None = None) -> Step:
-        """Take one :meth:`step` after words that are ids ``[B]``."""
+        """Take one :meth:`step` after words given by their ids ``[B]``."""
         return self.step(state, self.embed(words), k_max=k_max)
 
     def _decode_sampled(self, state: DecoderState, target_in: Tensor, target_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]`` of drawn weights, each fed onwards."""
+        """Return queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]``, feeding drawn contexts."""
         queries, contexts = [], []
         for number, word in enumerate(self.embed(target_in).unbind(1)):
             step = self.step(state, word)
@@ -266,24 +276,24 @@ class AttentionDecoder(nn.Module):
             state = self.feed(step.state, step.queries, context)
             queries.append(step.queries)
             contexts.append(context)
-        # before the first weights were drawn, all samples of one pass were the same
+        # the queries of the first word have no sample dimension yet
         return torch.stack(torch.broadcast_tensors(*queries), -2), torch.stack(contexts, -2)
 
     def _attend(self, scores: Tensor, state: DecoderState) -> Tensor:
-        """Contexts ``[..., B, M, memory]`` of attention scores ``[..., B, M, N]``: the latent site."""
+        """Sample the latent site, and return contexts ``[..., B, M, memory]`` for scores ``[..., B, M, N]``."""
         layout = Dense(state.mask[:, None, None], event_dim=2)
         memory = state.memory[:, None, None]  # keys and values [B, 1, 1, N, D], to scores [B, M, 1, N]
         return self.attention(scores.unsqueeze(-2), memory, keys=memory, layout=layout).context.squeeze(-2)
 
 
 def _masked(mask: Tensor) -> MaskMessenger:
-    """Only what is true counts."""
-    words: Any = mask  # Pyro's annotation knows torch.BoolTensor alone, which no tensor is to a type checker
+    """Return a handler that masks sites out where the mask is False."""
+    words: Any = mask  # Pyro's annotation asks for torch.BoolTensor, which no tensor is for a type checker
     return pyro.poutine.mask(mask=words)
 
 
 class _Numbered(Messenger):
-    """Adds a number to the names of the sites inside, which may not be enumerated."""
+    """Handler that adds a number to the names of sites, and refuses enumerated sites."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

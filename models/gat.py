@@ -1,4 +1,4 @@
-"""Graph attention networks for node classification: as first published, and with skip connections."""
+"""Graph attention networks for node classification, as first published and with skip connections."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from pyro_attention.ops.noise import Dropout
 
 
 class GAT(PyroModule):
-    r"""Graph attention layers, two by default, and a categorical label on every labeled node.
+    r"""Graph attention network, with two layers by default, and a categorical label of every labeled node.
 
-    .. math:: S_1 \sim p(S_1 \mid \Theta_1 x), \quad h = \mathrm{ELU}(W_1 \Theta_1 x), \quad
-              S_2 \sim p(S_2 \mid \Theta_2 h), \quad y \sim \mathrm{Categorical}(\mathrm{softmax}(W_2 \Theta_2 h))
+    .. math:: p(y, S \mid x) = p(S_1 \mid \Theta_1 x)\, p(S_2 \mid \Theta_2 h) \prod_{n \in \mathrm{labeled}}
+              \mathrm{softmax}(W_2 \Theta_2 h)_{n, y_n}, \qquad h = \mathrm{ELU}(W_1 \Theta_1 x)
 
-    All labels together are one event of site ``labels``; the attention sites are ``layers.0``, ``layers.1`` and so on.
+    W are the normalized weights S of the edges. The labels of all N nodes are one event of the site ``labels``. The
+    attention sites are ``layers.0``, ``layers.1``, and so on.
 
     Args:
         in_features: Number of node features.
@@ -34,9 +35,9 @@ class GAT(PyroModule):
         output_heads: Number of output heads, averaged (1 for Cora and Citeseer, 8 for PubMed).
         layers: Number of layers.
         scores: "gat" or "gatv2"; see :class:`GraphAttention`.
-        dropout: Dropout of the input of all layers, of the projected features that are aggregated, and of the
-            attention weights.
-        value_dropout: Whether the projected features are dropped too, as in the original code; PyG's layer does not.
+        dropout: Dropout of the inputs of all layers, of the aggregated projected features, and of the attention
+            weights.
+        value_dropout: Whether projected features have dropout, as in the original code but not in PyG's layer.
         prior: Makes a prior network from (key width, heads).
         normalizer: Makes a normalizer from the number of heads, such as ``Hybrid``.
 
@@ -82,18 +83,18 @@ class GAT(PyroModule):
     def forward(
         self, features: Tensor, graph: EdgeList, labels: Tensor | None = None, labeled: Tensor | None = None
     ) -> Tensor:
-        """Logits of every node.
+        """Sample or observe the labels, and return the logits of every node.
 
         Args:
-            features: ``[N, in_features]``, dense or sparse CSR.
-            graph: Edges with self loops.
+            features: Node features ``[N, in_features]``, dense or sparse CSR.
+            graph: The E edges, with self loops.
             labels: Class of every node, int64 ``[N]``; drawn when omitted.
-            labeled: True where the label is observed, ``[N]``; every node when omitted.
+            labeled: True at nodes whose label is observed, ``[N]``; all nodes when omitted.
 
         Returns:
             Logits ``[..., N, num_classes]``.
         """
-        *inner, output = self.layers  # once: Pyro registers the parameters at every access
+        *inner, output = self.layers  # a single access, since Pyro registers the parameters at each
         x = features
         for layer in inner:
             x = nn.functional.elu(layer(self._drop(x), graph))
@@ -102,7 +103,7 @@ class GAT(PyroModule):
         return logits
 
     def _drop(self, x: Tensor) -> Tensor:
-        """Dropout; on sparse features of the stored values only, which has the same distribution."""
+        """Apply dropout; for sparse features only to the stored values, which has the same distribution."""
         if x.layout == torch.strided:
             return self.dropout(x)
         values = self.dropout(x.values())
@@ -110,25 +111,32 @@ class GAT(PyroModule):
 
 
 class ResidualGAT(PyroModule):
-    r"""Residual blocks of layer norm, graph attention and a network of two layers, and a label on every labeled node.
+    r"""Graph attention network of residual blocks, with a categorical label of every labeled node.
 
-    .. math:: h_0 = \mathrm{GELU}(W x), \quad n_l = \mathrm{LayerNorm}(h_{l-1}), \quad
-              h_l = h_{l-1} + \mathrm{MLP}(\mathrm{attention}_l(n_l)), \quad
-              y \sim \mathrm{Categorical}(\mathrm{softmax}(W' \mathrm{LayerNorm}(h_L)))
+    .. math:: p(y, S \mid x) = \prod_l p(S_l \mid n_l) \prod_{n \in \mathrm{labeled}}
+              \mathrm{softmax}(W' \mathrm{LayerNorm}(h_L))_{n, y_n}, \\
+              h_0 = \mathrm{GELU}(W x), \quad n_l = \mathrm{LayerNorm}(h_{l-1}), \quad
+              h_l = h_{l-1} + \mathrm{MLP}(\mathrm{attention}_l(n_l))
 
-    With ``separate``, the MLP reads :math:`n_l` beside the attention's output ("GAT-sep"), and the graph has no self
-    loops: on a graph whose neighbors are of other classes, a node should not be averaged with them. Dropout is that of
-    the input layer and the MLPs; attention has none. Sites are ``labels`` and ``layers.0``, ``layers.1`` and so on.
+    With ``separate``, the MLP also reads :math:`n_l` ("GAT-sep"), and the graph has no self loops: a node should not be
+    averaged with its neighbors if these are of other classes. The input layer and the MLPs have dropout, attention has
+    none. The sites are ``labels`` and ``layers.0``, ``layers.1``, and so on.
 
-    It differs from the authors' code in two points: the scores are those of :class:`GraphAttention`, which read a
-    head's own features where theirs read all heads', and the MLP of ``separate`` reads a node's features before their
-    projection, which its first layer makes up for.
+    The network differs from the authors' code in two points. The scores of :class:`GraphAttention` read the features
+    of one head, theirs those of all heads. The MLP of ``separate`` reads the features of a node before their
+    projection, which its first layer can learn.
 
     Args:
-        hidden: Width of a head; a node has heads times as many.
-        layers: Number of blocks, 1 at least.
+        in_features: Number of node features.
+        num_classes: Number of classes.
+        hidden: Width of a head; the width of a node is this times the heads.
+        heads: Number of heads.
+        layers: Number of blocks, at least 1.
+        scores: "gat" or "gatv2"; see :class:`GraphAttention`.
         dropout: Dropout after the input layer and inside the MLPs.
-        separate: Whether own features are kept apart from aggregated ones; the others are as of :class:`GAT`.
+        separate: Whether the MLP reads the features of the node beside the aggregated ones.
+        prior: Makes a prior network from (key width, heads).
+        normalizer: Makes a normalizer from the number of heads.
 
     Example:
         >>> from pyro_attention import AttentionELBO, AttentionGuide, Weibull
@@ -171,9 +179,9 @@ class ResidualGAT(PyroModule):
     def forward(
         self, features: Tensor, graph: EdgeList, labels: Tensor | None = None, labeled: Tensor | None = None
     ) -> Tensor:
-        """Logits of every node; arguments and shapes are those of :meth:`GAT.forward`.
+        """Sample or observe the labels, and return the logits of every node, as :meth:`GAT.forward`.
 
-        With ``separate`` the graph must have no self loops, else they must be there.
+        With ``separate`` the graph must have no self loops; otherwise it must have them.
         """
         x: Tensor = self.activation(apply_linear(self.input, features))
         for block in self.blocks:
@@ -184,7 +192,7 @@ class ResidualGAT(PyroModule):
 
 
 class _Block(nn.Module):
-    """What is added to the features of a node ``[..., N, width]``."""
+    """Residual block of layer norm, graph attention and a network of two layers, on features ``[..., N, width]``."""
 
     def __init__(self, attention: GraphAttention, width: int, *, dropout: float, separate: bool) -> None:
         super().__init__()
@@ -197,16 +205,16 @@ class _Block(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor, graph: EdgeList) -> Tensor:
-        own: Tensor = self.norm(x)
-        read: Tensor = self.attention(own, graph)
-        if self.separate:  # samples of the attention may have dimensions at the left that the features have not
-            read = torch.cat([own.expand(read.shape), read], -1)
-        added: Tensor = self.feed_forward(read)
+        normed: Tensor = self.norm(x)
+        aggregated: Tensor = self.attention(normed, graph)
+        if self.separate:  # samples of the attention may have further dimensions at the left
+            aggregated = torch.cat([normed.expand(aggregated.shape), aggregated], -1)
+        added: Tensor = self.feed_forward(aggregated)
         return x + added
 
 
 def _observe_labels(logits: Tensor, labels: Tensor | None, labeled: Tensor | None) -> None:
-    """Sample site ``labels``: the classes of all nodes as one event, of which the ``labeled`` ones count."""
+    """Sample the site ``labels``, the classes of all nodes as one event; only ``labeled`` nodes have a likelihood."""
     observed = Categorical(logits=logits)
     if labeled is not None:
         observed = observed.mask(labeled)

@@ -1,4 +1,4 @@
-"""Headlines of texts: a Transformer whose encoder, and if wished whose decoder, has latent attention."""
+"""Headlines of texts by a Transformer with latent attention in its encoder, and optionally in its decoder."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from pyro_attention import FixedGammaPrior, MultiheadAttention, TokenLikelihood
 from pyro_attention.families.base import Prior
 from pyro_attention.ops.noise import Dropout
 
-Memory = tuple[Tensor, Tensor]  # keys and values of a layer, each [B, heads, length, width of a head]
+Memory = tuple[Tensor, Tensor]  # keys and values of a layer, each [B, H, N, width of a head]
 
 
 @dataclass(frozen=True)
 class HeadlineState:
-    """All that the next word depends on, a row for each sequence of words; nothing in it is ever changed in place.
+    """State of the decoder, which the next word depends on, with a row for each sequence of words.
+
+    Its tensors are never changed in place.
 
     Attributes:
-        memory: The encoded text, ``[B, N, width]``.
-        mask: True at what is no padding of it, ``[B, N]``.
-        text: Keys and values that each layer makes of the text.
-        words: Keys and values that each layer has made of the words before; none at first.
-        length: Number of words before.
+        memory: Encoded text, ``[B, N, width]``.
+        mask: False at the padding of the text, ``[B, N]``.
+        text: Keys and values of the text for each layer.
+        words: Keys and values of the previous words for each layer; none at first.
+        length: Number of previous words.
     """
 
     memory: Tensor
@@ -37,31 +39,32 @@ class HeadlineState:
     length: int = 0
 
     def reorder(self, rows: Tensor) -> HeadlineState:
-        """Row ``rows[i]`` in the place of row i, which must belong to the same text."""
+        """Return the state whose row i is row ``rows[i]``, which must belong to the same text."""
         return replace(self, words=_rows(self.words, rows))
 
     def select(self, rows: Tensor) -> HeadlineState:
-        """These rows, text and all; a row may be left out or come many times."""
+        """Return the given rows with their text; a row may be left out or repeated."""
         text = _rows(self.text, rows)
         return replace(self.reorder(rows), memory=self.memory[rows], mask=self.mask[rows], text=text)
 
 
 class HeadlineWriter(nn.Module):
-    r"""Writes headlines: an encoder with latent attention, and a causal decoder that looks at what it has encoded.
+    r"""Network that writes headlines, with latent attention in the encoder, and a causal decoder.
 
-    .. math:: S_l \sim p(S_l \mid x), \qquad
-              y_t \sim \mathrm{softmax}(E h_t + b), \quad h_t = \mathrm{decoder}(y_{<t}, \mathrm{encoder}(x, S))
+    .. math:: p(y, S \mid x) = \prod_l p(S_l \mid x)\, \prod_t \mathrm{softmax}(E h_t + b)_{y_t}, \qquad
+              h_t = \mathrm{decoder}(y_{<t}, \mathrm{encoder}(x, S))
 
-    E are the token embeddings of encoder, decoder and output. The attention sites of the encoder are ``layers.0``,
-    ``layers.1``, ...; those of the decoder ``decoder.0.words`` and ``decoder.0.text``, ..., always normalised by
-    softmax: normalised over queries, a word would look at the ones behind it. A guide with
-    ``{"decoder.*": Soft()}`` makes the decoder an ordinary one. All real words of a batch are the site ``target``.
+    E are the token embeddings, which encoder, decoder and output share. The attention sites of the encoder are
+    ``layers.0``, ``layers.1``, and so on; those of the decoder are ``decoder.0.words``, ``decoder.0.text``, and so on.
+    The decoder's attention is always normalized by softmax, since normalization over queries would let a word see the
+    next ones. A guide with ``{"decoder.*": Soft()}`` gives an ordinary decoder. All words of a batch without the
+    padding are the site ``target``.
 
     Args:
         encoder: Encoder of the texts.
-        layers: Layers of the decoder; as many heads and as wide as the encoder.
-        positions: Most words of a headline, the end token among them.
-        dropout: Dropout of embeddings, attention weights, and of what each part of a layer adds.
+        layers: Layers of the decoder, which has the width and the heads of the encoder.
+        positions: Largest number of words of a headline, the end token included.
+        dropout: Dropout of embeddings, attention weights, and of the output of each part of a layer.
         prior: Makes a prior network of the decoder's attention from (key width, heads); fixed by default.
 
     Raises:
@@ -76,7 +79,7 @@ class HeadlineWriter(nn.Module):
         >>> AttentionELBO()(model, guide)(text, real[0], words, torch.tensor([[6, 2]]), real[1]).dim()
         0
 
-    Source: Vaswani et al. (2017), Attention is all you need; on headlines, with doubly normalised attention in the
+    Source: Vaswani et al. (2017), Attention is all you need; on headlines, with doubly normalized attention in the
     encoder: Ding et al. (2020), Attention that does not Explain Away, section 6.3.
     """
 
@@ -115,17 +118,17 @@ class HeadlineWriter(nn.Module):
         target_out: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> Tensor:
-        """Features of all real words of the headlines, K in the batch, given the ones before them.
+        """Sample or observe the words, and return the features of the K words of the batch without the padding.
 
         Args:
             source: Ids of the texts, ``[B, N]``.
-            source_mask: True at what is no padding, ``[B, N]``.
-            target_in: Ids ``[B, M]`` of the words before, from the begin token on.
+            source_mask: False at the padding of the texts, ``[B, N]``.
+            target_in: Ids ``[B, M]`` of the previous words, beginning with the begin token.
             target_out: Ids ``[B, M]`` of the words; drawn when omitted.
-            target_mask: True at words, ``[B, M]``; everywhere when omitted.
+            target_mask: False at the padding of the headlines, ``[B, M]``; no padding when omitted.
 
         Returns:
-            ``[..., K, width]``, headline after headline; :meth:`likelihood` makes distributions of them.
+            ``[..., K, width]``, headline after headline; :meth:`likelihood` gives the distributions of the words.
         """
         pyro.module("headlinewriter", self)
         if target_mask is None:
@@ -136,51 +139,58 @@ class HeadlineWriter(nn.Module):
         real = target_mask.flatten().nonzero()[:, 0]
         features = features.flatten(-3, -2)[..., real, :]
         with pyro.plate("words", len(real), dim=-1):
-            said = None if target_out is None else target_out.flatten()[real]
-            pyro.sample("target", self.likelihood(features), obs=said)
+            observed = None if target_out is None else target_out.flatten()[real]
+            pyro.sample("target", self.likelihood(features), obs=observed)
         return features
 
     def decode(self, memory: Tensor, source_mask: Tensor, target_in: Tensor, target_mask: Tensor) -> Tensor:
-        """Features ``[..., B, M, width]`` of every word, by teacher forcing; arguments as of a call."""
+        """Return the features ``[..., B, M, width]`` of every word, by teacher forcing.
+
+        Args:
+            memory: Encoded texts, ``[..., B, N, width]``.
+            source_mask: False at the padding of the texts, ``[B, N]``.
+            target_in: Ids ``[B, M]`` of the previous words.
+            target_mask: False at the padding of the headlines, ``[B, M]``.
+        """
         hidden = self._embed(target_in, 0)
         for layer in self.layers:
             hidden = layer(hidden, memory, ~target_mask, ~source_mask)
         return self.norm(hidden)
 
     def likelihood(self, features: Tensor) -> TokenLikelihood:
-        """Distribution of words of these features ``[..., width]``."""
+        """Return the distribution of words for features ``[..., width]``."""
         return TokenLikelihood(features, self.encoder.tokens.weight, self.bias)
 
     def start(self, source: Tensor, source_mask: Tensor) -> HeadlineState:
-        """State before the first word, the attention at its posterior mean, for :func:`search_words`."""
+        """Return the state before the first word for :func:`search_words`, with the attention at its posterior mean."""
         memory = self.encoder(source, source_mask)
         layers: Any = self.layers
         return HeadlineState(memory, source_mask, tuple(layer.read(layer.text, memory) for layer in layers))
 
     def advance(self, state: HeadlineState, words: Tensor) -> tuple[Tensor, HeadlineState]:
-        """Log probabilities ``[B, V]`` of the next words, after words ``[B]``, and the state after these."""
-        hidden, seen = self._embed(words.unsqueeze(1), state.length), []
+        """Return the log probabilities ``[B, V]`` of the next words after words ``[B]``, and the state after these."""
+        hidden, memories = self._embed(words.unsqueeze(1), state.length), []
         layer: Any
         for number, layer in enumerate(self.layers):
-            before = state.words[number] if state.words else None
-            hidden, made = layer.advance(hidden, before, state.text[number], state.mask)
-            seen.append(made)
+            previous = state.words[number] if state.words else None
+            hidden, memory = layer.advance(hidden, previous, state.text[number], state.mask)
+            memories.append(memory)
         log_probs = self.likelihood(self.norm(hidden).squeeze(1)).logits
-        return log_probs, replace(state, words=tuple(seen), length=state.length + 1)
+        return log_probs, replace(state, words=tuple(memories), length=state.length + 1)
 
     def _embed(self, words: Tensor, first: int) -> Tensor:
-        """Vectors of words ``[B, M]``, of which the first stands at a place."""
+        """Return the vectors ``[B, M, width]`` of words ``[B, M]`` at the positions from ``first``."""
         last = first + words.size(1)
         if last > self.positions.num_embeddings:
-            most = self.positions.num_embeddings
-            raise ValueError(f"a headline has {last} words, expected {most} at most, the positions; cut it")
+            largest = self.positions.num_embeddings
+            raise ValueError(f"a headline has {last} words, expected {largest} at most, the positions; cut it")
         tokens = self.encoder.tokens
         embedded: Tensor = (tokens(words) + self.positions.weight[first:last]) * tokens.embedding_dim**0.5
         return self.dropout(embedded)
 
 
 class _Layer(nn.Module):
-    """Attention to the words before, attention to the text, and a feed-forward network, each added to its input."""
+    """Layer of the decoder: attention to the previous words and to the text, and a feed-forward network."""
 
     def __init__(self, words: MultiheadAttention, text: MultiheadAttention, dropout: float) -> None:
         super().__init__()
@@ -199,20 +209,27 @@ class _Layer(nn.Module):
         added: Tensor = self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
         return hidden + added
 
-    def advance(self, hidden: Tensor, before: Memory | None, text: Memory, mask: Tensor) -> tuple[Tensor, Memory]:
-        """One more word ``[B, 1, width]``, given what :meth:`read` made of those before, and what it makes with it."""
+    def advance(self, hidden: Tensor, previous: Memory | None, text: Memory, mask: Tensor) -> tuple[Tensor, Memory]:
+        """Return the output for one more word, and keys and values of the words up to it.
+
+        Args:
+            hidden: Input of the layer for the word, ``[B, 1, width]``.
+            previous: Keys and values of the previous words; None at first.
+            text: Keys and values of the text.
+            mask: False at the padding of the text, ``[B, N]``.
+        """
         normed = self.words_norm(hidden)
-        made = self.read(self.words, normed)
-        if before is not None:
-            keys, values = (torch.cat(both, -2) for both in zip(before, made, strict=True))
-            made = keys, values
-        hidden = hidden + _attend(self.words, normed, made)
+        memory = self.read(self.words, normed)
+        if previous is not None:
+            keys, values = (torch.cat(pair, -2) for pair in zip(previous, memory, strict=True))
+            memory = keys, values
+        hidden = hidden + _attend(self.words, normed, memory)
         hidden = hidden + _attend(self.text, self.text_norm(hidden), text, mask[:, None, None])
-        return hidden + self.feed_forward(self.feed_forward_norm(hidden)), made
+        return hidden + self.feed_forward(self.feed_forward_norm(hidden)), memory
 
     @staticmethod
     def read(attention: MultiheadAttention, hidden: Tensor) -> Memory:
-        """Keys and values of what is attended to, ``[B, N, width]``."""
+        """Return keys and values of inputs ``[B, N, width]``."""
         return _heads(attention, attention.k_proj(hidden)), _heads(attention, attention.v_proj(hidden))
 
 
@@ -221,11 +238,11 @@ def _heads(attention: MultiheadAttention, projected: Tensor) -> Tensor:
 
 
 def _attend(attention: MultiheadAttention, query: Tensor, memory: Memory, mask: Tensor | None = None) -> Tensor:
-    """What the layer itself gives at the mean of its weights, for keys and values that are there already."""
+    """Return the output of an attention layer at the mean of its weights, for given keys and values."""
     queries = _heads(attention, attention.q_proj(query))
-    found = nn.functional.scaled_dot_product_attention(queries, *memory, attn_mask=mask)
-    context: Tensor = attention.out_proj(found.transpose(-3, -2).flatten(-2))
-    return context
+    contexts = nn.functional.scaled_dot_product_attention(queries, *memory, attn_mask=mask)
+    output: Tensor = attention.out_proj(contexts.transpose(-3, -2).flatten(-2))
+    return output
 
 
 def _rows(memories: tuple[Memory, ...], rows: Tensor) -> tuple[Memory, ...]:

@@ -1,4 +1,4 @@
-"""Attentive neural processes: values at target points, by attention to the points of a context."""
+"""Attentive neural process, which predicts values at target points by attention to context points."""
 
 from __future__ import annotations
 
@@ -13,16 +13,31 @@ from torch import Tensor, nn
 from pyro_attention import LatentAttention
 from pyro_attention.families.base import Prior
 
-WIDTH, HEADS = 64, 8
+WIDTH = 64  # width of all layers
+HEADS = 8  # heads of the attention
 
 
 def mlp(width: int, out: int = WIDTH) -> nn.Sequential:
-    """One hidden layer."""
+    """Build a network with one hidden layer."""
     return nn.Sequential(nn.Linear(width, WIDTH), nn.ReLU(), nn.Linear(WIDTH, out))
 
 
 class NeuralProcess(nn.Module):
-    """Attentive neural process (Kim et al. 2019), deterministic path; it returns the log likelihood of every target."""
+    r"""Attentive neural process with its deterministic path and latent attention.
+
+    .. math:: p(y, S \mid x) = p(S \mid \Phi)\, \prod_m \mathrm{Normal}(y_m; \mu(c_m, z_m), \sigma(c_m, z_m)), \qquad
+              c_m = \sum_n W_{mn} v(x_n, y_n)
+
+    The scores :math:`\Phi` compare the M target points z with the N context points x. A function has the weights of all
+    heads as one event (heads, targets, context points) of the site ``context``, in the plate ``functions``.
+
+    Args:
+        scores: "product", scaled dot products of query and key; "distance", minus half the squared distance of the
+            points, divided by the squared bandwidth of each head; "heads", products normalized over the heads.
+        prior: Prior of the attention.
+
+    Source: Kim et al. (2019), Attentive Neural Processes, section 3.
+    """
 
     def __init__(self, scores: Literal["product", "distance", "heads"], prior: Prior) -> None:
         super().__init__()
@@ -32,8 +47,19 @@ class NeuralProcess(nn.Module):
         self.log_bandwidth = nn.Parameter(torch.linspace(math.log(0.05), math.log(0.5), HEADS).view(HEADS, 1, 1))
 
     def forward(self, x: Tensor, y: Tensor, z: Tensor, target: Tensor) -> Tensor:
-        places, pairs = (self.place(points.unsqueeze(-1)) for points in (x, z)), self.pair(torch.stack([x, y], -1))
-        contexts, targets = places
+        """Observe the values at the target points, and return their log likelihood.
+
+        Args:
+            x: Context points ``[B, N]``.
+            y: Their values ``[B, N]``.
+            z: Target points ``[B, M]``.
+            target: Their values ``[B, M]``.
+
+        Returns:
+            ``[..., B, M]``.
+        """
+        contexts, targets = (self.place(points.unsqueeze(-1)) for points in (x, z))
+        pairs = self.pair(torch.stack([x, y], -1))
         q, k, v = (
             layer(inputs).unflatten(-1, (HEADS, -1)).transpose(-3, -2)
             for layer, inputs in ((self.query, targets), (self.key, contexts), (self.value, pairs))
@@ -51,5 +77,5 @@ class NeuralProcess(nn.Module):
             mean, width = self.decoder(torch.cat([read, targets.expand_as(read)], -1)).unbind(-1)
             likelihood: Any = Normal(mean, 0.1 + 0.9 * nn.functional.softplus(width))
             pyro.sample("y", likelihood.to_event(1), obs=target)
-        found: Tensor = likelihood.log_prob(target)
-        return found
+        log_prob: Tensor = likelihood.log_prob(target)
+        return log_prob

@@ -1,4 +1,4 @@
-"""Attentional encoder-decoder for translation, whose alignment is a latent variable."""
+"""Encoder-decoder for translation, whose alignment is a latent variable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyro_attention.ops.noise import Dropout
 
 @dataclass(frozen=True)
 class TranslationSizes(DecoderSizes):
-    """Sizes of the network.
+    """Sizes of a translation network.
 
     Attributes:
         layers: Layers of encoder and decoder.
@@ -31,19 +31,24 @@ PAPER = TranslationSizes(embedding=512, memory=1024, decoder=768, attention=512)
 
 
 class Translation(AttentionDecoder):
-    r"""Bidirectional LSTM encoder, LSTM decoder with input feed, one alignment for each target word.
+    r"""Translation network with a bidirectional LSTM encoder, an LSTM decoder, and an alignment of each target word.
 
-    .. math:: z_j \sim p(z \mid x, y_{<j}), \qquad
-              y_j \sim \mathrm{softmax}\bigl(W \tanh(U_q q_j + U_c\, m_{z_j})\bigr)
+    .. math:: p(y, z \mid x) = \prod_j p(z_j \mid x, y_{<j})\, p(y_j \mid z_j, x, y_{<j}), \qquad
+              p(y_j \mid z_j, x, y_{<j}) = \mathrm{softmax}\bigl(W \tanh(U_q q_j + U_c\, m_{z_j})\bigr)
 
-    Its sites, its other arguments and errors, and how the decoder is fed, are those of :class:`AttentionDecoder`.
+    Here m are the encoded source words and q the states of the decoder. Under a Gamma or LogNormal prior the decoder
+    reads the context of random weights instead of :math:`m_{z_j}`. The sites, the input feed, and the other arguments
+    and errors are described in :class:`AttentionDecoder`.
 
     Args:
         source_vocabulary: Number of source tokens.
         target_vocabulary: Number of target tokens.
-        sizes: Widths of the layers; :data:`PAPER` has those of the paper.
+        sizes: Widths and layers; :data:`PAPER` has those of the paper.
         dropout: Dropout of word vectors, between the layers, and before the output layer.
-        init_range: 0.1 in the paper, for its sizes.
+        prior: Prior of the attention; see :class:`AttentionDecoder`.
+        init_range: Initial weights are uniform between minus and plus this number; 0.1 in the paper.
+        input_feed: Context that the decoder is fed with; see :class:`AttentionDecoder`.
+        normalizer: Normalizer over the previous words; see :class:`AttentionDecoder`.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -82,7 +87,7 @@ class Translation(AttentionDecoder):
         self.decoder = nn.ModuleList([nn.LSTMCell(width, sizes.decoder) for width in widths])
         self.score = Additive(sizes.decoder, sizes.memory, sizes.attention)
         self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
-        # apart, so that an enumerated context is not repeated for every word
+        # two layers instead of one, so that an enumerated context is not repeated for every word
         self.from_query = nn.Linear(sizes.decoder, sizes.decoder)
         self.from_context = nn.Linear(sizes.memory, sizes.decoder, bias=False)
         self.output = nn.Linear(sizes.decoder, target_vocabulary)
@@ -90,7 +95,7 @@ class Translation(AttentionDecoder):
         self.init_uniform(init_range)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Return encoded source words ``[B, N, memory]``; zeros at the padding."""
+        """Return the encoded source words ``[B, N, memory]``, with zeros at the padding."""
         return encode_sequence(self.encoder, self.dropout(self.source_embedding(source)), source_mask)
 
     def likelihood(self, queries: Tensor, context: Tensor) -> TokenLikelihood:
@@ -105,15 +110,15 @@ class Translation(AttentionDecoder):
         return TokenLikelihood(self.dropout(features.tanh()), self.output.weight, self.output.bias)
 
     def embed(self, words: Tensor) -> Tensor:
-        """Return vectors ``[..., embedding]`` of target words."""
+        """Return the vectors ``[..., embedding]`` of target words."""
         return self.dropout(self.target_embedding(words))
 
     def advance(self, state: DecoderState, word: Tensor) -> Step:
-        """Return the decoder's outputs, fed with the last context, and their attention scores."""
+        """Return the step of the decoder after a word, fed with the last context, and its attention scores."""
         rows = state.context.shape[:-1]
         below, cells = torch.cat([word.expand(*rows, -1), state.context], -1), []
         for cell, (hidden, memory) in zip(self.decoder, state.cells, strict=True):
-            # a cell takes matrices
+            # LSTM cells take matrices only
             after = cell(below.flatten(0, -2), [part.expand(*rows, -1).flatten(0, -2) for part in (hidden, memory)])
             cells.append(tuple(part.unflatten(0, rows) for part in after))
             below = self.dropout(cells[-1][0]) if len(cells) < len(self.decoder) else cells[-1][0]

@@ -1,4 +1,4 @@
-"""Normalization of attention over the target words before."""
+"""Normalization of attention over the previous target words."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pyro_attention import Dense
 
 
 class TemporalNormalizer(nn.Module):
-    r"""Normalize over the queries before, then over the keys, so that a key with much weight before gets less.
+    r"""Normalizer over the previous queries and then over the keys, which reduces keys with much weight before.
 
     .. math:: A_{ij} = \frac{e^{s_{ij}}}{\sum_{i' < i} e^{s_{i'j}}}, \qquad
               W_{ij} = u\, \frac{A_{ij}}{\sum_{j'} A_{ij'}} + (1 - u)\, \mathrm{softmax}_j(s_{ij})
 
-    :class:`~pyro_attention.DoublyNormalized` sums over all queries, the later ones too, which would leak the words to
-    come. This is the part of it that a decoder can have. The first query has none before it, and is normalized over the
+    :class:`~pyro_attention.DoublyNormalized` sums over all queries. A decoder cannot use the next ones, which contain
+    the words to predict, so this normalizer sums over the previous queries only. The first query is normalized over the
     keys alone.
 
     Args:
-        share: Mixing weight u that training begins with, between 0 and 1; without it u is 1 and not trained.
+        share: Initial mixing weight u, between 0 and 1, which is trained; u is 1 and not trained when omitted.
 
     Example:
         >>> normalizer, mask = TemporalNormalizer(), torch.ones(1, 2, dtype=torch.bool)
@@ -31,7 +31,7 @@ class TemporalNormalizer(nn.Module):
         (tensor([[0.9526, 0.0474]]), tensor([[0.5000, 0.5000]]))
 
     Source: Paulus et al. (2018), A Deep Reinforced Model for Abstractive Summarization, equations (2) to (4); Ding et
-    al. (2020), Attention that does not Explain Away, equations (5) and (12), for what it takes the place of.
+    al. (2020), Attention that does not Explain Away, equations (5) and (12), for double normalization.
     """
 
     def __init__(self, share: float | None = None) -> None:
@@ -48,8 +48,8 @@ class TemporalNormalizer(nn.Module):
 
         Args:
             scores: Scores of the query, ``[..., N]``.
-            past: Log-sum-exp of the scores of the queries before, ``[..., N]``; None at the first.
-            mask: True at what may be attended to, ``[..., N]``.
+            past: Log-sum-exp of the scores of the previous queries, ``[..., N]``; None at the first.
+            mask: True at keys that may be attended to, ``[..., N]``.
 
         Returns:
             Both ``[..., N]``.

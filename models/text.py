@@ -1,4 +1,4 @@
-"""A small Transformer encoder of sentences with latent attention: masked language model and classifier."""
+"""Transformer encoder of sentences with latent attention, as masked language model and as classifier."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.distributions import Categorical
 from torch import Tensor, nn
 
@@ -16,25 +17,26 @@ from pyro_attention.ops.noise import Dropout
 
 
 class TextEncoder(nn.Module):
-    r"""Pre-norm Transformer encoder with learned positions; the attention sites are ``layers.0``, ``layers.1``, ...
+    r"""Pre-norm Transformer encoder with learned positions, and the attention sites ``layers.0``, ``layers.1``, ...
 
     .. math:: h \leftarrow h + \mathrm{Attention}(\mathrm{LN}(h)), \qquad h \leftarrow h + \mathrm{FFN}(\mathrm{LN}(h))
 
-    The weights of a layer are one event (heads, queries, keys) of each sentence. Call it inside a plate over sentences,
-    as :class:`MaskedLanguageModel` and :class:`TextClassifier` do.
+    The weights of a layer l have the prior :math:`p(S_l \mid x, S_{<l})`, and are one event (heads, queries, keys) of
+    each sentence. The encoder must be called inside a plate over sentences, as by :class:`MaskedLanguageModel` and
+    :class:`TextClassifier`.
 
     Args:
         vocabulary: Number of tokens.
-        width: Width of a token's vector.
+        width: Width of the vector of a token.
         heads: Number of heads; divides the width.
         layers: Number of layers.
-        positions: Most tokens of a sentence.
-        dropout: Dropout of embeddings, attention weights, and of what each half of a layer adds.
+        positions: Largest number of tokens of a sentence.
+        dropout: Dropout of embeddings, attention weights, and of the output of each half of a layer.
         prior: Makes a prior network from (key width, heads).
         normalizer: Makes a normalizer from the number of heads, such as ``Hybrid``.
 
     Raises:
-        ValueError: At a call, a sentence longer than ``positions``.
+        ValueError: At a call, a sentence is longer than ``positions``.
 
     Source: Vaswani et al. (2017), Attention is all you need, section 3; layer norm first: Xiong et al. (2020).
     """
@@ -66,18 +68,20 @@ class TextEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Features of every token.
+        """Return the features of every token.
 
         Args:
             tokens: Ids ``[B, N]``.
             mask: True at tokens, False at padding, ``[B, N]``.
 
         Returns:
-            ``[..., B, N, width]``; what stands at padding means nothing.
+            ``[..., B, N, width]``, with arbitrary values at the padding.
         """
         if tokens.size(1) > self.positions.num_embeddings:
-            most = self.positions.num_embeddings
-            raise ValueError(f"a sentence has {tokens.size(1)} tokens, expected {most} at most, the positions; cut it")
+            largest = self.positions.num_embeddings
+            raise ValueError(
+                f"a sentence has {tokens.size(1)} tokens, expected {largest} at most, the positions; cut it"
+            )
         embedded = self.tokens(tokens) + self.positions.weight[: tokens.size(1)]
         hidden: Tensor = self.dropout(embedded * self.tokens.embedding_dim**0.5)
         for layer in self.layers:
@@ -86,7 +90,7 @@ class TextEncoder(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Attention and a feed-forward network of four times the width, each added to its input."""
+    """Layer of an encoder: attention and a feed-forward network of four times the width, both with skip connections."""
 
     def __init__(self, attention: MultiheadAttention, dropout: float) -> None:
         super().__init__()
@@ -104,15 +108,20 @@ class _Layer(nn.Module):
 
 
 class MaskedLanguageModel(nn.Module):
-    r"""Predicts tokens that are hidden from it, given the others; all of a batch are the site ``target``.
+    r"""Masked language model, which predicts hidden tokens given all other tokens.
 
-    .. math:: S_l \sim p(S_l \mid x_{\setminus m}), \qquad
-              x_m \sim \mathrm{softmax}(E h_m + b)
+    .. math:: p(x_m, S \mid x_{\setminus m}) = \prod_l p(S_l \mid x_{\setminus m})\,
+              \prod_{k \in m} \mathrm{softmax}(E h_k + b)_{x_k}
 
-    E are the token embeddings. Only hidden tokens have logits.
+    m are the hidden tokens and E the token embeddings. The hidden tokens of a batch are the site ``target``. Logits are
+    computed for hidden tokens only.
+    With ``sentence_order`` a sentence is a pair of segments, ``<s> A </s> B </s>``, and the site ``order`` says whether
+    they are swapped, as read from the first token: :math:`o \sim \mathrm{softmax}(W_2 \tanh(W_1 h_0))`. All orders of a
+    batch count as much as all its hidden tokens, since BERT and ALBERT add the means of both losses.
 
     Args:
         encoder: Encoder of the sentences.
+        sentence_order: Whether the order of two segments is predicted, too.
 
     Example:
         >>> from pyro_attention import AttentionELBO, AttentionGuide, Weibull
@@ -122,48 +131,80 @@ class MaskedLanguageModel(nn.Module):
         >>> loss(tokens, tokens > 0, hidden, torch.tensor([6])).dim()
         0
 
-    Source: Devlin et al. (2019), BERT, section 3.1, task 1; tied embeddings: Press and Wolf (2017).
+    Source: Devlin et al. (2019), BERT, section 3.1, task 1; tied embeddings: Press and Wolf (2017); the order: Lan et
+    al. (2020), ALBERT, section 3.1.
     """
 
-    def __init__(self, encoder: TextEncoder) -> None:
+    def __init__(self, encoder: TextEncoder, *, sentence_order: bool = False) -> None:
         super().__init__()
         self.encoder = encoder
         self.bias = nn.Parameter(torch.zeros(encoder.tokens.num_embeddings))
+        width = encoder.tokens.embedding_dim
+        self.order = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2)) if sentence_order else None
 
-    def forward(self, tokens: Tensor, mask: Tensor, hidden: Tensor, target: Tensor | None = None) -> Tensor:
-        """Features of the hidden tokens, K in the batch; :meth:`likelihood` makes their distribution of them.
+    def forward(
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        hidden: Tensor,
+        target: Tensor | None = None,
+        order: Tensor | None = None,
+    ) -> Tensor:
+        """Sample or observe the K hidden tokens of the batch, and return their features; see :meth:`likelihood`.
+
+        With ``sentence_order`` the features of the first token of every sentence stand behind them;
+        :meth:`order_logits` makes logits of them.
 
         Args:
-            tokens: Ids ``[B, N]`` with something else at hidden tokens.
+            tokens: Ids ``[B, N]``, with other ids at most hidden tokens.
             mask: True at tokens, False at padding, ``[B, N]``.
             hidden: True at tokens to predict, ``[B, N]``.
-            target: Their ids ``[K]``, sentence after sentence; drawn when omitted.
+            target: Ids of the hidden tokens ``[K]``, sentence after sentence; drawn when omitted.
+            order: 0 or 1, where the segments are swapped, ``[B]``; drawn when omitted.
 
         Returns:
-            ``[..., K, width]``.
+            ``[..., K, width]``, with ``sentence_order`` ``[..., K + B, width]``.
         """
         pyro.module("maskedlanguagemodel", self)
         with pyro.plate("sentences", tokens.size(0), dim=-1):
-            features: Tensor = self.encoder(tokens, mask)
-        features = features.flatten(-3, -2)[..., hidden.flatten().nonzero()[:, 0], :]
+            encoded: Tensor = self.encoder(tokens, mask)
+        features = encoded.flatten(-3, -2)[..., hidden.flatten().nonzero()[:, 0], :]
         with pyro.plate("hidden", features.size(-2), dim=-1):
             pyro.sample("target", self.likelihood(features), obs=target)
-        return features
+        if self.order is None:
+            return features
+        first = encoded[..., 0, :]
+        with (
+            pyro.plate("pairs", tokens.size(0), dim=-1),
+            poutine.scale(scale=features.size(-2) / tokens.size(0)),
+        ):
+            pyro.sample("order", Categorical(logits=self.order_logits(first)), obs=order)
+        return torch.cat([features, first], -2)
+
+    def order_logits(self, features: Tensor) -> Tensor:
+        """Return logits ``[..., 2]`` that two segments are in order, or swapped, of features of first tokens.
+
+        Raises:
+            TypeError: The model has no ``sentence_order``.
+        """
+        if self.order is None:
+            raise TypeError("the model predicts no order of sentences; make it with sentence_order=True")
+        return torch.as_tensor(self.order(features))
 
     def likelihood(self, features: Tensor) -> TokenLikelihood:
-        """Distribution of tokens of these features ``[..., width]``."""
+        """Return the distribution of tokens for features ``[..., width]``."""
         return TokenLikelihood(features, self.encoder.tokens.weight, self.bias)
 
 
 class TextClassifier(nn.Module):
-    r"""Class of a sentence from the mean of its tokens' features: the site ``labels``.
+    r"""Classifier of sentences by the mean feature of their tokens, with the classes as site ``labels``.
 
-    .. math:: S_l \sim p(S_l \mid x), \qquad y \sim \mathrm{Categorical}(\mathrm{softmax}(W \bar h + b))
+    .. math:: p(y, S \mid x) = \prod_l p(S_l \mid x)\, \mathrm{softmax}(W \bar h + b)_y
 
     Args:
-        encoder: Encoder of the sentences, as of a :class:`MaskedLanguageModel` (its weights are not copied).
+        encoder: Encoder of the sentences, for example that of a :class:`MaskedLanguageModel`; it is not copied.
         num_classes: Number of classes.
-        dropout: Dropout ahead of the output layer.
+        dropout: Dropout before the output layer.
 
     Example:
         >>> from pyro_attention import AttentionGuide, Soft
@@ -171,6 +212,9 @@ class TextClassifier(nn.Module):
         >>> run = AttentionGuide(model, Soft()).run(torch.tensor([[1, 5, 2]]), torch.ones(1, 3, dtype=torch.bool))
         >>> run.output.shape
         torch.Size([1, 2])
+
+    Source: Socher et al. (2013), Recursive Deep Models for Semantic Compositionality, for the task; latent weights from
+    Fan et al. (2020), Bayesian Attention Modules.
     """
 
     def __init__(self, encoder: TextEncoder, num_classes: int, *, dropout: float = 0.1) -> None:
@@ -179,7 +223,7 @@ class TextClassifier(nn.Module):
         self.output = nn.Linear(encoder.tokens.embedding_dim, num_classes)
 
     def forward(self, tokens: Tensor, mask: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Logits of every sentence.
+        """Sample or observe the classes, and return the logits of every sentence.
 
         Args:
             tokens: Ids ``[B, N]``.

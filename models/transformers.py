@@ -1,4 +1,4 @@
-"""Pretrained transformers as Pyro models: the class or grade of a sentence or of a pair, and the span of an answer."""
+"""Pretrained transformers as Pyro models: class or grade of a sentence or sentence pair, and span of an answer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,25 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-_IMPOSSIBLE = -1e4  # a logit whose probability is 0
+_IMPOSSIBLE = -1e4  # logit of probability 0
 
 
 class PairModel(nn.Module):
-    """A transformer as a Pyro model: the site ``labels``, one class or one grade (standard deviation 1) an example.
+    r"""Pyro model of a pretrained transformer, with the class or the grade of each example as site ``labels``.
 
-    An example is read by the network's own head, or through dropout and a new output layer from the means u and v of
-    the last states of a ``pair`` of sentences as (u, v, |u - v|) (Reimers and Gurevych 2019, Sentence-BERT, section 3).
+    .. math:: p(y, S \mid x) = p(S \mid x) \prod_b \mathrm{Categorical}(y_b; \mathrm{softmax}(f(x_b, S_b)))
+              \quad\text{or}\quad p(S \mid x) \prod_b \mathrm{Normal}(y_b; f(x_b, S_b), 1)
+
+    S are the weights of the latent attention of the network, if it has any. The B examples lie in the plate
+    ``examples``. The logits f are those of the network's head. With ``pair`` they come from a new output layer with
+    dropout, which reads the mean last states u and v of both sentences as (u, v, |u - v|).
+
+    Args:
+        network: A network of Hugging Face with a head for classification.
+        pair: Use the new output layer for sentence pairs.
+
+    Source: Fan et al. (2020), Bayesian Attention Modules, table 5, for latent attention in pretrained networks;
+    Reimers and Gurevych (2019), Sentence-BERT, section 3, for pairs.
     """
 
     def __init__(self, network: Any, *, pair: bool = False) -> None:
@@ -28,7 +39,7 @@ class PairModel(nn.Module):
             self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(3 * config.hidden_size, config.num_labels))
 
     def forward(self, inputs: dict[str, Tensor], labels: Tensor | None = None) -> Tensor:
-        """Logits ``[B, classes]``, or grades ``[B, 1]``."""
+        """Observe or draw labels ``[B]``, and return logits ``[B, classes]`` or mean grades ``[B, 1]``."""
         with pyro.plate("examples", inputs["input_ids"].size(0), dim=-1):
             logits: Tensor = self._logits(inputs).float()
             if logits.size(-1) > 1:
@@ -49,12 +60,24 @@ class PairModel(nn.Module):
 
 
 def _mean(states: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over tokens ``[B, width]`` of states ``[B, N, width]``."""
+    """Return the weighted mean ``[B, width]`` over the N tokens of states ``[B, N, width]``."""
     return (states * weights.unsqueeze(-1)).sum(-2) / weights.sum(-1, keepdim=True).clamp(min=1)
 
 
 class SpanModel(nn.Module):
-    """A transformer as a Pyro model: the sites ``start`` and ``end``, one token of every window each."""
+    r"""Pyro model of a pretrained transformer, with first and last token of an answer as sites ``start`` and ``end``.
+
+    .. math:: p(s, e, S \mid x) = p(S \mid x) \prod_b \mathrm{softmax}(f_1(x_b, S_b))_{s_b}\,
+              \mathrm{softmax}(f_2(x_b, S_b))_{e_b}
+
+    S are the weights of the latent attention of the network, if it has any. The B windows of text lie in the plate
+    ``examples``.
+
+    Args:
+        network: A network of Hugging Face with a head for question answering.
+
+    Source: Devlin et al. (2019), BERT, section 4.2; Fan et al. (2020), Bayesian Attention Modules, table 5.
+    """
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -63,7 +86,10 @@ class SpanModel(nn.Module):
     def forward(
         self, inputs: dict[str, Tensor], allowed: Tensor, start: Tensor | None = None, end: Tensor | None = None
     ) -> Tensor:
-        """Logits of start and end ``[B, 2, T]``; tokens that are not ``allowed`` ``[B, T]`` have none."""
+        """Observe or draw start and end ``[B]``, and return their logits ``[B, 2, N]``.
+
+        Tokens that are not ``allowed`` ``[B, N]`` have probability 0.
+        """
         with pyro.plate("examples", len(allowed), dim=-1):
             output = self.network(**inputs, return_dict=True)
             logits = torch.stack([output.start_logits, output.end_logits], 1).float()

@@ -1,4 +1,4 @@
-"""Visual question answering: a question and the regions of a photograph give an answer; three models of it."""
+"""Three models of visual question answering, from a question and the regions of a photograph to an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyro_attention import (
     MultiheadAttention,
     TokenLikelihood,
 )
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.families.base import Prior
 from pyro_attention.layers.scores import Additive, ScaledDotProduct
 from pyro_attention.normalizers import Normalizer, Softmax
@@ -32,14 +32,15 @@ MakeNormalizer = Callable[[int], Normalizer]
 
 
 class AnswerModel(nn.Module):
-    r"""Answer to a question about regions: the site ``answer``, in a plate over questions.
+    r"""Base class of models whose site ``answer`` is the answer to a question, in the plate ``questions``.
 
-    .. math:: a \sim \mathrm{Categorical}(\mathrm{softmax}(W h + b)) \quad\text{or}\quad
-              s_a \sim \mathrm{Bernoulli}(\sigma(W h + b)_a)
+    .. math:: p(y, S \mid x) = p(S \mid x)\, \mathrm{softmax}(W h + b)_y \quad\text{or}\quad
+              p(S \mid x) \prod_a \mathrm{Bernoulli}(y_a; \sigma(W h + b)_a)
 
-    With "single" an answer is one class. With "scores" it is a soft score in [0, 1] for each class, such as
-    :math:`\min(\text{number of humans} / 3, 1)`; the log probability is then the binary cross-entropy, summed over
-    classes. A subclass computes the features ``h`` in :meth:`features`, where its attention sites are.
+    x are the question and the regions. With "single" an answer is one class. With "scores" it is a soft score in [0, 1]
+    for each class, such as :math:`\min(\text{number of people} / 3, 1)`; the log probability is then the binary
+    cross-entropy, summed over classes. A subclass computes the features h in :meth:`features`, with its attention
+    sites.
 
     Args:
         width: Width of the features.
@@ -47,13 +48,13 @@ class AnswerModel(nn.Module):
         likelihood: "single" or "scores".
 
     Raises:
-        ValueError: At a call: shapes that do not fit, a question without a word, or a photograph without a region.
+        ValueError: At a call, shapes do not fit, a question has no word, or a photograph has no region.
 
     Source: Teney et al. (2018), Tips and Tricks for Visual Question Answering, section 3.2 (scores); Deng et al.
     (2018), Latent Alignment and Variational Attention, appendix B (single).
     """
 
-    region_dims = 3  # [B, N, F]; a model of several views has one more
+    region_dims = 3  # dimensions [B, N, F] of the regions; a model of several views has one more
 
     def __init__(self, width: int, answers: int, likelihood: Likelihood) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class AnswerModel(nn.Module):
         self.output = nn.Linear(width, answers)
 
     def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
-        """What an answer is read from, ``[..., B, width]``; called in the plate over questions."""
+        """Return the features ``[..., B, width]`` for the answer; called in the plate over questions."""
         raise NotImplementedError
 
     def forward(
@@ -72,14 +73,14 @@ class AnswerModel(nn.Module):
         region_mask: Tensor,
         answer: Tensor | None = None,
     ) -> Tensor:
-        """Logits of all answers.
+        """Sample or observe the answers, and return the logits of all answers.
 
         Args:
             question: Ids of words ``[B, M]``.
-            question_mask: True at words, False at the padding behind them, ``[B, M]``.
-            regions: Features ``[B, N, F]``, or ``[B, V, N, F]`` of a model of several views.
-            region_mask: True at regions, False at padding, shaped like the regions without their features.
-            answer: Classes ``[B]``, or with the likelihood "scores" soft scores ``[B, answers]``; drawn when omitted.
+            question_mask: True at words, False at the padding, which comes last, ``[B, M]``.
+            regions: Features ``[B, N, F]``, or ``[B, V, N, F]`` for a model of several views.
+            region_mask: True at regions, False at padding, with the shape of the regions without features.
+            answer: Classes ``[B]``, or soft scores ``[B, answers]`` for the likelihood "scores"; drawn when omitted.
 
         Returns:
             ``[..., B, answers]``.
@@ -93,17 +94,17 @@ class AnswerModel(nn.Module):
                 pyro.sample("answer", likelihood, obs=answer)
                 return likelihood.logits
             logits: Tensor = self.output(features)
-            # soft scores lie between the two values that a Bernoulli variable has, so its own check is off
+            # soft scores lie between 0 and 1, which the validation of Bernoulli would refuse
             pyro.sample("answer", Bernoulli(logits=logits, validate_args=False).to_event(1), obs=self._scores(answer))
         return logits
 
     def last_state(self, lstm: nn.LSTM, words: Tensor, mask: Tensor) -> Tensor:
-        """State ``[B, hidden]`` of an LSTM after the last word of every question."""
+        """Return the state ``[B, hidden]`` of an LSTM after the last word of every question."""
         states = encode_sequence(lstm, words, mask)
         return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
 
     def _scores(self, answer: Tensor | None) -> Tensor | None:
-        validates = torch.distributions.Distribution._validate_args  # each look at a value waits for the device
+        validates = torch.distributions.Distribution._validate_args  # reading a value would wait for the device
         if validates and answer is not None and not bool(((answer >= 0) & (answer <= 1)).all()):
             low, high = answer.min().item(), answer.max().item()
             raise ValueError(f"answer has soft scores from {low} to {high}, expected numbers in [0, 1]")
@@ -116,7 +117,8 @@ class AnswerModel(nn.Module):
             or region_mask.shape != regions.shape[:-1]
             or len(regions) != len(question)
         ):
-            shapes = ", ".join(str(tuple(one.shape)) for one in (question, question_mask, regions, region_mask))
+            arguments = (question, question_mask, regions, region_mask)
+            shapes = ", ".join(str(tuple(argument.shape)) for argument in arguments)
             views = "" if self.region_dims == 3 else "views, "
             raise ValueError(
                 f"question, question_mask, regions and region_mask have shapes {shapes}, expected [questions, words] "
@@ -128,32 +130,33 @@ class AnswerModel(nn.Module):
             empty = ~mask.flatten(0, -2).any(-1)
             if empty.any():
                 raise ValueError(
-                    f"the batch has {name}, at places {empty.nonzero().flatten().tolist()}; leave them out"
+                    f"the batch has {name}, at indices {empty.nonzero().flatten().tolist()}; leave them out"
                 )
 
 
 class BottomUp(AnswerModel):
-    r"""A question looks at one region, the latent alignment; the answer is read from that region and the question.
+    r"""Model that answers a question from the question and one region, whose index is the latent alignment.
 
-    .. math:: \tilde x = \mathrm{LSTM}(q), \qquad z \sim \mathrm{softmax}(v^\top \tanh(W_q \tilde x + W_r r)), \qquad
+    .. math:: p(y, z \mid q, r) = p(z \mid q, r)\, p(y \mid h), \qquad \tilde x = \mathrm{LSTM}(q), \\
+              p(z \mid q, r) = \mathrm{softmax}(v^\top \tanh(W_q \tilde x + W_r r)), \qquad
               h = \mathrm{ReLU}(W [r_z; \tilde x])
 
-    The site ``alignment`` lies in the plate over questions; the alignments can be summed out, drawn or relaxed, or the
-    weights be those of a Gamma or LogNormal prior.
+    The site ``alignment`` lies in the plate over questions. Alignments can be summed out, drawn or relaxed. Under a
+    Gamma or LogNormal prior the weights of the regions are random instead.
 
     Args:
         vocabulary: Number of words; 0 is the padding.
         features: Width of a region's features.
         answers: Number of answers.
         embedding: Width of a word vector.
-        hidden: Width of the question, of the attention and of what the answer is read from.
-        context_layers: Layers of a Transformer encoder in which the regions see each other first; none in the paper,
-            whose regions are boxes that an object detector has looked around. Where a region is only its own pixels,
-            it cannot know otherwise what is left of it.
+        hidden: Width of the question, of the attention and of the features for the answer.
+        context_layers: Layers of a Transformer encoder over the regions; none in the paper, whose regions are boxes of
+            an object detector that has seen their surroundings. Regions that are only pixels need these layers to
+            represent what is next to them.
         heads: Heads of these layers.
-        dropout: Dropout ahead of the output layer.
+        dropout: Dropout before the output layer.
         likelihood: "single" as in the paper, or "scores".
-        prior: Prior of the attention: that of the scores by default.
+        prior: Prior of the attention; an alignment prior by default.
 
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
@@ -193,49 +196,49 @@ class BottomUp(AnswerModel):
         self.dropout = Dropout(dropout)
 
     def encode_question(self, question: Tensor, question_mask: Tensor) -> Tensor:
-        """State ``[B, hidden]`` after the last word."""
+        """Return the state ``[B, hidden]`` after the last word."""
         return self.last_state(self.lstm, self.embedding(question), question_mask)
 
     def encode_regions(self, regions: Tensor, region_mask: Tensor) -> Tensor:
-        """What can be seen of the regions, ``[B, N, region_features]``."""
+        """Return the features of the regions for the attention, ``[B, N, region_features]``."""
         return regions if self.context is None else torch.as_tensor(self.context(regions, region_mask))
 
     def look(
         self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The question ``[B, hidden]``, what can be seen ``[B, N, features]``, and its scores ``[B, 1, N]``."""
+        """Return question ``[B, hidden]``, regions ``[B, N, region_features]``, and their scores ``[B, 1, N]``."""
         encoded = self.encode_question(question, question_mask)
-        seen = self.encode_regions(regions, region_mask)
-        return encoded, seen, self.score(encoded.unsqueeze(-2), seen)
+        encoded_regions = self.encode_regions(regions, region_mask)
+        return encoded, encoded_regions, self.score(encoded.unsqueeze(-2), encoded_regions)
 
     def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
-        encoded, seen, scores = self.look(question, question_mask, regions, region_mask)
-        values, layout = seen.unsqueeze(-3), Dense(region_mask[:, None], event_dim=2)
+        encoded, encoded_regions, scores = self.look(question, question_mask, regions, region_mask)
+        values, layout = encoded_regions.unsqueeze(-3), Dense(region_mask[:, None], event_dim=2)
         context = self.attention(scores, values, keys=values, layout=layout).context.squeeze(-2)
-        return self._read(context, encoded)
+        return self._answer_features(context, encoded)
 
     def mixture(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
-        r"""Log probabilities of all answers when the alignment is summed out, ``[B, answers]``.
+        r"""Compute the log probabilities of all answers with the alignment summed out, ``[B, answers]``.
 
         .. math:: \log \sum_z p(z \mid q, r)\, f(a \mid r_z, q)
         """
-        encoded, seen, scores = self.look(question, question_mask, regions, region_mask)
+        encoded, encoded_regions, scores = self.look(question, question_mask, regions, region_mask)
         scores, prior = scores.squeeze(-2), self.attention.prior
         if isinstance(prior, SparseAlignmentPrior):
             log_prior = prior.soft_weights(scores, Dense(region_mask)).log()
         else:
             log_prior = scores.masked_fill(~region_mask, -torch.inf).log_softmax(-1)
-        logits = self.output(self._read(seen, encoded.unsqueeze(-2)))
+        logits = self.output(self._answer_features(encoded_regions, encoded.unsqueeze(-2)))
         log_f = logits.log_softmax(-1) if self.likelihood == "single" else nn.functional.logsigmoid(logits)
         return torch.logsumexp(log_prior.unsqueeze(-1) + log_f, -2)
 
-    def _read(self, context: Tensor, encoded: Tensor) -> Tensor:
-        both = torch.cat([context, encoded.expand(*context.shape[:-1], -1)], -1)
-        return self.dropout(self.hidden(both).relu())
+    def _answer_features(self, context: Tensor, question: Tensor) -> Tensor:
+        joined = torch.cat([context, question.expand(*context.shape[:-1], -1)], -1)
+        return self.dropout(self.hidden(joined).relu())
 
 
 class _Context(nn.Module):
-    """A Transformer encoder over the regions."""
+    """Transformer encoder over the regions."""
 
     def __init__(self, features: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
@@ -244,21 +247,21 @@ class _Context(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
     def forward(self, regions: Tensor, region_mask: Tensor) -> Tensor:
-        seen: Tensor = self.encoder(self.region(regions), src_key_padding_mask=~region_mask)
-        return seen
+        encoded: Tensor = self.encoder(self.region(regions), src_key_padding_mask=~region_mask)
+        return encoded
 
 
 @dataclass(frozen=True)
 class MCANSizes:
-    """Sizes of the network; those of the paper by default.
+    """Sizes of an MCAN; the defaults are those of the paper.
 
     Attributes:
         embedding: Width of a word vector.
         width: Width of every layer.
         heads: Heads of the attention; divides the width.
         layers: Layers over the question, and layers over the regions.
-        feed_forward: Width inside a feed-forward network.
-        reduced: Width of what question and regions are reduced to.
+        feed_forward: Hidden width of a feed-forward network.
+        reduced: Width of the reduced question and the reduced regions.
     """
 
     embedding: int = 300
@@ -270,14 +273,17 @@ class MCANSizes:
 
 
 class MCAN(AnswerModel):
-    r"""Self-attention over the question, then self- and guided attention over the regions, both reduced and fused.
+    r"""Modular co-attention network: self-attention over question and regions, guided attention, and their fusion.
 
-    .. math:: X^{(l)} = \mathrm{SA}(X^{(l-1)}), \qquad Y^{(l)} = \mathrm{GA}(\mathrm{SA}(Y^{(l-1)}), X^{(L)}), \qquad
+    .. math:: p(y, S \mid x) = p(y \mid h) \prod_l p(S_l \mid x, S_{<l}), \qquad
+              X^{(l)} = \mathrm{SA}(X^{(l-1)}), \\
+              Y^{(l)} = \mathrm{GA}(\mathrm{SA}(Y^{(l-1)}), X^{(L)}), \qquad
               h = \mathrm{LN}(W_x \textstyle\sum_i w_i x_i + W_y \sum_j w'_j y_j)
 
-    Every attention is a latent site. Their names are ``question.0``, ``regions.0.self``, ``regions.0.guided``, ... and
-    ``reduce.question``, ``reduce.regions``: where the reduction of the regions looks is what the answer is read from.
-    A guide with patterns makes some of them Bayesian and others soft:
+    X are the words of the question and Y the regions. Every attention l is a latent site, with the names
+    ``question.0``, ``regions.0.self``, ``regions.0.guided``, ..., ``reduce.question`` and ``reduce.regions``. The
+    answer is read from the regions with the weights of ``reduce.regions``. A guide with patterns makes some sites
+    Bayesian and others soft:
     ``AttentionGuide(model, {"*guided": Weibull(), "*": Soft()})``.
 
     Args:
@@ -285,11 +291,11 @@ class MCAN(AnswerModel):
         features: Width of a region's features.
         answers: Number of answers.
         sizes: Widths and numbers of layers.
-        dropout: Dropout of attention weights and of what every layer adds.
+        dropout: Dropout of attention weights and of the output of every layer.
         likelihood: "scores" as in the paper, or "single".
         prior: Makes a prior network from (key width, heads).
-        normalizer: Makes a normalizer from the number of heads; the two reductions, which have one query each, keep
-            softmax.
+        normalizer: Makes a normalizer from the number of heads. The two reductions, which have one query each, always
+            use softmax.
 
     Example:
         >>> from pyro_attention import AttentionELBO, AttentionGuide, Weibull
@@ -358,19 +364,19 @@ class MCAN(AnswerModel):
 
     def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
         words = encode_sequence(self.lstm, self.embedding(question), question_mask)
-        seen: Tensor = self.region(regions)
+        encoded: Tensor = self.region(regions)
         no_word, no_region = ~question_mask, ~region_mask
         for layer in self.question_layers:
             words = layer["feed_forward"](layer["self"](words, words, no_word, no_word))
         for layer in self.region_layers:
-            seen = layer["self"](seen, seen, no_region, no_region)
-            seen = layer["feed_forward"](layer["guided"](seen, words, no_region, no_word))
-        reduced = self.reduce_question(words, question_mask) + self.reduce_regions(seen, region_mask)
+            encoded = layer["self"](encoded, encoded, no_region, no_region)
+            encoded = layer["feed_forward"](layer["guided"](encoded, words, no_region, no_word))
+        reduced = self.reduce_question(words, question_mask) + self.reduce_regions(encoded, region_mask)
         return torch.as_tensor(self.fused(reduced))
 
 
 class _Attention(nn.Module):
-    """Attention that is added to its queries, and normalised behind."""
+    """Attention layer with a skip connection, followed by layer norm."""
 
     def __init__(self, attention: MultiheadAttention, dropout: float) -> None:
         super().__init__()
@@ -382,6 +388,8 @@ class _Attention(nn.Module):
 
 
 class _FeedForward(nn.Module):
+    """Feed-forward network with a skip connection, followed by layer norm."""
+
     def __init__(self, width: int, inside: int, dropout: float) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(width, inside), nn.ReLU(), Dropout(dropout), nn.Linear(inside, width))
@@ -392,7 +400,7 @@ class _FeedForward(nn.Module):
 
 
 class _Reduction(nn.Module):
-    """All parts become one, by attention whose scores are a small network's of each part."""
+    """Weighted mean of all words or regions, by attention with scores from a small network."""
 
     def __init__(self, name: str, sizes: MCANSizes, dropout: float, prior: MakePrior) -> None:
         super().__init__()
@@ -409,13 +417,15 @@ class _Reduction(nn.Module):
 
 
 class MultiView(AnswerModel):
-    r"""Every region of the first view attends to the regions of each other view; the sum is normalised.
+    r"""Model of several views of a photograph, in which the regions of the first view attend to those of other views.
 
-    .. math:: y_i = \mathrm{LN}\Big(x^{(0)}_i + \sum_{v \ge 1} \sum_j W^{(v)}_{ij} x^{(v)}_j\Big), \qquad
-              \Phi^{(v)}_{ij} = \frac{(Q x^{(0)}_i) \cdot (K_v x^{(v)}_j)}{\sqrt d}
+    .. math:: p(y, S \mid x) = p(y \mid h) \prod_{v \ge 1} p(S^{(v)} \mid \Phi^{(v)}), \qquad
+              \Phi^{(v)}_{ij} = \frac{(Q x^{(0)}_i) \cdot (K_v x^{(v)}_j)}{\sqrt d}, \\
+              m_i = \mathrm{LN}\Big(x^{(0)}_i + \sum_{v \ge 1} \sum_j W^{(v)}_{ij} x^{(v)}_j\Big)
 
-    The values are the features themselves. The question then looks at the regions :math:`y` (softmax weights, no latent
-    site, as in Pythia), and the answer is read from the product of both. The sites are ``view.1``, ``view.2``, ...
+    The values are the features. The question then attends to the merged regions m by softmax weights without a latent
+    site, as in Pythia. The features h are the product of question and attended regions. The sites are ``view.1``,
+    ``view.2``, and so on.
 
     Args:
         vocabulary: Number of words; 0 is the padding.
@@ -423,11 +433,11 @@ class MultiView(AnswerModel):
         answers: Number of answers.
         views: Number of views.
         embedding: Width of a word vector.
-        hidden: Width of queries, keys, the question and what the answer is read from.
-        dropout: Dropout of attention weights and ahead of the output layer.
+        hidden: Width of queries, keys, the question and the features for the answer.
+        dropout: Dropout of attention weights and before the output layer.
         likelihood: "scores" as in the paper, or "single".
         prior: Makes a prior network from (key width, heads); there is one head.
-        normalizer: Makes a normalizer from the number of heads: softmax, doubly normalised or hybrid.
+        normalizer: Makes a normalizer from the number of heads, such as softmax, doubly normalized or hybrid.
 
     Example:
         >>> from pyro_attention import AttentionGuide, DoublyNormalized, Soft
@@ -478,11 +488,11 @@ class MultiView(AnswerModel):
         merged = self._merge(regions, region_mask)
         joint = self.from_region(merged).relu() * self.from_question(asked).relu().unsqueeze(-2)
         weights = Dense(region_mask[:, 0, None]).softmax(self.looking(self.dropout(joint)).transpose(-1, -2))
-        seen = (weights @ merged).squeeze(-2)
-        return self.dropout(self.seen(seen).relu() * self.asked(asked).relu())
+        attended = (weights @ merged).squeeze(-2)
+        return self.dropout(self.seen(attended).relu() * self.asked(asked).relu())
 
     def _merge(self, regions: Tensor, region_mask: Tensor) -> Tensor:
-        """Regions of the first view, with what they attend to in the others, ``[..., B, N, features]``."""
+        """Return the regions of the first view plus their contexts in all other views, ``[..., B, N, features]``."""
         first, mask = regions[:, 0], region_mask[:, 0]
         merged, queries = first, self.query(first)
         for view, (key, attention) in enumerate(zip(self.keys, self.attention, strict=True), start=1):

@@ -7,11 +7,12 @@ Distributions, registries, bases of parts of your own and what is rarely used li
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pyro_attention.alignments.categorical import AlignmentPrior, Categorical, Marginal
 from pyro_attention.alignments.enumeration import AlignmentELBO
 from pyro_attention.alignments.exact import exact_alignments
 from pyro_attention.alignments.likelihoods import TokenLikelihood
 from pyro_attention.alignments.node_likelihood import NodeLikelihood
+from pyro_attention.alignments.posteriors import Categorical, Marginal
+from pyro_attention.alignments.priors import AlignmentPrior
 from pyro_attention.attention import LatentAttention
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.check import check_model

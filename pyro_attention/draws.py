@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyro_attention._compat import DROPOUT
 from pyro_attention._typing import Message, Model, Trace
-from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.guide import DRAWS
 
@@ -463,10 +463,8 @@ class LatentValues(Messenger):
             value = fn(*msg["args"], **msg["kwargs"])
             if isinstance(fn, LogWeights) and type(value) is Tensor:  # a blocked value has no storage
                 value = value + torch.randn_like(value)
-            elif isinstance(fn, CategoricalAlignment):
-                possible = fn.logits.isfinite().float()
-                possible = possible + (possible.sum(-1, keepdim=True) == 0)  # a query without keys
-                value = torch.distributions.Categorical(possible).sample()
+            elif isinstance(fn, AlignmentDistribution):
+                value = fn.uniform().sample()
         msg["value"] = value
         if not is_point_mass(fn):
             self.drawn[msg["name"]], self.dims[msg["name"]] = value, len(fn.batch_shape)

@@ -34,9 +34,9 @@ import torch
 from torch import nn
 
 from pyro_attention._checks import check_kind
-from pyro_attention.alignments.categorical import AlignmentPrior, Categorical, GumbelSoftmax, Marginal
 from pyro_attention.alignments.enumeration import AlignmentELBO
-from pyro_attention.alignments.sparse import SparseAlignmentPrior, SparseCategorical
+from pyro_attention.alignments.posteriors import Categorical, GumbelSoftmax, Marginal, SparseCategorical
+from pyro_attention.alignments.priors import AlignmentPrior, SparseAlignmentPrior
 from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.base import Family, OneParameterFamily, Prior
 from pyro_attention.families.dirichlet import Dirichlet, DirichletPrior

@@ -64,7 +64,7 @@ ALLOWED = LIBRARY | {
     "benchmarks": TASK,
     "commands": {"files", "report", "training", *TASKS},
 }
-MOST_ARROWS, MOST_LEVELS = 128, 9  # of experiments
+MOST_ARROWS, MOST_LEVELS = 34, 9  # out of the shared modules and packages of experiments; a task may use all of these
 CORE = ("attention", "guide", "families", "objectives", "layout", "normalizers", "layers", "posterior", "alignments")
 
 
@@ -131,6 +131,12 @@ def arrows() -> dict[tuple[str, str], list[str]]:
     return found
 
 
+def shared_arrows() -> list[tuple[str, str]]:
+    """The arrows that leave what the tasks share, without those to the library."""
+    own = {*LIBRARY, *TASKS, "benchmarks", "commands"}
+    return [arrow for arrow in arrows() if arrow[0] not in own and arrow[1] not in LIBRARY]
+
+
 def levels(graph: Mapping[str, set[str]]) -> dict[str, int]:
     """The level of every node, one above the highest that it points to.
 
@@ -194,8 +200,7 @@ def test_nothing_imports_itself_through_others(graph):
 
 def test_every_box_is_known_and_there_are_few_arrows_and_levels():
     assert box_graph().keys() == ALLOWED.keys()
-    inner = [arrow for arrow in arrows() if arrow[0] not in LIBRARY]
-    assert len(inner) <= MOST_ARROWS
+    assert len(shared_arrows()) <= MOST_ARROWS
     assert max(levels(box_graph()).values()) <= MOST_LEVELS
 
 
@@ -227,7 +232,6 @@ def test_circles_are_found():
 
 
 if __name__ == "__main__":
-    inner = [arrow for arrow in arrows() if arrow[0] not in LIBRARY]
-    print(f"{len(box_graph())} boxes, {len(inner)} arrows out of those of experiments, {len(arrows())} in all")
+    print(f"{len(box_graph())} boxes, {len(shared_arrows())} arrows out of what tasks share, {len(arrows())} in all")
     for height, name in sorted((height, name) for name, height in levels(box_graph()).items()):
         print(f"level {height}: {name} -> {', '.join(sorted(box_graph()[name])) or 'nothing'}")

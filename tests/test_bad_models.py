@@ -29,7 +29,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.integrations.torch_nn import bayesian
 from tests.toy_models import SelfAttention, Sequences

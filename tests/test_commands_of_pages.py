@@ -4,20 +4,23 @@
 """
 
 import json
+import math
 import re
 import runpy
 import shlex
 import shutil
 import sys
 from contextlib import chdir
+from pathlib import Path
 
 import pytest
 
 from experiments.benchmarks import measuring, suite
-from experiments.report.report import RESULTS
+from experiments.report.report import RESULTS, read_results
 from tests.experiments.benchmarks.test_suite import TINY
+from tests.experiments.test_declarations import glossary
 from tests.experiments.training_scripts import small_data  # noqa: F401 (a fixture)
-from tests.pages.commands import CHAINS
+from tests.pages.commands import CHAINS, QUICK, Step
 from tests.pages.data import write_files
 from tests.pages.elsewhere import ELSEWHERE, NOT_RUN
 from tests.pictures import readable_pictures  # noqa: F401 (a fixture)
@@ -90,14 +93,50 @@ def execute(line: str, monkeypatch: pytest.MonkeyPatch) -> object:
     return 0
 
 
-@pytest.mark.slow
+def files_of(folder: Path) -> dict[Path, int]:
+    """The JSON files in a folder, and when each was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")}
+
+
+def check_numbers(step: Step, before: dict[Path, int], folder: Path) -> None:
+    """Metrics that the command has written are finite and explained; what it has published can be read."""
+    for path in [path for path, time in files_of(folder).items() if before.get(path) != time]:
+        if path.name == "metrics.json":
+            metrics = json.loads(path.read_text())
+            assert metrics, path
+            names = {
+                name: name.rpartition("/")[2] if (path.parent / "report.md").exists() else name for name in metrics
+            }
+            lacking = [name for name, value in metrics.items() if value is None or not math.isfinite(value)]
+            lacking = [name for name in lacking if not any(re.fullmatch(one, names[name]) for one in step.undefined)]
+            assert lacking == [], f"{path}: no finite number for these"
+            if (path.parent / "checkpoints").is_dir():  # a training
+                unknown = [name for name in metrics if not any(re.fullmatch(one, name) for one in glossary())]
+                assert unknown == [], f"{path}: docs/metrics.md does not explain these"
+        elif path.parent.name == "results":
+            report, source = read_results(path)
+            assert report.title, path
+            assert source.command.startswith("python -m experiments."), path
+
+
+def test_every_task_has_a_tiny_training_in_each_run_of_the_tests():
+    tasks = {path.parent.name for path in (ROOT / "experiments").glob("*/task.py")}
+    assert {*QUICK} <= CHAINS.keys()
+    quick = " ".join(step.line for name in QUICK for step in CHAINS[name])
+    assert {task for task in tasks if f"experiments.{task} " not in quick} == {"aligners"}  # it trains no network
+
+
 # an untrained network writes any character, and not every font has it; few draws carry no weight
 @pytest.mark.filterwarnings("ignore:Glyph", "ignore:draws given the observations", "ignore:.*draws are too few")
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize(
+    "chain", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CHAINS]
+)
 def test_commands_do_what_their_pages_say(chain, place, monkeypatch, capfd):
-    for step in chain:
+    for step in CHAINS[chain]:
+        before = files_of(place)
         code = execute(f"{step.line} {step.more}", monkeypatch)
         printed, errors = capfd.readouterr()
         assert code == 0, f"{step.line}\n{errors}"
         assert [part for part in step.prints if part not in printed] == [], step.line
         assert [pattern for pattern in step.leaves if not any(place.glob(pattern))] == [], step.line
+        check_numbers(step, before, place)

@@ -34,8 +34,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.alignments.categorical import GumbelSoftmax
-from pyro_attention.alignments.sparse import SparseCategorical
+from pyro_attention.alignments.posteriors import GumbelSoftmax, SparseCategorical
 from pyro_attention.families.lognormal import FixedLogNormalPrior
 from tests.helpers import posterior_and_prior
 from tests.toy_models import SelfAttention, Sequences, Shifted

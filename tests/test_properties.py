@@ -21,7 +21,7 @@ from pyro_attention import (
     LatentAttention,
     MultiheadAttention,
 )
-from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.alignments.priors import AlignmentPrior
 from pyro_attention.families.gaussian import GaussianWeights
 from pyro_attention.normalizers import NORMALIZERS
 from tests.helpers import ALL_PAIRS, PAIRS, make_family, make_normalizer, make_prior
@@ -87,7 +87,7 @@ def test_queries_in_plates(data, pair, batch, queries, keys, options):
         out = layer(scores, values, keys=values, layout=Dense(mask, event_dim=2))
         return out.context, out.weights
 
-    if keys == 0 and layer.prior.kind == CategoricalAlignment.kind:
+    if keys == 0 and layer.prior.kind == AlignmentPrior.kind:
         with pytest.raises(ValueError, match="expected at least one key"):
             step(layer, family, call, scores, plates=(batch, queries))
         return

@@ -32,7 +32,7 @@ from pyro_attention import (
     elbo_for,
     scheme,
 )
-from pyro_attention.alignments.categorical import GumbelSoftmax
+from pyro_attention.alignments.posteriors import GumbelSoftmax
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.schemes import Scheme, SchemeName, WeightsSchemeName
 

@@ -36,7 +36,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.alignments.categorical import GumbelSoftmax
+from pyro_attention.alignments.posteriors import GumbelSoftmax
 from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.objectives import validation

@@ -1,1 +1,1 @@
-"""Word aligners that need no network, on hand-made links."""
+"""Comparison of word aligners that need no translation network, on hand-made links."""

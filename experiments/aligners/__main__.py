@@ -1,4 +1,4 @@
-"""Word aligners that need no network, on hand-made links: IBM Model 1, eflomal, pyro-align."""
+"""Comparison of the word aligners IBM Model 1, eflomal and pyro-align on hand-made links."""
 
 import sys
 

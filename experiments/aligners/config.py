@@ -9,13 +9,13 @@ from jsonargparse.typing import PositiveInt
 
 @dataclass(frozen=True, kw_only=True)
 class AlignersConfig:
-    """Compare aligners that need no network: IBM Model 1, eflomal where it is installed, and pyro-align.
+    """Compare word aligners that need no network: IBM Model 1, eflomal if it is installed, and pyro-align.
 
     Args:
-        dataset: Sentence pairs with gold links in their test split, or drawn ones (:func:`drawn_text`).
+        dataset: Sentence pairs with gold links in the test split; drawn-jumps and drawn-order are generated.
         pairs: Number of training pairs; all when omitted.
-        aligners: Rows of the table; all but cross-fitting when omitted.
-        encoder: Folder with a multilingual encoder of Hugging Face, for one more row.
+        aligners: Rows of the table; all except cross-fitting when omitted.
+        encoder: Folder of a multilingual encoder of Hugging Face, for one more row.
         data_root: Folder of the data sets.
         results: Folder to publish the table in.
     """

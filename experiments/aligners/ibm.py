@@ -1,8 +1,8 @@
 r"""IBM Model 1, trained by expectation maximization.
 
-Every target word has one source word, or none (NULL), each with the same probability:
-:math:`p(t_j \mid s) = \frac{1}{N + 1} \sum_i p(t_j \mid s_i)`. All pairs of words of a text are one array, so that
-19 000 sentence pairs take seconds.
+Every target word has one source word or none (NULL), with equal probabilities:
+:math:`p(t_j \mid s) = \frac{1}{N + 1} \sum_i p(t_j \mid s_i)`. All word pairs of a text are one array, so that 19 000
+sentence pairs take seconds.
 
 Source: Brown et al. (1993), The Mathematics of Statistical Machine Translation, section 4.2.
 """
@@ -24,14 +24,20 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class IBMModel1:
-    """Translation probabilities; a word that was not in the training text has no link."""
+    """Translation probabilities of IBM Model 1; words outside of the training text have no link.
 
-    source: dict[str, int]  # numbers of the words, from 1, as 0 is NULL
+    Attributes:
+        source: Number of each source word, counted from 1, as 0 is NULL.
+        target: Number of each target word.
+        translation: p(target word | source word) by :func:`pair_keys`.
+    """
+
+    source: dict[str, int]
     target: dict[str, int]
-    translation: dict[int, float]  # p(target word | source word) by pair_keys
+    translation: dict[int, float]
 
     def link_probabilities(self, source: Sequence[str], target: Sequence[str]) -> Tensor:
-        """Return the posterior of every link, ``[M, N]``, float64; what a row lacks to one is that of no link."""
+        """Return the posterior of every link, ``[M, N]``, float64; one minus the sum of a row is that of no link."""
         keys = pair_keys(self.source, self.target, source, target)
         joint = np.array([[self.translation.get(key, 0.0) for key in row] for row in keys.tolist()])
         sums = joint.sum(-1, keepdims=True)
@@ -39,7 +45,7 @@ class IBMModel1:
 
 
 def pair_keys(sources: dict[str, int], targets: dict[str, int], source: Sequence[str], target: Sequence[str]) -> Ints:
-    """Return a number for every pair of words, ``[M, 1 + N]``, NULL first; -1 where a word is unknown."""
+    """Return a number for every word pair, ``[M, 1 + N]``, with NULL first, and -1 for unknown words."""
     left = np.array([0, *(sources.get(word, -1) for word in source)])
     right = np.array([targets.get(word, -1) for word in target])
     keys = right[:, None] * (len(sources) + 1) + left
@@ -47,13 +53,13 @@ def pair_keys(sources: dict[str, int], targets: dict[str, int], source: Sequence
 
 
 def train_ibm1(pairs: Sequence[SentencePair], *, iterations: int = 5) -> IBMModel1:
-    """Train a model of target words given source words; for the other direction swap the sides."""
+    """Train a model of target words given source words; swap the sides for the other direction."""
     sources = {word: number for number, word in enumerate(dict.fromkeys(w for s, _ in pairs for w in s), 1)}
     targets = {word: number for number, word in enumerate(dict.fromkeys(w for _, t in pairs for w in t))}
-    # a row of cells for every target word: NULL and the source words of its sentence
+    # every target word has a row of cells, for NULL and for the source words of its sentence
     cells = np.concatenate([pair_keys(sources, targets, *pair).ravel() for pair in pairs])
     keys, inverse = np.unique(cells, return_inverse=True)
-    pair = inverse.astype(np.int32)  # there are many cells
+    pair = inverse.astype(np.int32)  # saves memory, as there are many cells
     source_word = keys % (len(sources) + 1)
     widths = np.concatenate([np.full(len(target), len(source) + 1) for source, target in pairs])
     starts = widths.cumsum() - widths

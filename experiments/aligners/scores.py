@@ -1,4 +1,4 @@
-"""Links by the probabilities of both directions, their error rates, and how far the probabilities can be believed."""
+"""Links from the probabilities of both directions, their error rates, and the calibration of the probabilities."""
 
 from __future__ import annotations
 
@@ -13,32 +13,38 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from pyro_attention.analysis import Alignment, AlignmentScores, GoldAlignment, alignment_error_rate, mbr_alignment
 
-RESAMPLES = 5000
-BINS = 15
+RESAMPLES = 5000  # resampled sets of sentences of an interval
+BINS = 15  # bins of the expected calibration error
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Probabilities of the links of some sentence pairs by both directions."""
+    """Probabilities of the links of sentence pairs by both directions.
 
-    forward: Sequence[Tensor]  # [M, N] of each pair, a row a target word
-    backward: Sequence[Tensor]  # [N, M]
-    certainty: Sequence[Tensor] | None = None  # [M] of each pair, where the probabilities do not say how sure a word is
+    Attributes:
+        forward: Probabilities ``[M, N]`` of each pair by the model of target words.
+        backward: Probabilities ``[N, M]`` of each pair by the model of source words.
+        certainty: Certainty of every target word, ``[M]`` of each pair; None takes the largest mean probability.
+    """
+
+    forward: Sequence[Tensor]
+    backward: Sequence[Tensor]
+    certainty: Sequence[Tensor] | None = None
 
     @property
     def mean(self) -> list[Tensor]:
-        """Mean of both directions ``[M, N]`` of each pair: the probability of each link."""
+        """Probability of each link, the mean of both directions, ``[M, N]`` of each pair."""
         return [(forward + backward.mT) / 2 for forward, backward in zip(self.forward, self.backward, strict=True)]
 
     @property
     def links(self) -> list[Alignment]:
-        """Links of minimum Bayes risk by the geometric mean of both directions, which no gold link chooses."""
+        """Links of minimum Bayes risk under the geometric mean of both directions; they use no gold link."""
         pairs = zip(self.forward, self.backward, strict=True)
         return [mbr_alignment((forward * backward.mT).sqrt()) for forward, backward in pairs]
 
 
 def link_counts(links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> Tensor:
-    """Count predicted links, sure ones, predicted sure and predicted possible ones: int64 ``[sentences, 4]``."""
+    """Count predicted, sure, predicted sure, and predicted possible links of each pair, int64 ``[sentences, 4]``."""
     scores = [alignment_error_rate([written], [truth]) for written, truth in zip(links, gold, strict=True)]
     return torch.tensor(
         [
@@ -54,19 +60,21 @@ def total_scores(counts: Tensor) -> AlignmentScores:
 
 
 def bootstrap(counts: Tensor, baseline: Tensor | None = None) -> tuple[float, float, float]:
-    """Compute an error rate in percent, or its difference to a baseline's, and the ends of its 95 % interval.
+    """Compute an alignment error rate in percent, or its difference from a baseline, with a 95 % interval.
 
-    The interval is over resampled sentences. Both rates are computed on the same sentences of each sample, so what
-    makes sentences hard for both cancels out. The sentences are drawn with a fixed seed: the same counts give the same
-    interval.
+    The interval is over resampled sentences. Both rates are computed on the same sentences of each sample, so that
+    effects of hard sentences cancel. The seed is fixed, so that the same counts give the same interval.
 
     Args:
-        counts: Those of :func:`link_counts`, ``[sentences, 4]``.
-        baseline: Those of the other aligner.
+        counts: Counts of :func:`link_counts`, ``[sentences, 4]``.
+        baseline: Counts of the baseline.
+
+    Returns:
+        The rate or difference, and the lower and upper end of its interval.
     """
     sentences = len(counts)
     drawn = np.random.default_rng(0).multinomial(sentences, np.full(sentences, 1 / sentences), size=RESAMPLES)
-    times = torch.from_numpy(np.concatenate([np.ones((1, sentences)), drawn]))  # all once, and the samples
+    times = torch.from_numpy(np.concatenate([np.ones((1, sentences)), drawn]))  # first all sentences once
 
     def rates(part: Tensor) -> Tensor:
         predicted, sure, right, possible = (times @ part.double()).unbind(1)
@@ -78,7 +86,7 @@ def bootstrap(counts: Tensor, baseline: Tensor | None = None) -> tuple[float, fl
 
 
 def written_links(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> tuple[Tensor, Tensor]:
-    """Return the probability of every written link and whether it is a gold link, float64 ``[links]`` each."""
+    """Return the probability of every written link, and 1 if it is a gold link or else 0, float64 ``[links]`` each."""
     probabilities, right = list[Tensor](), list[Tensor]()
     for mean, written, truth in zip(aligned.mean, links, gold, strict=True):
         mask = written.to_matrix()
@@ -88,16 +96,15 @@ def written_links(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[G
 
 
 def calibration_error(probabilities: Tensor, right: Tensor) -> float:
-    """Compute the expected calibration error of probabilities ``[n]`` of what is right (1) or wrong (0)."""
+    """Compute the expected calibration error of probabilities ``[n]`` of events that are true (1) or false (0)."""
     return float(binary_calibration_error(probabilities.clamp(0, 1).float(), right.long(), n_bins=BINS))
 
 
 def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> Tensor:
-    """Compute the error rate of the links of the most certain target words, for every number of them.
+    """Compute the error rate of the links of the most certain target words, for every number of words.
 
-    A word's certainty is the largest probability of its links, by the mean of both directions, unless the aligner
-    gives another. A word left out counts in no way, with its predicted and gold links, so an aligner does not lose
-    recall by saying that it does not know.
+    The certainty of a word is the largest mean probability of its links, unless the aligner gives another. Predicted
+    and gold links of other words are not counted, so that leaving out a word does not reduce the recall.
 
     Returns:
         float64 ``[words]``.
@@ -115,6 +122,6 @@ def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[
 
 
 def rate_at(curve: Tensor, coverage: float) -> float:
-    """Return the error rate at the least number of words that reaches a coverage in (0, 1]."""
-    # 0.07 * 100 is 7.000000000000001, and means 7
+    """Return the error rate at the smallest number of words that reaches a coverage in (0, 1]."""
+    # 0.07 * 100 is 7.000000000000001, and should be 7
     return curve[math.ceil(coverage * len(curve) * (1 - 1e-12)) - 1].item()

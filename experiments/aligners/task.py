@@ -1,4 +1,4 @@
-"""Aligners that need no network, on text with gold links, also drawn: one table."""
+"""Comparison of word aligners that need no network, on text with gold links."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import resource
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from experiments.aligners.config import AlignersConfig
 from experiments.aligners.drawn import drawn_text
@@ -37,28 +38,29 @@ from experiments.report.figures import reliability_panels, save
 from experiments.report.report import Part, Report, source_of, write_results
 from experiments.report.statistics import Difference, Estimate, Row
 from pyro_attention.aligner import Aligner, cross_fit
-from pyro_attention.analysis import Alignment, read_pharaoh
+from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh
 
-Align = Callable[[Sequence[SentencePair], Sequence[SentencePair]], Aligned]  # all pairs, and those to align
-_VOTES, _LONGEST = 6, 200
-_CROSS_FITTED = "pyro-align, cross-fitted"  # a row that is made where it is asked for
+Align = Callable[[Sequence[SentencePair], Sequence[SentencePair]], Aligned]  # takes all pairs, and the pairs to align
+_VOTES = 6  # runs of eflomal
+_LONGEST = 200  # largest number of words of a training sentence
+_CROSS_FITTED = "pyro-align, cross-fitted"  # a row that is made only on request
 _TEXT = (
-    "AER in percent on {sentences} gold sentences with its 95 % interval over resampled sentences, and the difference "
-    "to the votes of eflomal on the same sentences of each sample; below 0 is better. Every aligner is trained in both "
-    "directions on {pairs} pairs and, as is the custom of these aligners, on the test text, without its links. Links "
-    "are those of minimum Bayes risk, so that no gold link chooses anything. "
-    "ECE: calibration error of the probabilities of the links that are written. Surest half: AER of the target words "
-    "whose link is surest. eflomal writes links without probabilities; its votes are the mean of {votes} runs "
-    "with one sampler each. CPU s: seconds of the processor, of one run, training and alignment, on a machine that was "
-    "shared. MB: memory, with that of Python and of the text."
+    "AER in percent on {sentences} gold sentences with its 95 % interval over resampled sentences, and its difference "
+    "from the votes of eflomal on the same sentences of each sample; below 0 is better. Every aligner is trained in "
+    "both directions on {pairs} pairs and, as is the custom of these aligners, on the test text without its links. "
+    "Links have minimum Bayes risk, so that no gold link is used to choose them. ECE: calibration error of the "
+    "probabilities of the written links. Surest half: AER of the half of the target words with the most certain links. "
+    "eflomal writes links without probabilities; its votes are the mean of {votes} runs with one sampler each. CPU s: "
+    "seconds of the processor for training and alignment, in one run on a shared machine. MB: memory, with that of "
+    "Python and the text."
 )
 
 
-# aligners: those to align stand last in the text
+# aligners: the pairs to align are the last ones of the text
 
 
 def ibm1(text: Sequence[SentencePair], pairs: Sequence[SentencePair]) -> Aligned:
-    """Align by IBM Model 1."""
+    """Align by IBM Model 1 in both directions."""
     forward, backward = train_ibm1(text), train_ibm1([(target, source) for source, target in text])
     return Aligned(
         [forward.link_probabilities(source, target) for source, target in pairs],
@@ -86,7 +88,7 @@ def eflomal_votes(program: str, text: Sequence[SentencePair], pairs: Sequence[Se
     """Align by the mean of several runs of eflomal with one sampler each."""
     runs = [eflomal(program, text, pairs, samplers=1) for _ in range(_VOTES)]
     forward, backward = (
-        [torch.stack(some).mean(0) for some in zip(*(getattr(run, side) for run in runs), strict=True)]
+        [torch.stack(matrices).mean(0) for matrices in zip(*(getattr(run, side) for run in runs), strict=True)]
         for side in ("forward", "backward")
     )
     return Aligned(forward, backward)
@@ -100,7 +102,15 @@ def pyro_align(
     encoder: Path | None = None,
     parts: int = 1,
 ) -> Aligned:
-    """Align by the library's aligner; with several parts the whole text is cross-fitted."""
+    """Align by the aligner of this library.
+
+    Args:
+        text: All sentence pairs, with those to align at the end.
+        pairs: The sentence pairs to align.
+        held_out: Train without the pairs to align.
+        encoder: Folder of an encoder of Hugging Face.
+        parts: Number of parts of cross-fitting on the whole text; 1 for none.
+    """
     if parts > 1:
         aligned = cross_fit(*zip(*text, strict=True), parts=parts, encoder=encoder)[-len(pairs) :]
     else:
@@ -111,7 +121,7 @@ def pyro_align(
 
 
 def aligners(encoder: Path | None = None) -> dict[str, Align]:
-    """Return all aligners by name: eflomal where it is installed, one with an encoder where its folder is given."""
+    """Return all aligners by name: eflomal if it is installed, and one with an encoder if its folder is given."""
     known: dict[str, Align] = {"IBM Model 1": ibm1}
     if (program := shutil.which("eflomal-align")) is not None:
         known["eflomal"] = partial(eflomal, program)
@@ -125,7 +135,7 @@ def aligners(encoder: Path | None = None) -> dict[str, Align]:
 
 
 def load_texts(config: AlignersConfig) -> tuple[ParallelText, ParallelText]:
-    """Load the text to train on and the text to align."""
+    """Load the training text and the test text."""
     if config.dataset == "drawn-jumps" or config.dataset == "drawn-order":
         return drawn_text(config.dataset, config.pairs or 20000)
     source = "fr" if config.dataset == "hansards_fr_en" else "de"
@@ -142,68 +152,89 @@ def load_texts(config: AlignersConfig) -> tuple[ParallelText, ParallelText]:
     return train if config.pairs is None else train.first(config.pairs), test
 
 
-def word_pairs(text: ParallelText) -> list[SentencePair]:
-    """Return the words of every pair."""
-    return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
-
-
 def compare(config: AlignersConfig) -> list[Row]:
-    """Print the table, and publish it where a folder of results is given."""
+    """Print the table of aligners, and publish it if a folder of results is given.
+
+    Raises:
+        UserError: The text has too few gold links, an aligner is unknown, or one fails.
+    """
     train, test = load_texts(config)
     if (gold := test.gold) is None or len(gold) < 2:
-        raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected 2 at least")
-    pairs, known = word_pairs(test), aligners(config.encoder)
+        raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected at least 2")
+    known = aligners(config.encoder)
     names = config.aligners or tuple(name for name in known if name != _CROSS_FITTED)
     if unknown := [name for name in names if name not in known]:
         raise UserError(f"aligners has {unknown[0]!r}, expected some of {', '.join(known)}")
-    rows, counts, certain = dict[str, Row](), {}, {}
+    rows, counts, calibrations = dict[str, Row](), {}, {}
     for name in names:
         print(f"{name} ...", flush=True)
-        aligned, cost = _measured(known[name], [*word_pairs(train), *pairs], pairs)
-        links = aligned.links
-        counts[name], certain[name] = link_counts(links, gold), written_links(aligned, links, gold)
-        rate, low, high = bootstrap(counts[name])
-        scores = total_scores(counts[name])
-        rows[name] = {
-            "aligner": name,
-            "AER": Estimate(rate, digits=1, low=low, high=high),
-            "precision": round(100 * scores.precision, 1),
-            "recall": round(100 * scores.recall, 1),
-            "ECE": round(calibration_error(*certain[name]), 3),
-            "surest half": round(100 * rate_at(coverage_curve(aligned, links, gold), 0.5), 1),
-            **cost,
-        }
+        aligned, cost = _run_measured(known[name], [*train.word_pairs(), *test.word_pairs()], test.word_pairs())
+        counts[name] = link_counts(aligned.links, gold)
+        calibrations[name] = written_links(aligned, aligned.links, gold)
+        rows[name] = {"aligner": name, **score_row(aligned, gold, counts[name], calibrations[name]), **cost}
     votes = next((name for name in counts if "votes" in name), None)
-    for name, row in rows.items() if votes is not None else ():
-        difference = Difference(
-            *bootstrap(counts[name], counts[str(votes)]), digits=1, metric="AER", against=str(votes), better="lower",
-            over="items",
-        )  # fmt: skip
-        row["- votes"] = "" if name == votes else difference
-    title = f"Aligners without a network: {config.dataset}"
-    name = f"aligners-{config.dataset}-{len(train)}{'-selected' if config.aligners else ''}"
+    if votes is not None:
+        for name, row in rows.items():
+            row["- votes"] = "" if name == votes else _difference(counts[name], counts[votes], votes)
+    shown = {name: links for name, links in calibrations.items() if name.startswith("pyro-align") or name == votes}
+    _report(config, list(rows.values()), shown, sentences=len(gold), pairs=len(train))
+    return list(rows.values())
+
+
+def score_row(
+    aligned: Aligned, gold: Sequence[GoldAlignment], counts: Tensor, calibration: tuple[Tensor, Tensor]
+) -> Row:
+    """Return the scores of an aligner on gold links.
+
+    Args:
+        aligned: Probabilities of its links.
+        gold: Gold links of the same sentence pairs.
+        counts: Its :func:`link_counts`.
+        calibration: Its :func:`written_links`.
+    """
+    rate, low, high = bootstrap(counts)
+    scores = total_scores(counts)
+    return {
+        "AER": Estimate(rate, digits=1, low=low, high=high),
+        "precision": round(100 * scores.precision, 1),
+        "recall": round(100 * scores.recall, 1),
+        "ECE": round(calibration_error(*calibration), 3),
+        "surest half": round(100 * rate_at(coverage_curve(aligned, aligned.links, gold), 0.5), 1),
+    }
+
+
+def _difference(counts: Tensor, baseline: Tensor, name: str) -> Difference:
+    """Return the difference of the error rate from that of the baseline with this name."""
+    return Difference(*bootstrap(counts, baseline), digits=1, metric="AER", against=name, better="lower", over="items")
+
+
+def _report(
+    config: AlignersConfig, rows: list[Row], calibrations: Mapping[str, tuple[Tensor, Tensor]], **counts: int
+) -> None:
+    """Print the table, draw the calibration of written links, and publish both if a folder of results is given."""
+    name = f"aligners-{config.dataset}-{counts['pairs']}{'-selected' if config.aligners else ''}"
     folder = Path("runs", "aligners", name)
-    pictured = {name: links for name, links in certain.items() if name.startswith("pyro-align") or name == votes}
     diagram = reliability_panels(
-        {name: (probabilities.clamp(0, 1), right) for name, (probabilities, right) in pictured.items()},
+        {aligner: (probabilities.clamp(0, 1), right) for aligner, (probabilities, right) in calibrations.items()},
         confidence="probability of the link", right="right",
     )  # fmt: skip
     picture = save(diagram, (config.results / "pictures" if config.results else folder) / f"{name}-calibration.png")
-    text = _TEXT.format(sentences=len(gold), pairs=len(train), votes=_VOTES)
-    parts = [Part("", text, list(rows.values())), Part("Calibration of the written links", picture=picture)]
-    report = Report(title, name, parts)
+    parts = [
+        Part("", _TEXT.format(**counts, votes=_VOTES), rows),
+        Part("Calibration of the written links", picture=picture),
+    ]
+    report = Report(f"Aligners without a network: {config.dataset}", name, parts)
     print(report.terminal())
     if config.results is not None:
         write_environment(folder, torch.device("cpu"))
         command = command_line("experiments.aligners", config)
         command += " --encoder FOLDER" * (config.encoder is not None)
         print(write_results(config.results, report, source_of([folder], command)))
-    return list(rows.values())
 
 
-def _measured(align: Align, text: Sequence[SentencePair], pairs: Sequence[SentencePair]) -> tuple[Aligned, Row]:
-    """Run an aligner in a process of its own: its alignments, its seconds of the processor and its memory."""
-    context = get_context("fork")  # which passes on functions that cannot be pickled
+def _run_measured(align: Align, text: Sequence[SentencePair], pairs: Sequence[SentencePair]) -> tuple[Aligned, Row]:
+    """Run an aligner in a separate process, and return its alignments, its processor time and its memory."""
+    context = get_context("fork")  # it passes on functions that cannot be pickled
     receive, send = context.Pipe(duplex=False)
 
     def work() -> None:
@@ -211,8 +242,8 @@ def _measured(align: Align, text: Sequence[SentencePair], pairs: Sequence[Senten
         aligned = align(text, pairs)
         usage, programs = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         seconds = sum(used.ru_utime + used.ru_stime for used in (usage, programs)) - before.ru_utime - before.ru_stime
-        megabytes = "" if programs.ru_maxrss else round(usage.ru_maxrss / 1024)  # that of a program is not told apart
-        # as bytes: torch would share the memory of what a pipe sends
+        megabytes = "" if programs.ru_maxrss else round(usage.ru_maxrss / 1024)  # memory of child programs is unknown
+        # sent as bytes, since torch would share the memory of tensors in a pipe
         send.send_bytes(pickle.dumps((aligned, {"CPU s": round(seconds), "MB": megabytes})))
 
     child = context.Process(target=work)

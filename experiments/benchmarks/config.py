@@ -14,13 +14,13 @@ Name = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """Time things side by side in one process, and say what takes longer than when it was published.
+    """Time steps side by side in one process, and compare the ratios with the published ones.
 
     Args:
-        name: One benchmark; all when omitted, which takes half an hour.
-        rounds: Rounds that count; each benchmark's own number when omitted.
-        threads: Threads of torch; its own choice when omitted.
-        out: Folder for the numbers, a file for each benchmark.
+        name: Name of one benchmark; all run when omitted, which takes half an hour.
+        rounds: Number of rounds that count; a default of each benchmark when omitted.
+        threads: Number of threads of torch; torch's default when omitted.
+        out: Folder for the numbers, with a file for each benchmark.
         results: Folder for the published numbers; none when omitted.
     """
 

@@ -1,4 +1,4 @@
-"""On one GPU: whether the fused kernels and the training steps are right, what they cost, and how often they wait."""
+"""Checks and times on one GPU: fused kernels, training steps, draws, and waits for the GPU."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from experiments.report.statistics import Estimate, Row
 class GPUConfig:
     """Check the fused kernels on a GPU, and time attention, training steps and draws there.
 
-    The most important comes first. The report and its JSON are written anew after each measurement, so that what was
-    measured is there whatever happens later; what fails, or has no time left, is listed at the end of the report.
+    The most important measurements come first. The report and its JSON are written anew after each of them, so no later
+    failure loses a number. Measurements that fail, or have no time left, are listed at the end of the report.
 
     Args:
-        device: "cpu" tries the command itself, at tiny sizes, where there is no GPU.
-        minutes: Time after which everything ends.
-        parts: Letters of the parts to run: a kernels, b training beside the CPU's, c attention, d Bayesian steps,
+        device: Device to measure; "cpu" tries the command at tiny sizes where there is no GPU.
+        minutes: Time limit of everything in minutes.
+        parts: Letters of the parts to run: a kernels, b training compared with the CPU, c attention, d Bayesian steps,
             e 32 draws, f tiles of the kernels.
         out: Folder for the report and the numbers.
         results: Folder for the published numbers; none when omitted.
@@ -46,14 +46,14 @@ class GPUConfig:
 
 
 def run(config: GPUConfig) -> None:
-    """Measure, and write the report as it goes.
+    """Run all measurements, and write the report after each.
 
     Raises:
-        UserError: There is no GPU, or something is not right, which is said after all is written.
+        UserError: There is no GPU, or a kernel or training is not right; the report is written first.
     """
     begun = time.monotonic()
     deadline = begun + 60 * config.minutes
-    # each process compiles by itself; the parent must not start a pool that they would share
+    # every process compiles by itself: they must not share a pool that this process would start
     inductor.compile_threads = 1
     ledger = Ledger(config, begun)
     cache = Path(tempfile.mkdtemp(prefix="gpu-losses-"))
@@ -76,7 +76,7 @@ def run(config: GPUConfig) -> None:
 
 
 def machine(config: GPUConfig) -> Result:
-    """What is here, in a process of its own: the one that starts the others must not use the GPU.
+    """Return the rows on torch, GPU and Triton. It runs in another process: this one must not use the GPU.
 
     Raises:
         UserError: No CUDA build of torch, or no GPU.
@@ -114,7 +114,7 @@ def machine(config: GPUConfig) -> Result:
 
 
 def stages(config: GPUConfig, cache: Path) -> list[Stage]:
-    """All that is measured, the most important first."""
+    """Return all stages of measurements, the most important first."""
     device, on_gpu = config.device, config.device == "cuda"
     first = [(8192, 64), (8192, 128)] if on_gpu else [(32, 16)]
     later = [(2048, 64), (2048, 128), (32768, 64), (32768, 128)] if on_gpu else [(16, 16)]
@@ -129,27 +129,27 @@ def stages(config: GPUConfig, cache: Path) -> list[Stage]:
         preparation += gpu_steps.cpu_loss_items(sizes, cache)
     if "c" in config.parts and on_gpu:
         preparation += gpu_attention.compile_items(later, device)
-    found = [Stage("kernels", preparation, 130, side_by_side)]
+    planned = [Stage("kernels", preparation, 130, side_by_side)]
     if "c" in config.parts:
         items = gpu_attention.attention_items(first, device, seconds=70, rounds=rounds)
-        found.append(Stage("attention, 8192 positions", items, 100))
+        planned.append(Stage("attention, 8192 positions", items, 100))
     if "b" in config.parts:
-        found.append(Stage("training", gpu_steps.training_items(sizes, cache, device), 100))
+        planned.append(Stage("training", gpu_steps.training_items(sizes, cache, device), 100))
     if "d" in config.parts:
-        found.append(Stage("Bayesian steps", gpu_steps.step_items(device), 100))
+        planned.append(Stage("Bayesian steps", gpu_steps.step_items(device), 100))
     if "e" in config.parts:
-        found.append(Stage("32 draws", gpu_steps.draw_items(device), 45))
+        planned.append(Stage("32 draws", gpu_steps.draw_items(device), 45))
     if tiles:
-        found.append(Stage("compilation of tiles", gpu_kernels.sweep_items(compile_only=True), 40, side_by_side))
-        found.append(Stage("tiles", gpu_kernels.sweep_items(compile_only=False), 60))
+        planned.append(Stage("compilation of tiles", gpu_kernels.sweep_items(compile_only=True), 40, side_by_side))
+        planned.append(Stage("tiles", gpu_kernels.sweep_items(compile_only=False), 60))
     if "c" in config.parts:
-        found.append(Stage("attention", gpu_attention.attention_items(later, device, seconds=50, rounds=rounds), 120))
-    return found
+        planned.append(Stage("attention", gpu_attention.attention_items(later, device, seconds=50, rounds=rounds), 120))
+    return planned
 
 
 @dataclass
 class Ledger:
-    """What has been measured, and the report of it."""
+    """Measured rows and problems, and the report of them."""
 
     config: GPUConfig
     begun: float
@@ -158,7 +158,7 @@ class Ledger:
     taken: list[Row] = field(default_factory=list)
 
     def add(self, item: Item, result: Result) -> None:
-        """Note a result, say in a line that it is there, and write the report anew."""
+        """Store a result, print it, and write the report anew."""
         now = time.monotonic() - self.begun
         self.taken.append({"part": item.table, "what": item.name, "ended at s": Estimate(now, digits=0)})
         if result.rows:
@@ -183,7 +183,7 @@ class Ledger:
         write_text(self.path, report.markdown(source, pictures=""))
 
     def report(self) -> tuple[Report, Source]:
-        """The report, the tables in the order of their importance, and where it was made."""
+        """Return the report, with tables in the order of their importance, and its origin."""
         texts: dict[str, tuple[str, int]] = {
             "Machine": ("", 1),
             "Kernels": (gpu_kernels.CHECKED, 1),
@@ -212,7 +212,7 @@ class Ledger:
         return Report("On a GPU", "speed-gpu", parts), source_of([self.config.out], command)
 
     def wrong(self) -> list[str]:
-        """Cases of kernels and trainings that are not right."""
+        """Return the names of kernels and trainings that are not right."""
         tables = (("Kernels", "case"), ("Training", "training"))
         return [str(row[name]) for table, name in tables for row in self.rows.get(table, []) if row["right"] == "no"]
 
@@ -225,7 +225,7 @@ def _last_lines(problems: list[str]) -> list[str]:
 
 
 def bar_rows(tables: Mapping[str, list[Row]]) -> list[Row]:
-    """What is wanted of the numbers, for those that are there: the number, its bar, and whether it holds."""
+    """Return rows with a measured number, its bar, and whether the number holds the bar."""
     rows = list[Row]()
 
     def compare(what: str, of: str, number: float | None, bar: float) -> None:
@@ -258,8 +258,10 @@ def bar_rows(tables: Mapping[str, list[Row]]) -> list[Row]:
     return rows
 
 
-def _ratio(rows: Mapping[tuple[str, str], Row], size: str, one: str, other: str, column: str) -> float | None:
-    cells = [rows.get((size, name), {}).get(column) for name in (one, other)]
+def _ratio(
+    rows: Mapping[tuple[str, str], Row], size: str, contestant: str, reference: str, column: str
+) -> float | None:
+    cells = [rows.get((size, name), {}).get(column) for name in (contestant, reference)]
     if all(isinstance(cell, Estimate) and cell.mean > 0 for cell in cells):
         return float(cells[0].mean / cells[1].mean)  # type: ignore[union-attr]
     return None

@@ -61,14 +61,14 @@ def hashed_noise(heads: int, length: int, scale: float, seed: int) -> Callable[.
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """lowbias32 of int32 numbers, whose shifts copy the sign."""
+    """Return lowbias32 of int32 numbers, whose shifts copy the sign."""
     x = (x ^ ((x >> 16) & 0xFFFF)) * _MIXER[0]
     x = (x ^ ((x >> 15) & 0x1FFFF)) * _MIXER[1]
     return x ^ ((x >> 16) & 0xFFFF)
 
 
 def attention_items(sizes: list[tuple[int, int]], device: str, *, seconds: float, rounds: int = 7) -> list[Item]:
-    """A race of all engines at each length and width."""
+    """Return a race of all engines for each length and width."""
     return [
         Item(
             "Attention",
@@ -81,7 +81,7 @@ def attention_items(sizes: list[tuple[int, int]], device: str, *, seconds: float
 
 
 def compile_items(sizes: list[tuple[int, int]], device: str) -> list[Item]:
-    """One step of each engine that is compiled, side by side, so that the races find it in the caches on the disk."""
+    """Return items that compile the engines side by side, so that races find them in the caches on disk."""
 
     def item(name: str, length: int, width: int) -> Item:
         def measure() -> Result:
@@ -100,15 +100,15 @@ def compile_items(sizes: list[tuple[int, int]], device: str) -> list[Item]:
 
 
 def attention_race(length: int, width: int, device: str, *, rounds: int = 7) -> Result:
-    """Rows of all engines."""
-    torch.compiler.reset()  # a function is compiled a few times at most, and the engines of other sizes count
+    """Return the rows of all engines at one length and width."""
+    torch.compiler.reset()  # torch limits how often a function is compiled, and engines of other sizes count
     with torch.device(device):
         makers = {name: partial(make_contestant, name, length, width) for name in CONTESTANTS}
         return race(makers, size=f"n = {length}, width {width}", seconds=15, rounds=rounds)
 
 
 class Engine(nn.Module):
-    """Attention of a function of queries, keys and values ``[3, B, H, N, D]``; called, it gives a loss."""
+    """Loss of an attention function of queries, keys and values ``[3, B, H, N, D]``."""
 
     def __init__(self, vectors: Tensor, attend: Callable[..., Any]) -> None:
         super().__init__()
@@ -116,14 +116,14 @@ class Engine(nn.Module):
         self.scale = nn.Parameter(torch.full((vectors.size(2),), 1 / CONCENTRATION))
 
     def forward(self) -> Tensor:
-        found = self.attend(*self.vectors, self.scale)
-        context, normalizers = found if isinstance(found, tuple) else (found, None)
+        result = self.attend(*self.vectors, self.scale)
+        context, normalizers = result if isinstance(result, tuple) else (result, None)
         loss = context.square().mean(dtype=torch.float32)
         return loss if normalizers is None else loss + normalizers.mean()
 
 
 def make_contestant(name: str, length: int, width: int) -> Contestant | None:
-    """Forward and backward of an engine on torch's default device; None where it does not take part.
+    """Make forward and backward of an engine on torch's default device; return None where it does not take part.
 
     Raises:
         UserError: The GPU has no bfloat16, or attention is not fused there.
@@ -171,7 +171,7 @@ def _attend(name: str, vectors: Tensor) -> Callable[..., Any]:
 
 
 def _flex(name: str, vectors: Tensor) -> Callable[..., Any]:
-    """FlexAttention compiled; on a CPU, where that has no backward pass, a forward pass without compilation."""
+    """Return compiled FlexAttention; on a CPU, where it has no backward pass, a forward pass without compilation."""
     heads, length = vectors.shape[2:4]
     options: dict[str, Any] = {}
     if name == HASHED:

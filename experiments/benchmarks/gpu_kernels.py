@@ -1,4 +1,4 @@
-"""The fused kernels on a GPU: whether they are right, and how long each takes by tile."""
+"""Checks of the fused kernels on a GPU, and their times by tile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BFLOAT16 = torch.bfloat16
 
 CHECKED = (
     "Largest differences of contexts, row normalizers and gradients from those of all pairs in float64 with the same "
-    "noise, by the largest entry (or by 1 where all are smaller); of dropout, of the share of zeros from the one asked "
-    'for, in standard errors. "Equal" says whether a second run gives the same bits.'
+    "noise, by the largest entry (or by 1 where all are smaller); for dropout, the difference of the share of zeros "
+    'from its probability, in standard errors. "Equal" says whether a second run gives the same bits.'
 )
 CHECKS: dict[str, dict[str, Any]] = {
     "Weibull, bfloat16": {"noise": "log_exponential", "dtype": BFLOAT16},
@@ -53,7 +53,7 @@ CHECKS: dict[str, dict[str, Any]] = {
 
 
 def check_items(device: str) -> list[Item]:
-    """A check of each case, and one of dropout."""
+    """Return a check of each case, and one of dropout."""
 
     def on_device(check: Callable[[], Result]) -> Callable[[], Result]:
         def run() -> Result:
@@ -70,7 +70,7 @@ def check_items(device: str) -> list[Item]:
 
 
 def check(name: str, case: Mapping[str, Any], length: int) -> Row:
-    """A row of a case: the largest difference of blocked attention, fused where it can be, from all pairs at once."""
+    """Return the row of a case: the largest difference between blocked (if possible fused) and dense attention."""
     options = dict(case)
     width, dtype, padded = options.pop("width", 64), options.pop("dtype", torch.float32), options.pop("padded", False)
     queries = options.pop("length", length)
@@ -85,14 +85,16 @@ def check(name: str, case: Mapping[str, Any], length: int) -> Row:
     def blocked(*x: Tensor) -> tuple[Tensor, Tensor]:
         return blocked_attention(*x[:3], noise_scale=x[3], seed=SEED, key_mask=mask, **options)
 
-    found = _with_gradients(blocked, inputs)
-    again = _with_gradients(blocked, inputs)
-    wanted = _with_gradients(lambda *x: _all_pairs(*x, mask=mask, **options), [x.double() for x in inputs])
+    outputs = _with_gradients(blocked, inputs)
+    repeated = _with_gradients(blocked, inputs)
+    reference = _with_gradients(lambda *x: _all_pairs(*x, mask=mask, **options), [x.double() for x in inputs])
     errors = [
-        float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in zip(found, wanted, strict=True) if b.numel()
+        float((a - b).abs().max() / b.abs().max().clamp(min=1))
+        for a, b in zip(outputs, reference, strict=True)
+        if b.numel()
     ]
     row = _row(name, max(errors), allowed=1e-4 if dtype == torch.float32 else 3e-2)
-    equal = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    equal = all(torch.equal(a, b) for a, b in zip(outputs, repeated, strict=True))
     labels = ("context", "normalizers", "dq", "dk", "dv", "dscale")
     parts = ", ".join(f"{label} {error:.1e}" for label, error in zip(labels, errors, strict=True))
     return row | {"equal": "yes" if equal else "no", "fused": unfused(*inputs[:3]) or "yes", "parts": parts}
@@ -105,23 +107,23 @@ def _row(name: str, error: float, *, allowed: float) -> Row:
 
 
 def _with_gradients(attend: Callable[..., tuple[Tensor, Tensor]], inputs: list[Tensor]) -> list[Tensor]:
-    """Context and row normalizers, and the gradients of a sum of both with weights that vary, in float64."""
+    """Return context and row normalizers, and the gradients of a weighted sum of both, in float64."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     outputs = attend(*leaves)
     loss = torch.stack(
-        [(each.double() * torch.arange(each.numel()).view_as(each).cos()).sum() for each in outputs]
+        [(tensor.double() * torch.arange(tensor.numel()).view_as(tensor).cos()).sum() for tensor in outputs]
     ).sum()
     gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    return [each.detach().double() for each in (*outputs, *gradients)]
+    return [tensor.detach().double() for tensor in (*outputs, *gradients)]
 
 
 def _all_pairs(
     q: Tensor, k: Tensor, v: Tensor, scale: Tensor, *, mask: Tensor | None, noise: Any, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
     scores = q @ k.mT
-    seen = torch.ones(scores.shape[-2:], dtype=torch.bool)
-    seen = (seen.tril() if causal else seen) & (seen if mask is None else mask.unsqueeze(-2))
-    scores = scores.masked_fill(~seen, -math.inf)
+    may_attend = torch.ones(scores.shape[-2:], dtype=torch.bool)
+    may_attend = (may_attend.tril() if causal else may_attend) & (may_attend if mask is None else mask.unsqueeze(-2))
+    scores = scores.masked_fill(~may_attend, -math.inf)
     noisy = scores
     if noise is not None:
         counter = CounterNoise(noise, SEED, (scores[..., 0, 0].numel(), *scores.shape[-2:]), device=q.device)
@@ -131,7 +133,7 @@ def _all_pairs(
 
 
 def check_dropout() -> Row:
-    """A row of the dropout of dense layers; blocked ones have none."""
+    """Return the row of the dropout of dense layers; blocked layers have none."""
     count = 2**20
     share = (Dropout(DROPOUT)(torch.ones(count)) == 0).double().mean().item()
     row = _row("dropout", abs(share - DROPOUT) / math.sqrt(DROPOUT * (1 - DROPOUT) / count), allowed=5)
@@ -144,7 +146,9 @@ SWEPT = (
     "Milliseconds of each kernel alone by tile (queries x keys, warps, stages), Weibull noise, bfloat16, gradients of "
     "the scale and of the normalizers included, 8192 positions; the table of the library has those marked *."
 )
-# All fit into 227 KB of shared memory, and ptxas spills no register of them for compute capability 9.0.
+# Compiled for compute capability 9.0 with Triton 3.6, all fit into 227 KB of shared memory. The only tiles that spill
+# registers are (64, 64) and (64, 128) of backward_keys at width 128. There (64, 32, 4, 2) has no wgmma instructions;
+# (32, 128, 8, 2) has them and spills nothing.
 CANDIDATES = {
     ("forward", 64): (
         (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2),
@@ -166,7 +170,7 @@ KERNELS = ("forward", "backward_queries", "backward_keys")
 
 
 def sweep_items(*, compile_only: bool) -> list[Item]:
-    """An item for each kernel and width, or for each tile where they are to be compiled side by side."""
+    """Return an item for each kernel and width, or for each tile if tiles are only compiled, side by side."""
 
     def item(kernel: str, width: int, candidates: tuple[tuple[int, ...], ...]) -> Item:
         name = f"{kernel}, width {width}" + f", {candidates[0]}" * compile_only
@@ -184,7 +188,7 @@ def sweep_items(*, compile_only: bool) -> list[Item]:
 
 
 def sweep_row(kernel: str, width: int, tile: Tiles, *, length: int, device: str = "cuda") -> Row:
-    """Milliseconds of a kernel with a tile, 2048 / width heads of two sequences; a failure is said in its place."""
+    """Return the row of a kernel with a tile, 2048 / width heads of two sequences: its milliseconds, or its failure."""
     slices = 2 * 2048 // width if device == "cuda" else 1
     with torch.device(device):
         q, k, v, grad = (torch.randn(slices, length, width, dtype=BFLOAT16) for _ in range(4))
@@ -194,7 +198,7 @@ def sweep_row(kernel: str, width: int, tile: Tiles, *, length: int, device: str 
         context, normalizers = torch.empty_like(v), torch.zeros(2, slices, length)
         out, rows = [torch.empty_like(q) for _ in range(2)], torch.empty(slices, length)
     inputs = q, k, v, scale, None, *noise.keys
-    # of any normalizers: time does not depend on them
+    # time does not depend on the values of the normalizers
     backward = *inputs, *normalizers, grad, rows.zero_(), rows.clone()
     arguments: tuple[Any, ...] = {
         "forward": (*inputs, context, *normalizers),

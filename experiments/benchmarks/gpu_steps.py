@@ -1,4 +1,4 @@
-"""Training steps on a GPU: losses beside the CPU's, waits, and what Bayesian ones take beside plain ones."""
+"""Training steps on a GPU: losses compared with the CPU, waits, and times of Bayesian and plain steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from pyro_attention.ops import noise
 # Losses beside the CPU's
 
 BATCHES = 8  # of an epoch
-# relative differences that are allowed in float32: of the first loss, its gradient, and the losses of an epoch
+# allowed relative differences in float32 of the first loss, its gradient, and the sum of the losses of an epoch
 FIRST_STEP, GRADIENT, EPOCH = 1e-5, 1e-3, 1e-3
 
 COMPARED = (
@@ -146,7 +146,7 @@ TRAININGS: dict[str, Callable[[TrainingSizes], Training]] = {
 
 
 def make_training(name: str, sizes: TrainingSizes) -> Training:
-    """A training on the CPU, with dropout turned off: the two devices draw it in different ways."""
+    """Make a training on the CPU without dropout, which the two devices draw in different ways."""
     torch.manual_seed(0)
     training = TRAININGS[name](sizes)
     for module in training.loss.modules():
@@ -158,7 +158,7 @@ def make_training(name: str, sizes: TrainingSizes) -> Training:
 
 
 class CPUNoise(TorchDispatchMode):
-    """Draws all random numbers with the CPU's generator, wherever they are needed."""
+    """Mode of torch that draws all random numbers with the CPU's generator, whatever the device."""
 
     _DRAWS = frozenset({
         "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "normal", "bernoulli",
@@ -189,7 +189,7 @@ class CPUNoise(TorchDispatchMode):
 
 @contextmanager
 def noise_of_the_cpu() -> Iterator[None]:
-    """All noise as a function of the seed alone, the same on every device."""
+    """Make all noise a function of the seed alone, equal on every device."""
 
     def uniform(shape: Any, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Tensor:
         return torch.rand(shape, dtype=dtype, device=device).clamp_min_(2.0**-25)
@@ -199,7 +199,7 @@ def noise_of_the_cpu() -> Iterator[None]:
 
 
 def epoch_losses(training: Training, device: str) -> tuple[list[float], float]:
-    """Losses of the steps of an epoch, with the noise of the CPU, and the norm of the first step's gradient."""
+    """Return the losses of an epoch with the noise of the CPU, and the norm of the gradient of the first step."""
     loss = training.loss.to(device)
     descent = torch.optim.Adam(loss.parameters(), lr=1e-4)
     values, norm = list[Tensor](), torch.zeros(())
@@ -222,7 +222,7 @@ def _moved(x: Any, device: str) -> Any:
 
 
 def cpu_loss_items(sizes: TrainingSizes, folder: Path) -> list[Item]:
-    """Losses on the CPU, left in files of a folder."""
+    """Return items that compute losses on the CPU and write them into files of a folder."""
 
     def item(name: str) -> Item:
         def measure() -> Result:
@@ -237,14 +237,14 @@ def cpu_loss_items(sizes: TrainingSizes, folder: Path) -> list[Item]:
 
 
 def training_items(sizes: TrainingSizes, folder: Path, device: str) -> list[Item]:
-    """Losses on the device beside those in the files, waits and time."""
+    """Return items that compare losses on the device with those in the files, and measure waits and time."""
     return [
         Item("Training", name, partial(training_row, name, sizes, folder, device), seconds=40) for name in TRAININGS
     ]
 
 
 def training_row(name: str, sizes: TrainingSizes, folder: Path, device: str) -> Result:
-    """A row of a training."""
+    """Return the row of a training, and the lines where it waits."""
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     training = make_training(name, sizes)
     values, norm = epoch_losses(training, device)
@@ -275,9 +275,9 @@ def training_row(name: str, sizes: TrainingSizes, folder: Path, device: str) -> 
 
 
 def _training_step(training: Training, device: str) -> Step:
-    """A step on the first batch, which is on the device."""
+    """Return a step on the first batch, which is on the device."""
     descent = torch.optim.Adam(training.loss.parameters(), lr=1e-4)
-    arguments, keywords = (_moved(each, device) for each in training.batches[0])
+    arguments, keywords = (_moved(inputs, device) for inputs in training.batches[0])
 
     def step() -> None:
         with pyro.validation_enabled(False):
@@ -288,7 +288,7 @@ def _training_step(training: Training, device: str) -> Step:
     return step
 
 
-# What Bayesian steps take
+# times of Bayesian steps
 
 STEPS = (
     "Training steps, ratios to the first row of each size. BERT-base: 32 x 128 tokens with padding, AdamW; in float32 "
@@ -301,7 +301,7 @@ DRAWN = "32 draws of the posterior in chunks, beside one pass without noise."
 
 
 def step_items(device: str) -> list[Item]:
-    """Races of training steps."""
+    """Return the races of training steps."""
     base = Tokens(layers=12, heads=12, width=768, hidden=3072, length=128)
     paper = Sizes(batch=64, width=768, vocabulary=32_000)
     if device == "cpu":
@@ -323,7 +323,7 @@ def step_items(device: str) -> list[Item]:
 
 
 def draw_items(device: str) -> list[Item]:
-    """Races of predictions by 32 draws."""
+    """Return the races of predictions by 32 draws."""
     paper, classified = Sizes(batch=64, width=768, vocabulary=32_000), Classified(layers=6, width=512, heads=8)
     if device == "cpu":
         paper, classified = TINY.translation, Classified(batch=2, length=3, width=8, heads=2, layers=2)
@@ -360,6 +360,8 @@ def _race(
         return Contestant(without_validation)
 
     def measure() -> Result:
-        return race({one: partial(make, one) for one in contestants}, size=name, seconds=10, rounds=7)
+        return race(
+            {contestant: partial(make, contestant) for contestant in contestants}, size=name, seconds=10, rounds=7
+        )
 
     return Item(table, name, measure, seconds=50)

@@ -1,4 +1,4 @@
-"""Single attention layers: on graphs beside PyG's, by normalizer, blocked and dense by the number of positions."""
+"""Single attention layers: on graphs compared with PyG's, by normalizer, and blocked or dense by length."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GRAPH_ROWS = ("GATConv", "Soft", "WC")
 
 @dataclass(frozen=True)
 class Graph:
-    """Sizes of a random symmetric graph, and of the output layer; edges are counted without self loops."""
+    """Sizes of a random symmetric graph and of the output layer; the number of edges has no self loops."""
 
     nodes: int
     edges: int  # directed
@@ -63,7 +63,7 @@ class Graph:
 
 
 class _GraphLayers(PyroModule):
-    """The layers of a GAT, observed through the sum of the outputs."""
+    """Layers of a GAT, observed through the sum of the outputs."""
 
     def __init__(self, network: GAT) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class _GraphLayers(PyroModule):
 
 
 def make_graph_step(contestant: str, graph: Graph) -> Callable[[], None]:
-    """Forward and backward of the sum of the outputs, and of the KL; our edge list is built beforehand."""
+    """Make forward and backward of the sum of the outputs and of the KL; the edge list is built beforehand."""
     torch.manual_seed(0)
     x, edge_index = torch.randn(graph.nodes, FEATURES), graph.edge_index()
     if contestant == "GATConv":
@@ -123,7 +123,7 @@ KINDS: dict[str, Callable[[int], Normalizer]] = {
 
 
 class Tokens(NamedTuple):
-    """Positions, and the guide."""
+    """Number of positions, and the guide."""
 
     length: int
     guide: str
@@ -143,7 +143,7 @@ class _Normalized(PyroModule):
 
 
 def make_normalized_step(contestant: str, sizes: Tokens) -> Callable[[], Tensor]:
-    """Forward, backward and Adam through guide and ELBO; the step returns the loss."""
+    """Make a training step (forward, backward, Adam) through guide and ELBO, which returns the loss."""
     torch.manual_seed(0)
     x = torch.randn(4, sizes.length, 256)
     model = _Normalized(KINDS[contestant](4))
@@ -173,7 +173,7 @@ SOFTMAX, DENSE, NAIVE, BLOCKWISE = "scaled_dot_product_attention", "dense", "nai
 
 @dataclass(frozen=True)
 class Positions:
-    """Positions, heads and their width; batch 1."""
+    """Number of positions and heads, and their width; the batch is 1."""
 
     length: int
     heads: int = 2
@@ -182,7 +182,7 @@ class Positions:
 
 
 class SoftmaxLayer(nn.Module):
-    """Torch's softmax attention of ``[3, 1, H, N, D]``; called, it gives the mean of squares of the result."""
+    """Torch's softmax attention of ``[3, 1, H, N, D]``; its loss is the mean of squares of the context."""
 
     def __init__(self, vectors: Tensor) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class SoftmaxLayer(nn.Module):
 
 
 class LatentLayer(PyroModule):
-    """The same with latent weights: a Pyro model that is observed through the mean of squares."""
+    """Attention with latent weights: a Pyro model that is observed through the mean of squares of the context."""
 
     def __init__(self, vectors: Tensor, *, blocked: bool) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class LatentLayer(PyroModule):
 
 
 class NaiveLayer(nn.Module):
-    """The same as a user would write it: Weibull weights, and torch's distributions for the KL."""
+    """Latent attention without this library: Weibull weights, and torch's distributions for the KL."""
 
     def __init__(self, vectors: Tensor) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class NaiveLayer(nn.Module):
 
 
 def make_blocked_step(contestant: str, sizes: Positions) -> Callable[[], Tensor] | None:
-    """Forward and backward of a loss, which is returned: the negative ELBO, or for softmax attention its likelihood.
+    """Make forward and backward of a loss, which the step returns: the negative ELBO, or the likelihood of softmax.
 
     The posterior is Weibull with a learned concentration. Layers whose memory grows as the square of the length stop at
     8192 positions.

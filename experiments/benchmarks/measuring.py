@@ -1,4 +1,4 @@
-"""Interleaved times and peak memory. Machines drift, so compared things take turns and only their ratios are quoted."""
+"""Interleaved times and peak memory. Machines drift, so contestants take turns and only their ratios are quoted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tqdm import tqdm
 from experiments.report.statistics import Estimate, Row
 
 Step = Callable[[], object]
-LONG = 20_000.0  # milliseconds, after which no round begins but the first three
+LONG = 20_000.0  # milliseconds after which no round begins, except for the first three
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +29,13 @@ class Benchmark:
 
     Attributes:
         title: Heading of the published table.
-        text: What is timed.
-        make_step: Makes the step of a contestant at a size; None where it does not take part.
-        contestants: Their names, that of the reference first.
-        sizes: Sizes by what the table calls them.
-        rounds: Rounds that count; three at least, and no more begin after 20 seconds.
-        memory: Whether the memory of each step at its peak is measured too.
-        device: Where to compute.
+        text: Description of the steps that are timed.
+        make_step: Function of a contestant and a size that makes the step, or None where it does not take part.
+        contestants: Names of the contestants; the first one is the reference.
+        sizes: Sizes by their names in the table.
+        rounds: Number of rounds that count; at least three, and no more begin after 20 seconds.
+        memory: Whether to measure the peak memory of each step too.
+        device: Device to compute on.
     """
 
     title: str
@@ -48,19 +48,29 @@ class Benchmark:
     device: Literal["cpu", "cuda"] = "cpu"
 
     def measure(self, rounds: int) -> list[Row]:
-        """A row for each contestant at each size: medians, and the 10 % and 90 % quantile of the ratio."""
+        """Return a row for each contestant at each size: medians, and the 10 % and 90 % quantiles of the ratio."""
         rows = list[Row]()
         for name, size in tqdm(self.sizes.items(), unit="size", disable=not sys.stderr.isatty(), leave=False):
-            # on the CPU none: a device in charge takes time at every call of torch
+            # no default device on the CPU: it would take time at every call of torch
             with nullcontext() if self.device == "cpu" else torch.device(self.device):
-                steps = {one: step for one in self.contestants if (step := self.make_step(one, size)) is not None}
-                peaks = {one: self._peak(one, size, step) for one, step in steps.items() if self.memory}
+                steps = {
+                    contestant: step
+                    for contestant in self.contestants
+                    if (step := self.make_step(contestant, size)) is not None
+                }
+                peaks = {
+                    contestant: self._peak(contestant, size, step) for contestant, step in steps.items() if self.memory
+                }
                 times = interleave(steps, rounds=rounds, warm_up=max(1, rounds // 10)) if steps else {}
-            for one, taken in times.items():
-                low, ratio, high = _quantiles(taken / times[self.contestants[0]])
+            for contestant, milliseconds in times.items():
+                low, ratio, high = _quantiles(milliseconds / times[self.contestants[0]])
                 cells = {"ratio": Estimate(ratio), "10-90 % of the ratio": f"{low:.2f} - {high:.2f}"}
-                cells |= {"ms": Estimate(_quantiles(taken)[1], digits=1)}
-                rows.append({"size": name, "contestant": one} | cells | ({"MB": peaks[one]} if self.memory else {}))
+                cells |= {"ms": Estimate(_quantiles(milliseconds)[1], digits=1)}
+                rows.append(
+                    {"size": name, "contestant": contestant}
+                    | cells
+                    | ({"MB": peaks[contestant]} if self.memory else {})
+                )
         return rows
 
     def _peak(self, contestant: str, size: Any, step: Step) -> Estimate:
@@ -85,9 +95,10 @@ def training_step(
     optimizer: Callable[..., torch.optim.Optimizer] | None = torch.optim.Adam,
     learning_rate: float = 1e-3,
 ) -> Callable[[], Tensor]:
-    """Forward, backward and an optimizer's step of a loss of the arguments, which is returned.
+    """Return a function that makes a training step (forward, backward, optimizer) and returns the loss.
 
-    The loss is the module itself when it is omitted; without an optimizer, or with a rate of 0, nothing is trained.
+    Without ``loss`` the module computes the loss of the arguments. Without an optimizer, or with a rate of 0, nothing
+    is trained.
     """
     descent = None if optimizer is None else optimizer(module.parameters(), lr=learning_rate)
 
@@ -103,8 +114,7 @@ def training_step(
 
 
 def interleave(contestants: Mapping[str, Step], *, rounds: int, warm_up: int) -> dict[str, Tensor]:
-    """Time the contestants in turn, rounds after those of the warm-up: milliseconds ``[rounds]`` of each.
-
+    """Time the contestants in turn and return the milliseconds ``[rounds]`` of each, without the warm-up.
 
     Where torch's default device is a GPU, times are those between events on it.
     """
@@ -121,7 +131,7 @@ def interleave(contestants: Mapping[str, Step], *, rounds: int, warm_up: int) ->
 
 
 def _cpu_time(call: Step) -> float:
-    start = time.process_time()  # of all threads; other work on the machine counts less than in what a clock says
+    start = time.process_time()  # time of all threads, which other work on the machine disturbs less than a clock
     call()
     return 1e3 * (time.process_time() - start)
 
@@ -131,17 +141,17 @@ def _event_time(call: Step) -> float:
     begin.record()
     call()
     end.record()
-    end.synchronize()  # or the next call would start behind this one
+    end.synchronize()  # else the next call would wait for this one
     elapsed: float = begin.elapsed_time(end)
     return elapsed
 
 
 def peak_memory(prepare: Callable[..., Any], *arguments: Any) -> float:
-    """Memory that calls need at their peak beyond what was there before the first one, in MB (10^6 bytes), on Linux.
+    """Return the peak memory of two calls minus the memory before them, in MB (10^6 bytes), on Linux.
 
-    ``prepare``, a function of a module, makes the call of the arguments, in a new process; the first call leaves behind
-    what the second finds, such as gradients. The process is forked from one that has only imported what it needs: one
-    that is started the usual way inherits this one's peak (Linux keeps ``ru_maxrss`` across exec).
+    ``prepare``, a function of a module, makes the call from the arguments in a new process. The first call allocates
+    what the second needs too, such as gradients. The process is forked from one that has only imported modules, because
+    a process that is started the usual way inherits the peak of this one (Linux keeps ``ru_maxrss`` across exec).
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([prepare.__module__])  # counts before the first process only

@@ -44,7 +44,7 @@ from pyro_attention.alignments.likelihoods import TokenLikelihood
 from pyro_attention.families.base import Family, Prior
 from pyro_attention.families.key_network import KeyNetwork
 
-# Self-attention: ours against attention written without this library
+# self-attention with this library, and written without it
 
 CONCENTRATION, DROPOUT = 10.0, 0.1
 BY_HAND, FUSED, MC_DROPOUT = "softmax, hand-written", "scaled_dot_product_attention", "MC dropout"
@@ -67,11 +67,11 @@ class Classified:
 
 
 class PeerAttention(nn.Module):
-    """Multi-head attention of a contestant as it is written without this library.
+    """Multi-head attention of a contestant, written without this library.
 
-    The Bayesian ones have Weibull weights S with mean softmax(scores), and a contextual Gamma prior, for every query
-    and key. By hand, as one writes it down, the KL from torch's distributions evaluates lgamma of the prior at every
-    query and key, though it depends on the key alone. With stock Pyro S is the value of a sample site.
+    Bayesian contestants have Weibull weights S with mean softmax(scores) and a contextual Gamma prior for every query
+    and key. By hand, the KL from torch's distributions evaluates lgamma of the prior at every query and key, though it
+    depends on the key alone. With stock Pyro S is the value of a sample site.
     """
 
     def __init__(self, contestant: str, sizes: Classified, name: str) -> None:
@@ -115,7 +115,7 @@ class PeerAttention(nn.Module):
 class Classifier(nn.Module):
     """Transformer encoder, mean over positions and linear classifier, as a Pyro model and by hand.
 
-    Our attention has weights from a contextual Gamma prior.
+    Attention of this library has a contextual Gamma prior.
     """
 
     attention: Any
@@ -137,20 +137,20 @@ class Classifier(nn.Module):
         self.out, self.first = nn.Linear(width, sizes.classes), sizes.first
 
     def logits(self, x: Tensor) -> Tensor:
-        """Logits ``[B, classes]`` of vectors ``[B, N, D]``."""
+        """Return the logits ``[B, classes]`` of vectors ``[B, N, D]``."""
         for i, (attention, feed_forward) in enumerate(zip(self.attention, self.feed_forward, strict=True)):
             rows = x[..., :1, :] if self.first and attention is self.attention[-1] else x
             x = self.norms[2 * i](rows + attention(rows, x, x, need_weights=False)[0])
             x = self.norms[2 * i + 1](x + feed_forward(x))
-        found: Tensor = self.out(x.mean(-2))
-        return found
+        logits: Tensor = self.out(x.mean(-2))
+        return logits
 
     def forward(self, x: Tensor, labels: Tensor) -> None:
         with pyro.plate("batch", len(x)):
             pyro.sample("labels", dist.Categorical(logits=self.logits(x)), obs=labels)
 
     def guide(self, x: Tensor, labels: Tensor) -> None:  # noqa: ARG002
-        """The guide of stock Pyro, which runs the whole network, too."""
+        """Run the network as the guide of stock Pyro, which needs a whole pass too."""
         for layer in self.attention:
             layer.in_guide = True
         with pyro.plate("batch", len(x)):
@@ -159,16 +159,16 @@ class Classifier(nn.Module):
             layer.in_guide = False
 
     def loss_by_hand(self, x: Tensor, labels: Tensor) -> Tensor:
-        """Cross entropy, summed over the batch, and the KL that the attention layers leave behind."""
+        """Return the cross entropy, summed over the batch, plus the KL that the attention layers leave behind."""
         loss = cross_entropy(self.logits(x), labels, reduction="sum")
         return loss + sum(layer.kl for layer in self.attention)
 
 
 def make_loss(contestant: str, sizes: Classified) -> tuple[Classifier, Callable[..., Tensor]]:
-    """A network, and the loss of inputs ``[B, N, D]`` and labels ``[B]``.
+    """Return a network, and the loss of inputs ``[B, N, D]`` and labels ``[B]``.
 
-    The KL of Weibull and Gamma of stock Pyro is the one that this library registers: torch and Pyro have none and
-    would sample it.
+    Stock Pyro uses the KL of Weibull and Gamma that this library registers: torch and Pyro have none and would sample
+    it.
     """
     network = Classifier(contestant, sizes)
     if contestant in OURS:
@@ -184,7 +184,7 @@ def _classified(sizes: Classified) -> tuple[Tensor, Tensor]:
 
 
 def make_classifier_step(contestant: str, sizes: Classified) -> Step:
-    """Forward, backward and Adam of a contestant; the step returns the loss."""
+    """Make a training step (forward, backward, Adam) of a contestant, which returns the loss."""
     arguments = _classified(sizes)
     network, loss = make_loss(contestant, sizes)
     return training_step(network, *arguments, loss=loss)
@@ -207,7 +207,7 @@ OF_LAST, OF_ALL = f"{DRAWS} draws of the last layer", f"{DRAWS} draws of all lay
 
 
 def make_evidence_step(contestant: str, sizes: Classified) -> Step | None:
-    """Forward, backward and Adam of soft attention, or of the evidence by draws of a learned width."""
+    """Make a training step of soft attention, or of the evidence by draws of a learned width."""
     if contestant == OF_ALL and sizes.first:
         return None
     arguments, network = _classified(sizes), Classifier("soft, ours", sizes)
@@ -241,7 +241,7 @@ EVIDENCE = Benchmark(
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a batch: source and target positions, sentences, width of the network and vocabulary; the arithmetic."""
+    """Sizes of a batch and a network: source and target positions, sentences, width and vocabulary; the precision."""
 
     sources: int = 25
     targets: int = 25
@@ -255,9 +255,9 @@ class Sizes:
 
 
 class LastLayer(nn.Module):
-    """The last layer of a translation model, p(token | alignment, states), with a prior of the alignment.
+    """Last layer of a translation model, p(token | alignment, states), with a prior of the alignment.
 
-    Called, it is a Pyro model whose enumerated site is the alignment.
+    It is a Pyro model whose enumerated site is the alignment.
     """
 
     def __init__(self, contestant: str, sizes: Sizes) -> None:
@@ -282,7 +282,7 @@ class LastLayer(nn.Module):
             pyro.sample("token", likelihood, obs=token)
 
     def loss_by_hand(self, token: Tensor) -> Tensor:
-        """Negative log evidence from the logits of all alignments, ``[sources, batch, targets, vocabulary]``."""
+        """Return the negative log evidence from all logits, ``[sources, batch, targets, vocabulary]``."""
         features = (self.keys.transpose(0, 1).unsqueeze(2) + self.states).tanh()
         index = token.expand(*features.shape[:-1]).unsqueeze(-1)
         log_f = self.output(features).log_softmax(-1).gather(-1, index).squeeze(-1)
@@ -290,7 +290,7 @@ class LastLayer(nn.Module):
 
 
 def make_sum(contestant: str, sizes: Sizes) -> Step:
-    """Forward and backward of the negative log evidence, which is returned."""
+    """Make forward and backward of the negative log evidence, which the step returns."""
     torch.manual_seed(0)
     model = LastLayer(contestant, sizes)
     token = torch.randint(sizes.vocabulary, (sizes.batch, sizes.targets))
@@ -318,7 +318,7 @@ def _translation(sizes: Sizes, prior: Prior | None) -> Translation:
 
 
 def random_sentences(sizes: Sizes) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Arguments of a translation model: source and mask ``[B, sources]``, target twice and mask ``[B, targets]``."""
+    """Draw the arguments of a translation model: source, mask ``[B, sources]``, target twice, mask ``[B, targets]``."""
     shapes = ((sizes.batch, sizes.sources), (sizes.batch, sizes.targets))
     source, target = (torch.randint(sizes.vocabulary, shape) for shape in shapes)
     masks = [torch.ones_like(words, dtype=torch.bool) for words in (source, target)]
@@ -336,7 +336,7 @@ def scheme_loss(contestant: Any, sizes: Sizes) -> ELBOModule:
 
 
 def make_scheme_step(contestant: Any, sizes: Sizes) -> Step | None:
-    """Forward, backward and Adam of an untrained translation model; the step returns the negative ELBO."""
+    """Make a training step of an untrained translation model, which returns the negative ELBO."""
     if resolve_precision(sizes.precision, torch.get_default_device()) != sizes.precision:
         return None
     torch.manual_seed(0)
@@ -368,7 +368,7 @@ SAMPLES = 32
 
 
 def make_guides(sizes: Sizes) -> tuple[AttentionGuide, AttentionGuide, tuple[Any, ...]]:
-    """Soft and Weibull attention over one translation model, and the arguments of a teacher-forced pass."""
+    """Return guides of soft and Weibull attention over one translation model, and the arguments of a pass."""
     torch.manual_seed(0)
     model = _translation(sizes, ContextualGammaPrior(sizes.width)).eval()
     guides = AttentionGuide(model, Soft()), AttentionGuide(model, Weibull())
@@ -376,7 +376,7 @@ def make_guides(sizes: Sizes) -> tuple[AttentionGuide, AttentionGuide, tuple[Any
 
 
 def make_samples(contestant: str, sizes: Sizes) -> Step:
-    """A pass of soft attention, without the log probabilities of the words, or samples of Weibull attention."""
+    """Make a pass of soft attention without the log probabilities of the words, or samples of Weibull attention."""
     soft, weibull, arguments = make_guides(sizes)
     if contestant == "deterministic pass":
         return torch.no_grad()(partial(soft.run, *arguments))
@@ -399,7 +399,7 @@ PASS, ALL, LAST = "a pass", f"{SAMPLES} draws", f"{SAMPLES} draws of the last la
 
 
 def make_predictions(contestant: str, sizes: Classified) -> Step:
-    """A pass of the classifier without gradient, or its predictions by draws of all layers or of the last one."""
+    """Make a pass of the classifier without gradient, or predictions by draws of all layers or of the last one."""
     torch.manual_seed(0)
     network = Classifier("Weibull, ours", sizes).eval()
     x = torch.randn(sizes.batch, sizes.length, sizes.width)
@@ -432,7 +432,7 @@ FAMILIES: dict[str, Family] = {"soft": Soft(), "Weibull": Weibull(10.0)}
 
 @dataclass(frozen=True)
 class Questions:
-    """Sizes of a batch and of MCAN, those of VQA v2."""
+    """Sizes of a batch and of MCAN; the defaults are those of VQA v2."""
 
     batch: int = 16
     words: int = 14
@@ -445,9 +445,10 @@ class Questions:
 
 
 def random_questions(sizes: Questions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Arguments of MCAN: words and mask ``[B, words]``, regions and mask ``[B, regions]``, scores ``[B, answers]``.
+    """Draw the arguments of MCAN: words, mask ``[B, words]``, regions, mask ``[B, regions]``, scores ``[B, answers]``.
 
-    Questions have a quarter of the most words and more, regions are all real, and a few answers have a score.
+    Questions have at least a quarter of the largest number of words, no region is padding, and a few answers have a
+    score.
     """
     real = torch.arange(sizes.words) < torch.randint(max(1, sizes.words // 4), sizes.words + 1, (sizes.batch, 1))
     question = torch.randint(1, sizes.vocabulary, real.shape) * real
@@ -463,7 +464,7 @@ def mcan_loss(contestant: str, sizes: Questions) -> ELBOModule:
 
 
 def make_mcan_step(contestant: str, sizes: Questions) -> Step:
-    """Forward, backward and Adam of MCAN on :func:`random_questions`; the step returns the loss."""
+    """Make a training step of MCAN on :func:`random_questions`, which returns the loss."""
     torch.manual_seed(0)
     arguments = random_questions(sizes)
     return training_step(mcan_loss(contestant, sizes), *arguments)
@@ -479,7 +480,7 @@ MCAN_STEPS = Benchmark(
     sizes={"16 questions": Questions()},
 )
 
-# Posterior and prior of the converted model; the others are the model's own attention by its name.
+# Posterior and prior of the converted model; None is the attention of transformers with this name.
 CONVERTED: dict[str, tuple[Family, str] | None] = {
     "soft": (Soft(), "gamma_contextual"),
     "eager": None,
@@ -491,7 +492,7 @@ CONVERTED: dict[str, tuple[Family, str] | None] = {
 
 @dataclass(frozen=True)
 class Tokens:
-    """Sizes of a BERT, MiniLM's, and of a batch."""
+    """Sizes of a BERT and of a batch; the defaults are MiniLM's."""
 
     layers: int = 6
     heads: int = 12
@@ -505,9 +506,9 @@ class Tokens:
 
 
 def random_tokens(sizes: Tokens) -> dict[str, Tensor]:
-    """Keyword arguments of a BERT: random tokens and padding ``[B, N]``, one of two labels each ``[B]``.
+    """Draw the keyword arguments of a BERT: tokens and padding ``[B, N]``, and labels 0 or 1 ``[B]``.
 
-    Lengths are between a quarter of the longest and it.
+    Lengths are between a quarter of ``length`` and ``length``.
     """
     tokens = torch.randint(sizes.vocabulary, (sizes.batch, sizes.length))
     lengths = torch.randint(max(1, sizes.length // 4), sizes.length + 1, (sizes.batch, 1))
@@ -528,7 +529,7 @@ def bert_loss(contestant: str, sizes: Tokens) -> tuple[nn.Module, Callable[..., 
     )  # fmt: skip
     model = BertForSequenceClassification(config).train()
     model.set_attn_implementation("eager" if contestant == "eager" else "sdpa")
-    if (scheme := CONVERTED[contestant]) is None:  # its own loss, a mean over the batch, as a sum like the ELBO's
+    if (scheme := CONVERTED[contestant]) is None:  # the loss of transformers is a mean over the batch, the ELBO a sum
         return model, lambda **batch: model(**batch).loss * sizes.batch
     bayesian(model, prior=scheme[1])
     elbo = AttentionELBO()(model, AttentionGuide(model, scheme[0]))
@@ -536,7 +537,7 @@ def bert_loss(contestant: str, sizes: Tokens) -> tuple[nn.Module, Callable[..., 
 
 
 def make_bert_step(contestant: str, sizes: Tokens) -> Step:
-    """Forward, backward and AdamW of a BERT on :func:`random_tokens`; the step returns the loss."""
+    """Make a training step (forward, backward, AdamW) of a BERT on :func:`random_tokens`, which returns the loss."""
     torch.manual_seed(0)
     batch = random_tokens(sizes)
     model, loss = bert_loss(contestant, sizes)

@@ -1,4 +1,4 @@
-"""Measurements in stages, in processes that may fail, hang or be ended without taking the others along."""
+"""Measurements in stages, in processes that may fail, hang or be ended without harm to the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from experiments.report.statistics import Row
 
 @dataclass(frozen=True)
 class Result:
-    """Rows of a table, and what went wrong on the way, as tracebacks or sentences."""
+    """Rows of a table, and problems on the way, as tracebacks or sentences."""
 
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Item:
-    """A measurement: the table of its rows, its name, a function, and the seconds after which it is ended."""
+    """A measurement: the table of its rows, its name, its function, and its time limit in seconds."""
 
     table: str
     name: str
@@ -36,7 +36,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Stage:
-    """Items, the seconds after which none begins and all are ended, and the number of processes that share them."""
+    """Items, their common time limit in seconds, and the number of processes that share them."""
 
     name: str
     items: Sequence[Item]
@@ -47,13 +47,13 @@ class Stage:
 def run_stage(stage: Stage, report: Callable[[Item, Result], None], *, deadline: float) -> None:
     """Run the items of a stage in order and report each as soon as it ends.
 
-    Items run in forked processes. One whose item failed on a GPU goes on with no other, since after most errors a
-    process cannot use the GPU any more. The calling process must not have used a GPU.
+    Items run in forked processes. A process whose item failed on a GPU ends, since after most errors it cannot use the
+    GPU any more. The calling process must not have used a GPU.
 
     Args:
-        stage: What to run.
-        report: Called in this process with an item and its result.
-        deadline: Time by ``time.monotonic()`` at which all ends, where the limit of the stage is not before it.
+        stage: Items to run.
+        report: Function that this process calls with an item and its result.
+        deadline: Time by ``time.monotonic()`` at which everything ends, unless the limit of the stage is earlier.
     """
     deadline = min(deadline, time.monotonic() + stage.seconds)
     waiting, workers = deque(range(len(stage.items))), list[_Worker]()
@@ -65,13 +65,13 @@ def run_stage(stage: Stage, report: Callable[[Item, Result], None], *, deadline:
                 idle.begin(waiting.popleft())
             busy = {worker.connection: worker for worker in workers if worker.busy}
             for connection in wait(list(busy), timeout=0.1):
-                worker = busy.pop(cast(Any, connection))  # of the connections that were passed
+                worker = busy.pop(cast(Any, connection))  # wait() returns the connections that it was given
                 report(worker.item, worker.result())
             for worker in busy.values():
-                if (why := worker.overdue(deadline)) is not None:
+                if (reason := worker.overdue(deadline)) is not None:
                     item = worker.item
                     worker.end()
-                    report(item, Result(problems=[why]))
+                    report(item, Result(problems=[reason]))
             workers = [worker for worker in workers if not worker.ended]
     finally:
         for worker in workers:
@@ -80,15 +80,15 @@ def run_stage(stage: Stage, report: Callable[[Item, Result], None], *, deadline:
 
 def _skip(stage: Stage, waiting: deque[int], report: Callable[[Item, Result], None]) -> None:
     while waiting:
-        why = f"skipped: the time of '{stage.name}' ({stage.seconds:.0f} s, or what was left of all) is over"
-        report(stage.items[waiting.popleft()], Result(problems=[why]))
+        reason = f"skipped: the time of '{stage.name}' ({stage.seconds:.0f} s, or the rest of the whole time) is over"
+        report(stage.items[waiting.popleft()], Result(problems=[reason]))
 
 
 class _Worker:
     """A process that measures items, one at a time."""
 
     def __init__(self, stage: Stage) -> None:
-        context = multiprocessing.get_context("fork")  # closures, and all that is imported, come along
+        context = multiprocessing.get_context("fork")  # the child has the closures and imported modules of this process
         self.connection, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(stage, other))
         self.process.start()
@@ -97,12 +97,12 @@ class _Worker:
         self.item = stage.items[0]
 
     def begin(self, index: int) -> None:
-        """Let it measure an item."""
+        """Begin the measurement of an item."""
         self.item, self.begun, self.busy = self.items[index], time.monotonic(), True
         self.connection.send(index)
 
     def result(self) -> Result:
-        """Receive its answer, or that it died."""
+        """Receive the result, or a problem if the process died."""
         self.busy, usable = False, False
         try:
             result: Result
@@ -115,7 +115,7 @@ class _Worker:
         return result
 
     def overdue(self, deadline: float) -> str | None:
-        """Return why it is to be ended; None where it is not."""
+        """Return the reason to end the process; None without one."""
         now = time.monotonic()
         if now > self.begun + self.item.seconds:
             return f"ended: it took more than its {self.item.seconds:.0f} s"

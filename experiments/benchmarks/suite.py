@@ -1,4 +1,4 @@
-"""All benchmarks: their tables, and what takes longer than when it was published."""
+"""All benchmarks: their tables, and the comparison with the published ones."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ BENCHMARKS: dict[Name, Benchmark] = {
     "mcan": networks.MCAN_STEPS,
     "transformer": networks.TRANSFORMER_STEPS,
 }
-WORSE = 1.2  # a ratio that has grown by more than this factor is reported
+WORSE = 1.2  # ratios that have grown by more than this factor are reported
 
 
 def run(config: BenchmarkConfig) -> None:
-    """Run the benchmarks, print their tables and what got worse, and write the numbers."""
+    """Run the benchmarks, print their tables and the ratios that got worse, and write the numbers."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     for name, benchmark in BENCHMARKS.items():
@@ -55,13 +55,13 @@ def _run(name: Name, benchmark: Benchmark, config: BenchmarkConfig) -> None:
     print(report.terminal(), write_results(config.results or config.out, report, source), sep="\n")
     published = RESULTS / f"{report.name}.json"
     if published.is_file():
-        before, made = read_results(published)
-        found = worse(before.parts[0].rows, rows) or [f"no ratio is more than {WORSE - 1:.0%} worse"]
-        print(*found, f"than as published, by {made}", sep="\n")
+        before, source_of_published = read_results(published)
+        messages = worse(before.parts[0].rows, rows) or [f"no ratio is more than {WORSE - 1:.0%} worse"]
+        print(*messages, f"than as published, by {source_of_published}", sep="\n")
 
 
 def worse(before: Sequence[Row], now: Sequence[Row]) -> list[str]:
-    """What has a ratio that is worse by more than 20 %, a line each."""
+    """Return a line for every ratio that has grown by more than 20 %."""
     ratios = {(row["size"], row["contestant"]): row["ratio"].mean for row in before}
     lines = []
     for row in now:

@@ -1,4 +1,4 @@
-"""Steps on a GPU side by side: time by events over several steps in a row, memory, waits, and equal gradients."""
+"""Steps on a GPU side by side: time by events over several steps, memory, waits, and equal gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Contestant:
-    """A step, and where there are any, the tensors whose gradients two steps from the same seed must share."""
+    """A step, and the tensors whose gradients have to be equal in two steps from the same seed."""
 
     step: Step
     leaves: Sequence[Tensor] = ()
@@ -34,16 +34,16 @@ class Contestant:
 def race(
     makers: Mapping[str, Callable[[], Contestant | None]], *, size: str, seconds: float, rounds: int = 7
 ) -> Result:
-    """Measure contestants in turn at one size: a row each, ratios to the first that could be measured.
+    """Measure contestants in turn at one size, and return a row for each; ratios are to the first that worked.
 
-    Several steps follow each other without a wait in between, as in training, so that a GPU that has enough to do is
-    not charged with the time of Python; the column "CPU ms" has that. A contestant that fails has a row that says so.
+    Several steps follow each other without a wait in between, as in training. So the time of a busy GPU does not
+    include that of Python, which is in the column "CPU ms". A contestant that fails has a row with the word "failed".
 
     Args:
-        makers: A function for each contestant, which makes it; it gives None where it does not take part.
+        makers: Functions that make the contestants by name; None is a contestant that does not take part.
         size: First column of the rows.
-        seconds: After so many no round begins, the first three apart.
-        rounds: Most rounds.
+        seconds: Seconds after which no round begins, except for the first three.
+        rounds: Largest number of rounds.
     """
     ready, cells, problems = dict[str, Contestant](), dict[str, Row](), list[str]()
     for name, make in makers.items():
@@ -56,32 +56,43 @@ def race(
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()  # raises where the GPU cannot be used any more
             problems.append(f"{size}, {name}:\n{traceback.format_exc()}")
-    counts = {name: _steps_in_a_row(contestant.step) for name, contestant in ready.items()}
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ready}
+    times = _times_in_turn(ready, seconds=seconds, rounds=rounds)
+    rows = list[Row]()
+    for name in makers:
+        row: Row = {"size": size, "contestant": name}
+        if name in ready:
+            rows.append(row | _time_cells(times[name], times[next(iter(ready))]) | cells[name])
+        elif any(text.startswith(f"{size}, {name}:") for text in problems):
+            rows.append(row | dict.fromkeys((*_TIMES, "MB", "equal gradients", "first step s"), "failed"))
+    return Result(rows, problems)
+
+
+_TIMES = ("ratio", "spread", "ms", "CPU ms")
+Times = list[tuple[float, float]]  # milliseconds by events and milliseconds of the CPU, for every round
+
+
+def _times_in_turn(contestants: Mapping[str, Contestant], *, seconds: float, rounds: int) -> dict[str, Times]:
+    """Time the contestants in turn; after ``seconds`` no round begins, except for the first three."""
+    counts = {name: _steps_in_a_row(contestant.step) for name, contestant in contestants.items()}
+    times: dict[str, Times] = {name: [] for name in contestants}
     begun = time.perf_counter()
     for turn in range(rounds):
         if turn >= 3 and time.perf_counter() - begun > seconds:
             break
-        for name, contestant in ready.items():
+        for name, contestant in contestants.items():
             times[name].append(clock(contestant.step, counts[name]))
-    rows = list[Row]()
-    first = next(iter(ready), None)
-    for name in makers:
-        row: Row = {"size": size, "contestant": name}
-        if name in ready and first is not None:
-            ratios = [a / b for (a, _), (b, _) in zip(times[name], times[first], strict=True)]
-            row |= {
-                "ratio": Estimate(_median(ratios), digits=3),
-                "spread": f"{min(ratios):.2f} - {max(ratios):.2f}",
-                "ms": Estimate(_median([a for a, _ in times[name]]), digits=3),
-                "CPU ms": Estimate(_median([b for _, b in times[name]]), digits=3),
-            } | cells[name]
-        elif any(text.startswith(f"{size}, {name}:") for text in problems):
-            row |= dict.fromkeys(("ratio", "spread", "ms", "CPU ms", "MB", "equal gradients", "first step s"), "failed")
-        else:
-            continue
-        rows.append(row)
-    return Result(rows, problems)
+    return times
+
+
+def _time_cells(times: Times, reference: Times) -> Row:
+    """Return the cells of ``_TIMES``, with the ratio to the times of the reference in the same rounds."""
+    ratios = [a / b for (a, _), (b, _) in zip(times, reference, strict=True)]
+    return {
+        "ratio": Estimate(_median(ratios), digits=3),
+        "spread": f"{min(ratios):.2f} - {max(ratios):.2f}",
+        "ms": Estimate(_median([a for a, _ in times]), digits=3),
+        "CPU ms": Estimate(_median([b for _, b in times]), digits=3),
+    }
 
 
 def _median(values: Sequence[float]) -> float:
@@ -89,7 +100,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _single(contestant: Contestant) -> Row:
-    """Peak memory of a step, and whether two steps from one seed leave the same gradients."""
+    """Return the peak memory of a step, and whether two steps from one seed leave the same gradients."""
     step, on_gpu = contestant.step, torch.cuda.is_initialized()
     gradients = []
     for _ in range(2):
@@ -117,13 +128,13 @@ def _single(contestant: Contestant) -> Row:
 
 
 def _steps_in_a_row(step: Step) -> int:
-    """So many that they take 40 ms or more, up to 20."""
+    """Return a number of steps, at most 20, that together take at least 40 ms."""
     milliseconds, _ = clock(step, 2)
     return min(20, max(2, round(40 / max(milliseconds, 1e-3)))) if torch.cuda.is_initialized() else 1
 
 
 def clock(step: Step, count: int) -> tuple[float, float]:
-    """Milliseconds of a step, of so many in a row: by events on the GPU, and of the CPU until the last was sent."""
+    """Return milliseconds per step of a row of steps: by events on the GPU, and on the CPU until the last was sent."""
     if not torch.cuda.is_initialized():
         begun = time.perf_counter()
         for _ in range(count):
@@ -146,9 +157,9 @@ def clock(step: Step, count: int) -> tuple[float, float]:
 
 
 def waits(step: Step) -> tuple[int, int, str]:
-    """Waits of one step for its GPU: by the profiler, by torch's own warnings, and where in the project they are.
+    """Count the waits of a step for its GPU, by the profiler and by torch's warnings, and list their lines.
 
-    The profiler's count is that of cudaStreamSynchronize, which every copy to the CPU or from pageable memory ends in.
+    The profiler counts cudaStreamSynchronize, with which every copy to the CPU or from pageable memory ends.
     """
     step()
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_initialized()
@@ -157,15 +168,19 @@ def waits(step: Step) -> tuple[int, int, str]:
     count = sum(event.count for event in record.key_averages() if event.key.endswith("StreamSynchronize"))
     if not torch.cuda.is_initialized():
         return count, 0, ""
-    places = Counter[str]()
+    lines = Counter[str]()
 
     def note(message: Any, *_: Any, **__: Any) -> None:
         if "synchron" in str(message):
             frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(str(ROOT))]
             frames = [frame for frame in frames if "benchmarks" not in frame.filename] or frames
-            inner = frames[-1] if frames else None  # the backward pass has threads of its own
-            where = f"{Path(inner.filename).relative_to(ROOT)}:{inner.lineno} {inner.line}" if inner else "backward"
-            places[where] += 1
+            innermost = frames[-1] if frames else None  # the backward pass has threads of its own
+            location = (
+                f"{Path(innermost.filename).relative_to(ROOT)}:{innermost.lineno} {innermost.line}"
+                if innermost
+                else "backward"
+            )
+            lines[location] += 1
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -175,4 +190,5 @@ def waits(step: Step) -> tuple[int, int, str]:
             step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return count, sum(places.values()), "; ".join(f"{n} x {place}" for place, n in places.most_common())
+    listed = "; ".join(f"{times} x {line}" for line, times in lines.most_common())
+    return count, sum(lines.values()), listed

@@ -1,4 +1,4 @@
-"""Captioning of images with a latent attention to regions: train a network, evaluate it, show where it looks."""
+"""Captioning of images with latent attention to regions: train a network, show its attention, make tables."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Tables and studies on captions."""
+"""Studies of captioning: inference schemes on photographs and scenes, and estimators of the KL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from experiments.captioning.evaluation import COUNT, DOUBTS, NOUNS, WAYS, batches
+from experiments.captioning.attention import NOUNS
+from experiments.captioning.batches import batches
+from experiments.captioning.evaluation import COUNT, DOUBTS, WAYS
 from experiments.captioning.task import CaptioningTask, build, load_images, load_trained
 from experiments.data.text.batches import Batch, Vocabulary
 from experiments.report.report import Part
@@ -26,7 +28,7 @@ from guides.rows import EVIDENCE, LEGEND, rows
 from pyro_attention.posterior.predictive import seeded
 
 ESTIMATORS = ("closed_form", "sampled")
-PAIRS = 50  # of draws of the attention, for the noise of gradients
+PAIRS = 50  # pairs of draws of the attention, for the noise of gradients
 TASK = CaptioningTask()
 ABOUT = "pictures: captions"
 BLEU = [Column(f"BLEU-{n}", f"test_bleu_{n}", 1, better="higher") for n in range(1, 5)]
@@ -47,24 +49,24 @@ RANDOM = (
 )
 
 _SCORED = (
-    "BLEU by sacrebleu's counts, CIDEr-D and ROUGE-L as in coco-caption; METEOR is NLTK-METEOR, where NLTK finds "
-    "WordNet. Perplexity of a word piece: alignments summed out exactly; lognormal and weibull: predictive, over "
-    "{config.num_samples} posterior samples. Random captions: those of training images, drawn for each test image."
+    "BLEU by sacrebleu's counts, CIDEr-D and ROUGE-L as in coco-caption; METEOR is NLTK-METEOR, if NLTK finds WordNet. "
+    "Perplexity of a word piece: alignments are summed out exactly; lognormal and weibull predict by the mean over "
+    "{config.num_samples} posterior samples. Random captions: captions of training images, drawn for each test image."
 )
 _FROM_SOFT = (
     "Soft attention is trained for {first.max_epochs} epochs of one caption an image, with Adam, learning rate "
     "{first.learning_rate:g}, batches of {first.batch_size}, width {first.hidden} and dropout {first.dropout:g}; every "
-    "row, soft too, goes on from there for {config.max_epochs} at learning rate {config.learning_rate:g}. The epoch of "
-    "the best validation perplexity is kept. Beam of {config.beam}."
+    "row, soft too, continues from there for {config.max_epochs} at learning rate {config.learning_rate:g}. The "
+    "weights of the epoch with the best validation perplexity are used. Beam of {config.beam}."
 )
 
 
 MASS = Block(
-    "Where attention is when a noun is said",
+    "Where the attention of a noun is",
     "Share of the attention of a noun that is on its class in segmentation maps, which a network has made, in the "
-    "first five captions of the test photographs. Uniform: weights that are the same everywhere; center: all weight in "
-    "the middle. Largest: share of the area of the region with the largest weight. The posterior of hard has seen the "
-    "noun; its prior, and the posterior of the others, has not.",
+    "first five captions of the test photographs. Uniform: equal weights everywhere; center: all weight in the middle. "
+    "Largest: share of the region with the largest weight that has the class. The posterior of hard has seen the noun; "
+    "its prior, and the posterior of the other rows, has not.",
     [
         Column("posterior %", "test_map_mass", 1, 100),
         Column("prior %", "test_map_mass_prior", 1, 100),
@@ -75,8 +77,8 @@ MASS = Block(
     ],
 )
 BY_CLASS = Block(
-    "The same by class",
-    "Share of the posterior's attention, and of uniform weights, on the class of its nouns, and how many these are.",
+    "The attention of nouns by class",
+    "Share of the posterior's attention, and of uniform weights, on the class of a noun, and the number of nouns.",
     [
         Column("all %", "test_map_mass", 1, 100),
         *(
@@ -91,9 +93,9 @@ BY_CLASS = Block(
     ],
 )
 DOUBT = Block(
-    "Does doubt tell bad captions",
-    "Spearman's rank correlation of doubt and CIDEr-D of the caption of beam search, and CIDEr-D of the half and the "
-    "quarter of the captions with the least doubt. Means over word pieces of "
+    "Are doubtful captions worse",
+    "Spearman's rank correlation of the doubt about a caption of beam search with its CIDEr-D, and CIDEr-D of the half "
+    "and the quarter of the captions with the least doubt. Doubts are means over word pieces of "
     + "; ".join(f"{name}: {text}" for name, text in DOUBTS.items()),
     [
         Column("CIDEr-D of all", "test_cider_d", 1),
@@ -104,7 +106,8 @@ DOUBT = Block(
 DIVERSITY = [
     Block(
         f"{COUNT} captions of a photograph: {way.replace('_', ' ')}",
-        f"They are {how}. Distinct: different words or pairs over all of them. Self-BLEU: of each against the others.",
+        f"The captions are {how}. Distinct: share of different words or pairs of words. Self-BLEU: BLEU of each "
+        f"caption against the others.",
         [
             Column("distinct words", f"test_distinct_1_{way}"),
             Column("distinct pairs", f"test_distinct_2_{way}"),
@@ -115,12 +118,12 @@ DIVERSITY = [
     for way, how in WAYS.items()
 ]
 
-# A Weibull variable of concentration k has a logarithm of standard deviation 1.28 / k.
+# the logarithm of a Weibull variable with concentration k has standard deviation 1.28 / k
 GRID = {
     "LC": tuple({"kl_weight": kl, "scale": scale} for kl, scale in ((0.01, 0.1), (0.001, 0.1), (0.001, 0.5))),
     "WC": tuple({"kl_weight": kl, "concentration": k} for kl, k in ((0.01, 10.0), (0.001, 10.0), (0.001, 2.5))),
 }
-_L, _W = GRID["LC"][0], GRID["WC"][0]  # the best by validation perplexity, and for fixed priors too
+_L, _W = GRID["LC"][0], GRID["WC"][0]  # the settings of the best validation perplexity, also for fixed priors
 _PHOTOGRAPHS = {"dataset": "flickr8k", "vocabulary": 2000, "dropout": 0.3, "no_repeat": 2}
 _WIDE = {"encoder": "mobilenet_v2", "hidden": 256, "embedding": 128, "batch_size": 64, "num_samples": 10}
 
@@ -129,12 +132,12 @@ FLICKR8K = Study(
     title="Captions of photographs: flickr8k, mobilenet_v2",
     about=ABOUT,
     text=(
-        f"{LEGEND} {EVIDENCE} hard: one region a word, by the score function. {_FROM_SOFT} Features of a MobileNetV2 "
-        "that was trained on ImageNet. Three settings of LC and WC were tried on the validation photographs (`python "
-        "-m experiments.captioning search flickr8k`), and the best is that of LF and WF too: KL weight .01, scale .1, "
-        f"concentration 10. {_SCORED} Relative entropy: of the mean posterior weights, 1 is uniform. Paper: BLEU-4 / "
-        "ROUGE-L / CIDEr of Table 3 of Bayesian Attention Modules, on COCO with regions of a detector, for the order "
-        "of the rows alone."
+        f"{LEGEND} {EVIDENCE} hard: one region for each word, by the score function. {_FROM_SOFT} Features of a "
+        "MobileNetV2 that was trained on ImageNet. Three settings of LC and WC were tried on the validation "
+        "photographs (`python -m experiments.captioning search flickr8k`); LF and WF have the best of them, too: KL "
+        f"weight .01, scale .1, concentration 10. {_SCORED} Relative entropy: entropy of the mean posterior weights; 1 "
+        "is uniform. Paper: BLEU-4 / ROUGE-L / CIDEr of Table 3 of Bayesian Attention Modules, on COCO with regions of "
+        "a detector, only to compare the order of the rows."
     ),
     task=TASK,
     rows={
@@ -158,7 +161,7 @@ FLICKR8K = Study(
         "WC": "32.8 / 54.9 / 104.5",
     },
     parts=(
-        Block("Besides", "", [*BLEU[1:3], *RANDOM, CHANGE, VALIDATION, MS, PARAMETERS]),
+        Block("Further numbers", "", [*BLEU[1:3], *RANDOM, CHANGE, VALIDATION, MS, PARAMETERS]),
         MASS,
         BY_CLASS,
         DOUBT,
@@ -172,10 +175,11 @@ COMPARE = Study(
     title="Captioning: digits",
     about=None,
     text=(
-        f"{_FROM_SOFT} {_SCORED} Entropy of the mean weights that predict. Points: share of the digit words of the "
-        "captions made whose largest mean posterior weight is on the digit's own cell; samples and mass: of posterior "
-        "samples, and the mean weight there. The posterior of soft, weibull and lognormal has not seen the word, that "
-        "of the hard schemes has, and their prior has not. True: captions that are right, word for word."
+        f"{_FROM_SOFT} {_SCORED} Entropy: of the mean weights that predict. Points: share of the digit words of the "
+        "generated captions whose largest mean posterior weight is on the digit's own cell; samples: the same for "
+        "posterior samples; mass: the mean weight on this cell. The posterior of soft, weibull and lognormal has not "
+        "seen the word. The posterior of the hard schemes has, and their prior has not. True: share of captions that "
+        "equal a reference."
     ),
     task=TASK,
     rows=SCHEMES,
@@ -205,8 +209,8 @@ OWN_ENCODER = replace(
     name="captioning-flickr8k",
     title="Captioning: flickr8k",
     text=(
-        f"{_FROM_SOFT} Features of a small network that was trained on the captions, one a seed. {_SCORED} Entropy of "
-        "the mean weights that predict."
+        f"{_FROM_SOFT} Features of a small network that was trained on the captions, another one for each seed. "
+        f"{_SCORED} Entropy: of the mean weights that predict."
     ),
     rows={row: SCHEMES[row] for row in ("soft", "hard_sample", "lognormal", "weibull")},
     options={
@@ -220,9 +224,11 @@ OWN_ENCODER = replace(
 
 
 def loss_terms(trained: AnyTrained, batch: Batch) -> dict[str, Tensor]:
-    """Parts of the loss per word piece at one draw of the attention, and both estimates of the KL at this draw.
+    """Compute the terms of the loss per word piece at one draw of the attention.
 
-    The negative log ``likelihood``, and the KL, not weighted yet: ``closed_form`` and ``sampled``.
+    Returns:
+        ``likelihood``, the negative log likelihood; ``closed_form`` and ``sampled``, both estimates of the unweighted
+        KL.
     """
     size, trace = trained.module.observations(batch), trained.guide.run(*trained.module.arguments(batch)).trace
     trace.compute_log_prob(lambda _, site: site["is_observed"])
@@ -235,18 +241,28 @@ def loss_terms(trained: AnyTrained, batch: Batch) -> dict[str, Tensor]:
             q, p, value = site["fn"], site["infer"]["prior"], site["value"]
             estimates = {"closed_form": kl_divergence(q, p), "sampled": q.log_prob(value) - p.log_prob(value)}
             for kl, estimate in estimates.items():
-                counted = scale_and_mask(estimate, scale=site["scale"], mask=site["mask"]).sum()
-                terms[kl] = terms[kl] + counted / size
+                total = scale_and_mask(estimate, scale=site["scale"], mask=site["mask"]).sum()
+                terms[kl] = terms[kl] + total / size
     return terms
 
 
 def gradient_noise(trained: AnyTrained, batch: Batch, *, kl_weight: float, pairs: int) -> dict[str, Estimate]:
-    r"""Variance of the gradients that the two estimators of the KL give at the parameters that the network has.
+    r"""Estimate the variance of the gradient under both estimators of the KL, at the current parameters.
 
-    Of two independent draws, :math:`\tfrac12 \|g - g'\|^2` estimates the trace of the covariance and :math:`g \cdot g'`
-    the squared norm of the mean without bias. Both estimators see the same pairs of draws. ``kl_variance_*`` is of the
-    weighted KL alone, ``loss_variance_*`` of the whole loss per word piece, each with the KL ``closed_form`` and
-    ``sampled``; ``loss_variance_ratio`` is that of sampled to closed form, ``gradient_square`` that of the mean.
+    For the gradients g and g' of two independent draws, :math:`\tfrac12 \|g - g'\|^2` is an unbiased estimate of the
+    trace of the covariance, and :math:`g \cdot g'` of the squared norm of the mean. Both estimators of the KL use the
+    same pairs of draws.
+
+    Args:
+        trained: The network and its guide.
+        batch: Images with captions.
+        kl_weight: Weight of the KL in the loss.
+        pairs: Number of pairs of draws.
+
+    Returns:
+        ``kl_variance_*`` of the weighted KL alone and ``loss_variance_*`` of the whole loss per word piece, each for
+        the KL ``closed_form`` and ``sampled``; ``loss_variance_ratio``, sampled divided by closed form;
+        ``gradient_square``, the squared norm of the mean gradient.
     """
     trained.module.eval()
     parameters = [parameter for parameter in trained.module.parameters() if parameter.requires_grad]
@@ -254,56 +270,56 @@ def gradient_noise(trained: AnyTrained, batch: Batch, *, kl_weight: float, pairs
     def gradient(term: Tensor) -> Tensor:
         if not term.requires_grad:
             return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
-        found = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
-        return torch.cat([one.flatten() for one in found]).double().cpu()
+        gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+        return torch.cat([gradient.flatten() for gradient in gradients]).double().cpu()
 
     def draw() -> dict[str, Tensor]:
-        flat = {name: gradient(term) for name, term in loss_terms(trained, batch).items()}
-        kl = {name: kl_weight * flat[name] for name in ESTIMATORS}
-        whole = {f"loss_variance_{name}": flat["likelihood"] + one for name, one in kl.items()}
-        return whole | {f"kl_variance_{name}": one for name, one in kl.items()}
+        gradients = {name: gradient(term) for name, term in loss_terms(trained, batch).items()}
+        kl = {name: kl_weight * gradients[name] for name in ESTIMATORS}
+        loss = {f"loss_variance_{name}": gradients["likelihood"] + of_kl for name, of_kl in kl.items()}
+        return loss | {f"kl_variance_{name}": of_kl for name, of_kl in kl.items()}
 
-    found = defaultdict[str, list[float]](list)
+    estimates = defaultdict[str, list[float]](list)
     with seeded(trained.config.seed):
         for _ in range(pairs):
             first, second = draw(), draw()
-            for name, one in first.items():
-                found[name].append(0.5 * (one - second[name]).square().sum().item())
+            for name, value in first.items():
+                estimates[name].append(0.5 * (value - second[name]).square().sum().item())
             product = first["loss_variance_closed_form"] @ second["loss_variance_closed_form"]
-            found["gradient_square"].append(product.item())
-    below, above = (np.array(found[f"loss_variance_{kl}"]) for kl in ESTIMATORS)
-    ratio = above.mean() / below.mean()
-    # its error by the delta method
-    found["loss_variance_ratio"] = (ratio + (above - ratio * below) / below.mean()).tolist()
-    return {name: summarize(values) for name, values in found.items()}
+            estimates["gradient_square"].append(product.item())
+    closed_form, sampled = (np.array(estimates[f"loss_variance_{kl}"]) for kl in ESTIMATORS)
+    ratio = sampled.mean() / closed_form.mean()
+    # the standard error of a ratio by the delta method
+    estimates["loss_variance_ratio"] = (ratio + (sampled - ratio * closed_form) / closed_form.mean()).tolist()
+    return {name: summarize(values) for name, values in estimates.items()}
 
 
-def _gradients(finished: Finished) -> list[Part]:
-    """Noise of the gradients of both estimators, where the first seed's trainings start and where they end."""
-    columns = {f"{what} {kl.replace('_', ' ')}": f"{what}_variance_{kl}".lower()
-               for what in ("KL", "loss") for kl in ESTIMATORS} | {"mean squared": "gradient_square"}  # fmt: skip
+def gradient_noise_table(finished: Finished) -> list[Part]:
+    """Return a table of the noise of the gradients, before and after the trainings of the first seed."""
+    columns = {f"{term} {kl.replace('_', ' ')}": f"{term}_variance_{kl}".lower()
+               for term in ("KL", "loss") for kl in ESTIMATORS} | {"mean squared": "gradient_square"}  # fmt: skip
     table = list[Row]()
-    for other in [other for row, other in finished.study.baselines.items() if row in finished.rows]:
-        config = finished.configs[other, "", finished.seeds[0]]
+    for guide in [baseline for row, baseline in finished.study.baselines.items() if row in finished.rows]:
+        config = finished.configs[guide, "", finished.seeds[0]]
         data, folder = load_images(config)["train"], Path(str(config.out))
         features = data.regions.size(2)
         untrained = build(config, Vocabulary.load(folder / "vocabulary.json"), features)
         trained = load_trained(folder, features, device=config.device)
         for point, network in (("untrained", untrained), ("trained", trained)):
-            print(f"Gradients of {other}, {point}, {2 * PAIRS} draws ...", flush=True)
+            print(f"Gradients of {guide}, {point}, {2 * PAIRS} draws ...", flush=True)
             batch = next(batches(network, data, references=1))
             noise = gradient_noise(network, batch, kl_weight=config.kl_weight, pairs=PAIRS)
-            found = {head: noise[name] for head, name in columns.items()}
+            variances = {head: noise[name] for head, name in columns.items()}
             ratio = noise["loss_variance_ratio"]
             table.append(
-                {"guide": other, "parameters": point}
-                | {head: f"{n.mean:.2e} ± {n.standard_error:.0e}" if n.mean else "0" for head, n in found.items()}
+                {"guide": guide, "parameters": point}
+                | {head: f"{n.mean:.2e} ± {n.standard_error:.0e}" if n.mean else "0" for head, n in variances.items()}
                 | {"loss ratio": f"{ratio.mean:.3g} ± {ratio.standard_error:.1g}"}
             )
     text = (
-        "Trace of the covariance of the gradient over draws of the attention on one batch, without dropout, ± standard "
-        "error, for the weighted KL alone and for the whole loss per word piece, at the start and at the best epoch of "
-        "the first seed's training with the closed form. Mean squared: squared norm of the mean gradient."
+        "Trace of the covariance of the gradient over draws of the attention, on one batch without dropout, ± standard "
+        "error. It is shown for the weighted KL alone and for the whole loss per word piece, at the start and at the "
+        "best epoch of the first seed's training with the closed form. Mean squared: squared norm of the mean gradient."
     )
     return [Part("Noise of the gradients", text, table, labels=2)] if table else []
 
@@ -315,8 +331,8 @@ KL_ESTIMATORS = Study(
     text=(
         "Captions of digit scenes, {config.max_epochs} epochs from the beginning. The KL is summed over every weight "
         "and weighted by {config.kl_weight:g}; prior {config.prior}. gaussian has weights off the simplex. A training "
-        "that diverges stops the study. Points: share of the digit words of the captions made whose "
-        "largest mean posterior weight is on the digit's own cell."
+        "that diverges stops the study. Points: share of the digit words of the generated captions whose largest mean "
+        "posterior weight is on the digit's own cell."
     ),
     task=TASK,
     rows={
@@ -330,7 +346,7 @@ KL_ESTIMATORS = Study(
     baselines={f"{guide} sampled": guide for guide in _POSTERIORS},
     options={"max_epochs": 4, "kl_weight": 1.0, "hidden": 64, "embedding": 32},
     columns=(VALIDATION, BLEU[0], POINTS),
-    parts=(_gradients,),
+    parts=(gradient_noise_table,),
 )
 
 STUDIES = {"flickr8k": FLICKR8K, "compare": COMPARE, "compare-flickr8k": OWN_ENCODER, "kl-estimators": KL_ESTIMATORS}

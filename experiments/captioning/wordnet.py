@@ -1,4 +1,4 @@
-"""WordNet, as NLTK or Debian installs it, for METEOR."""
+"""WordNet for METEOR, as installed by NLTK or Debian."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from nltk.corpus import wordnet
 from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
 DEBIAN = Path("/usr/share/wordnet")
-MISSING = "METEOR is left out: there is no WordNet; install Debian's wordnet-base, or python -m nltk.downloader wordnet"
-# the names of lexicographers' files, which Debian leaves out: adjectives and adverbs, nouns, verbs, participles
+MISSING = (
+    "METEOR is left out, since WordNet is missing; install Debian's wordnet-base, or run "
+    "python -m nltk.downloader wordnet"
+)
+# names of the lexicographers' files, a list that Debian leaves out: adjectives, adverbs, nouns, verbs, participles
 _NOUNS = (
     "Tops act animal artifact attribute body cognition communication event feeling food group location motive object "
     "person phenomenon plant possession process quantity relation shape state substance time"
@@ -34,18 +37,18 @@ class DebianWordNet(WordNetCorpusReader):
     """WordNet 3.0 in the folder of Debian's package wordnet-base."""
 
     def __init__(self, folder: Path = DEBIAN) -> None:
-        if str(folder) not in nltk.data.path:  # NLTK reads its data from folders that it was told of alone
+        if str(folder) not in nltk.data.path:  # NLTK reads its data only from the folders in this list
             nltk.data.path.append(str(folder))
-        with warnings.catch_warnings():  # of words in other languages, which are not there
+        with warnings.catch_warnings():  # NLTK warns about missing words in other languages
             warnings.simplefilter("ignore")
             super().__init__(str(folder), None)
 
     def map_wn(self, version: str = "wordnet") -> dict[Any, Any]:  # noqa: ARG002
-        """Map synsets of other versions to those of this one: none, as only words in other languages ask for it."""
+        """Return an empty map from synsets of other versions, which only words in other languages would need."""
         return {}
 
     def open(self, file: str) -> Any:
-        """Open a file, or give the one that Debian leaves out."""
+        """Open a file of the WordNet; the file lexnames, which Debian leaves out, is made here."""
         if file == "lexnames":
             lines = (f"{number:02}\t{name}\t{_PARTS[name.split('.')[0]]}" for number, name in enumerate(_NAMES))
             return io.StringIO("\n".join(lines))
@@ -54,17 +57,17 @@ class DebianWordNet(WordNetCorpusReader):
 
 @cache
 def _debian(folder: Path) -> DebianWordNet:
-    """The WordNet of a folder, which is read once: that takes seconds."""
+    """Return the WordNet of a folder, which is read only once, since this takes seconds."""
     return DebianWordNet(folder)
 
 
 def find_wordnet() -> Any:
-    """Return the WordNet of NLTK's data, else Debian's; None where neither is there, or none is whole."""
-    for make in (lambda: wordnet, lambda: _debian(DEBIAN)):
+    """Return the WordNet of NLTK's data, or else Debian's; None if neither is complete."""
+    for load in (lambda: wordnet, lambda: _debian(DEBIAN)):
         try:
-            found: Any = make()
-            found.synsets("dog")
-        except (LookupError, OSError):  # not there, or not complete
+            reader: Any = load()
+            reader.synsets("dog")
+        except (LookupError, OSError):  # missing or incomplete
             continue
-        return found
+        return reader
     return None

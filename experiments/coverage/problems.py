@@ -1,4 +1,4 @@
-"""Problems whose attention weights are known, with noise in the attention: how it spreads, and how y comes about."""
+"""Problems whose attention weights are known, with noise in the attention: its spread, and the distribution of y."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DEVELOPMENT", "PROBLEMS", "Problem", "normal"]
 
 
 def normal(mean: Tensor, noise: Any) -> Any:
-    """Independent normal entries of y."""
+    """Return the distribution of independent normal entries of y."""
     return dist.Normal(mean, noise).to_event(1)
 
 

@@ -32,14 +32,14 @@ def _ignorance_summary(finished: Finished) -> list[Part]:
     rows, levels = dict.fromkeys(finished.rows), list(finished.study.levels)
     if "soft, LaplacePosterior" not in rows:
         return []
-    held = {row: [fmean(finished.values(row, COLUMNS[1], level)) for level in levels] for row in rows}
-    laplace = held.pop("soft, LaplacePosterior")
-    held.pop("soft, temperature", None)  # as soft
+    coverage = {row: [fmean(finished.values(row, COLUMNS[1], level)) for level in levels] for row in rows}
+    laplace = coverage.pop("soft, LaplacePosterior")
+    coverage.pop("soft, temperature", None)  # as soft
     shares = ", ".join(f"{share:.0%} from {level} items" for level, share in zip(levels, laplace, strict=True))
-    others = "; ".join(f"{row}: {min(shares):.0%} to {max(shares):.0%}" for row, shares in held.items())
+    ranges = "; ".join(f"{row}: {min(shares):.0%} to {max(shares):.0%}" for row, shares in coverage.items())
     text = (
         f"Of the 90 % intervals of LaplacePosterior these hold the true weight: {shares}. Other intervals do not hold "
-        f"what they say ({others}). Only the scores are unknown here, and only LaplacePosterior draws them: believe an "
+        f"what they say ({ranges}). Only the scores are unknown here, and only LaplacePosterior draws them: believe an "
         f"interval where all that is unknown was drawn."
     )
     return [Part(text=text)]

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from experiments.coverage.config import CoverageConfig
 from experiments.coverage.problems import PROBLEMS, normal
 from experiments.files import user_errors
-from experiments.folder import begin, exclusive, resumed
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from pyro_attention import (
     AttentionELBO,
@@ -53,7 +52,7 @@ _CHUNK = 100  # draws of a run
 
 
 class Items(NamedTuple):
-    """Items of a problem, the first four of which a network is given."""
+    """Items of a problem; a network gets the first four fields."""
 
     queries: Tensor  # [n, Q]
     keys: Tensor  # [n, KEYS, D]
@@ -64,16 +63,16 @@ class Items(NamedTuple):
     spread: Tensor  # [n], true standard deviation of log S
 
     def chosen(self, index: Tensor) -> Items:
-        """Some of them."""
-        return Items(*(each[index] for each in self))
+        """Return the items of an index."""
+        return Items(*(field[index] for field in self))
 
     def to(self, device: torch.device) -> Items:
-        """All of them, on a device."""
-        return Items(*(each.to(device) for each in self))
+        """Return the items on a device."""
+        return Items(*(field.to(device) for field in self))
 
 
 def generate(config: CoverageConfig) -> dict[str, Items]:
-    """Training, validation and test items of a problem, by the seed."""
+    """Draw training, validation and test items of a problem, by the seed."""
     generator = torch.Generator().manual_seed(config.seed)
     counts = {"train": config.items, "val": 2000, "test": 2000}
     if config.toy in PROBLEMS:
@@ -83,7 +82,7 @@ def generate(config: CoverageConfig) -> dict[str, Items]:
         return torch.randn(*shape, generator=generator)
 
     form = torch.eye(3) if config.toy == "noise" else config.form * randn(4, 4)
-    found, width = {}, 4 if config.toy == "noise" else 3
+    parts, width = {}, 4 if config.toy == "noise" else 3
     for part, count in counts.items():
         queries, keys, values = randn(count, len(form)), randn(count, KEYS, len(form)), randn(count, KEYS, width)
         scores, spread = torch.einsum("nq,qd,nkd->nk", queries, form, keys), torch.zeros(count)
@@ -92,8 +91,8 @@ def generate(config: CoverageConfig) -> dict[str, Items]:
             queries, spread = torch.cat([queries, hint], 1), 0.1 + 1.9 * (2 * hint[:, 0]).sigmoid()
         weights = (scores + spread.unsqueeze(1) * randn(count, KEYS)).softmax(-1)
         y = torch.einsum("nk,nkv->nv", weights, values) + NOISE[config.toy] * randn(count, width)
-        found[part] = Items(queries, keys, values, y, weights, scores, spread)
-    return found
+        parts[part] = Items(queries, keys, values, y, weights, scores, spread)
+    return parts
 
 
 def _drawn(toy: str, count: int, generator: torch.Generator) -> Items:
@@ -104,8 +103,8 @@ def _drawn(toy: str, count: int, generator: torch.Generator) -> Items:
         return torch.randn(*shape, generator=generator)
 
     queries, hint, values = randn(count, 3), randn(count, 1), problem.values(randn(count, problem.keys, problem.width))
-    own, shared = randn(count, problem.keys, 3), randn(count, 1, 3)
-    keys = math.sqrt(1 - problem.common) * own + math.sqrt(problem.common) * shared
+    single, shared = randn(count, problem.keys, 3), randn(count, 1, 3)
+    keys = math.sqrt(1 - problem.common) * single + math.sqrt(problem.common) * shared
     scores, spread = torch.einsum("nd,nkd->nk", queries, keys), problem.spread(hint[:, 0])
     weights = (scores + spread.unsqueeze(1) * randn(count, problem.keys)).softmax(-1)
     with seeded(int(torch.randint(2**31, (), generator=generator))):
@@ -114,9 +113,9 @@ def _drawn(toy: str, count: int, generator: torch.Generator) -> Items:
 
 
 class Regression(nn.Module):
-    """y = W V + noise; its scores are a product of queries and keys, both projected where weights are random.
+    """Network y = W V + noise whose scores are a product of queries and keys, both projected where weights are random.
 
-    It returns the log likelihood of every item.
+    A call returns the log likelihood of every item.
     """
 
     def __init__(self, config: CoverageConfig, prior: Prior) -> None:
@@ -149,8 +148,8 @@ class Regression(nn.Module):
             ).context.squeeze(-2)
             likelihood = self.likelihood(context, self.temperature * log_noise.exp())
             pyro.sample("y", likelihood, obs=y)
-        found: Tensor = likelihood.log_prob(y)
-        return found
+        log_likelihood: Tensor = likelihood.log_prob(y)
+        return log_likelihood
 
 
 def true_noise(toy: str) -> float | None:
@@ -159,7 +158,7 @@ def true_noise(toy: str) -> float | None:
 
 
 def scheme(config: CoverageConfig) -> tuple[Prior, Family, AttentionELBO]:
-    """Prior, posterior family and objective."""
+    """Return prior, posterior family and objective."""
     if config.objective == "soft":
         return FixedGammaPrior(), Soft(), AttentionELBO(max_plate_nesting=1)
     weibull = config.family == "weibull"
@@ -176,12 +175,12 @@ def scheme(config: CoverageConfig) -> tuple[Prior, Family, AttentionELBO]:
 
 
 def log_mean(log_likelihood: Tensor) -> Tensor:
-    """Log likelihood of every item by draws ``[S, n]``."""
+    """Return the log likelihood of every item, from that of draws ``[S, n]``."""
     return log_likelihood.logsumexp(0) - math.log(len(log_likelihood))
 
 
 class CoverageTraining(OneCycleTraining):
-    """Batches are what the network is given; the validation loss is the predictive one, by some draws."""
+    """Training on batches of the first four fields of items; the validation loss is predictive, by some draws."""
 
     num_draws = 1
 
@@ -197,18 +196,18 @@ class CoverageTraining(OneCycleTraining):
 
 @dataclass(frozen=True)
 class TrainedCoverage(Trained[CoverageConfig, Regression]):
-    """A network, and the other members of its ensemble."""
+    """Network, and the further members of its ensemble."""
 
-    others: list[CoverageTraining] = field(default_factory=list)
+    further_members: list[CoverageTraining] = field(default_factory=list)
 
     @property
     def modules(self) -> list[Any]:
-        """All members."""
-        return [self.module, *self.others]
+        """All members of the ensemble."""
+        return [self.module, *self.further_members]
 
 
 def build(config: CoverageConfig) -> TrainedCoverage:
-    """Networks and guides, untrained."""
+    """Build untrained networks and guides."""
     modules = []
     for member in range(config.members):
         pyro.set_rng_seed(1000 * member + config.seed)
@@ -225,7 +224,7 @@ def build(config: CoverageConfig) -> TrainedCoverage:
 
 
 class Batches:
-    """Batches of the items, in another order in every pass if they are shuffled."""
+    """Batches of items, in another order in every pass if they are shuffled."""
 
     def __init__(self, items: Items, size: int, *, shuffle: bool = False, repeats: int = 1) -> None:
         self.items, self.size, self.shuffle, self.repeats = items, size, shuffle, repeats
@@ -253,37 +252,36 @@ class CoverageTask(Task[CoverageConfig, TrainedCoverage]):
     def restore(self, config: CoverageConfig, folder: Path) -> TrainedCoverage:  # noqa: ARG002
         return build(config)
 
-    @exclusive
     def run(self, config: CoverageConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = generate(config)
-            begin(folder, config)
-            trained = build(config)
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = generate(config)
+                folder = run.begin()
+                trained = build(config)
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, data, fitted) | fitted.metrics)
 
     def fit(self, trained: TrainedCoverage, data: dict[str, Items], folder: Path) -> Fitted:
         config = trained.config
         val = Batches(data["val"], 1000)
-        found = []
+        results = []
         for member, module in enumerate(trained.modules):
             items = data["train"]
-            if trained.others and config.toy == "ignorance":
+            if trained.further_members and config.toy == "ignorance":
                 # from any start they end at the same optimum: what differs has to be their items
                 generator = torch.Generator().manual_seed(1000 * member + config.seed)
                 items = items.chosen(torch.randint(config.items, (config.items,), generator=generator))
             train = Batches(items, config.batch_size, shuffle=True, repeats=config.repeats)
             # a member has a folder of its own within that of the run
-            place = folder if member == 0 else folder / "checkpoints" / f"member-{member}"
-            found.append(
-                fit(config, module, train, val, folder=place, patience=config.max_epochs, monitor={"val_loss": "min"},
+            path = folder if member == 0 else folder / "checkpoints" / f"member-{member}"
+            results.append(
+                fit(config, module, train, val, folder=path, patience=config.max_epochs, monitor={"val_loss": "min"},
                     keep="last", gradient_clip=100.0)
             )  # fmt: skip
             module.eval()
-        return found[0]
+        return results[0]
 
     def evaluate(self, trained: TrainedCoverage, data: dict[str, Items], fitted: Fitted) -> dict[str, float]:
         data = {part: items.to(trained.device) for part, items in data.items()}
@@ -310,7 +308,7 @@ class CoverageTask(Task[CoverageConfig, TrainedCoverage]):
 
 
 def draws(trained: TrainedCoverage, items: Items, count: int) -> tuple[Tensor, Tensor]:
-    """Draws of weights ``[S, n, KEYS]`` and the log likelihoods with them ``[S, n]``, as many of every member."""
+    """Draw weights ``[S, n, KEYS]`` and the log likelihoods with them ``[S, n]``, as many of every member."""
     weights, log_likelihood = [], []
     with torch.no_grad():
         for module in trained.modules:
@@ -321,23 +319,24 @@ def draws(trained: TrainedCoverage, items: Items, count: int) -> tuple[Tensor, T
                 weights.append(attention_weights(site).squeeze(-2))
                 log_likelihood.append(run.output)
     shape = items.weights.shape
-    return torch.cat([each.view(-1, *shape) for each in weights]), torch.cat(
-        [each.view(-1, shape[0]) for each in log_likelihood]
+    return (
+        torch.cat([drawn.view(-1, *shape) for drawn in weights]),
+        torch.cat([drawn.view(-1, shape[0]) for drawn in log_likelihood]),
     )
 
 
 def several(trained: TrainedCoverage, items: Items, draw: AbstractContextManager[Any]) -> tuple[Tensor, Tensor]:
-    """:func:`draws` in many runs, around each of which something is drawn for all of its items."""
-    config, found = trained.config, []
+    """Call :func:`draws` in many runs, with something drawn around each for all of its items."""
+    config, runs = trained.config, []
     for _ in range(_RUNS):
         with draw:
-            found.append(draws(trained, items, 1 if config.objective == "soft" else config.num_samples // _RUNS))
-    weights, log_likelihood = zip(*found, strict=True)
+            runs.append(draws(trained, items, 1 if config.objective == "soft" else config.num_samples // _RUNS))
+    weights, log_likelihood = zip(*runs, strict=True)
     return torch.cat(weights), torch.cat(log_likelihood)
 
 
 def true_draws(toy: str, items: Items, count: int) -> tuple[Tensor, Tensor]:
-    """:func:`draws` by who knows scores, spread and noise."""
+    """Draw as :func:`draws`, with the true scores, spread and noise."""
     likelihood = PROBLEMS[toy].likelihood if toy in PROBLEMS else normal
     noises = torch.randn(count, *items.scores.shape).to(items.scores)
     weights = (items.scores + items.spread.unsqueeze(1) * noises).softmax(-1)
@@ -346,11 +345,11 @@ def true_draws(toy: str, items: Items, count: int) -> tuple[Tensor, Tensor]:
 
 
 def scores(kind: str, items: Items, weights: Tensor, log_likelihood: Tensor) -> dict[str, float]:
-    """What draws say of the test items."""
+    """Score the draws on the test items."""
     mean, low, high = equal_tailed(weights, LEVEL)
     inside = ((items.weights >= low) & (items.weights <= high)).float().mean(-1)
     given = (log_likelihood.softmax(0).unsqueeze(-1) * weights).sum(0)
-    found = {
+    values = {
         "nll": -log_mean(log_likelihood).mean(),
         "coverage": inside.mean(),
         "width": (high - low).mean(),
@@ -360,15 +359,15 @@ def scores(kind: str, items: Items, weights: Tensor, log_likelihood: Tensor) -> 
     if items.spread.any():
         parts = zip(TERCILES, items.spread.argsort().tensor_split(3), strict=True)
         for name, part in parts:
-            found[f"coverage_{name}"] = inside[part].mean()
+            values[f"coverage_{name}"] = inside[part].mean()
             if len(weights) > 1:
                 ratio = _spread(weights[:, part]) / items.spread[part]
-                found[f"ratio_{name}"] = ratio.clamp(min=1e-6).log().mean().exp()
-    return {f"{kind}_{name}": value.item() for name, value in found.items()}
+                values[f"ratio_{name}"] = ratio.clamp(min=1e-6).log().mean().exp()
+    return {f"{kind}_{name}": value.item() for name, value in values.items()}
 
 
 def _spread(weights: Tensor) -> Tensor:
-    """Standard deviation of log S of every item ``[n]``, from draws of its weights ``[S, n, KEYS]``."""
+    """Return the standard deviation of log S of every item ``[n]``, from draws of its weights ``[S, n, KEYS]``."""
     centered = weights.clamp(min=1e-30).log()
     centered = centered - centered.mean(-1, keepdim=True)
     keys = weights.size(-1)
@@ -376,7 +375,7 @@ def _spread(weights: Tensor) -> Tensor:
 
 
 def _reliability(trained: TrainedCoverage, data: dict[str, Items]) -> dict[str, float]:
-    """What can be known of the widths without the truth: the gap, whether training warned of it, and check_width."""
+    """Measure the widths without the truth: by the gap, by whether training warned of it, and by check_width."""
     loss: Any = trained.module.objective
     gap, signal = evidence_gap(loss, Batches(data["val"], 1000))
     metrics = {"gap": gap, "signal": signal, "gap_warned": float(loss.elbo.gap_watch.warned > 0)}
@@ -391,7 +390,7 @@ def _reliability(trained: TrainedCoverage, data: dict[str, Items]) -> dict[str, 
 def _at_temperature(
     trained: TrainedCoverage, val: Items, test: Items, metrics: Mapping[str, float]
 ) -> dict[str, float]:
-    """Scores with the noise of every member multiplied by what is best on validation items."""
+    """Return scores with the noise of every member multiplied by the best factor on validation items."""
 
     def nll(items: Items, temperature: float) -> float:
         for module in trained.modules:

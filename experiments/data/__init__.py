@@ -1,1 +1,1 @@
-"""Data sets of the experiments, one file a kind of data."""
+"""Data sets of the experiments, with a folder for each kind of data."""

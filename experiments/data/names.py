@@ -1,4 +1,4 @@
-"""Names of data sets and how photographs become regions, for those who only choose: this imports no reader."""
+"""Names of data sets, and options of turning photographs into regions; this imports no reader."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +22,14 @@ class RegionOptions:
     """How photographs become regions.
 
     Args:
-        encoder: What makes features of photographs: own is a small network, trained once to predict the words of the
-            captions, or which answers a photograph has, and then frozen; mobilenet_v2 is trained on ImageNet.
-        encoder_weights: File of weights for mobilenet_v2, TensorFlow's as safetensors under torchvision's names;
-            torchvision's own when omitted.
-        encoder_epochs: Epochs of the own encoder.
-        size: Side in pixels that photographs are brought to; each data set and encoder has its own when omitted. own
-            makes a region of 16 x 16 pixels, mobilenet_v2 of 32 x 32.
+        encoder: Network that computes features of photographs. own is a small network that is trained once to predict
+            the words of the captions, or the answers of a photograph, and is then frozen; mobilenet_v2 is trained on
+            ImageNet.
+        encoder_weights: File of weights for mobilenet_v2: TensorFlow's weights as safetensors under torchvision's
+            names. Torchvision's weights when omitted.
+        encoder_epochs: Number of epochs of the encoder own.
+        size: Side in pixels to which photographs are scaled; a default of the data set and encoder when omitted. A
+            region of own is 16 x 16 pixels, a region of mobilenet_v2 32 x 32.
         cache: Folder of pixels and features; "cache" in the data set's folder when omitted.
     """
 

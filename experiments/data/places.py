@@ -1,4 +1,4 @@
-"""Where data sets lie, fetching published ones, and arrays that are read without pickles or made once."""
+"""The folder of the data sets, downloads of published ones, and arrays that are cached on disk."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ def data_folder(data_root: Path | str | None) -> Path:
 
 
 def missing(what: object, expected: str, folder: str) -> FileNotFoundError:
-    """Return the error of files that are not there; folder is the one of the data set, inside that of all data sets."""
+    """Return the error of files that are missing; ``folder`` is the data set's, inside the folder of all data sets."""
     return FileNotFoundError(
         f"{what} is missing; expected {expected}. Put it there, or name the folder that holds {folder} by "
         f"{OTHER_FOLDER}."
@@ -37,25 +37,25 @@ def missing(what: object, expected: str, folder: str) -> FileNotFoundError:
 
 
 def first_file(paths: Sequence[Path], expected: str, folder: str) -> Path:
-    """Return the first of these files that is there; without any the error of `missing`."""
-    found = next(filter(Path.is_file, paths), None)
-    if found is None:
+    """Return the first of these files that exists; raise the error of `missing` without any."""
+    path = next(filter(Path.is_file, paths), None)
+    if path is None:
         raise missing(" or ".join(map(str, paths)), expected, folder)
-    return found
+    return path
 
 
 def plain_name(name: object) -> str:
-    """Return the name of a file or folder that lies in another one; ValueError for any that leads elsewhere."""
+    """Return the name of a file or folder; raise ValueError for a path that leads into another folder."""
     if not isinstance(name, str) or Path(name).name != name or name == "..":
-        raise ValueError(f"{name!r} is no plain name of a file; expected one without '/' and '..'")
+        raise ValueError(f"{name!r} is no plain name of a file; expected a name without '/' and '..'")
     return name
 
 
 def fetch_missing(folder: Path, names: Sequence[str], address: str, ending: str = "") -> None:
-    """Fetch those files that are not in the folder; each is there whole afterwards, or not at all.
+    """Download the files that are missing in the folder; a file is written whole or not at all.
 
-    They are published at the address under their names and the ending, of which ".gz" is unpacked. Files that are there
-    are taken as they are.
+    The address of a file is ``address/name`` with the ending; files that end with ".gz" are unpacked. Files that exist
+    stay as they are.
     """
     for name in (name for name in names if not (folder / name).is_file()):
         url = f"{address}/{name}{ending}"
@@ -77,7 +77,7 @@ def fetch_missing(folder: Path, names: Sequence[str], address: str, ending: str 
 
 
 def read_arrays(path: Path, remedy: str = "replace it by an intact copy") -> dict[str, np.ndarray]:
-    """Read all arrays of a .npz archive, in the byte order of this machine; DamagedFileError where it is none."""
+    """Read all arrays of a .npz archive in the byte order of this machine; raise DamagedFileError for another file."""
     # opened here, because a damaged archive leaves the file open that numpy opens
     with (
         reading(path, "a numpy archive without pickles", remedy),
@@ -93,10 +93,10 @@ def checksum(tensor: Tensor) -> str:
 
 
 def cached_file(folder: Path, name: str, key: Any, write: Callable[[IO[bytes]], object]) -> Path:
-    """Return a file that is written once; the key is all that its content is made of, as JSON has it.
+    """Return the path of a file that is written once; the key, as JSON, holds everything that decides on its content.
 
-    Whenever the process dies, the file is whole, or it is written again. Of several processes one writes it, and the
-    others wait for it. The name ends with the kind of the file, and gets a checksum of the key.
+    A process that dies leaves no half of a file. Of several processes one writes the file, and the others wait for it.
+    The name ends with the kind of the file, and gets a checksum of the key.
     """
     stem, _, kind = name.rpartition(".")
     path = folder / f"{stem}-{sha256(json.dumps(key).encode()).hexdigest()[:16]}.{kind}"
@@ -108,8 +108,8 @@ def cached_file(folder: Path, name: str, key: Any, write: Callable[[IO[bytes]], 
 
 
 def cached_array(folder: Path, name: str, key: Any, make: Callable[[], np.ndarray]) -> Tensor:
-    """Return an array that is made once; see `cached_file`."""
+    """Return an array that is computed once and read from its file afterwards; see `cached_file`."""
     path = cached_file(folder, f"{name}.npy", key, lambda file: np.save(file, make()))
     with reading(path, "an array of numpy without pickles", "remove the file, and it is made again"):
-        # its pages are read when they are wanted; torch warns of arrays that cannot be written to
+        # memory pages are read when they are used; torch warns of arrays that cannot be written to
         return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))

@@ -1,4 +1,4 @@
-"""GLUE: examples as tokens with noise in their labels, a Pyro model of classes or grades, its scores, and the task."""
+"""GLUE: examples as tokens with noise in their labels, training, scores of classes and grades, and the task."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ METRICS: Mapping[GlueName, tuple[str, ...]] = {
     "qnli": ("accuracy",),
     "qqp": ("accuracy", "f1"),
 }
-"""Metrics of each task; tables compare the first one, and settings are chosen by it."""
+"""Metrics of each task; tables and searches compare rows by the first one."""
 MEASURES = ("entropy", "mutual_information")
-"""Measures of uncertainty that tell sentences of other tasks."""
+"""Measures of uncertainty by which sentences of other tasks are recognized."""
 RISKS = (50, 80, 90)
 """Coverages of selective prediction in per cent."""
 
@@ -49,67 +49,67 @@ RISKS = (50, 80, 90)
 
 
 class PairBatch(NamedTuple):
-    """Arguments of a :class:`PairModel`, and where the examples stand."""
+    """Arguments of a :class:`PairModel`, and the indices of the examples."""
 
-    inputs: dict[str, Tensor]  # what the tokenizer made, [B, N] each, by the names of the network's arguments
+    inputs: dict[str, Tensor]  # outputs of the tokenizer [B, N], by the names of the network's arguments
     labels: Tensor  # classes or grades [B]
-    places: Tensor  # of the examples [B]
+    indices: Tensor  # indices of the examples [B]
 
 
 class EncodedPairs(EncodedTexts[PairBatch]):
-    """Examples of GLUE as tokens, of a length at most."""
+    """Examples of GLUE as tokens, cut off at a length."""
 
     def __init__(self, text: LabeledPairs, tokenizer: Any, *, length: int) -> None:
         encoded = tokenizer(text.first, text.second, truncation=True, max_length=length, padding=False)
         names = [name for name in tokenizer.model_input_names if name in encoded]
-        rows = [{name: torch.tensor(encoded[name][place]) for name in names} for place in range(len(text))]
+        rows = [{name: torch.tensor(encoded[name][index]) for name in names} for index in range(len(text))]
         super().__init__(rows, tokenizer)
         self.labels = text.labels
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> PairBatch:
-        _, places = index
-        return PairBatch(self.padded(places), self.labels[list(places)], torch.tensor(places))
+        _, indices = index
+        return PairBatch(self.padded(indices), self.labels[list(indices)], torch.tensor(indices))
 
 
 def load_texts(config: GlueConfig) -> dict[str, LabeledPairs]:
-    """The parts of a task, and those of the tasks out of domain by their names.
+    """Load the parts of a task by name, and the test parts of the tasks out of domain by the names of the tasks.
 
-    Of the training part it is the share that is asked for, with noise in its labels if there is to be any. Of a task
-    out of domain it is the test part: of pairs only the first sentences where the task has none, and no labels.
+    The training part is cut to ``train_share``, and ``label_noise`` of its labels are replaced. Where the task has
+    single sentences, a task of pairs out of domain gives its first sentences.
     """
-    own, parts = GLUE[config.task], load_glue(config.task, data_root=config.data_root)
-    train, pairs = parts["train"], own.second is not None
+    spec, parts = GLUE[config.task], load_glue(config.task, data_root=config.data_root)
+    train, pairs = parts["train"], spec.second is not None
     if config.train_share < 1:
         train = train.select(share_of(len(train), config.train_share, seed=config.seed))
-    labels = noisy_labels(train.labels, config.label_noise, classes=len(own.classes), seed=config.seed)
+    labels = noisy_labels(train.labels, config.label_noise, classes=len(spec.classes), seed=config.seed)
     parts["train"] = LabeledPairs(train.first, train.second, labels)
     for name in config.out_of_domain:
         text = load_glue(name, data_root=config.data_root)["test"]
-        if own.regression or name == config.task or (pairs and text.second is None):
+        if spec.regression or name == config.task or (pairs and text.second is None):
             raise UserError(
-                f"out_of_domain is {name} for {config.task}, expected other tasks, with pairs of sentences if this one "
-                f"has them, and a task with classes"
+                f"out_of_domain is {name} for {config.task}; expected another task, with pairs of sentences if "
+                f"{config.task} has pairs, and a task with classes"
             )
         parts[name] = LabeledPairs(text.first, text.second if pairs else None, torch.zeros_like(text.labels).long())
     return parts
 
 
 def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Tensor:
-    """Labels of which a share is replaced: a class by one of the others, a grade by that of a random example.
+    """Replace a share of the labels: a class by another random class, a grade by the grade of a random example.
 
-    Those of a larger share hold those of a smaller one; ``classes`` are 0 for grades.
+    A larger share replaces the labels of a smaller one too. ``classes`` is the number of classes, or 0 for grades.
 
     Example:
         >>> noisy_labels(torch.tensor([0, 1, 1, 0]), 0.5, classes=2, seed=0).ne(torch.tensor([0, 1, 1, 0])).sum().item()
         2
     """
     generator = torch.Generator().manual_seed(seed)
-    places = torch.randperm(len(labels), generator=generator)[: round(share * len(labels))]
+    indices = torch.randperm(len(labels), generator=generator)[: round(share * len(labels))]
     noisy = labels.clone()
     if classes:
-        noisy[places] = (labels[places] + torch.randint(1, classes, places.shape, generator=generator)) % classes
+        noisy[indices] = (labels[indices] + torch.randint(1, classes, indices.shape, generator=generator)) % classes
     else:
-        noisy[places] = labels[torch.randint(len(labels), places.shape, generator=generator)]
+        noisy[indices] = labels[torch.randint(len(labels), indices.shape, generator=generator)]
     return noisy
 
 
@@ -117,12 +117,12 @@ def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Te
 
 
 class PairTraining(FineTuning):
-    """Trains a :class:`PairModel`; arguments as of :class:`FineTuning`."""
+    """Training of a :class:`PairModel`; it takes the arguments of :class:`FineTuning`."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.task = parts[-1].task
-        self._found: list[tuple[Tensor, Tensor]] = []
+        self._outputs: list[tuple[Tensor, Tensor]] = []
 
     def arguments(self, batch: PairBatch) -> Sequence[Any]:
         return batch[:2]
@@ -131,12 +131,12 @@ class PairTraining(FineTuning):
         return len(batch.labels)
 
     def validation_step(self, batch: PairBatch, batch_idx: int) -> None:  # noqa: ARG002
-        self._found.append((self.outputs(batch.inputs)[0].cpu(), batch.labels.cpu()))
+        self._outputs.append((self.outputs(batch.inputs)[0].cpu(), batch.labels.cpu()))
 
     def on_validation_epoch_end(self) -> None:
-        """Log the score and the loss of all validation examples together: most scores are no means over examples."""
-        logits, labels = (torch.cat(parts) for parts in zip(*gathered(self._found), strict=True))
-        self._found.clear()
+        """Log the score and the loss over all validation examples: most scores are no means over batches."""
+        logits, labels = (torch.cat(parts) for parts in zip(*gathered(self._outputs), strict=True))
+        self._outputs.clear()
         predicted = predictions(logits)
         loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss
         self.log("val_loss", loss(logits if logits.size(-1) > 1 else predicted, labels))
@@ -144,7 +144,7 @@ class PairTraining(FineTuning):
 
 
 def predictions(outputs: Tensor) -> Tensor:
-    """The class of each example, or its grade, ``[items]``, of outputs ``[items, outputs]``."""
+    """Return the class of every example, or its grade, ``[items]``, from outputs ``[items, outputs]``."""
     return outputs.argmax(-1) if outputs.size(-1) > 1 else outputs[..., 0]
 
 
@@ -155,22 +155,22 @@ FineTuned: TypeAlias = Tuned[GlueConfig, PairModel]
 
 
 def glue_scores(task: GlueName, predicted: Array, labels: Array) -> dict[str, float]:
-    """The official metrics of predicted classes, or grades, ``[items]``.
+    """Return the official metrics of predicted classes, or grades, ``[items]``.
 
-    A correlation or F1 that does not exist, as all predictions are alike, counts as 0.
+    A correlation or F1 that does not exist, because all predictions are equal, counts as 0.
 
     Example:
         >>> glue_scores("cola", np.array([1, 1, 0, 1]), np.array([1, 1, 0, 0]))
         {'matthews': 0.577..., 'accuracy': 0.75}
     """
-    found: dict[str, Callable[[], float]] = {
+    scores: dict[str, Callable[[], float]] = {
         "accuracy": lambda: accuracy_score(labels, predicted),
         "f1": lambda: f1_score(labels, predicted, zero_division=0.0),
         "matthews": lambda: matthews_corrcoef(labels, predicted),
         "pearson": lambda: _correlation(predicted, labels),
         "spearman": lambda: _correlation(rankdata(predicted), rankdata(labels)),
     }
-    return {name: float(found[name]()) for name in METRICS[task]}
+    return {name: float(scores[name]()) for name in METRICS[task]}
 
 
 def _correlation(predicted: Array, labels: Array) -> float:
@@ -178,44 +178,49 @@ def _correlation(predicted: Array, labels: Array) -> float:
 
 
 def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples: int) -> Tensor:
-    """Outputs ``[S, items, outputs]`` of one kind, in the order of the data."""
+    """Return the outputs ``[S, items, outputs]`` of a kind of prediction, in the order of the data."""
     noise = KINDS[kind]
     samples = 1 if noise == "none" else num_samples
-    found, places = list[Tensor](), list[Tensor]()
+    outputs, indices = list[Tensor](), list[Tensor]()
     with seeded(trained.config.seed):
         for batch in data.batches(trained.device, sentences=64):
-            found.append(trained.module.outputs(batch.inputs, num_samples=samples, noise=noise).cpu())
-            places.append(batch.places.cpu())
-    return torch.cat(found, 1)[:, torch.cat(places).argsort()]
+            outputs.append(trained.module.outputs(batch.inputs, num_samples=samples, noise=noise).cpu())
+            indices.append(batch.indices.cpu())
+    return torch.cat(outputs, 1)[:, torch.cat(indices).argsort()]
 
 
-def auroc_scores(own: Tensor, foreign: Tensor) -> dict[str, float]:
-    """Area under the ROC curve of telling foreign logits ``[S, items, classes]`` by their larger uncertainty."""
-    ours, others = (decompose_uncertainty(logits.softmax(-1)) for logits in (own, foreign))
-    truth = np.repeat([0, 1], [own.size(1), foreign.size(1)])
-    pairs = {"entropy": (ours.total, others.total)}
-    if len(own) > 1:
-        pairs["mutual_information"] = ours.mutual_information, others.mutual_information
+def auroc_scores(in_domain: Tensor, out_of_domain: Tensor) -> dict[str, float]:
+    """Return the areas under the ROC curve of recognizing examples out of domain by their larger uncertainty.
+
+    Logits are ``[S, items, classes]``.
+    """
+    uncertainty, foreign_uncertainty = (
+        decompose_uncertainty(logits.softmax(-1)) for logits in (in_domain, out_of_domain)
+    )
+    truth = np.repeat([0, 1], [in_domain.size(1), out_of_domain.size(1)])
+    pairs = {"entropy": (uncertainty.total, foreign_uncertainty.total)}
+    if len(in_domain) > 1:
+        pairs["mutual_information"] = uncertainty.mutual_information, foreign_uncertainty.mutual_information
     return {name: float(roc_auc_score(truth, torch.cat(pair).numpy())) for name, pair in pairs.items()}
 
 
 def class_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
-    """Scores of class probabilities, and the temperature."""
+    """Return the scores of class probabilities, and the temperature that is fitted to the validation part."""
     probabilities = parts["test"].softmax(-1)
     scaling = fit_temperature(parts["val"], labels["val"])
     uncertainty = decompose_uncertainty(probabilities)
-    found = score(probabilities, labels["test"]) | score_scaled(scaling, parts["test"], labels["test"])
+    scores = score(probabilities, labels["test"]) | score_scaled(scaling, parts["test"], labels["test"])
     correct = probabilities.mean(0).argmax(-1) == labels["test"]
     selective = selective_accuracy(probabilities.mean(0).amax(-1), correct)
-    found |= {f"risk_{percent}": 1 - selective.accuracy_at(percent / 100) for percent in RISKS}
-    found |= {"aurc": selective.area, "entropy": uncertainty.total.mean().item()}
+    scores |= {f"risk_{percent}": 1 - selective.accuracy_at(percent / 100) for percent in RISKS}
+    scores |= {"aurc": selective.area, "entropy": uncertainty.total.mean().item()}
     if len(probabilities) > 1:
-        found["mutual_information"] = uncertainty.mutual_information.mean().item()
-    return found, scaling.temperature
+        scores["mutual_information"] = uncertainty.mutual_information.mean().item()
+    return scores, scaling.temperature
 
 
 def grade_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
-    """Scores of grades, and the standard deviation."""
+    """Return the scores of grades, and the standard deviation that is fitted to the validation part."""
     grades = {part: samples[..., 0].double() for part, samples in parts.items()}
 
     def nll(part: str, scale: float) -> float:
@@ -228,12 +233,12 @@ def grade_scores(parts: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> t
 
 
 class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
-    """Classes or grades of sentences, or of pairs of them."""
+    """Fine-tuning for classes or grades of sentences, or of pairs of sentences."""
 
     config = GlueConfig
     head, training = AutoModelForSequenceClassification, PairTraining
 
-    def called(self, config: GlueConfig) -> str:
+    def folder_name(self, config: GlueConfig) -> str:
         return config.task
 
     def wrap(self, config: GlueConfig, network: Any) -> PairModel:
@@ -241,36 +246,37 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
 
     def output(self, config: GlueConfig) -> dict[str, Any]:
         labels = dict(enumerate(GLUE[config.task].classes)) or {0: "grade"}
-        return {"id2label": labels, "label2id": {name: place for place, name in labels.items()}}
+        return {"id2label": labels, "label2id": {name: index for index, name in labels.items()}}
 
     def load(self, config: GlueConfig) -> dict[str, EncodedPairs]:
         texts, tokenizer = load_texts(config), load_tokenizer(config.model)
         if config.pooling == "pair" and "token_type_ids" not in tokenizer.model_input_names:
             raise UserError(
-                f"pooling is pair, but the tokenizer of {config.model} does not mark the second sentence; take head"
+                f"pooling is pair, but the tokenizer of {config.model} does not mark the second sentence; pass "
+                f"--pooling head"
             )
         return {part: EncodedPairs(text, tokenizer, length=config.length) for part, text in texts.items()}
 
     def scores(self, trained: FineTuned, data: Mapping[str, EncodedPairs], folder: Path) -> dict[str, float]:
-        """Scores; what is fitted, temperature and standard deviation, is fitted to the validation part.
+        """Return the scores of the test part; temperature and standard deviation are fitted to the validation part.
 
         predictions.npz gets outputs ``KIND_PART`` and labels ``labels_PART``, in the order of the files.
         """
         config, grades = trained.config, GLUE[trained.config.task].regression
         labels = {part: data[part].labels for part in ("val", "test")}
-        arrays: dict[str, Any] = {f"labels_{part}": found.numpy() for part, found in labels.items()}
+        arrays: dict[str, Any] = {f"labels_{part}": values.numpy() for part, values in labels.items()}
         metrics: dict[str, float] = {"train_examples": len(data["train"])}
         for kind in kinds(config.guide):
             parts = {
                 part: outputs_of(trained, data[part], kind, num_samples=config.num_samples)
                 for part in ("val", "test", *config.out_of_domain)
             }
-            arrays |= {f"{kind}_{part}": found.float().numpy() for part, found in parts.items()}
+            arrays |= {f"{kind}_{part}": outputs.float().numpy() for part, outputs in parts.items()}
             mean = (parts["test"] if grades else parts["test"].softmax(-1)).mean(0)
             more, fitted = (grade_scores if grades else class_scores)(parts, labels)
             metrics[f"{kind}_scale" if grades else f"{kind}_temperature"] = fitted
-            found = glue_scores(config.task, predictions(mean).numpy(), labels["test"].numpy()) | more
-            metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
+            scores = glue_scores(config.task, predictions(mean).numpy(), labels["test"].numpy()) | more
+            metrics |= {f"test_{kind}_{name}": value for name, value in scores.items()}
             for name in config.out_of_domain:
                 areas = auroc_scores(parts["test"], parts[name])
                 metrics |= {f"auroc_{kind}_{name}_{measure}": area for measure, area in areas.items()}

@@ -1,4 +1,4 @@
-"""Fine-tuning of a pretrained transformer, whatever its task: loading, texts as tokens, guide, training."""
+"""Fine-tuning of a pretrained transformer for any task: loading, texts as tokens, guide, training."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from experiments.callbacks import weights_file
 from experiments.data.text.batches import Sentences
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
-from experiments.folder import begin, exclusive, resumed
-from experiments.run import BAD_INPUT, Task, finish, run_folder
+from experiments.run import BAD_INPUT, Task, run_folder
 from experiments.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
@@ -39,10 +38,11 @@ Config = TypeVar("Config", bound=GlueConfig | QaConfig)
 Model = TypeVar("Model", bound=nn.Module)
 Batch = TypeVar("Batch")
 Texts = TypeVar("Texts", bound="EncodedTexts[Any]")
+PRIOR_LEARNING_RATE = 1e-3  # largest learning rate of prior networks, which begin untrained
 
 
 def kinds(guide: str) -> tuple[str, str]:
-    """Kinds of predictions of a model with this guide."""
+    """Return the two kinds of predictions of a model with this guide."""
     return ("mean", "mc_dropout") if guide == "soft" else ("mean", "attention")
 
 
@@ -50,23 +50,23 @@ def kinds(guide: str) -> tuple[str, str]:
 
 
 class EncodedTexts(Sentences[Batch]):
-    """Texts as tokens: what the tokenizer made of each text, by the names of the network's arguments."""
+    """Texts as tokens: the outputs of the tokenizer for each text, by the names of the network's arguments."""
 
     def __init__(self, inputs: Sequence[Mapping[str, Tensor]], tokenizer: Any) -> None:
-        super().__init__([one["input_ids"] for one in inputs])
+        super().__init__([inputs_of_text["input_ids"] for inputs_of_text in inputs])
         self.inputs = inputs
         self._padding = {name: 0 for name in inputs[0]} | {"input_ids": tokenizer.pad_token_id}
 
-    def padded(self, places: Sequence[int]) -> dict[str, Tensor]:
-        """Arguments of the network ``[B, N]`` for the texts at these places."""
+    def padded(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """Return the arguments of the network ``[B, N]`` for the texts with these indices."""
         return {
-            name: pad_sequence([self.inputs[place][name].long() for place in places], True, value)
+            name: pad_sequence([self.inputs[index][name].long() for index in indices], True, value)
             for name, value in self._padding.items()
         }
 
 
 def share_of(items: int, share: float, *, seed: int) -> Tensor:
-    """Places of a share of the items, two at least, drawn by a seed; a larger share holds a smaller one."""
+    """Return the indices of a random share of the items, at least two; larger shares hold the smaller ones."""
     order = torch.randperm(items, generator=torch.Generator().manual_seed(seed))
     return order[: max(2, round(share * items))].sort().values
 
@@ -81,26 +81,26 @@ _EXPECTED = (
 
 
 def load_tokenizer(model: str) -> Any:
-    """The tokenizer of a pretrained model, of its folder or its name on the hub; UserError where it cannot pad."""
+    """Load the tokenizer of a pretrained model, by its folder or name; raise UserError if it cannot pad."""
     with reading(f"model {model}", *_EXPECTED):
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
         raise UserError(
-            f"the tokenizer of {model} has no padding token, expected one, as texts of several lengths make a batch; "
-            f"give it one, such as tokenizer.pad_token = tokenizer.unk_token, and save it by save_pretrained"
+            f"the tokenizer of {model} has no padding token; expected one, because a batch has texts of several "
+            f"lengths. Set one, such as tokenizer.pad_token = tokenizer.unk_token, and save it by save_pretrained"
         )
     return tokenizer
 
 
 def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
-    """A pretrained model with a new output layer, whose weights the random state decides.
+    """Load a pretrained model with a new output layer, whose weights are drawn from the random state.
 
     Args:
-        config: Which model, and what length it is for.
-        head: One of the Auto classes of transformers.
-        options: Of the configuration of the output layer.
+        config: Options that name the model and the length of its inputs.
+        head: Auto class of transformers, such as AutoModelForSequenceClassification.
+        options: Options of the configuration of the output layer.
     """
-    logging.set_verbosity_error()  # no notes on the output layer, which is meant to be new
+    logging.set_verbosity_error()  # no warnings about the output layer, which is new on purpose
     logging.disable_progress_bar()
     with reading(f"model {config.model}", *_EXPECTED):
         network = load_checked(head, config.model, use_safetensors=True, **options)
@@ -116,15 +116,15 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
 
 
 class CopiesEvidence(EvidenceELBO):
-    """:class:`EvidenceELBO` of a model that does not broadcast over draws: each draw has a copy of the batch.
+    """Evidence of a model that does not broadcast over draws: each draw has a copy of the batch.
 
-    The copies part at the last of the ``layers``, whose noise, dropout included, is that of a draw; what is ahead of it
-    is computed once.
+    The copies differ from the last of the ``layers`` on, whose noise, dropout included, belongs to a draw. The layers
+    ahead of it are computed once.
     """
 
     def __init__(self, draws: int, layers: Sequence[nn.Module]) -> None:
         super().__init__(draws, correction=correction_of(draws), max_plate_nesting=1)
-        self.size = 0  # of the batch, while there are copies
+        self.size = 0  # size of the batch while there are copies, else 0
         for layer in layers:
             changed = self._copy if layer is layers[-1] else self._first
             layer.register_forward_pre_hook(partial(self._inputs, changed), with_kwargs=True)
@@ -132,55 +132,64 @@ class CopiesEvidence(EvidenceELBO):
     def _inputs(self, changed: Callable[[Tensor], Tensor], _: nn.Module, *inputs: Any) -> Any:
         return tree_map_only(Tensor, changed, inputs) if self.size else None
 
-    def _first(self, one: Tensor) -> Tensor:
-        return one[: self.size]
+    def _first(self, tensor: Tensor) -> Tensor:
+        return tensor[: self.size]
 
-    def _copy(self, one: Tensor) -> Tensor:
-        return torch.cat([one] * self.num_particles) if len(one) == self.size else one
+    def _copy(self, tensor: Tensor) -> Tensor:
+        return torch.cat([tensor] * self.num_particles) if len(tensor) == self.size else tensor
 
     def _log_importance_weights(self, model: Any, guide: Any, args: Any, kwargs: Any, *_: Any) -> tuple[Tensor, Any]:
         self.size = len(tree_leaves(args)[0])
         try:
-            seen, drawn = self._get_trace(model, guide, *tree_map_only(Tensor, self._copy, (args, kwargs)))
+            model_trace, guide_trace = self._get_trace(model, guide, *tree_map_only(Tensor, self._copy, (args, kwargs)))
         finally:
             self.size = 0
-        self._elbo_particle(seen, drawn)  # for its checks
-        latent = [(site, seen.nodes[name]["fn"]) for name, site in drawn.nodes.items() if site["type"] == "sample"]
-        items = item_weights(latent, [seen.nodes[name] for name in seen.observation_nodes])
+        self._elbo_particle(model_trace, guide_trace)  # for its checks
+        latent = [
+            (site, model_trace.nodes[name]["fn"])
+            for name, site in guide_trace.nodes.items()
+            if site["type"] == "sample"
+        ]
+        items = item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
         return items.log_importance_weights.unflatten(-1, (self.num_particles, -1)), items.scale
 
 
 class FineTuning(ELBOTraining):
-    """Trains a pretrained network by AdamW, with a learning rate that rises and then falls.
+    """Training of a pretrained network by AdamW, with a learning rate that rises and then falls.
 
-    The guide is an :class:`AttentionGuide`, or :func:`no_guide` of a model without latent attention.
+    The guide is an :class:`AttentionGuide`, or :func:`no_guide` for a model without latent attention.
     """
 
     def __init__(self, model: nn.Module, guide: Any, elbo: AttentionELBO, config: Any) -> None:
         super().__init__(model, guide, elbo, learning_rate=config.learning_rate, weight_decay=0.01)
-        self.prior_learning_rate = float(config.prior_learning_rate)
         self.mixed = resolve_precision(config.precision, resolve_device(config.device)) == "bf16-mixed"
 
     def outputs(self, *inputs: Any, num_samples: int = 1, noise: Noise = "none") -> Tensor:
-        """Outputs of a batch ``[S, ...]``, without gradient, in the precision of the training."""
+        """Return the outputs of a batch ``[S, ...]`` without gradient, in the precision of the training."""
         model, guide = self.objective.model, self.objective.guide
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
             if isinstance(guide, AttentionGuide):
-                found: Any = predict(guide, *inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
+                outputs: Any = predict(guide, *inputs, num_samples=num_samples, noise=noise, keep_samples=True).samples
             else:
                 model.train(noise == "dropout")
-                found = torch.stack([model(*inputs) for _ in range(num_samples)])
+                outputs = torch.stack([model(*inputs) for _ in range(num_samples)])
                 model.eval()  # as in all validation and evaluation
-        return torch.as_tensor(found)
+        return torch.as_tensor(outputs)
 
     def configure_optimizers(self) -> Any:
-        named = [(name, one) for name, one in self.named_parameters() if one.requires_grad]
+        named = [(name, parameter) for name, parameter in self.named_parameters() if parameter.requires_grad]
         groups = [
-            {"params": found, "lr": rate, "weight_decay": decay}
+            {"params": parameters, "lr": rate, "weight_decay": decay}
             # prior networks are new, and learn as new networks do; biases and layer norms are vectors
-            for new, rate in ((False, self.learning_rate), (True, self.prior_learning_rate))
+            for new, rate in ((False, self.learning_rate), (True, PRIOR_LEARNING_RATE))
             for decay, vectors in ((self.weight_decay, False), (0.0, True))
-            if (found := [one for name, one in named if (CHILD in name) == new and (one.dim() < 2) == vectors])
+            if (
+                parameters := [
+                    parameter
+                    for name, parameter in named
+                    if (CHILD in name) == new and (parameter.dim() < 2) == vectors
+                ]
+            )
         ]
         optimizer = torch.optim.AdamW(groups, fused=True)
         steps = int(self.trainer.estimated_stepping_batches)
@@ -189,19 +198,19 @@ class FineTuning(ELBOTraining):
 
 
 def no_guide(*_: Any) -> None:
-    """The guide of a model without latent variables."""
+    """Do nothing: the guide of a model without latent variables."""
 
 
 @dataclass(frozen=True)
 class Tuned(Trained[Config, Model]):
-    """A pretrained network as it is fine-tuned, with its tokenizer."""
+    """A pretrained network that is fine-tuned, with its tokenizer."""
 
     module: FineTuning
     tokenizer: Any
 
 
 class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
-    """Fine-tuning, whatever the task: a network is built of its pretrained model alone."""
+    """Fine-tuning for any task: a network is built from its pretrained model alone."""
 
     script = "experiments.finetune"
     named = ("model",)
@@ -209,48 +218,48 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
     training: type[FineTuning]
 
     @abstractmethod
-    def called(self, config: Config) -> str:
-        """What the task is called in the name of a folder."""
+    def folder_name(self, config: Config) -> str:
+        """Return the name of the task in the name of a folder."""
 
     @abstractmethod
     def load(self, config: Config) -> Mapping[str, Texts]:
-        """All parts of the data."""
+        """Load all parts of the data by name."""
 
     @abstractmethod
     def wrap(self, config: Config, network: Any) -> nn.Module:
-        """The network as a Pyro model."""
+        """Return the network as a Pyro model."""
 
     @abstractmethod
     def output(self, config: Config) -> dict[str, Any]:
-        """Options of the configuration of the output layer."""
+        """Return the options of the configuration of the output layer."""
 
     @abstractmethod
     def scores(self, trained: Tuned[Config, Any], data: Mapping[str, Texts], folder: Path) -> dict[str, float]:
-        """Scores of the test part; predictions are put into the folder."""
+        """Return the scores of the test part, and write the predictions into the folder."""
 
     def folder(self, config: Config) -> str:
         row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
-        return f"finetune/{self.called(config)}-{config.model_name}-{row}-{config.seed}"
+        return f"finetune/{self.folder_name(config)}-{config.model_name}-{row}-{config.seed}"
 
-    @exclusive
     def run(self, config: Config) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            trained = self.network(config, lengths=[len(row) for row in data["train"].rows])
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted, folder))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                folder = run.begin()
+                trained = self.network(config, lengths=[len(row) for row in data["train"].rows])
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, data, fitted, folder) | fitted.metrics)
 
     def restore(self, config: Config, folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
         return self.network(config)
 
     def network(self, config: Config, *, lengths: Sequence[int] = (1,)) -> Tuned[Config, Any]:
-        """The network with its pretrained weights, guide and objective.
+        """Build the network with its pretrained weights, guide and objective.
 
-        The tokens of every training text say what the KL weight is and how many steps it rises for.
+        The numbers of tokens of the training texts, ``lengths``, decide on the scale of the KL weight and on the number
+        of steps in which it rises.
         """
         tokenizer = load_tokenizer(config.model)
         pyro.set_rng_seed(config.seed)
@@ -259,7 +268,7 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
         steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
         sizes = network.config
         weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(length**2 for length in lengths)
-        weight = config.kl_weight / weights  # of the attention of an example
+        weight = config.kl_weight / weights  # multiplies the KL of all attention weights of an example
         rise = config.kl_steps or round(config.kl_warmup * steps)
         annealed = rising(config.kl_schedule, rise, weight) if rise and config.kl_schedule != "constant" else weight
         scheme = config.build_scheme(kl_weight=annealed, plates=1)
@@ -267,7 +276,10 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
         if config.guide != "soft" and config.objective == "evidence":
             layers = getattr(getattr(network.base_model, "encoder", None), "layer", None)
             if layers is None:
-                raise UserError(f"objective is evidence, but {type(network).__name__} has not the layers of BERT")
+                raise UserError(
+                    f"objective is evidence, but {type(network).__name__} does not have the layers of BERT; pass "
+                    f"--objective elbo"
+                )
             elbo, sites = CopiesEvidence(config.draws, layers), f"*encoder.layer.{len(layers) - 1}.*"
         if config.guide != "soft":
             with user_errors(ValueError):  # a prior is shared by the heads
@@ -280,13 +292,13 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
         return Tuned(config, module, tokenizer)
 
     def fit(self, trained: Tuned[Config, Any], data: Mapping[str, Texts], folder: Path) -> Fitted:
-        """Train for all epochs, as the learning rate is planned over them, and keep the last one.
+        """Train for all epochs, which the schedule of the learning rate covers, and keep the last one.
 
-        The validation parts of small tasks have a few hundred examples: the best of their scores is often that of an
-        epoch in which the network still gave nearly all examples to the larger class.
+        The validation parts of small tasks have a few hundred examples. Their best score is often that of an epoch in
+        which the network still gave nearly all examples to the larger class.
         """
         config = trained.config
-        # ten batches are sorted together
+        # ten batches are sorted by length together
         train = data["train"].loader(sentences=config.batch_size, seed=config.seed, pool=10)
         val = data["val"].loader(sentences=64, shuffle=False)
         return fit_batches(
@@ -297,10 +309,10 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
     def evaluate(
         self, trained: Tuned[Config, Any], data: Mapping[str, Texts], fitted: Fitted, folder: Path
     ) -> dict[str, float]:
-        """Compute the scores, and remove weights that nothing needs."""
+        """Compute the scores, and remove files of weights that nothing needs any more."""
         last = fitted.history[fitted.best_epoch]
         metrics = self.scores(trained, data, folder) | {name: last[name] for name in ("val_score", "val_loss")}
-        # three times the weights, and nothing goes on from it
+        # it holds three times the size of the weights, and a finished run does not continue from it
         (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
         if not trained.config.keep_weights:
             weights_file(folder).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""SQuAD 2.0: the official scores of answers where some questions have none, and the threshold of giving none."""
+"""SQuAD 2.0: official scores where some questions have no answer, and the threshold of giving none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 
 def normalized(answer: str) -> str:
-    """Return an answer as the evaluation compares it: small letters, no punctuation and articles, single blanks.
+    """Return an answer as the evaluation compares it: small letters, single blanks, no punctuation, no articles.
 
     Example:
         >>> normalized("The  U.S. Army's")
@@ -27,10 +27,10 @@ def normalized(answer: str) -> str:
 
 
 def question_scores(predicted: str, answers: Sequence[str]) -> tuple[float, float]:
-    """Return exact match and F1 of words by the evaluation of SQuAD 2.0, the largest ones over all answers.
+    """Return exact match and F1 of words by the evaluation of SQuAD 2.0, the largest values over all answers.
 
-    Answers of articles and punctuation alone do not count. Where there is no answer, none is right, and F1 is then 1 as
-    the exact match is.
+    Answers of articles and punctuation alone do not count. For a question without an answer both are 1 if the
+    prediction is empty, else 0.
 
     Example:
         >>> question_scores("the Norman conquest", ["Norman", "Norman conquest of 1066"])
@@ -41,15 +41,17 @@ def question_scores(predicted: str, answers: Sequence[str]) -> tuple[float, floa
     Source: Rajpurkar et al., Know What You Don't Know: Unanswerable Questions for SQuAD, 2018.
     """
     truths = [truth for truth in map(normalized, answers) if truth] or [""]
-    said = normalized(predicted)
-    return max(float(said == truth) for truth in truths), max(_f1(said.split(), truth.split()) for truth in truths)
+    normalized_prediction = normalized(predicted)
+    return max(float(normalized_prediction == truth) for truth in truths), max(
+        _f1(normalized_prediction.split(), truth.split()) for truth in truths
+    )
 
 
-def _f1(said: list[str], truth: list[str]) -> float:
-    if not (said and truth):
-        return float(said == truth)
-    common = (Counter(said) & Counter(truth)).total()
-    return 2 * common / (len(said) + len(truth)) if common else 0.0
+def _f1(predicted: list[str], truth: list[str]) -> float:
+    if not (predicted and truth):
+        return float(predicted == truth)
+    common = (Counter(predicted) & Counter(truth)).total()
+    return 2 * common / (len(predicted) + len(truth)) if common else 0.0
 
 
 def best_threshold(no_answer: Array, scores: Array, questions: Sequence[Question]) -> tuple[float, float]:
@@ -58,22 +60,22 @@ def best_threshold(no_answer: Array, scores: Array, questions: Sequence[Question
     Args:
         no_answer: Log probability of no answer, less that of the best answer, ``[questions]``.
         scores: F1 of the best answers, ``[questions]``.
-        questions: The questions; those without answers are right without one.
+        questions: The questions. Giving no answer is right where a question has none.
     """
     answerable = np.array([bool(question.answers) for question in questions])
     order = np.argsort(no_answer, kind="stable")
-    # from none answered to all: each adds its score, or loses that of rightly giving no answer
+    # from no question answered to all: an answer adds its score, or loses the point for rightly giving none
     gains = np.where(answerable, scores, -1.0)[order]
     totals = np.concatenate([[0.0], gains.cumsum()]) + (~answerable).sum()
     values = np.concatenate([[no_answer.min() - 1], no_answer[order]])
-    # of equal ones all are answered
+    # questions with equal log probabilities are answered together
     possible = np.append(values[1:] > values[:-1], True)
     best = int(np.where(possible, totals, -np.inf).argmax())
     return float(values[best]), float(totals[best] / len(scores))
 
 
 def mean_scores(exact: Array, f1: Array, questions: Sequence[Question]) -> dict[str, float]:
-    """Return means over the questions, over those with an answer (HasAns), and over those without (NoAns)."""
+    """Return mean scores over all questions, over those with an answer (HasAns) and over those without (NoAns)."""
     answerable = np.array([bool(question.answers) for question in questions])
     scores = {"exact": exact, "f1": f1}
     if answerable.any() and not answerable.all():

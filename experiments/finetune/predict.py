@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model for a file of one's own, with their uncertainty."""
+"""Predictions of a fine-tuned model for your own file, with their uncertainty."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from pyro_attention.analysis.inputs import equal_tailed
 
 
 def predict_file(config: PredictConfig) -> Path:
-    """Write predictions for a file, as the task of the run asks, and return where they are.
+    """Write predictions for a file, in the format of the run's task, and return the path of the written file.
 
     Raises:
-        UserError: No such run, or a file that cannot be read or would be lost.
+        UserError: No such run, a file that cannot be read, or a written file that exists.
     """
     options, path = saved_options(config.run), config.run / "config.yaml"
     questions, name = "stride" in options, options.get("task")
     if name not in GLUE and not questions:
-        raise UserError(f"{path}: task is {name!r}, expected the folder of a run of experiments.finetune glue or qa")
+        raise UserError(f"{path}: task is {name!r}; expected the folder of a run of experiments.finetune glue or qa")
     out = config.out or config.file.with_name(config.file.name + (".jsonl" if questions else ".tsv"))
     check_outputs([out], [config.file], overwrite=config.overwrite)
     task: Any = QaTask() if questions else GlueTask()
@@ -46,22 +46,22 @@ def predict_file(config: PredictConfig) -> Path:
 
 
 def read_columns(path: Path, *names: str) -> list[list[str]]:
-    """The texts of every line, with single blanks; tabs stand between those of a line.
+    """Return the cells of every line, which tabs separate, with single blanks.
 
     Raises:
-        ValueError: A line has not what the names say, or there are none.
+        ValueError: A line does not have one cell for each of the names, or the file has no line.
     """
     expected = f"a {' and a '.join(names)}{' with a tab between them' * (len(names) > 1)} in every line"
     lines = text_lines(path, "save it as UTF-8", expected=expected)
     rows = [[" ".join(cell.split()) for cell in line.split("\t")] for line in lines]
     for number, row in enumerate(rows or [[]], 1):
         if len(row) != len(names) or not all(row):
-            raise ValueError(f"{path}: line {number} has the cells {row}, expected {expected}; mend the line")
+            raise ValueError(f"{path}: line {number} has the cells {row}; expected {expected}. Correct the line")
     return rows
 
 
 def label_lines(trained: Any, file: Path) -> Iterator[str]:
-    """Head and lines of a table, of the classes or grades of the sentences of a file."""
+    """Return the head and the lines of a table with the classes or grades of the sentences of a file."""
     of_task = GLUE[trained.config.task]
     pairs = of_task.second is not None
     first, *second = zip(*read_columns(file, *(("sentence",) * (1 + pairs))), strict=True)
@@ -72,19 +72,19 @@ def label_lines(trained: Any, file: Path) -> Iterator[str]:
 
 
 def class_lines(logits: Tensor, classes: Sequence[str]) -> Iterator[str]:
-    """Class, probabilities, uncertainty in nats, 90 % interval of the top class's probability; of ``[S, items, C]``."""
+    """Yield class, probabilities, uncertainty (nats) and 90 % interval of the top probability; logits [S, items, C]."""
     probabilities = logits.softmax(-1)
     mean, parts = probabilities.mean(0), decompose_uncertainty(probabilities)
     top = mean.argmax(-1)
     _, low, high = equal_tailed(probabilities.gather(-1, top.expand(len(logits), -1)[..., None])[..., 0], 0.9)
     yield "\t".join(["class", *classes, "entropy", "mutual_information", "low", "high"])
     columns = (*mean.T, parts.total, parts.mutual_information, low, high)
-    for place, row in zip(top.tolist(), torch.stack(columns, 1).tolist(), strict=True):
-        yield "\t".join([classes[place], *(f"{value:.4f}" for value in row)])
+    for index, row in zip(top.tolist(), torch.stack(columns, 1).tolist(), strict=True):
+        yield "\t".join([classes[index], *(f"{value:.4f}" for value in row)])
 
 
 def grade_lines(grades: Tensor) -> Iterator[str]:
-    """Mean, standard deviation and 90 % interval of grades ``[S, items]``."""
+    """Yield mean, standard deviation and 90 % interval of grades ``[S, items]``."""
     yield "\t".join(["grade", "standard_deviation", "low", "high"])
     mean, low, high = equal_tailed(grades, 0.9)
     columns = mean, grades.std(0, correction=0), low, high
@@ -93,26 +93,26 @@ def grade_lines(grades: Tensor) -> Iterator[str]:
 
 
 def answer_lines(trained: Any, file: Path) -> Iterator[str]:
-    """A JSON object for each question of a file; above the threshold, where there is one, no answer is given."""
+    """Yield a JSON object for each question of a file; above the threshold of SQuAD 2.0 no answer is given."""
     kind, threshold = kinds(trained.config.guide)[1], None
     if trained.config.version == "2.0":
         threshold = (read_metrics(trained.config.out) or {}).get(f"{kind}_threshold")
         if threshold is None:
-            raise ValueError(f"{trained.config.out} has no {kind}_threshold; train it to its end by --resume")
+            raise ValueError(f"{trained.config.out} has no {kind}_threshold; finish the training with --resume")
     data = Windows(read_questions(file), trained.tokenizer, trained.config)
-    found = answers_of(trained, data, kind)
-    for place, question in enumerate(data.questions):
-        answer = {"answer": found.texts[place], "probability": found.score[place].exp().item()}
+    answers = answers_of(trained, data, kind)
+    for index, question in enumerate(data.questions):
+        answer = {"answer": answers.texts[index], "probability": answers.score[index].exp().item()}
         if threshold is not None:
-            answer["no_answer"] = found.nothing[place].exp().item()
-            if found.no_answer[place].double().item() > threshold:
+            answer["no_answer"] = answers.nothing[index].exp().item()
+            if answers.no_answer[index].double().item() > threshold:
                 answer |= {"answer": "", "probability": answer["no_answer"]}
-        doubt = {name: getattr(found, name)[place].item() for name in ("entropy", "mutual_information")}
-        yield json.dumps({"id": question.id, "question": question.text} | answer | doubt, ensure_ascii=False)
+        uncertainties = {name: getattr(answers, name)[index].item() for name in ("entropy", "mutual_information")}
+        yield json.dumps({"id": question.id, "question": question.text} | answer | uncertainties, ensure_ascii=False)
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The questions of a file in the format of SQuAD, or of a text file: a context, a tab and a question a line."""
+    """Read questions from a file in the format of SQuAD, or from lines with a context, a tab and a question."""
     if path.name.endswith((".json", ".json.gz")):
         return read_squad(path, answers=False)
     rows = read_columns(path, "context", "question")

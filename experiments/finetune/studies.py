@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from experiments.data.names import GlueName
 from experiments.data.places import read_arrays
 from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask
+from experiments.finetune.model import PRIOR_LEARNING_RATE
 from experiments.finetune.questions import QaTask
 from experiments.report.report import Part
 from experiments.report.statistics import Column, Difference, Row, beside
@@ -28,8 +29,8 @@ GRID: Mapping[str, tuple[dict[str, float], ...]] = {
     **{row: tuple({"kl_weight": weight, "scale": scale} for weight in (0.01, 0.1) for scale in (0.1, 0.5))
        for row in ("LF", "LC")},
 }  # fmt: skip
-# The spreads are the better ones on the validation part of STS-B with MiniLM, those of WC and LC, which WF and LF take
-# too. The KL weight is small enough for the labels to count most: the KL of a weight begins at some five nats.
+# Scale and concentration of WC and LC are the better ones on the validation part of STS-B with MiniLM; WF and LF have
+# them too. The KL weight is small enough for the labels to count most: the KL of a weight begins at some five nats.
 ROWS = rows(("soft", "WF", "WC", "LF", "LC", "evidence"), {row: settings[0] for row, settings in GRID.items()})
 
 _ROWS_TEXT = (
@@ -37,8 +38,8 @@ _ROWS_TEXT = (
     f"{{config.num_samples}} posterior samples. {DROPOUT}: the networks of soft, with means over as many dropout masks."
 )
 _TRAINED = (
-    "{config.max_epochs} epochs, the last of which is kept, AdamW with learning rate {config.learning_rate:g} (prior "
-    "networks {config.prior_learning_rate:g}), linear warm-up over a tenth of the steps and linear decay, precision "
+    "{config.max_epochs} epochs, of which the last counts, AdamW with learning rate {config.learning_rate:g} (prior "
+    f"networks {PRIOR_LEARNING_RATE:g}), linear warm-up over a tenth of the steps and linear decay, precision "
     "{config.precision}"
 )
 _SETTINGS = (
@@ -50,7 +51,7 @@ _NAMES = {"f1": "F1", "accuracy": "accuracy", "matthews": "Matthews", "pearson":
 
 
 def _first_metric(task: GlueName) -> Column:
-    """The number that rows are compared by."""
+    """Return the column of the metric that compares rows."""
     name = METRICS[task][0]
     return Column(f"{_NAMES[name]} %", f"test_{{kind}}_{name}", 2, 100, better="higher")
 
@@ -74,8 +75,8 @@ QUALITY = (
 
 
 def _at_the_mean(*columns: Column) -> Block:
-    shown = [replace(one, metric=one.metric.replace("{kind}", "mean")) for one in columns]
-    text = f"One pass of the network, without samples; {DROPOUT} is then soft."
+    shown = [replace(column, metric=column.metric.replace("{kind}", "mean")) for column in columns]
+    text = f"One pass of the network without samples, so {DROPOUT} equals soft."
     return Block("Attention at its mean", text, shown)
 
 
@@ -83,7 +84,7 @@ def _at_the_mean(*columns: Column) -> Block:
 
 
 def _of(*tasks: GlueName, **options: Any) -> dict[str, Any]:
-    """Levels, one a task, with their columns."""
+    """Return a level for each task, and its column."""
     return {
         "levels": {task: {"task": task, **options} for task in tasks},
         "columns": tuple(replace(_first_metric(task), levels=(task,)) for task in tasks),
@@ -153,7 +154,7 @@ def _study(
     axis: str = "",
     columns: Sequence[Column] | None = None,
 ) -> Study:
-    """Rows soft and WC in another situation than the table's."""
+    """Return a study of the rows soft and WC under other conditions than those of the table."""
     trained = "" if share == 1 else " Trained on {config.train_share:.0%} of the examples."
     return replace(
         GLUE, name=f"{name}-{task}", title=f"{title}: {{config.task}} with {{config.model_name}}",
@@ -182,18 +183,18 @@ STUDIES = {
         _study(
             "label_noise", "Noise in the labels",
             "This share of the training labels is replaced by another class at random (grades: by those of other "
-            "examples); the labels of the validation part are right.", "sst2",
+            "examples); the labels of the validation part are not replaced.", "sst2",
             {f"{share:.0%}": {"label_noise": share} for share in (0.0, 0.1, 0.2, 0.3)}, 0.05, axis="labels replaced",
         ),
         _study(
             "train_share", "Fewer training examples",
-            "This share of the training examples, drawn by the run's seed, with as many epochs.", "stsb",
+            "This share of the training examples, drawn by the run's seed, with the same number of epochs.", "stsb",
             {f"{share:.0%}": {"train_share": share} for share in (0.05, 0.1, 0.25, 1.0)}, axis="training examples",
         ),
         _study(
             "out_of_domain", "Sentences from elsewhere",
-            "Test sentences of other tasks, which have no class of this one: the area under the ROC curve of telling "
-            "them from the test sentences of the task by their larger uncertainty, .5 being chance.", "sst2",
+            "Test sentences of other tasks, which have no class of this task: the area under the ROC curve of "
+            "recognizing them by their larger uncertainty. Chance is .5.", "sst2",
             {"": {"out_of_domain": tuple(task for task, _ in _FOREIGN)}}, 0.05,
             columns=(*_AREAS["entropy"], *beside(*_AREAS["mutual_information"], _first_metric("sst2"), *SCORES)),
         ),
@@ -211,32 +212,34 @@ OFFICIAL = (
 
 
 def over_questions(finished: Finished) -> list[Part]:
-    """Differences to the baseline with intervals over resampled test questions, the same ones for both rows.
+    """Return the differences to the baseline with intervals over resampled test questions, the same for both rows.
 
-    The seeds are those that are there, so an interval says how far the test part decides, not the training.
+    The networks are fixed: an interval shows how much the choice of test questions matters, not the training.
     """
     study, rows = finished.study, list[Row]()
 
     def scores(row: str, column: Column) -> NDArray[np.float64]:
-        """Means over the seeds of the scores of every question."""
+        """Return the mean score of every question over the seeds, ``[questions]``."""
         name = finished.of(row, column).metric.removeprefix("test_")
-        trained = [finished.configs[finished.trained_row(row), "", seed] for seed in finished.seeds]
+        configs = [finished.configs[finished.trained_row(row), "", seed] for seed in finished.seeds]
         remedy = "remove its folder, and the same command with --resume makes it again"
-        found = [read_arrays(Path(one.out, "predictions.npz"), remedy)[name] for one in trained]
-        return column.factor * np.mean(found, 0)
+        of_seeds = [read_arrays(Path(config.out, "predictions.npz"), remedy)[name] for config in configs]
+        return column.factor * np.mean(of_seeds, 0)
 
     for row in finished.rows[1:]:
         rows.append(Row(row=row))
-        for column in [one for one in study.columns if one.compared]:
-            found = scores(row, column) - scores(study.baseline, column)
-            drawn = np.random.default_rng(0).multinomial(len(found), np.full(len(found), 1 / len(found)), RESAMPLES)
-            low, high = np.quantile(drawn @ found / len(found), (0.025, 0.975)).tolist()
+        for column in [column for column in study.columns if column.compared]:
+            differences = scores(row, column) - scores(study.baseline, column)
+            resampled = np.random.default_rng(0).multinomial(
+                len(differences), np.full(len(differences), 1 / len(differences)), RESAMPLES
+            )
+            low, high = np.quantile(resampled @ differences / len(differences), (0.025, 0.975)).tolist()
             rows[-1][column.name] = Difference(
-                float(found.mean()), low, high, metric=column.name, against=study.baseline, over="items"
+                float(differences.mean()), low, high, metric=column.name, against=study.baseline, over="items"
             )
     text = (
-        f"Mean differences to {study.baseline}, with 95 % intervals of a bootstrap over the test questions for the "
-        f"networks that there are, not corrected for their number."
+        f"Mean differences to {study.baseline}, with 95 % intervals of a bootstrap over the test questions for fixed "
+        f"networks. The intervals are not corrected for the number of comparisons."
     )
     return [Part("Differences over test questions", text, rows)] if rows else []
 
@@ -248,7 +251,7 @@ _DOUBTS = (
 )
 _QUESTIONS = Block(
     "Questions of the parts",
-    "Left out: no window holds their whole answer.",
+    "Left out: questions whose whole answer is in no window.",
     [
         *(Column(part, f"{part}_questions", 0, spread=False) for part in ("train", "val", "test")),
         Column("train, left out", "left_out", 0),
@@ -265,7 +268,7 @@ SQUAD = replace(
         f"drawn by the seed, and tested on those of the development file; all parts have different articles. "
         f"EM and F1 are those of the official evaluation. The paper (Fan et al. 2020, Table 5) fine-tuned "
         f"ALBERT-base, a larger model, on all of SQuAD: compare the differences, not the numbers. AUROC: of "
-        f"telling answers that are not exactly right by their larger uncertainty, .5 being chance."
+        f"recognizing answers that are not exactly right by their larger uncertainty. Chance is .5."
     ),
     task=QaTask(),
     options={"max_epochs": 2, "num_samples": 3, "precision": "bf16-mixed", "keep_weights": False},
@@ -287,7 +290,7 @@ SQUAD_2 = replace(
     title="SQuAD 2.0 with {config.model_name}, fine-tuned with latent attention",
     text=SQUAD.text.replace(
         " EM and F1",
-        " Whether a question gets no answer is decided by a threshold, that of the best F1 on the validation part. "
+        " A threshold, that of the best F1 on the validation part, decides whether a question gets no answer. "
         "EM and F1",
         1,
     ),

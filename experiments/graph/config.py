@@ -1,5 +1,6 @@
 """Options of the scripts on node classification."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -18,34 +19,37 @@ class GraphConfig(TrainingOptions, SchemeOptions):
     """Train a graph attention network and evaluate its best epoch on the test nodes.
 
     Args:
-        dataset: The graph.
-        patience: Epochs without as good a validation accuracy or loss before training stops.
-        num_samples: Samples of a prediction.
-        normalizer: What makes weights of positive numbers: a softmax over the neighbors; doubly_normalized, first over
-            the nodes that attend to a neighbor; hybrid, a trained mixture of both.
-        graph: Your own graph instead of a data set: a numpy archive with the keys of
-            experiments.data.graphs.load.
-        architecture: gat, as first published; residual_gat, with skip connections, layer norm and a network after
-            each attention; gat_sep, the same with a node's own features beside those it attends to (and no self loop).
-        scores: Of graph attention as first published, or of GATv2, which can rank neighbors by who attends.
+        dataset: Name of the graph.
+        patience: Number of epochs without a better validation accuracy or loss before training stops.
+        num_samples: Number of posterior samples of a prediction.
+        normalizer: Function that turns positive numbers into weights. softmax normalizes over the neighbors;
+            doubly_normalized first normalizes over the nodes that attend to a neighbor; hybrid is a trained mixture.
+        graph: File of your own graph, which takes the place of the data set: a numpy archive with the keys that
+            experiments/data/graphs/load.py lists.
+        architecture: Network. gat is as first published; residual_gat adds skip connections, layer norm and a network
+            after each attention; gat_sep is residual_gat with a node's own features beside those it attends to (and no
+            self loop).
+        scores: Attention scores. gat is graph attention as first published; gatv2 can rank the neighbors differently
+            for each node that attends.
         layers: Number of attention layers.
-        value_dropout: In the architecture gat, drop the features that are aggregated too, as the original code does
-            and PyG's layer does not; the residual architectures do not drop them.
-        monitor: What decides on the kept epoch: both needs the best of metric and loss, as in the first GAT; metric
-            looks at the accuracy (ROC AUC where the graph asks for it) alone, as Platonov et al. do.
+        value_dropout: In the architecture gat, drop the aggregated features too, as the original code does and PyG's
+            layer does not. The residual architectures never drop them.
+        monitor: Rule that picks the epoch. both waits for the best metric and the best loss, as in the first GAT;
+            metric looks at the accuracy alone (ROC AUC where the graph asks for it), as Platonov et al. do.
         kl_weight: Weight of the KL, in the ELBO summed over labeled nodes.
-        kl_scale: What the weight multiplies: edge, the mean KL of an attention weight, times the number of labeled
-            nodes; total, the KL summed over edges, heads and layers, which drowns few labels among many edges.
+        kl_scale: Quantity that the weight multiplies. edge is the mean KL of an attention weight, times the number of
+            labeled nodes; total is the KL summed over edges, heads and layers, which drowns few labels among many
+            edges.
         hidden: Width of a hidden head.
         heads: Number of hidden heads.
-        dropout: In the architecture gat, dropout of the inputs of both layers and of the attention weights; in the
-            residual ones, behind the input layer and inside the network after each attention.
+        dropout: Dropout probability. In the architecture gat it applies to the inputs of both layers and to the
+            attention weights; in the residual ones, behind the input layer and inside the network after each attention.
         weight_decay: L2 penalty on every parameter.
-        split_seed: Seed of the split of digits, or number of the split of graphs that have several.
-        labels_per_class: Training labels kept in each class, or all of a class that has fewer, drawn by the seed; all
-            when omitted.
-        feature_noise: Fraction of the non-zero features that move to a random place in their row, drawn by the seed.
-        edge_noise: Random edges added, as a fraction of the edges there are, drawn by the seed.
+        split_seed: Seed of the split of digits, or number of the split of a graph that has several.
+        labels_per_class: Number of training labels that each class keeps, drawn by the seed. A class with fewer labels
+            keeps all of them; every class does when omitted.
+        feature_noise: Fraction of the non-zero features that move to a random column of their row, drawn by the seed.
+        edge_noise: Number of random edges to add, as a fraction of the edges of the graph, drawn by the seed.
     """
 
     dataset: GraphName = "digits"
@@ -76,6 +80,7 @@ class GraphConfig(TrainingOptions, SchemeOptions):
         "kl_scale": {"guide": WEIGHTS, "objective": ("elbo",)},
         "value_dropout": {"architecture": ("gat",)},
     }
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("cora", "citeseer", "pubmed")
 
 
 COMMANDS = {

@@ -31,9 +31,9 @@ _WIDE, _NARROW = ({"scale": 0.5}, {"scale": 0.1}), ({"concentration": 2.0}, {"co
 GRID: dict[str, tuple[dict[str, float], ...]] = {
     "soft": ({},), "no KL": _NARROW, "LF": _WIDE, "LC": _WIDE, "WF": _NARROW, "WC": _NARROW
 }  # fmt: skip
-# The best of them, by mean validation accuracy over three seeds (ties: by loss): on Cora,
+# The best settings by mean validation accuracy over three seeds (ties: by loss), on Cora:
 _CORA = {row: settings[0] for row, settings in GRID.items()}
-# on Chameleon (filtered), and on Texas.
+# The best settings on Chameleon (filtered), and on Texas.
 _CHAMELEON = {"LF": _WIDE[0], "LC": _WIDE[1], "WF": _NARROW[1], "WC": _NARROW[1]}
 _TEXAS = _CHAMELEON | {"WC": _NARROW[0]}
 
@@ -105,21 +105,21 @@ TRAINING = Block(
 )
 HYBRID = Block(
     "Mixing weight of hybrid attention",
-    "Share of doubly normalised attention at the best epoch, mean over heads; training begins with .5.",
+    "Share of doubly normalized attention at the best epoch, mean over heads; training begins with .5.",
     [Column("first layer", "hybrid_layers.0"), Column("second layer", "hybrid_layers.1")],
 )
 
 
 def ensemble(finished: Finished) -> Iterator[Part]:
-    """Scores of the mean class probabilities of all seeds of a row, at their posterior mean.
+    """Yield the scores of the mean class probabilities of all seeds of a row, at the posterior mean of the attention.
 
     One temperature is fitted for the mixture on the validation nodes.
 
     Source: Lakshminarayanan et al. (2017), Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles.
     """
-    text = "Mean probability of all runs of a row, one temperature for the mixture. One ensemble each, so no spread."
+    text = "Mean probability of all runs of a row, one temperature for the mixture. A row is one ensemble: no spread."
     for level in finished.study.levels:
-        found = []
+        score_rows = []
         for row in finished.study.rows:
             configs = [finished.configs[row, level, seed] for seed in finished.seeds]
             members = []
@@ -128,8 +128,12 @@ def ensemble(finished: Finished) -> Iterator[Part]:
                 with reading(path, "the logits of a run", "run it again with --overwrite"), np.load(path) as arrays:
                     members.append(torch.from_numpy(arrays["logits"]))
             metrics = [prediction_scores("mean", torch.stack(members), perturbed(chosen_graph(configs[0]), configs[0]))]
-            found.append({"attention": row, **{one.name: one.cell(metrics) for one in (ACCURACY, *_scores("mean"))}})
-        yield Part(f"Deep ensemble of the {len(finished.seeds)} seeds", f"{text}\n\n{level}:", found, terminal=False)
+            score_rows.append(
+                {"attention": row, **{column.name: column.cell(metrics) for column in (ACCURACY, *_scores("mean"))}}
+            )
+        yield Part(
+            f"Deep ensemble of the {len(finished.seeds)} seeds", f"{text}\n\n{level}:", score_rows, terminal=False
+        )
 
 
 BAM1 = Study(
@@ -137,7 +141,7 @@ BAM1 = Study(
     title="Bayesian Attention Modules, Table 1: node classification on citation graphs",
     about=ABOUT,
     text=(
-        f"{LEGEND} GAT with 8 heads of width 8 and one output head, public split, row-normalised features, as the "
+        f"{LEGEND} GAT with 8 heads of width 8 and one output head, public split, row-normalized features, as the "
         f"original: Adam with learning rate .005 and L2 penalty 5e-4, dropout .6, up to {{config.max_epochs}} epochs, "
         f"patience 100 on validation accuracy and loss. KL weight .001, in an ELBO summed over nodes and edges; "
         f"annealed: along a sigmoid, from .7 % of it, in 200 steps. Of two settings a row the better one on Cora's "
@@ -164,12 +168,12 @@ BAM1 = Study(
 NORMALIZERS = replace(
     BAM1,
     name="normalizers",
-    title="Attention that does not Explain Away: doubly normalised and hybrid attention on citation graphs",
+    title="Attention that does not Explain Away: doubly normalized and hybrid attention on citation graphs",
     text=(
-        "doubly: weights normalised over the nodes that attend to a neighbor first, then over the neighbors; "
+        "doubly: weights normalized over the nodes that attend to a neighbor first, then over the neighbors; "
         "hybrid: a trained mixture of that and the softmax, from .5, one a head. WC: Weibull posterior, contextual "
         "prior; settings are those of the table of Bayesian Attention Modules. The paper has no graphs. The contextual "
-        "prior prefers some neighbors whichever node attends, which the normalisation over nodes takes back in part."
+        "prior prefers some neighbors whichever node attends, which the normalization over nodes takes back in part."
     ),
     rows={
         f"{row}{suffix}": {**BAM1.rows[row], "normalizer": name}
@@ -188,10 +192,10 @@ HETEROPHILOUS = replace(
     name="heterophilous",
     title="Graphs whose neighbors disagree: kinds of attention on heterophilous graphs",
     text=(
-        f"{LEGEND} doubly: weights normalised over the nodes that attend to a neighbor first, then over the "
+        f"{LEGEND} doubly: weights normalized over the nodes that attend to a neighbor first, then over the "
         "neighbors; hybrid: a trained mixture of that and the softmax. Residual network of Platonov et al. (2023), 8 "
         "heads of width 8 (theirs has a width of 512), Adam with learning rate .003, dropout .2, at most 300 epochs, "
-        "patience 100; the epoch with the best accuracy (ROC AUC on Minesweeper) on the validation nodes is kept. KL "
+        "patience 100; the network is that of the epoch with the best validation accuracy (ROC AUC on Minesweeper). KL "
         "weight 1 on the mean KL of an attention weight. Scale and concentration are the better of two on the "
         "validation nodes of three splits of Chameleon (`python -m experiments.graph search heterophilous --levels "
         "'[\"chameleon_filtered\"]'`), those of Chameleon itself of a search on Texas, as nodes that validate in one "
@@ -240,7 +244,9 @@ def _difficulty(
         seeds=3,
         columns=(
             *of.columns,
-            *beside(*(one for one in _scores("mean") if one.name in ("ECE", "ECE, scaled", "NLL, scaled")), *more),
+            *beside(
+                *(column for column in _scores("mean") if column.name in ("ECE", "ECE, scaled", "NLL, scaled")), *more
+            ),
         ),
         paper={},
         parts=(curves,),
@@ -259,7 +265,7 @@ _EDGES = (
 )  # fmt: skip
 _FEATURES = (
     "Noisy features", "fraction of features moved",
-    "This fraction of the non-zero features of all nodes moves to random other places of their rows.",
+    "This fraction of the non-zero features of all nodes moves to other random columns of their rows.",
     "feature_noise", (0.0, 0.3, 0.6),
 )  # fmt: skip
 _NOISE_ATTENTION = Column("noise attention", "noise_edge_attention")
@@ -270,16 +276,16 @@ _MINESWEEPER = replace(
 
 
 def _uniform(finished: Finished) -> Iterator[Part]:
-    """Accuracy with uniform attention less that with the learned one, in the same networks."""
+    """Yield the accuracy with uniform attention minus that with learned attention, in the same networks."""
     learned, uniform = ATTENTION.columns[:2]
-    found = [
+    difference_rows = [
         {"graph": level, "attention": row}
         | {"uniform minus learned": paired_difference(uniform.values(runs), learned.values(runs))}
         for level in finished.study.levels
         for row in finished.rows
         for runs in [finished.runs(row, level)]
     ]
-    yield Part("What the learned attention is worth", "", found, labels=2)
+    yield Part("What the learned attention is worth", "", difference_rows, labels=2)
 
 
 STUDIES = {

@@ -28,11 +28,10 @@ from experiments.data.graphs.load import (
     read_own_graph,
 )
 from experiments.files import UserError, user_errors, write_atomic, write_text
-from experiments.folder import begin, exclusive, resumed
 from experiments.graph.config import GraphConfig
 from experiments.report.figures import panels, save
 from experiments.report.statistics import KINDS, roc_auc, score, score_samples, score_scaled
-from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, load_trained, run_folder, show_run
 from experiments.training import (
     ELBOTraining,
     Fitted,
@@ -59,14 +58,14 @@ _OUTPUT_HEADS = {"pubmed": 8}  # averaged, as in Velickovic et al. (2018), secti
 
 
 def chosen_graph(config: GraphConfig) -> GraphData:
-    """The graph that the options name, as it is."""
+    """Return the graph that the options name, without noise and with all its labels."""
     if config.graph is not None:
         return read_own_graph(config.graph, split_seed=config.split_seed)
     return load_graph(config.dataset, data_root=config.data_root, split_seed=config.split_seed)
 
 
 def perturbed(data: GraphData, config: GraphConfig) -> GraphData:
-    """A graph with the labels removed and the noise added that the options ask for."""
+    """Return the graph with fewer labels, moved features and random edges, as far as the options ask for them."""
     if config.labels_per_class is not None:
         data = limit_labels(data, config.labels_per_class, seed=config.seed)
     if config.feature_noise:
@@ -77,27 +76,27 @@ def perturbed(data: GraphData, config: GraphConfig) -> GraphData:
 
 
 def check_same_graph(data: GraphData, folder: Path) -> None:
-    """Note in the folder of a run which graph it has, or check that it is the one that the run was begun with.
+    """Write a checksum of the graph into the folder of a run, or compare it with the checksum that is there.
 
     Raises:
-        UserError: The folder has another graph.
+        UserError: The folder holds a run on another graph.
     """
-    path, found = folder / "graph.json", sha256(data.metric.encode())
+    path, checksum = folder / "graph.json", sha256(data.metric.encode())
     for name in ("features", "labels", "edge_index", "train_mask", "val_mask", "test_mask"):
         values = getattr(data, name)
         for part in (values.indices(), values.values()) if values.is_sparse else (values,):
-            found.update(str(list(values.shape)).encode() + part.cpu().contiguous().numpy().tobytes())
+            checksum.update(str(list(values.shape)).encode() + part.cpu().contiguous().numpy().tobytes())
     if not path.is_file():
-        write_text(path, f'"{found.hexdigest()}"\n')
-    elif found.hexdigest() not in path.read_text():
+        write_text(path, f'"{checksum.hexdigest()}"\n')
+    elif checksum.hexdigest() not in path.read_text():
         raise UserError(
-            f"{folder} holds a run on another graph, expected the one that it was begun with; choose another --out, or "
-            f"pass --overwrite to remove that run"
+            f"{folder} holds a run on another graph; expected the graph that the run began with. Choose another --out, "
+            f"or pass --overwrite to remove that run"
         )
 
 
 def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:
-    """True at the edges of a run's graph that are neither those of the genuine one nor self loops."""
+    """Return a mask of the edges of a run's graph that are neither edges of the genuine graph nor self loops."""
     count, sources, targets = genuine.num_nodes, graph.sources.index, graph.targets.index
     edges = genuine.edge_index.to(sources.device)
     known = torch.isin(sources * count + targets, edges[0] * count + edges[1])
@@ -105,14 +104,14 @@ def noise_edges(genuine: GraphData, graph: EdgeList) -> Tensor:
 
 
 class GraphTraining(ELBOTraining):
-    """Batches are (features, graph, labels, mask of the observed labels); the metric is that of the graph."""
+    """Training on batches (features, graph, labels, mask of the observed labels), judged by the metric of the graph."""
 
     def __init__(self, *args: Any, metric: MetricName = "accuracy", **options: Any) -> None:
         super().__init__(*args, **options)
         self.metric = metric
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:  # noqa: ARG002
-        return batch  # is there already, with its edges prepared
+        return batch  # it is on the device already, with its edges prepared
 
     def observations(self, batch: Batch) -> int:
         return int(batch[3].sum())
@@ -121,29 +120,29 @@ class GraphTraining(ELBOTraining):
         *inputs, labels, mask = batch
         logits = predict(self.objective.guide, *inputs, labels, num_samples=1, noise="none").mean[mask]
         correct = (logits.argmax(-1) == labels[mask]).float()
-        found = {"loss": nn.functional.cross_entropy(logits, labels[mask]), "accuracy": correct.mean()}
+        metrics = {"loss": nn.functional.cross_entropy(logits, labels[mask]), "accuracy": correct.mean()}
         if self.metric == "roc_auc":
-            found["roc_auc"] = torch.tensor(roc_auc(logits.double().softmax(-1), labels[mask]))
-        return found
+            metrics["roc_auc"] = torch.tensor(roc_auc(logits.double().softmax(-1), labels[mask]))
+        return metrics
 
 
 @dataclass(frozen=True)
 class TrainedGraph(Trained[GraphConfig, GAT | ResidualGAT]):
-    """A network with its weights, its guide and what they were trained on, all on one device."""
+    """A network with its guide, its options and its graph, all on one device."""
 
     data: GraphData
     features: Tensor  # sparse ones by rows, the layout with the fastest products
-    graph: EdgeList  # with self loops, unless own features are kept apart
+    graph: EdgeList  # with self loops, unless the architecture separates a node's own features
     noise: Tensor | None = None  # True at the edges that were added as noise; None where none were
 
     @property
     def inputs(self) -> tuple[Tensor, EdgeList, Tensor]:
-        """Arguments of the network; labels are given so that none is drawn."""
+        """Arguments of the network; the labels are among them so that none is drawn."""
         return self.features, self.graph, self.data.labels
 
 
 def build_model(config: GraphConfig, data: GraphData, prior: PriorFactory) -> GAT | ResidualGAT:
-    """A network whose initial weights depend on the seed alone; see :func:`seeded_build`."""
+    """Build a network whose initial weights depend on the seed alone; see :func:`seeded_build`."""
 
     def build(prior: PriorFactory) -> GAT | ResidualGAT:
         sizes = data.features.shape[1], data.num_classes
@@ -158,12 +157,13 @@ def build_model(config: GraphConfig, data: GraphData, prior: PriorFactory) -> GA
 
 
 def kl_factor(config: GraphConfig, model: nn.Module, data: GraphData, graph: EdgeList) -> float:
-    """What the KL weight is multiplied by before it meets the KL summed over all attention weights.
+    """Return the factor of the KL weight that goes with the KL summed over all attention weights.
 
-    The KL has a term for every edge, head and layer, labeled or not, so that with "total" its part in the loss of a
-    label grows with edges / labels: 240 000 edges and 160 labels drown the labels at a weight that suits Cora, with
-    13 264 and 140. With "edge" the loss is the mean over labels plus the weight times the mean KL of one attention
-    weight, as in the released code of Bayesian Attention Modules, and a weight means the same on any graph.
+    The KL has a term for every edge, head and layer, labeled or not. With "total" its part in the loss of a label
+    therefore grows with edges / labels: a weight that suits Cora, with 13 264 edges and 140 labels, drowns the labels
+    of a graph with 240 000 edges and 160 labels. With "edge" the loss is the mean over labels plus the weight times the
+    mean KL of one attention weight, as in the released code of Bayesian Attention Modules, and a weight means the same
+    on any graph.
     """
     if config.kl_scale == "total":
         return 1.0
@@ -172,7 +172,7 @@ def kl_factor(config: GraphConfig, model: nn.Module, data: GraphData, graph: Edg
 
 
 def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
-    """Data, network and guide, untrained; the options say what is done to the graph."""
+    """Build the untrained network with its guide, on the graph as the options change it."""
     data = perturbed(genuine, config).to(resolve_device(config.device))
     loops = config.architecture != "gat_sep"
     graph = EdgeList.from_edge_index(data.edge_index, num_nodes=data.num_nodes, add_self_loops=loops)
@@ -201,7 +201,7 @@ def _by_rows(features: Tensor) -> Tensor:
 
 
 class GraphTask(Task[GraphConfig, TrainedGraph]):
-    """Classes of nodes, on the graph that the options choose or on one of your own.
+    """Classification of nodes, on the graph that the options choose or on one of your own.
 
     Example:
         >>> from experiments.data.graphs.load import load_graph
@@ -229,23 +229,25 @@ class GraphTask(Task[GraphConfig, TrainedGraph]):
         check_same_graph(data, folder)
         return build(config, data)
 
-    @exclusive
     def run(self, config: GraphConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            check_same_graph(data, folder)
-            trained = build(config, data)
-        fitted = self.fit(trained, folder)
-        metrics, logits = evaluate(trained, fitted)
-        write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, logits=logits.cpu().numpy()))
-        return finish(folder, trained, fitted, metrics)
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                folder = run.begin()
+                check_same_graph(data, folder)
+                trained = build(config, data)
+            fitted = self.fit(trained, folder)
+            metrics, logits = evaluate(trained, fitted)
+            arrays = {"logits": logits.cpu().numpy()}
+            write_atomic(
+                folder / "predictions.npz", lambda file: np.savez_compressed(file, allow_pickle=False, **arrays)
+            )
+            return run.finish(metrics | fitted.metrics)
 
     def fit(self, trained: TrainedGraph, folder: Path) -> Fitted:
-        """Train the network, a batch being the whole graph."""
+        """Train the network on batches that hold the whole graph."""
         config = trained.config
         # an epoch is one batch; a loader draws a seed, here from a generator that no noise depends on
         loaders = [
@@ -271,22 +273,22 @@ def train(config: GraphConfig) -> None:
 
 
 def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
-    """How honest the probabilities of the test nodes are."""
-    data, found = trained.data, mean_prediction(trained, trained.inputs, lambda logits: logits.softmax(-1))
-    confidence, classes = found[data.test_mask].max(-1)
+    """Draw the share of right classes against their probability, for the test nodes."""
+    data, probabilities = trained.data, mean_prediction(trained, trained.inputs, lambda logits: logits.softmax(-1))
+    confidence, classes = probabilities[data.test_mask].max(-1)
     reliability(confidence, classes == data.labels[data.test_mask], axes=axes)
 
 
 # metrics
 
-# of the variance
+# sources of the variance of a probability
 _SOURCES: tuple[Literal["attention", "dropout", "interaction"], ...] = ("attention", "dropout", "interaction")
 
 
 def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], Tensor]:
-    """All metrics of a trained network, and the logits of its posterior mean for all nodes, ``[N, classes]``.
+    """Return all metrics of a trained network, and its logits at the posterior mean for all nodes, ``[N, classes]``.
 
-    With the same weights and seed these are the same numbers.
+    The same weights and seed give the same numbers.
     """
     guide, inputs, data, num_samples = trained.guide, trained.inputs, trained.data, trained.config.num_samples
     soft = is_soft(guide)
@@ -301,26 +303,14 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
         metrics |= prediction_scores(kind, logits, data)
         if kind != "mean" and num_samples > 1:
             accurate = samples["mean"][0, data.test_mask].argmax(-1) == data.labels[data.test_mask]
-            found = score_samples(logits[:, data.test_mask], accurate)
-            metrics |= {f"test_{kind}_{name}": value for name, value in found.items()}
+            scores = score_samples(logits[:, data.test_mask], accurate)
+            metrics |= {f"test_{kind}_{name}": value for name, value in scores.items()}
     if not soft and num_samples > 1:
         metrics |= _variance_shares(samples, data)
-    weights = sample_posterior(guide, *inputs, num_samples=1, noise="none")
-    if trained.noise is not None:
-        metrics["noise_edge_attention"] = relative_attention(weights, trained.graph, trained.noise)
-    others = edges_to_other_classes(trained.graph, data)
-    if others.any():
-        metrics["other_class_attention"] = relative_attention(weights, trained.graph, others)
-    uniform = predict(uniform_guide(trained), *inputs, num_samples=1, noise="none").mean[data.test_mask]
-    labels = data.labels[data.test_mask]
-    metrics["uniform_accuracy"] = (uniform.argmax(-1) == labels).float().mean().item()
-    if _has_roc_auc(data):
-        metrics["uniform_roc_auc"] = roc_auc(uniform.double().softmax(-1), labels)
+    metrics |= _attention_metrics(trained)
     best = fitted.history[fitted.best_epoch]
     metrics |= {name: best[name] for name in ("val_accuracy", "val_roc_auc", "val_loss") if name in best}
-    metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
     metrics["kl"] = _kl(trained)
-    metrics["attention_entropy"] = fmean(layer.mean().item() for layer in relative_entropies(weights, trained.graph))
     return metrics, samples["mean"][0]
 
 
@@ -328,7 +318,7 @@ def evaluate(trained: TrainedGraph, fitted: Fitted) -> tuple[dict[str, float], T
 
 
 def prediction_scores(kind: str, logits: Tensor, data: GraphData) -> dict[str, float]:
-    """Scores of the mean probability before and after temperature scaling, from logits ``[S, N, classes]``."""
+    """Score mean probabilities of the test nodes, before and after temperature scaling; logits ``[S, N, classes]``."""
     scaling = fit_temperature(logits[:, data.val_mask], data.labels[data.val_mask])
     tested, labels = logits[:, data.test_mask], data.labels[data.test_mask]
     probabilities = tested.softmax(-1).mean(0)
@@ -358,8 +348,28 @@ def _variance_shares(samples: Mapping[str, Tensor], data: GraphData) -> dict[str
 # attention
 
 
+def _attention_metrics(trained: TrainedGraph) -> dict[str, float]:
+    """Return where the attention looks, at its posterior mean, and the scores under uniform attention in its place."""
+    guide, inputs, data, graph = trained.guide, trained.inputs, trained.data, trained.graph
+    metrics: dict[str, float] = {}
+    weights = sample_posterior(guide, *inputs, num_samples=1, noise="none")
+    if trained.noise is not None:
+        metrics["noise_edge_attention"] = relative_attention(weights, graph, trained.noise)
+    between_classes = edges_to_other_classes(graph, data)
+    if between_classes.any():
+        metrics["other_class_attention"] = relative_attention(weights, graph, between_classes)
+    uniform = predict(uniform_guide(trained), *inputs, num_samples=1, noise="none").mean[data.test_mask]
+    labels = data.labels[data.test_mask]
+    metrics["uniform_accuracy"] = (uniform.argmax(-1) == labels).float().mean().item()
+    if _has_roc_auc(data):
+        metrics["uniform_roc_auc"] = roc_auc(uniform.double().softmax(-1), labels)
+    metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
+    metrics["attention_entropy"] = fmean(layer.mean().item() for layer in relative_entropies(weights, graph))
+    return metrics
+
+
 def relative_entropies(weights: Mapping[str, Tensor], graph: EdgeList) -> list[Tensor]:
-    """Entropy of attention relative to uniform attention, of every layer ``[S, nodes with neighbors, H]``."""
+    """Return the entropy of attention over that of uniform attention, per layer ``[S, nodes with neighbors, H]``."""
     neighbors = graph.targets.index.bincount(minlength=graph.targets.count)
     several = neighbors > 1
     return [
@@ -369,23 +379,26 @@ def relative_entropies(weights: Mapping[str, Tensor], graph: EdgeList) -> list[T
 
 
 def relative_attention(weights: Mapping[str, Tensor], graph: EdgeList, edges: Tensor) -> float:
-    """Attention on some edges, relative to uniform attention."""
+    """Return the mean attention on some edges, divided by what uniform attention would give them."""
     uniform = 1 / graph.targets.index.bincount(minlength=graph.targets.count)[graph.targets.index]
     share = uniform[edges].sum()
     return fmean((layer[:, edges].sum(1) / share).mean().item() for layer in weights.values())
 
 
 def edges_to_other_classes(graph: EdgeList, data: GraphData) -> Tensor:
-    """True at the edges that join different classes of nodes in some mask; others may have no class that is known."""
+    """Return a mask of the edges between nodes of different classes.
+
+    Both nodes are in one of the masks of the graph: the class of other nodes may be unknown.
+    """
     known = data.train_mask | data.val_mask | data.test_mask
     sources, targets = graph.sources.index, graph.targets.index
     return known[sources] & known[targets] & (data.labels[sources] != data.labels[targets])
 
 
 def uniform_guide(trained: TrainedGraph) -> AttentionGuide:
-    """The guide over a copy of the network whose equal scores make the attention over the neighbors uniform.
+    """Return a guide over a copy of the network whose equal scores make the attention over the neighbors uniform.
 
-    A softmax stands in for normalizers over queries too, under which equal scores are not uniform attention.
+    A softmax takes the place of normalizers over queries too, under which equal scores are not uniform attention.
     """
     model, guide = deepcopy((trained.model, trained.guide))
     for layer in model.modules():
@@ -397,7 +410,7 @@ def uniform_guide(trained: TrainedGraph) -> AttentionGuide:
 
 
 def _kl(trained: TrainedGraph) -> float:
-    """At one sample of the attention and without dropout."""
+    """Return the KL of the graph at one sample of the attention and without dropout."""
     none_labeled = torch.zeros_like(trained.data.labels, dtype=torch.bool)  # leaves only the KL of the objective
     with seeded(trained.config.seed):
         return AttentionELBO().loss(trained.model, trained.guide, *trained.inputs, none_labeled)

@@ -1,4 +1,4 @@
-"""Headlines by a Transformer with latent attention: train, compare normalisers, summarize one's own text."""
+"""Headlines by a Transformer with latent attention: train, compare normalizers, summarize your own texts."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Tables of headlines."""
+"""The study of headlines: normalizers of attention, and the first words of a text as baseline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCORES = (
 
 
 def first_words(finished: Finished) -> Sequence[Part]:
-    """How far every row is beyond a headline of the first words of each text."""
+    """Return a table of the ROUGE scores of every row minus those of the first words of each text."""
     config = next(iter(finished.configs.values()))
     test = load_texts(config)["test"]
     baseline, words = lead_baseline(test, config.lead_words), f"the first {config.lead_words} words"
@@ -34,30 +34,33 @@ def first_words(finished: Finished) -> Sequence[Part]:
     for row in finished.rows:
         folders = [Path(finished.configs[row, "", seed].out) for seed in finished.seeds]
         seeds = [rouge(summaries(folder), test.headlines) for folder in folders]
-        means = {name: [fmean(text) for text in zip(*(one[name] for one in seeds), strict=True)] for name in baseline}
+        means = {
+            name: [fmean(values) for values in zip(*(scores[name] for scores in seeds), strict=True)]
+            for name in baseline
+        }
         differences = {names[name]: paired_difference(means[name], baseline[name]) for name in baseline}
         rows.append({"headlines of": f"{row}, minus {words}"} | differences)
     text = (
-        f"On {len(test)} test texts, each text's score being its mean over seeds; the 95 % intervals are over texts "
-        f"and not corrected for their number."
+        f"On {len(test)} test texts. The score of a text is its mean over seeds. The 95 % intervals are over texts and "
+        f"not corrected for the number of comparisons."
     )
     return [Part("Beyond the first words", text, rows)]
 
 
 HEADLINES = Study(
     name="headlines",
-    title="Headlines with normalisers of attention",
+    title="Headlines with normalizers of attention",
     about="text: headlines",
     text=(
         "Transformer of {config.layers} + {config.layers} layers of {config.heads} heads, width {config.width}, at "
         "most {config.vocabulary} word pieces, and no copying of words; {config.max_epochs} epochs, in the first "
-        "{config.lead_epochs} of which the decoder learns to say the first {config.lead_words} words of a text. The "
-        "decoder has {config.decoder} attention, normalised by softmax. Weibull: concentration "
+        "{config.lead_epochs} of which the decoder learns to write the first {config.lead_words} words of a text. The "
+        "decoder has {config.decoder} attention, normalized by softmax. Weibull: concentration "
         "{config.concentration:g}, {config.prior} prior, KL weight {config.kl_weight:g}; hybrid begins with a share of "
         "{config.hybrid_share:g}. Beam search with {config.beam} hypotheses, attention at its mean; perplexity of "
         "weibull over {config.num_samples} posterior samples. ROUGE is the F-measure of torchmetrics. The paper's "
-        "numbers, ROUGE-1, 2 and L of its table 3, are of 3.8 million training texts and 12 layers of width 768, and "
-        "stand here for the order of the rows alone."
+        "numbers, ROUGE-1, 2 and L of its table 3, are from 3.8 million training texts and 12 layers of width 768, and "
+        "are shown only to compare the order of the rows."
     ),
     task=HeadlineTask(),
     options={"precision": "bf16-mixed"},

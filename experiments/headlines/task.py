@@ -1,8 +1,7 @@
-"""Headlines by a Transformer with latent attention: network, training, what it writes and predicts, and the table."""
+"""Headlines by a Transformer with latent attention: texts, network, training, scores, and the command for files."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -28,20 +27,20 @@ from experiments.data.text.headlines import HeadlineText, lead, load_headlines, 
 from experiments.data.text.parallel_text import ParallelText, Rules
 from experiments.data.text.word_rules import join_words
 from experiments.files import text_lines, user_errors
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
-from experiments.run import BAD_INPUT, Task, finish, load_trained, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, load_trained, run_folder, show_run
 from experiments.sequence import evaluation
-from experiments.sequence.evaluation import validation_perplexities
 from experiments.sequence.model import (
     Encoded,
     TrainedText,
-    fit_sequences,
+    mean_perplexity,
     model_arguments,
     run_vocabulary,
     text_encoder,
 )
-from experiments.sequence.own_text import read_source, write_lines
+from experiments.sequence.run import train_and_score
+from experiments.sequence.text_files import read_source
 from experiments.training import (
     OneCycleTraining,
     PriorFactory,
@@ -54,21 +53,20 @@ from models.decoding import search_words
 from models.headlines import HeadlineWriter
 from pyro_attention import AttentionGuide, FixedGammaPrior, Soft
 
-# texts as pairs of ids, and the network
+# texts and headlines as ids, and the network
 
 
 def load_texts(config: HeadlineConfig) -> dict[str, HeadlineText]:
-    """The splits, with as many texts as configured."""
+    """Load all splits; the training split has as many texts as configured."""
     files = {"train": config.train_file, "val": config.val_file, "test": config.test_file}
-    found = load_headlines(data_root=config.data_root, files=files)
-    counts = {"train": config.train_texts, "val": config.test_texts, "test": config.test_texts}
-    return {split: data.kept([*range(len(data))][: counts[split]]) for split, data in found.items()}
+    texts = load_headlines(data_root=config.data_root, files=files)
+    return texts | {"train": texts["train"].select([*range(len(texts["train"]))][: config.train_texts])}
 
 
 def encoded(
     texts: Sequence[str], headlines: Sequence[str], vocabulary: Vocabulary, config: HeadlineConfig
 ) -> EncodedText:
-    """Pairs of a text and a headline, cut off at the lengths that the network has room for."""
+    """Return pairs of a text and a headline as ids, both cut at the largest lengths of the network."""
     pairs = EncodedText(ParallelText(list(texts), list(headlines), "headlines", ("text", "headline")), vocabulary)
     pairs.sources = [ids[: config.length] for ids in pairs.sources]
     pairs.targets = [ids[: config.headline_length - 1] for ids in pairs.targets]
@@ -76,24 +74,28 @@ def encoded(
 
 
 def first_headlines(data: HeadlineText, vocabulary: Vocabulary, config: HeadlineConfig) -> EncodedText:
-    """Every text with its first headline."""
+    """Return pairs of every text and its first headline."""
     return encoded(data.texts, [headlines[0] for headlines in data.headlines], vocabulary, config)
 
 
 class TrainingPairs(EncodedText):
-    """Every text with each of its headlines, and behind these pairs every text with its first words."""
+    """Pairs of every text and each of its headlines, followed by pairs of every text and its first words.
+
+    Attributes:
+        counts: Number of headlines of each text.
+    """
 
     def __init__(self, data: HeadlineText, vocabulary: Vocabulary, config: HeadlineConfig) -> None:
-        self.counts = [len(headlines) for headlines in data.headlines]  # of every text
+        self.counts = [len(headlines) for headlines in data.headlines]
         texts = [text for text, count in zip(data.texts, self.counts, strict=True) for _ in range(count)]
-        headlines = [headline for some in data.headlines for headline in some]
+        headlines = [headline for of_text in data.headlines for headline in of_text]
         leads = [lead(text, config.lead_words) for text in data.texts]
         pairs = encoded([*texts, *data.texts], [*headlines, *leads], vocabulary, config)
         self.sources, self.targets = pairs.sources, pairs.targets
 
 
 class LeadSampler(ChoiceSampler):
-    """Every text once an epoch: in the first epochs with its first words, then with one of its headlines."""
+    """Sampler of every text once an epoch, in the first epochs with its first words, then with one of its headlines."""
 
     def __init__(self, data: TrainingPairs, *, lead_epochs: int, **options: Any) -> None:
         super().__init__(data.lengths, data.counts, **options)
@@ -105,14 +107,14 @@ class LeadSampler(ChoiceSampler):
 
 
 def target_log_probs(model: HeadlineWriter, batch: Batch) -> Tensor:
-    """Log probabilities of all word pieces of a batch, the attention at its posterior mean."""
+    """Return the log probabilities of all word pieces of a batch, with the attention at its posterior mean."""
     memory = model.encoder(batch.source, batch.source_mask)
     features = model.decode(memory, batch.source_mask, batch.target_in, batch.target_mask)
     return model.likelihood(features[batch.target_mask]).log_prob(batch.target_out[batch.target_mask])
 
 
 class HeadlineTraining(OneCycleTraining):
-    """Trains a :class:`HeadlineWriter`."""
+    """Lightning module that trains a :class:`HeadlineWriter`."""
 
     def arguments(self, batch: Batch) -> Sequence[Tensor]:
         return model_arguments(batch)
@@ -128,22 +130,22 @@ TrainedWriter = TrainedText[HeadlineConfig, HeadlineWriter]
 
 
 def load_vocabulary(config: HeadlineConfig, folder: Path, data: HeadlineText) -> Vocabulary:
-    """The vocabulary in the folder; else a new one, which is then put there."""
+    """Return the vocabulary in the folder of a run, which is trained first if it is missing."""
     texts = [*data.texts, *(headline for headlines in data.headlines for headline in headlines)]
     return run_vocabulary(folder, None, lambda: train_tokenizer(texts, size=config.vocabulary))
 
 
 def build(config: HeadlineConfig, vocabulary: Vocabulary) -> TrainedWriter:
-    """Network and guide, untrained."""
+    """Build network, guide and objective, untrained."""
     scheme, latent = config.build_scheme(), config.decoder == "latent"
     sizes = {"layers": config.layers, "positions": config.headline_length, "dropout": config.dropout}
 
-    def make(prior: PriorFactory) -> HeadlineWriter:
-        # a contextual prior of soft attention would have parameters that nothing trains
-        decoder: PriorFactory = prior if latent else lambda *_: FixedGammaPrior()
-        return HeadlineWriter(text_encoder(config, vocabulary, prior), **sizes, prior=decoder)
+    def build_model(prior: PriorFactory) -> HeadlineWriter:
+        # a contextual prior of soft attention would have parameters that are never trained
+        decoder_prior: PriorFactory = prior if latent else lambda *_: FixedGammaPrior()
+        return HeadlineWriter(text_encoder(config, vocabulary, prior), **sizes, prior=decoder_prior)
 
-    model = seeded_build(make, scheme.prior, seed=config.seed)
+    model = seeded_build(build_model, scheme.prior, seed=config.seed)
     guide = AttentionGuide(model, {"layers.*": scheme.family, "decoder.*": scheme.family if latent else Soft()})
     module = HeadlineTraining(model, guide, scheme.objective(), learning_rate=config.learning_rate)
     return TrainedWriter(config, module.to(resolve_device(config.device)), vocabulary)
@@ -168,39 +170,38 @@ class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
         return build(config, Vocabulary.load(folder / "vocabulary.json"))
 
     def encode(self, trained: TrainedWriter, data: Mapping[str, HeadlineText]) -> Encoded:
+        """Return training and validation data as ids."""
         config = trained.config
         pairs = TrainingPairs(data["train"], trained.vocabulary, config)
         val = first_headlines(data["val"], trained.vocabulary, config)
         sampler = LeadSampler(pairs, lead_epochs=config.lead_epochs, sentences=config.batch_size, seed=config.seed)
         return Encoded(pairs, val, sampler, pairs.targets[: sum(pairs.counts)])
 
-    @exclusive
     def run(self, config: HeadlineConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = load_texts(config)
-            begin(folder, config)
-            trained = build(config, load_vocabulary(config, folder, data["train"]))
-        encoded = self.encode(trained, data)
-        fitted = fit_sequences(trained, encoded, folder)
-        metrics, headlines = self.scores(trained, data)
-        write_lines(folder / _SUMMARIES, headlines)
-        return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = load_texts(config)
+                trained = build(config, load_vocabulary(config, run.begin(), data["train"]))
+            encoded = self.encode(trained, data)
+            return train_and_score(
+                run, trained, encoded, lambda: self.scores(trained, data), file=_SUMMARIES, patience=config.max_epochs
+            )
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
-        return evaluation.warnings_of(metrics)
+        return evaluation.training_warnings(metrics)
 
     def scores(self, trained: TrainedWriter, data: Mapping[str, HeadlineText]) -> tuple[dict[str, float], list[str]]:
+        """Return the metrics on the test texts, and the headlines that the network writes."""
         config, test = trained.config, data["test"]
         written = write_headlines(trained, test.texts, progress=config.progress)
-        headlines = [one.text for one in written]
+        headlines = [headline.text for headline in written]
         metrics = {f"test_{name}": fmean(values) for name, values in rouge(headlines, test.headlines).items()}
         metrics |= {f"lead_{name}": fmean(values) for name, values in lead_baseline(test, config.lead_words).items()}
         metrics |= {
             "test_words": fmean(len(headline.split()) for headline in headlines),
-            "test_cut": fmean(one.cut for one in written),
+            "test_cut": fmean(headline.cut for headline in written),
             "test_ppl": perplexity(trained, test),
         }
         return metrics | hybrid_metrics(trained.model), headlines
@@ -208,99 +209,110 @@ class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
     def show(self, config: HeadlineConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)
         test = load_texts(config)["test"]
-        for text, people, network in list(zip(test.texts, test.headlines, summaries(folder), strict=True))[:3]:
-            print(f"\ntext:      {text}\npeople:    {people[0]}\nnetwork:   {network}")
+        for text, references, headline in list(zip(test.texts, test.headlines, summaries(folder), strict=True))[:3]:
+            print(f"\ntext:      {text}\nreference: {references[0]}\nnetwork:   {headline}")
 
 
 def summaries(folder: Path) -> list[str]:
-    """The headlines that a finished run has written of the test texts, in their order."""
+    """Read the headlines that a finished run has written for the test texts, in their order."""
     return text_lines(folder / _SUMMARIES, "remove the folder to train again")
 
 
 def train(config: HeadlineConfig) -> None:
-    """Run the command."""
+    """Train a network that writes headlines, and print its metrics."""
     task = HeadlineTask()
     show_run(task, config, task.run(config))
 
 
-# what it writes and predicts
+# scores and headlines
 
 
 def rouge(headlines: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, list[float]]:
-    """F-measures of every headline, times 100: ``rouge_1``, ``rouge_2`` and ``rouge_l``.
+    """Compute the ROUGE F-measures of every headline, times 100: ``rouge_1``, ``rouge_2`` and ``rouge_l``.
+
+    Args:
+        headlines: A headline of each text.
+        references: Reference headlines of each text.
 
     Example:
-        >>> found = rouge(["police kill the gunman"], [["police killed the gunman"]])
-        >>> {name: round(values[0], 1) for name, values in found.items()}
+        >>> scores = rouge(["police kill the gunman"], [["police killed the gunman"]])
+        >>> {name: round(values[0], 1) for name, values in scores.items()}
         {'rouge_1': 75.0, 'rouge_2': 33.3, 'rouge_l': 75.0}
 
     Source: Lin (2004), ROUGE: A Package for Automatic Evaluation of Summaries, sections 2 and 3.
     """
     keys = tuple(_ROUGE.values())
     scores = [
-        rouge_score([headline], [list(wanted)], rouge_keys=keys)
-        for headline, wanted in zip(headlines, references, strict=True)
+        rouge_score([headline], [list(of_text)], rouge_keys=keys)
+        for headline, of_text in zip(headlines, references, strict=True)
     ]
-    return {name: [100 * one[f"{theirs}_fmeasure"].item() for one in scores] for name, theirs in _ROUGE.items()}
+    return {name: [100 * score[f"{key}_fmeasure"].item() for score in scores] for name, key in _ROUGE.items()}
 
 
 def lead_baseline(data: HeadlineText, words: int) -> dict[str, list[float]]:
-    """:func:`rouge` of the first words of every text."""
+    """Compute :func:`rouge` of the first ``words`` words of every text."""
     return rouge([lead(text, words) for text in data.texts], data.headlines)
 
 
 class Written(NamedTuple):
-    """A headline that the network wrote."""
+    """Headline that a network wrote.
+
+    Attributes:
+        text: The headline.
+        cut: Whether it was cut at the largest length.
+    """
 
     text: str
-    cut: bool  # it had not ended at the largest length
+    cut: bool
 
 
 @torch.no_grad()
 def write_headlines(trained: TrainedWriter, texts: Sequence[str], *, progress: bool = False) -> list[Written]:
-    """Headlines of texts by beam search, in their order; the attention is at its posterior mean."""
-    config, model, found = trained.config, trained.model.eval(), dict[int, Written]()
+    """Write headlines of texts by beam search, in their order, with the attention at its posterior mean."""
+    config, model, headlines = trained.config, trained.model.eval(), dict[int, Written]()
     pairs = encoded(texts, [""] * len(texts), trained.vocabulary, config)
     with tqdm(total=len(texts), desc="writing headlines", unit="text", disable=not progress) as bar:
         for batch in in_order(pairs, sentences=evaluation.BATCH, device=trained.device):
             best = search_words(
                 model.start(batch.source, batch.source_mask), model.advance, begin=BEGIN, end=END,
-                beam=config.beam, max_length=config.headline_length, length_penalty=config.length_penalty,
-                no_repeat=config.no_repeat,
+                beam=config.beam, max_length=config.headline_length, no_repeat=config.no_repeat,
             )  # fmt: skip
-            for place, (one, *_) in zip(batch.indices.tolist(), best, strict=True):
-                found[place] = Written(trained.vocabulary.decode(one.tokens), cut=not one.finished)
+            for index, (hypothesis, *_) in zip(batch.indices.tolist(), best, strict=True):
+                text = trained.vocabulary.decode(hypothesis.tokens)
+                headlines[index] = Written(text, cut=not hypothesis.finished)
             bar.update(len(batch))
-    return [found[place] for place in range(len(texts))]
+    return [headlines[index] for index in range(len(texts))]
 
 
 @torch.no_grad()
 def perplexity(trained: TrainedWriter, data: HeadlineText) -> float:
-    """Perplexity per word piece of the first headlines."""
-    likelihood, total, count = trained.module.eval().objective.model.likelihood, 0.0, 0
+    """Return the perplexity per word piece of the first headlines, under the mean over posterior samples."""
+    likelihood = trained.module.eval().objective.model.likelihood
+
+    def log_probs(batch: Batch) -> Tensor:
+        words = batch.target_out[batch.target_mask]
+
+        def probabilities(features: Tensor) -> Tensor:
+            return torch.as_tensor(likelihood(features).log_prob(words).exp())
+
+        return mean_prediction(trained, model_arguments(batch), probabilities).log()
+
     pairs = first_headlines(data, trained.vocabulary, trained.config)
-    for batch in in_order(pairs, sentences=evaluation.BATCH, device=trained.device):
-        said = batch.target_out[batch.target_mask]
-        probabilities = mean_prediction(
-            trained,
-            model_arguments(batch),
-            lambda features: likelihood(features).log_prob(said).exp(),  # noqa: B023
-        )
-        total, count = total - probabilities.log().double().sum().item(), count + len(said)
-    return math.exp(total / count)
+    return mean_perplexity(in_order(pairs, sentences=evaluation.BATCH, device=trained.device), log_probs)
 
 
-# The command
+# the command for files
 
 
 def summarize_file(config: SummarizeConfig) -> Path:
-    """Write the headlines, a line for each of the file, and print where they are; what was left out on stderr."""
+    """Write a headline for every line of a file, and print where they are; lines left out are named on stderr."""
     saved = saved_config(config.run, HeadlineConfig, script="experiments.headlines", device=config.device)
     trained = load_trained(HeadlineTask(), saved)
     out = config.out or config.file.with_suffix(".headlines")
     source = read_source(config.file, Rules(max_words=1000, words=config.tokenize), out, config.overwrite)
     texts = [plain_words(text) for text in source.sentences]
-    found = write_headlines(trained, texts, progress=True)
-    source.write([join_words(one.text, config.tokenize) for one in found], [one.cut for one in found])
-    print(f"{len(found)} headlines, in small letters, with # for digits: {out}")
+    headlines = write_headlines(trained, texts, progress=True)
+    lines = [join_words(headline.text, config.tokenize) for headline in headlines]
+    source.write(lines, [headline.cut for headline in headlines])
+    print(f"{len(headlines)} headlines, in lower case, with # for digits: {out}")
     return out

@@ -11,15 +11,15 @@ from experiments.options import RunOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ModeCollapseConfig(RunOptions):
-    """Follow two clusters of points through steps of self-attention, balanced (225 + 225) and not (500 + 50).
+    """Follow two clusters of points through steps of self-attention, with equal sizes (225 + 225) and not (500 + 50).
 
     Args:
-        steps: Steps of attention.
-        concentration: Of the Weibull posterior; the smaller, the wider.
-        seeds: Seeds of the sampled weights; the points are the same.
-        results: Folder for the published numbers, experiments/results when omitted; the picture goes into
-            pictures/ there.
-        device: Where to compute; the processor alone.
+        steps: Number of steps of attention.
+        concentration: Concentration of the Weibull posterior; a smaller one is wider.
+        seeds: Number of seeds of the sampled weights; all seeds have the same points.
+        results: Folder for the published numbers, experiments/results when omitted; the picture goes into its folder
+            pictures/.
+        device: Device to compute on, which is the CPU.
     """
 
     steps: PositiveInt = 4

@@ -1,4 +1,4 @@
-"""Do two clusters of points survive repeated attention? Softmax, doubly normalised, and both with sampled weights.
+"""Do two clusters of points survive repeated attention? Softmax, doubly normalized, and both with sampled weights.
 
 Ding et al. (2020), Attention that does not Explain Away, appendix E; equations (13) and (14) say how clusters without
 extent approach each other.
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.cli import command_line
-from experiments.folder import exclusive, open_run, write_environment, write_metrics
+from experiments.folder import open_run, write_environment, write_metrics
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.report.figures import panels, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
@@ -26,20 +26,20 @@ from pyro_attention.normalizers import Softmax
 from pyro_attention.posterior.predictive import seeded
 
 CASES = {"225 + 225": (225, 225), "500 + 50": (500, 50)}
-DISTANCE = 3.0  # of the centres at the start
-DEVIATION = 0.3  # of a cluster in each of two dimensions; in one dimension it is 0
-# whether weights are doubly normalised instead of softmax, and drawn from a Weibull posterior
+DISTANCE = 3.0  # distance of the centers at the start
+DEVIATION = 0.3  # standard deviation of a cluster in two dimensions; it is 0 in one
+# by row of the tables: whether weights are doubly normalized instead of softmax, and whether they are drawn
 ATTENTIONS = {
     "softmax": (False, False),
     "doubly normalised": (True, False),
     "softmax, Weibull": (False, True),
     "doubly normalised, Weibull": (True, True),
 }
-_COLOURS = ("#d1495b", "#1b6ca8")  # of the clusters
+_COLORS = ("#d1495b", "#1b6ca8")  # of the clusters
 
 
 def clusters(sizes: tuple[int, int], distance: float, *, dim: int, deviation: float) -> Tensor:
-    """Points of the first cluster, around the origin, and of the second: ``[first + second, dim]``, float64."""
+    """Draw the points of a cluster around the origin and of a second one, ``[first + second, dim]``, float64."""
     generator = torch.Generator().manual_seed(0)
     points = deviation * torch.randn(sum(sizes), dim, generator=generator, dtype=torch.float64)
     points[sizes[0] :, 0] += distance
@@ -47,9 +47,10 @@ def clusters(sizes: tuple[int, int], distance: float, *, dim: int, deviation: fl
 
 
 def trajectory(points: Tensor, attention: str, *, steps: int, concentration: float = 1.0, seed: int = 0) -> Tensor:
-    r"""Points after each self-attention, :math:`\Phi_{ij} = -\tfrac12 |x_i - x_j|^2`: ``[steps + 1, points, dim]``.
+    r"""Return the points after each self-attention, ``[steps + 1, points, dim]``.
 
-    There are no projections and no residual connections; the weights come from the library's layer and guide.
+    Scores are :math:`\Phi_{ij} = -\tfrac12 |x_i - x_j|^2`. There are no projections and no residual connections; the
+    weights come from the library's layer and guide.
     """
     doubly, stochastic = ATTENTIONS[attention]
     normalizer = DoublyNormalized() if doubly else Softmax()
@@ -62,24 +63,24 @@ def trajectory(points: Tensor, attention: str, *, steps: int, concentration: flo
 
     family = Weibull(concentration) if stochastic else Soft()
     guide = AttentionGuide(model, family.double())
-    found = [points]
+    trajectory_points = [points]
     with torch.no_grad(), seeded(seed):
         for _ in range(steps):
-            found.append(guide.run(found[-1]).output)
-    return torch.stack(found)
+            trajectory_points.append(guide.run(trajectory_points[-1]).output)
+    return torch.stack(trajectory_points)
 
 
 def center_distances(points: Tensor, first: int) -> Tensor:
-    """Distance between the means of the first points and of the others, for points ``[..., points, dim]``."""
+    """Return the distance between the means of the first points and of the rest, for points ``[..., points, dim]``."""
     return (points[..., :first, :].mean(-2) - points[..., first:, :].mean(-2)).norm(dim=-1)
 
 
 def next_distance(distance: float, sizes: tuple[int, int], *, doubly: bool) -> float:
-    r"""Distance of two clusters without extent after one update.
+    r"""Return the distance of two clusters without extent after one update.
 
     .. math:: D' = D\, \frac{1 - w^2}{(1 + r w)(1 + w / r)}, \qquad w = e^{-D^2/2}, \quad r = N_2 / N_1
 
-    For doubly normalised attention r becomes :math:`r\,(1 + r w) / (w + r)`, which is nearer to 1.
+    For doubly normalized attention r becomes :math:`r\,(1 + r w) / (w + r)`, which is nearer to 1.
     """
     w, r = math.exp(-0.5 * distance**2), sizes[1] / sizes[0]
     if doubly:
@@ -87,31 +88,35 @@ def next_distance(distance: float, sizes: tuple[int, int], *, doubly: bool) -> f
     return distance * (1 - w**2) / ((1 + r * w) * (1 + w / r))
 
 
-@exclusive
 def run(config: ModeCollapseConfig) -> dict[str, float]:
     """Follow the clusters, print the table, and write metrics, picture, report and results/."""
-    results, folder = config.results or RESULTS, config.out or Path("runs", "mode_collapse")
-    open_run(folder, config, free=("results",))
+    with open_run(config.out or Path("runs", "mode_collapse"), config, free=("results",)) as folder:
+        return follow_clusters(config, folder)
+
+
+def follow_clusters(config: ModeCollapseConfig, folder: Path) -> dict[str, float]:
+    """Run the command in its folder, which this process holds."""
+    results = config.results or RESULTS
     metrics, errors, rows, pictured = dict[str, float](), [0.0], list[Row](), dict[str, Tensor]()
     for dim, (case, sizes), attention in product((1, 2), CASES.items(), ATTENTIONS):
         doubly, stochastic = ATTENTIONS[attention]
         points = clusters(sizes, DISTANCE, dim=dim, deviation=0.0 if dim == 1 else DEVIATION)
         options = {"steps": config.steps, "concentration": config.concentration}
         seeds = range(config.seeds if stochastic else 1)
-        found = torch.stack([trajectory(points, attention, **options, seed=seed) for seed in seeds])
-        steps = [summarize(values, 3) for values in center_distances(found, sizes[0]).T.tolist()]
+        trajectories = torch.stack([trajectory(points, attention, **options, seed=seed) for seed in seeds])
+        steps = [summarize(values, 3) for values in center_distances(trajectories, sizes[0]).T.tolist()]
         metrics |= {f"{dim}d/{case}/{attention}/step{step}": at.mean for step, at in enumerate(steps)}
         if dim == 1 and not stochastic:
             errors += [abs(next_distance(a.mean, sizes, doubly=doubly) - b.mean) for a, b in pairwise(steps)]
         start = Estimate(steps[0].mean, digits=3)  # every seed starts from the same points
         distances = {f"step {number}": at for number, at in enumerate(steps[1:], 1)}
         rows.append({"clusters": f"{dim}-D, {case}", "attention": attention, "start": start, **distances})
-        pictured[attention] = found[0]  # at last of the last clusters
+        pictured[attention] = trajectories[0]  # the last clusters replace the earlier ones
     metrics["closed_form_error"] = max(errors)
     write_metrics(folder, metrics)
     write_environment(folder, torch.device("cpu"))
     text = (
-        f"Distance of the centres of two clusters, {DISTANCE:g} apart at the start, after each step of self-attention "
+        f"Distance of the centers of two clusters, {DISTANCE:g} apart at the start, after each step of self-attention "
         f"with a Gaussian kernel of unit variance, without projections or residual connections. In one dimension all "
         f"points of a cluster are in one place; in two they are Gaussian with standard deviation {DEVIATION:g} (the "
         f"paper does not give its distances). Weibull: weights drawn from a Weibull posterior of concentration "
@@ -129,19 +134,19 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
 
 
 def points_figure(shown: Mapping[str, Tensor], sizes: tuple[int, int]) -> Figure:
-    """Points ``[steps + 1, points, 2]`` of clusters of some sizes step by step, one row an attention."""
+    """Draw points ``[steps + 1, points, 2]`` of clusters of these sizes step by step, with a row for each attention."""
     steps = len(next(iter(shown.values())))
     size = 2.2 * steps, 0.8 + 1.12 * len(shown)
     figure, axes = panels(len(shown), steps, size=size, sharex=True, sharey=True)
     for row, (attention, points) in zip(axes, shown.items(), strict=True):
         for step, (axis, at) in enumerate(zip(row, points, strict=True)):
-            for colour, part in zip(_COLOURS, at.split(sizes), strict=True):
-                axis.scatter(*part.T.numpy(), s=6, color=colour, alpha=0.35, linewidths=0, label=f"{len(part)} points")
-                axis.plot(*part.mean(0).tolist(), "x", color=colour, markersize=8, markeredgewidth=1.8, zorder=3)
+            for color, part in zip(_COLORS, at.split(sizes), strict=True):
+                axis.scatter(*part.T.numpy(), s=6, color=color, alpha=0.35, linewidths=0, label=f"{len(part)} points")
+                axis.plot(*part.mean(0).tolist(), "x", color=color, markersize=8, markeredgewidth=1.8, zorder=3)
             distance = center_distances(at, sizes[0]).item()
             axis.set_title(f"{f'step {step}' if step else 'start'}: {distance:.2f}", fontsize=9)
             axis.tick_params(labelsize=8)
         row[0].set_ylabel(attention.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle("Crosses: centres, and their distance (Weibull: one draw)", fontsize=11)
+    figure.suptitle("Crosses: centers, and their distance (Weibull: one draw)", fontsize=11)
     return figure

@@ -1,1 +1,1 @@
-"""Which context point: attentive neural processes with random attention, on functions of Gaussian processes."""
+"""Attentive neural processes with random attention to context points, on functions of Gaussian processes."""

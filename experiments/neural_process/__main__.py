@@ -1,4 +1,4 @@
-"""Attentive neural processes with random attention, on functions of Gaussian processes, beside the true one."""
+"""Attentive neural processes with random attention, on functions of Gaussian processes."""
 
 import sys
 

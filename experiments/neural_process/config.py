@@ -15,18 +15,19 @@ class NeuralProcessConfig(TrainingOptions, KLScheduleOptions):
     """Train an attentive neural process on functions of Gaussian processes.
 
     Args:
-        scores: Products of queries and keys; distances, with a learned bandwidth a head; or products that are
-            normalised over the heads before they are over the context points.
-        objective: soft attention; the ELBO of Weibull weights; or the log evidence of LogNormal weights, whose width is
-            a network of the query, by several draws for the whole target set of a function.
+        scores: Attention scores. product multiplies queries and keys; distance has a learned bandwidth for each head;
+            heads normalizes products over the heads, and then over the context points.
+        objective: Training objective. soft is soft attention; elbo is the ELBO of Weibull weights; evidence is the log
+            evidence of LogNormal weights, whose width is a network of the query, by several draws for the whole target
+            set of a function.
         concentration: Concentration of the Weibull weights.
-        kl_weight: Weight of the KL, which the ELBO alone has.
-        draws: Draws of the evidence for each training step.
-        functions: Training functions.
-        batch_size: Functions of a batch.
-        steps: Training steps.
-        max_epochs: Parts of them, each of which ends with a checkpoint.
-        num_samples: Draws of every test function.
+        kl_weight: Weight of the KL of the ELBO.
+        draws: Number of draws of the evidence in each training step.
+        functions: Number of training functions.
+        batch_size: Number of functions of a batch.
+        steps: Number of training steps.
+        max_epochs: Number of parts of the training, each of which ends with a checkpoint.
+        num_samples: Number of draws for every test function.
     """
 
     scores: Literal["product", "distance", "heads"] = "product"
@@ -41,7 +42,7 @@ class NeuralProcessConfig(TrainingOptions, KLScheduleOptions):
     max_epochs: PositiveInt = 5
     num_samples: PositiveInt = 32
 
-    planned = True  # the learning rate is, over all epochs
+    planned = True  # the schedule of the learning rate covers all epochs
     USED_BY: ClassVar = {
         **{name: {"objective": ("elbo",)} for name in ("concentration", "kl_weight", "kl_schedule")},
         "kl_steps": {"objective": ("elbo",), "kl_schedule": ("linear", "sigmoid")},

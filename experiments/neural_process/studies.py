@@ -23,16 +23,16 @@ NEURAL_PROCESS = Study(
     title="Attentive neural processes: which attention, and what noise in it is worth",
     text=(
         "Functions of a Gaussian process (RBF, lengthscale U[.1, .6], variance U[.1, 1]) at random points of [-2, 2], "
-        "seen with noise of .05. Deterministic path, width 64, 8 heads; {config.functions} training functions, "
+        "observed with noise of .05. Deterministic path, width 64, 8 heads; {config.functions} training functions, "
         "{config.steps} steps of Adam on batches of {config.batch_size}, 3 to 60 context points and 20 targets each. "
-        "Numbers: mean log likelihood of a target of 128 test functions, each by itself, given 5, 10, 20 and 60 "
+        "Numbers: mean log likelihood of a single target value of 128 test functions, given 5, 10, 20 and 60 "
         "points; and given 20 points, of functions with lengthscales U[.05, .1] (short) or U[.6, 1.2] (long), with a "
         "Matern 3/2 kernel, or with noise of .3 more in the context. Rows: products of queries and keys; distances of "
-        "the points, with a learned bandwidth a head; products that are normalised over the heads, and then over the "
+        "the points, with a learned bandwidth a head; products that are normalized over the heads, and then over the "
         "context. Weibull: with concentration 300 or 10, contextual Gamma prior, KL weight .0002. Evidence: LogNormal "
         "weights whose width is a network of the query, by {config.draws} draws for the target set of a function. "
         "Tests: {config.num_samples} draws. Without noise: the same network with the mean attention. As long as "
-        "evidence: three times the steps, which take about its time. True process: that of the data."
+        "evidence: three times the steps, which take about as long. True process: the process that drew the data."
     ),
     task=NeuralProcessTask(),
     heads=("attention", ""),

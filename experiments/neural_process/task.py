@@ -1,4 +1,4 @@
-"""Neural processes on functions of Gaussian processes: the functions, the network, its training, its scores."""
+"""Neural processes on functions of Gaussian processes: functions, network, training and metrics."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from experiments.files import user_errors
-from experiments.folder import begin, exclusive, resumed
 from experiments.neural_process.config import NeuralProcessConfig
-from experiments.run import BAD_INPUT, Task, finish, run_folder
+from experiments.run import BAD_INPUT, Task, run_folder
 from experiments.training import Fitted, OneCycleTraining, Trained, fit, resolve_device
 from models.neural_process import HEADS, WIDTH, NeuralProcess
 from pyro_attention import (
@@ -43,7 +42,7 @@ NOISE = 0.05  # standard deviation of an observation
 
 @dataclass(frozen=True)
 class Kernel:
-    """Of which functions are drawn; ``noise`` is added to the context points."""
+    """Covariance function of a Gaussian process, with a range of lengthscales and more noise at context points."""
 
     lengthscale: tuple[float, float] = (0.1, 0.6)
     matern: bool = False
@@ -57,21 +56,21 @@ class Kernel:
 
 
 class Functions(NamedTuple):
-    """Functions at points whose first ones are the context."""
+    """Values of F functions at points; the first points are the context."""
 
     x: Tensor  # [F, CONTEXTS + TARGETS]
-    y: Tensor  # the same
+    y: Tensor  # values [F, CONTEXTS + TARGETS]
     lengthscale: Tensor  # [F, 1, 1]
     variance: Tensor  # [F, 1, 1]
 
     def split(self, contexts: int) -> tuple[Tensor, ...]:
-        """What a network is given: points and values ``[F, n]`` of the context and of the targets."""
+        """Return the arguments of a network: points and values ``[F, n]`` of the context and of the targets."""
         return self.x[:, :contexts], self.y[:, :contexts], self.x[:, -TARGETS:], self.y[:, -TARGETS:]
 
 
 @lru_cache(16)
 def generate(kernel: Kernel, count: int, seed: int) -> Functions:
-    """Functions with variances from .1 to 1, seen with noise at random points from -2 to 2."""
+    """Draw functions with variances from .1 to 1, observed with noise at random points from -2 to 2."""
     generator = torch.Generator().manual_seed(seed)
     points = CONTEXTS + TARGETS
     x = 4 * torch.rand(count, points, generator=generator, dtype=torch.float64) - 2
@@ -83,14 +82,14 @@ def generate(kernel: Kernel, count: int, seed: int) -> Functions:
     normal = torch.randn(count, points, 1, generator=generator, dtype=torch.float64)
     y = torch.cat([  # in parts, for the memory of the covariances
         torch.linalg.cholesky(kernel(a, a, b, c) + noise.diag()) @ d
-        for a, b, c, d in zip(*(each.split(500) for each in (x, lengthscale, variance, normal)), strict=True)
+        for a, b, c, d in zip(*(tensor.split(500) for tensor in (x, lengthscale, variance, normal)), strict=True)
     ])  # fmt: skip
     return Functions(x.float(), y.squeeze(-1).float(), lengthscale, variance)
 
 
 def oracle(kernel: Kernel, functions: Functions, contexts: int) -> Tensor:
-    """Log density of every target ``[F, TARGETS]`` by the Gaussian process that the functions were drawn from."""
-    x, y, z, target = (each.double() for each in functions.split(contexts))
+    """Return the log density of every target ``[F, TARGETS]`` under the Gaussian process that drew the functions."""
+    x, y, z, target = (tensor.double() for tensor in functions.split(contexts))
     hyper = functions.lengthscale, functions.variance
     within = kernel(x, x, *hyper) + (NOISE**2 + kernel.noise**2) * torch.eye(contexts, dtype=torch.float64)
     solved = torch.linalg.solve(within, kernel(x, z, *hyper)).mT
@@ -100,7 +99,7 @@ def oracle(kernel: Kernel, functions: Functions, contexts: int) -> Tensor:
 
 
 def scheme(config: NeuralProcessConfig) -> tuple[Prior, Family, AttentionELBO]:
-    """Prior, posterior family and objective."""
+    """Return prior, posterior family and objective of the options."""
     if config.objective == "soft":
         return FixedGammaPrior(), Soft(), AttentionELBO(max_plate_nesting=1)
     if config.objective == "evidence":
@@ -115,7 +114,7 @@ def scheme(config: NeuralProcessConfig) -> tuple[Prior, Family, AttentionELBO]:
 
 
 class NeuralProcessTraining(OneCycleTraining):
-    """Batches are what the network is given; the validation loss is the predictive one, by one draw."""
+    """Training on batches of arguments of the network; the validation loss is the predictive one, by one draw."""
 
     def observations(self, batch: Any) -> int:
         return int(batch[-1].numel())
@@ -125,7 +124,7 @@ class NeuralProcessTraining(OneCycleTraining):
 
 
 def predictive(guide: AttentionGuide, batch: Any, draws: int) -> Tensor:
-    """Log likelihood of every target ``[F, TARGETS]``, by draws of the attention."""
+    """Return the log likelihood of every target ``[F, TARGETS]``, as a mean over draws of the attention."""
     options: dict[str, Any] = {"num_samples": draws, "chunk_size": min(draws, 8), "seed": 0, "keep_samples": True}
     drawn = predict(guide, *batch, **options).samples
     assert drawn is not None
@@ -136,7 +135,7 @@ TrainedProcess = Trained[NeuralProcessConfig, NeuralProcess]
 
 
 def build(config: NeuralProcessConfig) -> TrainedProcess:
-    """Network and guide, untrained; networks of a seed begin alike."""
+    """Build the untrained network with its guide; a seed gives the same initial weights."""
     pyro.set_rng_seed(config.seed)  # before the scheme: the width of the evidence is a network
     prior, family, elbo = scheme(config)
     model = NeuralProcess(config.scores, prior)
@@ -145,7 +144,7 @@ def build(config: NeuralProcessConfig) -> TrainedProcess:
 
 
 class Batches:
-    """Batches of functions, each with a random number of context points out of random ones."""
+    """Batches of functions with a random number of random context points."""
 
     def __init__(self, functions: Functions, size: int, steps: int) -> None:
         self.functions, self.size, self.steps = functions, size, steps
@@ -174,7 +173,7 @@ TEST_FUNCTIONS = 128
 
 
 class NeuralProcessTask(Task[NeuralProcessConfig, TrainedProcess]):
-    """Attentive neural processes."""
+    """Training of attentive neural processes."""
 
     config = NeuralProcessConfig
     script = "experiments.neural_process"
@@ -183,7 +182,7 @@ class NeuralProcessTask(Task[NeuralProcessConfig, TrainedProcess]):
         return f"neural-process/{config.scores}-{config.objective}-{config.seed}"
 
     def load(self, config: NeuralProcessConfig) -> dict[str, Functions]:
-        """Functions of the seed; test functions have their own."""
+        """Draw the functions of the seed; training, validation and test have different ones."""
         tests = {name: generate(kernel, TEST_FUNCTIONS, 2000 + config.seed) for name, kernel in KERNELS.items()}
         val = generate(Kernel(), 128, 1000 + config.seed)
         return tests | {"train": generate(Kernel(), config.functions, config.seed), "val": val}
@@ -191,17 +190,16 @@ class NeuralProcessTask(Task[NeuralProcessConfig, TrainedProcess]):
     def restore(self, config: NeuralProcessConfig, folder: Path) -> TrainedProcess:  # noqa: ARG002
         return build(config)
 
-    @exclusive
     def run(self, config: NeuralProcessConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            trained = build(config)
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, data))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                folder = run.begin()
+                trained = build(config)
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, data) | fitted.metrics)
 
     def fit(self, trained: TrainedProcess, data: dict[str, Functions], folder: Path) -> Fitted:
         config = trained.config
@@ -214,13 +212,13 @@ class NeuralProcessTask(Task[NeuralProcessConfig, TrainedProcess]):
         )  # fmt: skip
 
     def evaluate(self, trained: TrainedProcess, data: dict[str, Functions]) -> dict[str, float]:
-        soft, found = trained.config.objective == "soft", {}
+        soft, metrics = trained.config.objective == "soft", {}
         quiet = AttentionGuide(trained.model, Soft())
         for name, contexts in TESTS:
-            batch, end = [each.to(trained.device) for each in data[name].split(contexts)], f"{name}_{contexts}"
+            batch, suffix = [tensor.to(trained.device) for tensor in data[name].split(contexts)], f"{name}_{contexts}"
             draws = 1 if soft else trained.config.num_samples
-            found[f"mean_{end}"] = predictive(trained.guide, batch, draws).mean().item()
-            # beside them what needs no training, or no draws
-            other = oracle(KERNELS[name], data[name], contexts) if soft else predictive(quiet, batch, 1)
-            found[f"{'oracle' if soft else 'quiet'}_{end}"] = other.mean().item()
-        return found
+            metrics[f"mean_{suffix}"] = predictive(trained.guide, batch, draws).mean().item()
+            # references: the true process, which needs no training, and attention without noise, which needs no draws
+            reference = oracle(KERNELS[name], data[name], contexts) if soft else predictive(quiet, batch, 1)
+            metrics[f"{'oracle' if soft else 'quiet'}_{suffix}"] = reference.mean().item()
+        return metrics

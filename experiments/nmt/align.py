@@ -1,4 +1,4 @@
-"""Alignments of given translations, by one direction or by both: links, pages to look at, and the command for files."""
+"""Word alignments of given translations: links, error rates, pages for a browser, and tables."""
 
 from __future__ import annotations
 
@@ -29,17 +29,25 @@ from pyro_attention.viewer import AlignmentView
 
 @dataclass(frozen=True)
 class PairAlignment:
-    """Weights between the words of one sentence pair."""
+    """Prior and posterior weights between the words of one sentence pair.
 
-    source: list[str]  # N words
-    target: list[str]  # M words
-    prior: Tensor | None  # its mean [M, N]; None where it is the same for all words, or under soft attention
-    posterior: Tensor  # [S, M, N]
-    exact: Tensor | None = None  # [M, N], where it was asked for and the posterior is none of z given y
+    Attributes:
+        source: The N source words.
+        target: The M target words.
+        prior: Mean of the prior, ``[M, N]``. None for a prior that is the same for all words, and for soft attention.
+        posterior: Posterior samples ``[S, M, N]``.
+        exact: Exact posterior p(z | x, y), ``[M, N]``. None unless it was requested and differs from ``posterior``.
+    """
+
+    source: list[str]
+    target: list[str]
+    prior: Tensor | None
+    posterior: Tensor
+    exact: Tensor | None = None
 
     @property
     def links(self) -> Alignment:
-        """Every target word with its most probable source word."""
+        """Links of every target word to its most probable source word."""
         return hard_alignment(self.posterior.mean(0))
 
 
@@ -53,10 +61,16 @@ def aligned_pairs(
     progress: bool = False,
     **drawing: Any,
 ) -> list[PairAlignment]:
-    """Word alignments of all sentence pairs, in the order of the text.
+    """Align the words of all sentence pairs, in the order of the text.
 
-    ``exact`` and ``drawing`` as of :func:`experiments.sequence.alignments.align_batch`; the entropies are summed where
-    they are given.
+    Args:
+        trained: The network.
+        text: The sentence pairs.
+        num_samples: Number of posterior samples.
+        exact: Also compute the exact posterior; see :func:`experiments.sequence.alignments.align_batch`.
+        entropies: Sums to which the weights of all batches are added.
+        progress: Show a progress bar.
+        drawing: Further options of :func:`experiments.sequence.alignments.align_batch`.
     """
     pairs = dict[int, PairAlignment]()
     bar = tqdm(desc="aligning", total=len(text), unit="sentence", disable=not progress)
@@ -78,28 +92,28 @@ def aligned_pairs(
     return [pairs[index] for index in range(len(text))]
 
 
-def alignment_summary(trained: AnyTrained, text: ParallelText) -> dict[str, float]:
-    """Entropies, and alignment error rates where the text has gold links; docs/metrics.md says what they are."""
+def alignment_metrics(trained: AnyTrained, text: ParallelText) -> dict[str, float]:
+    """Compute entropies of the weights, and alignment error rates if the text has gold links; see docs/metrics.md."""
     count, exact, entropies = trained.config.num_samples, has_posterior_gap(trained), EntropySums()
     pairs = aligned_pairs(trained, text, num_samples=count, exact=exact, entropies=entropies)
-    summary, gold = entropies.metrics, text.gold
+    metrics, gold = entropies.metrics, text.gold
     if gold is None:
-        return summary
-    # the prior of Bayesian attention sees the source alone, and is the same for every target word: it aligns nothing
+        return metrics
+    # the prior of Bayesian attention depends on the source alone: it is the same for all target words, and has no links
     priors = [] if predicts_by_posterior(trained) else [pair.prior for pair in pairs]
     if links := [hard_alignment(prior) for prior in priors if prior is not None]:
-        summary["test_prior_aer"] = alignment_error_rate(links, gold).aer
-    summary["test_posterior_aer"] = alignment_error_rate([pair.links for pair in pairs], gold).aer
-    return summary
+        metrics["test_prior_aer"] = alignment_error_rate(links, gold).aer
+    metrics["test_posterior_aer"] = alignment_error_rate([pair.links for pair in pairs], gold).aer
+    return metrics
 
 
-SAMPLES = 100
+SAMPLES = 100  # posterior samples of the alignments on a page
 
 
 def alignment_views(
     schemes: Mapping[str, Sequence[PairAlignment]], text: ParallelText, gold: Sequence[GoldAlignment] | None = None
 ) -> list[AlignmentView]:
-    """A view of every sentence pair, with the prior and posterior of each scheme that has one."""
+    """Return a view of every sentence pair, with the posterior of each scheme, and its prior if there is one."""
     views, gold = list[AlignmentView](), gold or text.gold
     for number, pairs in enumerate(zip(*schemes.values(), strict=True)):
         by_scheme = dict(zip(schemes, pairs, strict=True))
@@ -115,35 +129,41 @@ def alignment_views(
 
 
 def write_alignments(path: Path, views: Sequence[AlignmentView], *, title: str) -> Path:
-    """Write a page of alignments, and say in plain words what one sees there."""
+    """Write a page of alignments that explains in plain words what it shows."""
     source, target = views[0].names[::-1]
     text = (
-        f"For each word of a translation ({target}): from which words of the sentence ({source}) the network took it, "
-        "by the prior, what it expected before it saw the word, and by the posterior, what it holds afterwards (for "
-        "Bayesian attention the weights that it used). Point at a word, or move to it with the Tab and arrow keys: the "
-        "stronger a colour, the larger the weight. On the right stand its 90 % credible interval and samples, if any."
+        f"The page shows for each word of a translation ({target}) from which words of the sentence ({source}) the "
+        "network took it. The prior is what the network expected before it saw the word. The posterior is what it "
+        "believes afterwards, or for Bayesian attention the weights that it used. Point at a word, or move to it with "
+        "the Tab and arrow keys: the stronger a color, the larger the weight. The 90 % credible interval and the "
+        "samples of a weight, if any, are on the right."
     )
     return write_page(path, views, title=title, text=text)
 
 
 COLUMNS = ("line", "source", "target", "source_word", "target_word", "prior", "posterior", "low", "high", "link")
-_LEAST = 0.01  # links whose prior and posterior are below it are left out
+_LEAST = 0.01  # links are left out if their prior and their posterior are smaller
 
 
 def table_lines(pairs: Sequence[PairAlignment], links: Sequence[Alignment], *, level: float = 0.9) -> Iterator[str]:
-    """Lines of the table, its header first, with tabs between the columns; lines count from 1 and words from 0.
+    """Yield the lines of the table of likely links, the header first, with tabs between the columns.
 
-    A prior that there is none of is an empty cell, and so are the ends of an interval where the posterior is exact. The
-    last column is 1 for links that were chosen, else 0.
+    Lines of the text are counted from 1, words from 0. A missing prior is an empty cell. An exact posterior has empty
+    cells for the ends of the interval. The last column is 1 for a written link, else 0.
+
+    Args:
+        pairs: Weights of every sentence pair.
+        links: The links that were written, of every sentence pair.
+        level: Probability of the credible interval of a weight.
     """
     yield "\t".join(COLUMNS)
-    for number, (pair, chosen) in enumerate(zip(pairs, links, strict=True), 1):
+    for number, (pair, written) in enumerate(zip(pairs, links, strict=True), 1):
         mean = pair.posterior.mean(0)
         ends: list[Tensor | None] = [None, None]
         if len(pair.posterior) > 1:
             ends = list(equal_tailed(pair.posterior, level)[1:])
         likely = (mean if pair.prior is None else mean.maximum(pair.prior)) >= _LEAST
-        for target, source in (likely.cpu() | chosen.to_matrix()).nonzero().tolist():
+        for target, source in (likely.cpu() | written.to_matrix()).nonzero().tolist():
             cells = ["" if part is None else f"{part[target, source]:.4f}" for part in (pair.prior, mean, *ends)]
             labels = [str(number), str(source), str(target), pair.source[source], pair.target[target]]
-            yield "\t".join([*labels, *cells, str(int((source, target) in chosen.links))])
+            yield "\t".join([*labels, *cells, str(int((source, target) in written.links))])

@@ -1,4 +1,4 @@
-"""What a trained translation network does with files: translate, evaluate and align them."""
+"""Commands of a trained translation network: translate, evaluate and align files."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
 from experiments.nmt.task import Trained, load_text, load_trained
 from experiments.nmt.texts import read_gold, read_pairs
 from experiments.report.report import metrics_table
-from experiments.sequence.own_text import read_source, write_lines
-from pyro_attention.alignments.categorical import CategoricalAlignment
+from experiments.sequence.text_files import read_source, write_lines
+from pyro_attention.alignments.priors import AlignmentPrior
 from pyro_attention.analysis import alignment_error_rate
 from pyro_attention.families.distribution import LogWeights
 
-MOST_PAIRS = 200  # on the page of alignments
+MOST_PAIRS = 200  # sentence pairs on the page of alignments
 
 
 def translate_file(config: TranslateConfig) -> Path:
-    """Write the translations, a line for each of the file, and print where they are; what was left out on stderr."""
+    """Translate a file line by line, and print where the translations are; lines left out are named on stderr."""
     trained = load_trained(config.run, device=config.device)
     languages = trained.config.source, trained.config.target
     out = config.out or config.file.with_suffix(f".{languages[1]}")
@@ -43,21 +43,25 @@ def translate_file(config: TranslateConfig) -> Path:
     return out
 
 
-def evaluated_text(config: EvaluateConfig, trained: Trained) -> ParallelText:
-    """The sentence pairs of the two files, or of the test text; UserError where they cannot be had."""
+def evaluation_text(config: EvaluateConfig, trained: Trained) -> ParallelText:
+    """Load the sentence pairs of the two files, or of the test text.
+
+    Raises:
+        UserError: Only one file is given, or a file is missing or has a bad line.
+    """
     source, target = config.source_file, config.target_file
     if source is not None and target is not None:
         return read_pairs(source, target, trained.config, max_words=config.max_words, words=trained.config.words)
     if source is not None or target is not None:
-        raise UserError("one of --source-file and --target-file is missing; expected both, or none for the test text")
+        raise UserError("one of --source-file and --target-file is missing; give both, or neither for the test text")
     with user_errors(ValueError, OSError):
         return load_text(trained.config, "test")
 
 
 def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
-    """Print perplexity, BLEU and chrF."""
+    """Print perplexity, BLEU and chrF of a trained network, and return them."""
     trained = load_trained(config.run, device=config.device)
-    text = evaluated_text(config, trained)
+    text = evaluation_text(config, trained)
     translations = translate(trained, text, config, progress=True)
     scores = {"BLEU": bleu(translations, text, trained.config), "chrF": chrf(translations, text, trained.config)}
     metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
@@ -71,28 +75,28 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
 
 
 def align_file(config: AlignConfig) -> Path:
-    """Write the alignments and the page, print where they are and, against gold links, the error rate."""
+    """Align two files, write links and page, and print where they are; with gold links also print the error rate."""
     trained = load_trained(config.run, device=config.device)
-    # gold links count the words between blanks
+    # gold links refer to words between blanks
     words = trained.config.words if config.gold is None else "none"
     text = read_pairs(config.source_file, config.target_file, trained.config, max_words=config.max_words, words=words)
     gold = None if config.gold is None else read_gold(config.gold, text)
     out = config.out or Path("alignments")
     links_file, table, page = (out / name for name in ("alignments.txt", "probabilities.tsv", "alignments.html"))
-    sides = dict[Path, list[str]]()  # the words that links count, where these are others than those between blanks
+    word_files = dict[Path, list[str]]()  # words that the links refer to, if they are not those between blanks
     if words != "none":
-        sides = {out / f"words.{text.languages[0]}": text.source, out / f"words.{text.languages[1]}": text.target}
+        word_files = {out / f"words.{text.languages[0]}": text.source, out / f"words.{text.languages[1]}": text.target}
     inputs = [config.source_file, config.target_file, *([] if config.gold is None else [config.gold])]
-    check_outputs([links_file, page, *sides, *[table] * config.table], inputs, overwrite=config.overwrite)
-    pairs = _pairs(config, trained, text)
+    check_outputs([links_file, page, *word_files, *[table] * config.table], inputs, overwrite=config.overwrite)
+    pairs = _align_text(config, trained, text)
     links = [pair.links for pair in pairs]
     write_lines(links_file, links)
-    for path, sentences in sides.items():
+    for path, sentences in word_files.items():
         write_lines(path, sentences)
-    some = text.first(MOST_PAIRS)
-    views = alignment_views({trained.config.guide: pairs[: len(some)]}, some, gold)
+    shown = text.first(MOST_PAIRS)
+    views = alignment_views({trained.config.guide: pairs[: len(shown)]}, shown, gold)
     write_alignments(page, views, title=f"{config.source_file.name} and {config.target_file.name}, aligned")
-    print(f"{len(links)} sentence pairs: {links_file}", *sides, f"the first {len(some)}: {page}", sep="\n")
+    print(f"{len(links)} sentence pairs: {links_file}", *word_files, f"the first {len(shown)}: {page}", sep="\n")
     if config.table:
         write_lines(table, table_lines(pairs, links))
         print(table)
@@ -103,9 +107,9 @@ def align_file(config: AlignConfig) -> Path:
     return links_file
 
 
-def _pairs(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
-    """Alignments of the text, with the posterior of z in place of another where that is asked for."""
-    if config.exact and trained.model.attention.prior.kind not in (CategoricalAlignment.kind, LogWeights.kind):
+def _align_text(config: AlignConfig, trained: Trained, text: ParallelText) -> list[PairAlignment]:
+    """Align a text; with ``config.exact`` the exact posterior replaces the posterior of the scheme."""
+    if config.exact and trained.model.attention.prior.kind not in (AlignmentPrior.kind, LogWeights.kind):
         raise UserError(
             f"{trained.config.out} was trained with guide {trained.config.guide}, whose weights cannot be summed out; "
             f"leave out --exact"

@@ -1,5 +1,6 @@
 """Options of the scripts on translation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -20,27 +21,31 @@ class TranslationConfig(SequenceConfig):
     """Train a translation model whose alignment is a latent variable, and evaluate it on the test sentences.
 
     Args:
-        dataset: The sentence pairs: toy is a generated corpus of German-like and English-like sentences, own is read
-            from the folder given by --text.
-        train_pairs: Sentence pairs to train on, the first ones; all when omitted.
-        test_pairs: Sentence pairs to test on, the first ones; all when omitted.
-        max_words: Most words of a training sentence; longer pairs are left out and counted.
-        vocabulary: Word pieces at most, both languages together.
-        hidden: Width of encoder, decoder, attention and inference network.
+        dataset: Data set of sentence pairs. toy is a generated corpus of German-like and English-like sentences; own is
+            read from the folder given by --text.
+        train_pairs: Number of training pairs, the first ones of the data set; all when omitted.
+        test_pairs: Number of test pairs, the first ones of the data set; all when omitted.
+        max_words: Largest number of words of a training sentence; longer pairs are left out and counted.
+        vocabulary: Largest number of word pieces, of both languages together.
+        hidden: Width of encoder, decoder, attention and inference network; of two directions together.
+        decoder_width: Width of the decoder; that of hidden when omitted.
+        attention_width: Width of the network that computes scores; that of hidden when omitted.
         layers: Layers of encoder, decoder and inference network.
-        k_max: Evaluate also with so many largest weights of each word.
-        selective_pairs: Measure on so many test pairs whether uncertainty tells good translations from bad ones.
-        out_of_domain: Data sets of the same languages whose test sentences it is to tell; for --selective-pairs.
-        text: Folder of one's own text: train.SOURCE, train.TARGET, and the same for val and test, a sentence a line.
-        source: Language to translate from, the ending of its files.
-        target: Language to translate to.
-        lowercase: Make all letters small, in translations too.
-        tokenize: How sentences are divided into words: none takes what stands between blanks, nltk splits punctuation
-            off (and joins it again in translations); nltk for own text when omitted, none for the others.
-        skip_bad: Leave out, and count, lines that are empty or not UTF-8, instead of stopping.
-        normalizer: What attention is normalised over: softmax, the source words; temporal, the target words before and
-            then the source words; hybrid, a trained mixture of both.
-        learning_rate: Of Adam, the largest one under the schedule one-cycle; on a plateau of one epoch it is halved.
+        k_max: Evaluate also with only this number of largest attention weights of each word.
+        selective_pairs: Number of test pairs on which to measure whether uncertain translations are worse; 0 for none.
+        out_of_domain: Data sets of the same languages. Measure whether the uncertainty of translations separates their
+            test sentences from those of the data set; for --selective-pairs.
+        text: Folder with your own text: train.SOURCE, train.TARGET, and the same for val and test, a sentence a line.
+        source: Language to translate from, which is the ending of its files.
+        target: Language to translate to, which is the ending of its files.
+        lowercase: Convert all letters to lower case, also those of translations.
+        tokenize: How sentences are divided into words. none takes words between blanks; nltk splits punctuation off,
+            and joins it again in translations. When omitted, it is nltk for own text and none for other data sets.
+        skip_bad: Leave out and count lines that are empty or not UTF-8. Otherwise such a line stops the training.
+        normalizer: What attention weights are normalized over: softmax, the source words; temporal, the previous target
+            words and then the source words; hybrid, a trained mixture of both.
+        learning_rate: Learning rate of Adam; the largest one under the schedule one-cycle. The schedule plateau halves
+            it after one epoch without a better validation loss.
     """
 
     dataset: Literal[ParallelName, "own"] = "toy"
@@ -49,6 +54,8 @@ class TranslationConfig(SequenceConfig):
     max_words: PositiveInt = 80
     vocabulary: PositiveInt = 1000
     hidden: PositiveInt = 64
+    decoder_width: PositiveInt | None = None
+    attention_width: PositiveInt | None = None
     layers: PositiveInt = 2
     k_max: PositiveInt | None = 5
     selective_pairs: NonNegativeInt = 0
@@ -66,29 +73,31 @@ class TranslationConfig(SequenceConfig):
     max_epochs: PositiveInt = 15
 
     USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}}
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("iwslt14",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # written out, so that a saved configuration says how its own text was divided
+        # set here, so that a saved configuration records how the text was divided
         if self.dataset == "own" and self.tokenize is None:
             object.__setattr__(self, "tokenize", "nltk")
 
     @property
     def words(self) -> WordRule:
-        """How sentences are divided into words."""
+        """Rule that divides sentences into words."""
         return self.tokenize or "none"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How a trained network searches for translations.
+    """Options of the search for translations.
 
     Args:
-        beam: Live hypotheses of the beam search; as in training when omitted.
-        k_max: Keep so many largest weights of each word; of all when omitted. Perplexity follows, unlike for sum_over.
-        sum_over: While searching, sum over so many most probable alignments of each word, where the scheme sums them
-            out; all is exact, and takes several times as long.
-        max_length: Most word pieces of a translation; longer ones are cut, and counted or named.
+        beam: Live hypotheses of the beam search; the number of the training when omitted.
+        k_max: Number of largest attention weights of each word that are used; all when omitted. The perplexity is
+            computed with the same weights.
+        sum_over: Number of most probable alignments of each word that the search sums over, if the scheme sums
+            alignments out. all is exact and takes several times as long. The perplexity is always exact.
+        max_length: Largest number of word pieces of a translation; longer ones are cut, and counted or named.
     """
 
     beam: PositiveInt | None = None
@@ -99,11 +108,11 @@ class SearchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
-    """A trained network that reads files.
+    """Options of a command in which a trained network reads files.
 
     Args:
         run: Folder of a trained network.
-        max_words: Most words of a sentence of a file.
+        max_words: Largest number of words of a sentence of a file.
         device: Where to compute.
     """
 
@@ -114,7 +123,7 @@ class FileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(FileOptions, SearchOptions):
-    """Perplexity, BLEU and chrF of a trained network on its test text or on two files, with options of one's own.
+    """Compute perplexity, BLEU and chrF of a trained network on its test text or on two files.
 
     Args:
         source_file: File of sentences to translate, UTF-8; the test text when omitted.
@@ -131,8 +140,8 @@ class TranslateConfig(FileOptions, SearchOptions):
 
     Args:
         file: The file, UTF-8.
-        out: Where to write the translations; beside the file, with the language as its ending, when omitted.
-        overwrite: Replace files that are there already.
+        out: File for the translations; beside the source file, with the target language as its ending, when omitted.
+        overwrite: Replace files that exist.
     """
 
     file: Path
@@ -144,20 +153,21 @@ class TranslateConfig(FileOptions, SearchOptions):
 class AlignConfig(FileOptions):
     """Align the words of two text files that translate each other line by line.
 
-    With gold links the words are what stands between blanks, as the links count them; else as in training.
+    With gold links, words are those between blanks, as the links count them. Otherwise sentences are divided into words
+    as in the training.
 
     Args:
         source_file: File of the source sentences, UTF-8.
         target_file: File of their translations.
-        out: Folder for alignments.txt (Pharaoh format, words from 0, source first), alignments.html, a page to look at
-            the first 200 pairs with, and, where the network's text was divided into words, words.SOURCE and
-            words.TARGET, which the links count; alignments when omitted.
-        overwrite: Replace files that are there already.
-        exact: Take the exact posterior in place of that of an inference network, or in place of soft or random weights
-            the probability that a source word, by itself, explains the target word.
-        gold: File of gold links, source first, to score against: Pharaoh (i-j sure, ipj possible, words from 0) or
-            NAACL format (words from 1).
-        table: Also write probabilities.tsv: prior, posterior and 90 % credible interval of every likely link.
+        out: Output folder; alignments when omitted. It gets alignments.txt (links in Pharaoh format, source first,
+            words from 0) and alignments.html (a page with the first 200 pairs). If the text of the network was divided
+            into words, it also gets words.SOURCE and words.TARGET, the words that the links refer to.
+        overwrite: Replace files that exist.
+        exact: Use the exact posterior instead of that of an inference network. Instead of soft or random weights, use
+            the probability that a single source word explains the target word.
+        gold: File of gold links to score against, source first, in Pharaoh format (i-j sure, ipj possible, words from
+            0) or NAACL format (words from 1).
+        table: Also write probabilities.tsv with prior, posterior and 90 % credible interval of every likely link.
     """
 
     source_file: Path
@@ -171,19 +181,20 @@ class AlignConfig(FileOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingsConfig:
-    """Perplexities of trained networks on their test text, whose attention is read in other ways than in training.
+    """Compute perplexities of trained networks on their test text under several readings of their attention.
 
-    Any network is read as soft attention, and as a latent alignment whose attention weights are probabilities: summed
-    exactly, estimated by draws, or summed over so many largest weights, renormalized (K-max). Networks of the same
-    scheme, of several seeds, make one row.
+    A reading is a way to predict words from attention weights, which may differ from the scheme of the training. Every
+    network is read as soft attention, and as a latent alignment whose probabilities are the attention weights: summed
+    out exactly, estimated by draws, or summed over a number of largest weights, renormalized (K-max). Networks of the
+    same scheme with several seeds make one row.
 
     Args:
-        runs: Folders of trained networks, of one data set.
-        k_max: Numbers of largest weights.
-        draws: Drawn alignments of every word.
-        pairs: So many test pairs, the first; all when omitted.
+        runs: Folders of trained networks of one data set.
+        k_max: Numbers of largest weights, a column each.
+        draws: Number of drawn alignments of every word.
+        pairs: Number of test pairs, the first ones; all when omitted.
         out: Folder for the report.
-        results: Folder for the numbers that are published.
+        results: Folder to publish the numbers in.
         device: Where to compute.
     """
 

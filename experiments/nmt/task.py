@@ -1,4 +1,4 @@
-"""Translation with a latent alignment: its sentence pairs, its network, and its training from options to metrics."""
+"""Translation with a latent alignment: sentence pairs, network, and training from options to metrics."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from experiments.data.text.batches import BucketSampler, EncodedText, Vocabulary
 from experiments.data.text.parallel import load_parallel
 from experiments.data.text.parallel_text import ParallelText, read_parallel
 from experiments.files import UserError, user_errors
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.config import TranslationConfig
-from experiments.nmt.evaluation import evaluate, measured
+from experiments.nmt.evaluation import evaluate, uncertainty_metrics
 from experiments.nmt.texts import tokenized
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
-from experiments.sequence.evaluation import validation_perplexities, warnings_of
-from experiments.sequence.model import Encoded, TrainedSequences, assembled, fit_sequences, load_run, run_vocabulary
-from experiments.sequence.own_text import write_lines
+from experiments.run import BAD_INPUT, Task, run_folder, show_run
+from experiments.sequence.evaluation import training_warnings
+from experiments.sequence.model import Encoded, TrainedSequences, assemble, load_run, run_vocabulary
+from experiments.sequence.run import train_and_score
 from experiments.training import PriorFactory, seeded_build
 from guides.inference_network import AlignmentNetwork
 from models.nmt import Translation, TranslationSizes
 from models.temporal import TemporalNormalizer
 
 Texts = dict[str, ParallelText]
-_LONGEST = 1000  # words of a validation or test sentence
+_LONGEST = 1000  # largest number of words of a validation or test sentence
 
 # data
 
 
 def load_texts(config: TranslationConfig) -> Texts:
-    """Load all splits, and the test texts of data sets out of domain by their names."""
+    """Load all splits of the data set, and the test texts of the data sets out of domain, by name."""
     texts = {split: load_text(config, split) for split in SPLITS}
     if config.progress and texts["train"].skipped:
         reasons = ", ".join(f"{count} {reason}" for reason, count in texts["train"].skipped.items())
@@ -44,12 +44,16 @@ def load_texts(config: TranslationConfig) -> Texts:
 
 
 def load_text(config: TranslationConfig, split: str) -> ParallelText:
-    """Sentence pairs of a split, "train", "val" or "test", as many as configured.
+    """Load the sentence pairs of a split, "train", "val" or "test", as many as configured.
 
-    Training pairs are left out for their length. A validation or test sentence is refused only where it is so long that
-    it is none, such as a file that has lost its line ends.
+    Training pairs longer than ``max_words`` are left out. A validation or test sentence is refused only beyond 1000
+    words, as in a file that has lost its line ends.
+
+    Raises:
+        UserError: Options do not fit the data set.
+        ValueError: A line is bad.
+        OSError: A file is missing.
     """
-    languages = (config.source, config.target)
     rules: dict[str, Any] = {
         "lowercase": config.lowercase, "skip": config.skip_bad, "words": config.words, "max_words": _LONGEST
     }  # fmt: skip
@@ -58,32 +62,38 @@ def load_text(config: TranslationConfig, split: str) -> ParallelText:
     if split == "train":
         rules |= {"max_words": config.max_words, "skip": True}
     if config.dataset != "own":
-        source, target = languages
-        text = load_parallel(config.dataset, split, source=source, target=target, data_root=config.data_root, **rules)
+        languages = {"source": config.source, "target": config.target}
+        text = load_parallel(config.dataset, split, **languages, data_root=config.data_root, **rules)
     elif config.text is None:
         raise UserError("dataset own needs --text, the folder of train.SOURCE, train.TARGET, val.SOURCE, ...")
     else:
-        files = [config.text / f"{split}.{language}" for language in languages]
-        if split == "train" and not config.skip_bad:
-            # a long pair is left out, a bad line stops
-            read_parallel(*files, languages=languages, words=config.words)
-        text = read_parallel(*files, languages=languages, name=config.text.name, **rules)
+        text = _read_files(config.text, split, config, rules)
     pairs = {"train": config.train_pairs, "test": config.test_pairs}.get(split)
     return text if pairs is None else text.first(pairs)
 
 
+def _read_files(folder: Path, split: str, config: TranslationConfig, rules: dict[str, Any]) -> ParallelText:
+    """Read a split from the files of a folder."""
+    languages = (config.source, config.target)
+    files = [folder / f"{split}.{language}" for language in languages]
+    if split == "train" and not config.skip_bad:
+        # long pairs are left out below, but a bad line stops the training
+        read_parallel(*files, languages=languages, words=config.words)
+    return read_parallel(*files, languages=languages, name=folder.name, **rules)
+
+
 def foreign_texts(config: TranslationConfig, names: Sequence[ParallelName]) -> dict[str, ParallelText]:
-    """Test texts of data sets that a network was not trained on, read as its own was.
+    """Load test texts of data sets that a network was not trained on, read with the options of its training.
 
     Raises:
-        UserError: One is that of the training, or cannot be had.
+        UserError: A data set is that of the training, or cannot be loaded.
     """
     texts: dict[str, ParallelText] = {}
     for name in names:
         if name == config.dataset:
-            raise UserError(f"--out-of-domain is {name}, expected other data sets than the one that is trained on")
+            raise UserError(f"--out-of-domain has {name}, the data set of the training; expected other data sets")
         foreign = replace(config, dataset=name, text=None, test_pairs=None)
-        if tokenized(foreign):  # what divides the network's own text has divided this one already
+        if tokenized(foreign):  # this text is already divided into words
             foreign = replace(foreign, tokenize=None)
         with user_errors(ValueError, OSError):
             texts[name] = load_text(foreign, "test")
@@ -96,13 +106,14 @@ Trained = TrainedSequences[TranslationConfig, Translation]
 
 
 def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
-    """Network and guide, untrained or with the network of ``init_from``."""
+    """Build network, guide and objective, untrained or with the weights of ``init_from``."""
     scheme, hidden = config.build_scheme(), config.hidden
     sizes = TranslationSizes(
-        embedding=config.embedding, memory=hidden, decoder=hidden, attention=hidden, layers=config.layers
+        embedding=config.embedding, memory=hidden, decoder=config.decoder_width or hidden,
+        attention=config.attention_width or hidden, layers=config.layers,
     )  # fmt: skip
 
-    def make(prior: PriorFactory) -> Translation:
+    def build_model(prior: PriorFactory) -> Translation:
         normalizer = None
         if config.normalizer != "softmax":
             normalizer = TemporalNormalizer(share=0.5 if config.normalizer == "hybrid" else None)
@@ -111,19 +122,23 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
             input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
         )  # fmt: skip
 
-    model = seeded_build(make, scheme.prior, seed=config.seed)
+    model = seeded_build(build_model, scheme.prior, seed=config.seed)
     network = None
     if scheme.amortized:
         network = AlignmentNetwork(
             model.source_embedding, model.target_embedding, hidden=hidden, layers=config.layers,
             dropout=config.dropout,
         )  # fmt: skip
-    return assembled(config, scheme, model, network, vocabulary, plateau=0)
+    return assemble(config, scheme, model, network, vocabulary, plateau=0)
 
 
 def load_trained(folder: Path, *, device: str = "auto") -> Trained:
-    """The network of a finished run, at its best epoch; UserError where there is none."""
-    # the weights are loaded: where they started does not matter any more
+    """Load the network of a finished run, with the weights of its best epoch.
+
+    Raises:
+        UserError: The folder holds no finished translation run.
+    """
+    # the weights are loaded, so their initial values are not needed
     config = saved_config(folder, TranslationConfig, script="experiments.nmt", device=device, init_from=None)
     return load_run(config, folder, build)
 
@@ -132,7 +147,7 @@ def load_trained(folder: Path, *, device: str = "auto") -> Trained:
 
 
 class TranslationTask(Task[TranslationConfig, Trained]):
-    """Translations of sentences."""
+    """Translation of sentences."""
 
     config = TranslationConfig
     script = "experiments.nmt"
@@ -140,41 +155,40 @@ class TranslationTask(Task[TranslationConfig, Trained]):
     def folder(self, config: TranslationConfig) -> str:
         return f"nmt/{config.dataset}-{config.guide}-{config.seed}"
 
-    @exclusive
     def run(self, config: TranslationConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            texts = load_texts(config)
-            begin(folder, config)
-            sentences = [*texts["train"].source, *texts["train"].target]
-            vocabulary = run_vocabulary(
-                folder, config.init_from, lambda: train_tokenizer(sentences, size=config.vocabulary)
-            )
-            trained = build(config, vocabulary)
-        train, val = (EncodedText(texts[split], vocabulary) for split in ("train", "val"))
-        sampler = BucketSampler(train.lengths, sentences=config.batch_size, seed=config.seed)
-        encoded = Encoded(train, val, sampler, train.targets)
-        fitted = fit_sequences(trained, encoded, folder)
-        metrics, translations = self.scores(trained, texts)
-        write_lines(folder / "translations.txt", translations)
-        return finish(folder, trained, fitted, metrics | validation_perplexities(trained, encoded, fitted))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                texts = load_texts(config)
+                folder = run.begin()
+                sentences = [*texts["train"].source, *texts["train"].target]
+                vocabulary = run_vocabulary(
+                    folder, config.init_from, lambda: train_tokenizer(sentences, size=config.vocabulary)
+                )
+                trained = build(config, vocabulary)
+            train, val = (EncodedText(texts[split], vocabulary) for split in ("train", "val"))
+            sampler = BucketSampler(train.lengths, sentences=config.batch_size, seed=config.seed)
+            encoded = Encoded(train, val, sampler, train.targets)
+            return train_and_score(
+                run, trained, encoded, lambda: self.scores(trained, texts),
+                file="translations.txt", patience=config.patience,
+            )  # fmt: skip
 
     def restore(self, config: TranslationConfig, folder: Path) -> Trained:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))
 
     def scores(self, trained: Trained, texts: Texts) -> tuple[dict[str, float], list[str]]:
-        """Compute metrics on the test text, and the translations of it."""
+        """Return the metrics on the test text, and its translations."""
         metrics, translations = evaluate(trained, texts["test"])
         if pairs := trained.config.selective_pairs:
-            elsewhere: Texts = {name: texts[name] for name in trained.config.out_of_domain}
-            metrics |= measured(trained, texts["test"], elsewhere, pairs)
+            out_of_domain: Texts = {name: texts[name] for name in trained.config.out_of_domain}
+            metrics |= uncertainty_metrics(trained, texts["test"], out_of_domain, pairs)
         sizes = {"train_pairs": len(texts["train"]), "train_left_out": sum(texts["train"].skipped.values())}
         return metrics | sizes, translations
 
     def warnings(self, metrics: Mapping[str, float]) -> list[str]:
-        return warnings_of(metrics)
+        return training_warnings(metrics)
 
     def show(self, config: TranslationConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)
@@ -184,6 +198,6 @@ class TranslationTask(Task[TranslationConfig, Trained]):
 
 
 def train(config: TranslationConfig) -> None:
-    """Run the command."""
+    """Train a translation network, and print its metrics."""
     task = TranslationTask()
     show_run(task, config, task.run(config))

@@ -1,4 +1,4 @@
-"""Sentence pairs of a translation run, and of files of one's own."""
+"""Sentence pairs and gold links of translation runs and of files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,25 @@ from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_ra
 
 
 def tokenized(config: TranslationConfig) -> bool:
-    """Whether punctuation stands between blanks in the files of the data set."""
+    """Return whether the files of the data set are tokenized, with punctuation between blanks."""
     return config.dataset != "own" and PARALLEL[config.dataset].tokenized
-
-
-def word_pairs(text: ParallelText) -> list[tuple[list[str], list[str]]]:
-    """The words of every pair."""
-    return [(source.split(), target.split()) for source, target in zip(text.source, text.target, strict=True)]
 
 
 def read_pairs(
     source: Path, target: Path, config: TranslationConfig, *, max_words: int, words: WordRule
 ) -> ParallelText:
-    """Read sentence pairs as the network's training text was read, but for how it is divided into words."""
+    """Read sentence pairs with the languages and the case of a network's training text.
+
+    Args:
+        source: File of the source sentences.
+        target: File of their translations.
+        config: Options of the training.
+        max_words: Largest number of words of a sentence.
+        words: How sentences are divided into words.
+
+    Raises:
+        UserError: A file is missing, or a line is bad.
+    """
     with user_errors(ValueError, OSError):
         return read_parallel(
             source, target, languages=(config.source, config.target), lowercase=config.lowercase, max_words=max_words,
@@ -38,13 +44,17 @@ def read_pairs(
 
 
 def read_gold(path: Path, text: ParallelText) -> list[GoldAlignment]:
-    """Gold links of every pair of a text, in Pharaoh or NAACL format; UserError where they do not fit the text."""
-    sizes = [Alignment(frozenset(), len(source), len(target)) for source, target in word_pairs(text)]
+    """Read the gold links of every pair of a text, in Pharaoh or NAACL format.
+
+    Raises:
+        UserError: The file is missing, damaged, or does not fit the text.
+    """
+    sizes = [Alignment(frozenset(), len(source), len(target)) for source, target in text.word_pairs()]
     with user_errors(ValueError, OSError):
         first = path.read_text(encoding="utf-8-sig").lstrip().partition("\n")[0]
         naacl = "-" not in first and "p" not in first
         gold = read_naacl(path, index=1) if naacl else read_pharaoh(path)
-        if naacl:  # sentences from 1, of which those without links may be missing
+        if naacl:  # sentences are numbered from 1, and those without links may be missing
             links = {int(name): links_of for name, links_of in gold.items()}
             gold = {str(n): links.pop(n, GoldAlignment(frozenset())) for n in range(1, len(text) + 1)}
             if links:

@@ -1,4 +1,4 @@
-"""A small Transformer encoder as a masked language model: pretrain it, fine-tune it on SST-2, compare normalisers."""
+"""A small Transformer encoder as a masked language model: pretrain it, fine-tune it on SST-2, compare normalizers."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Pictures of a pretraining: how hybrid attention divides its weight, and what keys receive."""
+"""Pictures of a pretraining: the mixing weight of hybrid attention, and the attention mass of keys."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from experiments.report.figures import panels
 
-BINS = np.linspace(-20.0, 5.0, 101)  # of the log of a key's mass; smaller ones are in the first
+BINS = np.linspace(-20.0, 5.0, 101)  # edges of bins of the log of a key's mass; smaller masses are in the first bin
 Counts = NDArray[np.int64]
 
 
 def mass_counts(masses: Sequence[NDArray[np.float32]]) -> Counts:
-    """Number of keys in each of ``BINS``, by the log of the sum of the weights of all queries.
+    """Count the keys in each of ``BINS``, by the log of the sum of the weights that all queries give them.
 
     Example:
         >>> counts = mass_counts([np.array([0.0, 1.0, 1.0], np.float32)])
@@ -24,25 +24,25 @@ def mass_counts(masses: Sequence[NDArray[np.float32]]) -> Counts:
         (1, 3)
     """
     with np.errstate(divide="ignore"):  # a key without any mass
-        logs = np.log(np.concatenate([one.ravel() for one in masses]))
+        logs = np.log(np.concatenate([mass.ravel() for mass in masses]))
     return np.histogram(logs.clip(BINS[0], BINS[-1]), BINS)[0]
 
 
 def mass_figure(counts: Mapping[str, Counts]) -> Figure:
-    """Histogram of the log of the mass of a key, a line a network; at the left edge are keys that are explained away.
+    """Draw a histogram of the log mass of a key for each network; keys at the left edge are explained away.
 
     Source: Ding et al. (2020), Attention that does not Explain Away, figure 1.
     """
     figure, ((axis,),) = panels(1, 1, size=(6.4, 3.4))
-    for name, found in counts.items():
-        axis.stairs(found / found.sum(), BINS, label=name)
+    for name, of_bins in counts.items():
+        axis.stairs(of_bins / of_bins.sum(), BINS, label=name)
     axis.set(xlabel="log of the attention that a key gets from all queries", ylabel="share of keys", yscale="log")
     axis.legend(frameon=False, fontsize=8)
     return figure
 
 
 def hybrid_shares(history: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Share of doubly normalised attention of every layer, a number an epoch, mean over heads.
+    """Return the share of doubly normalized attention of every layer by epoch, mean over heads.
 
     Example:
         >>> hybrid_shares([{"hybrid_layers.0_0": 0.4, "hybrid_layers.0_1": 0.6, "val_loss": 1.0}])
@@ -59,14 +59,14 @@ def hybrid_shares(history: Sequence[Mapping[str, float]]) -> dict[str, list[floa
 
 
 def hybrid_figure(shares: Mapping[str, Sequence[float]]) -> Figure:
-    """Share of doubly normalised attention against the epoch, a line a layer.
+    """Draw the share of doubly normalized attention against the epoch, with a line for each layer.
 
     Source: Ding et al. (2020), Attention that does not Explain Away, figures 3 to 5.
     """
     figure, ((axis,),) = panels(1, 1, size=(6.4, 3.4))
-    for place, (layer, values) in enumerate(shares.items()):
-        axis.plot(range(1, len(values) + 1), values, marker="o", markersize=3, color=f"C{place}", label=layer)
+    for number, (layer, values) in enumerate(shares.items()):
+        axis.plot(range(1, len(values) + 1), values, marker="o", markersize=3, color=f"C{number}", label=layer)
     axis.axhline(0.5, color="0.8", linewidth=1)
-    axis.set(xlabel="epoch", ylabel="share of doubly normalised attention")
+    axis.set(xlabel="epoch", ylabel="share of doubly normalized attention")
     axis.legend(frameon=False, fontsize=8)
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
 
 
 def pictures(finished: Finished) -> Iterator[Part]:
-    """Draw what keys receive, and how hybrid attention divides its weight, of the first seed."""
+    """Draw the attention mass of keys and the mixing weight of hybrid attention, for the first seed."""
     seed = finished.seeds[0]
     folders = {row: Path(str(finished.configs[row, "", seed].out)) for row in finished.rows}
     figure = mass_figure({row: key_counts(folder) for row, folder in folders.items()})
@@ -26,13 +27,13 @@ def pictures(finished: Finished) -> Iterator[Part]:
     for row, folder in folders.items():
         if shares := hybrid_shares(read_history(folder)):
             path = finished.pictures / f"{finished.name}-{row.replace(', ', '-')}.png"
-            text = "Share of doubly normalised attention by layer and epoch, of the first seed; as figures 3 to 5."
+            text = "Share of doubly normalized attention by layer and epoch, of the first seed; as figures 3 to 5."
             yield Part(f"Hybrid attention: {row}", text, picture=save(hybrid_figure(shares), path))
 
 
 PRETRAINING = Study(
     name="pretraining-english",
-    title="Pretraining with normalisers of attention: english",
+    title="Pretraining with normalizers of attention: english",
     about="text: masked language model",
     text=(
         "Masked language model: {config.layers} layers of {config.heads} heads, width {config.width}, "
@@ -41,10 +42,10 @@ PRETRAINING = Study(
         "{config.concentration:g}, {config.prior} prior, KL weight {config.kl_weight:g}, test scores over "
         "{config.num_samples} posterior samples. SST-2: fine-tuned on at most 10000 sentences and phrases for "
         "{config.finetune_epochs} epochs; half of GLUE's development part validates and the other half (436 sentences) "
-        "tests: these are no GLUE scores. Not pretrained: the same from fresh weights. A key's mass is the sum of the "
-        "weights that all queries give to it, at the mean of the attention; it is explained away below 1e-8. Five "
-        "sweeps: of normalising over queries and keys, of which doubly normalised attention is one. Losses still fall "
-        "at the end, so these are speeds of learning as much as qualities."
+        "tests: these are no GLUE scores. Not pretrained: the same training from fresh weights. A key's mass is the "
+        "sum of the weights that all queries give to it, at the mean of the attention; a key with less than 1e-8 is "
+        "explained away. Five sweeps: normalizing over queries and keys five times; doubly normalized attention does "
+        "it once. Losses still fall at the end, so the numbers compare speeds of learning as much as qualities."
     ),
     task=PretrainTask(),
     options={"dataset": "english", "sentences": 20_000, "max_epochs": 6, "finetune_epochs": 3},
@@ -63,6 +64,29 @@ PRETRAINING = Study(
     ),
     parts=(HYBRID, pictures),
 )
-STUDIES = {study.name: study for study in (PRETRAINING,)}
+WITH_ORDER = replace(
+    PRETRAINING,
+    name="pretraining-order",
+    title="Pretraining with hidden pieces and the order of segments: {config.dataset}",
+    text=(
+        "Language model with both tasks of the paper, hidden pieces and the order of two segments: {config.layers} "
+        "layers of {config.heads} heads, width {config.width}, paragraphs of Wikipedia articles, at most "
+        "{config.sentences} sentences and {config.length} pieces of a pair, {config.max_epochs} epochs. Half of the "
+        "pairs are swapped. Numbers are those of the test articles."
+    ),
+    options={"dataset": "squad", "sentence_order": True, "length": 128, "max_epochs": 12},
+    rows={row: options for row, options in NORMALIZERS.items() if options["guide"] == "soft"},
+    baselines={},
+    columns=(
+        Column("perplexity", "test_ppl", 2, better="lower"),
+        Column("hidden pieces %", "test_accuracy", 2, 100, better="higher"),
+        Column("order %", "test_order_accuracy", 2, 100, better="higher"),
+        *beside(
+            Column("explained away %", "explained_away", 3, 100),
+            Column("mass, 1st percentile", "key_mass_1_percent"),
+        ),
+    ),
+)
+STUDIES = {study.name: study for study in (PRETRAINING, WITH_ORDER)}
 
 table = partial(run_study, STUDIES)

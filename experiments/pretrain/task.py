@@ -1,4 +1,4 @@
-"""Pretraining of a small Transformer as a masked language model, its fine-tuning on SST-2, and their table."""
+"""Pretraining of a small Transformer as a masked language model, its fine-tuning on SST-2, and its metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +16,15 @@ from torch import Tensor
 
 from experiments.data.places import SPLITS, read_arrays
 from experiments.data.text.batches import Sentences, Vocabulary, padded, train_tokenizer
+from experiments.data.text.documents import PairBatch
 from experiments.data.text.glue import CLASSES, LabeledPairs, load_sst2
-from experiments.data.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english
+from experiments.data.text.masked_text import encode_sentences
 from experiments.files import read_text, user_errors, write_atomic
-from experiments.folder import begin, exclusive, resumed
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_counts, mass_figure
+from experiments.pretrain.texts import HiddenBatch, Texts, hidden_pieces, load_texts
 from experiments.report.figures import save
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.sequence.model import TrainedText, run_vocabulary, text_encoder
 from experiments.training import (
     Fitted,
@@ -44,64 +45,89 @@ EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained 
 
 
 class MaskedTraining(OneCycleTraining):
-    """Trains a :class:`MaskedLanguageModel`."""
+    """Training of a :class:`MaskedLanguageModel`."""
 
-    def observations(self, batch: MaskedBatch) -> int:
+    def observations(self, batch: HiddenBatch) -> int:
         return len(batch.target)
 
-    def evaluate(self, batch: MaskedBatch) -> dict[str, Tensor]:
-        model, guide = self.objective.model, self.objective.guide
-        logits = model.likelihood(predict(guide, *batch, num_samples=1, noise="none").mean).logits
+    def evaluate(self, batch: HiddenBatch) -> dict[str, Tensor]:
+        model, guide, count = self.objective.model, self.objective.guide, len(batch.target)
+        features = predict(guide, *batch, num_samples=1, noise="none").mean
+        logits = model.likelihood(features[:count]).logits
         loss = torch.nn.functional.nll_loss(logits, batch.target)
-        return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.target).float().mean()}
+        metrics = {"loss": loss, "accuracy": (logits.argmax(-1) == batch.target).float().mean()}
+        if isinstance(batch, PairBatch):
+            logits = model.order_logits(features[count:])
+            metrics["loss"] = loss + torch.nn.functional.cross_entropy(logits, batch.order)
+            metrics["order_accuracy"] = (logits.argmax(-1) == batch.order).float().mean()
+        return metrics
 
 
 TrainedEncoder = TrainedText[PretrainConfig, MaskedLanguageModel]
 
 
 def build(config: PretrainConfig, vocabulary: Vocabulary) -> TrainedEncoder:
-    """Network and guide, untrained."""
+    """Build the untrained network with its guide."""
     scheme = config.build_scheme()
     model = seeded_build(
-        lambda prior: MaskedLanguageModel(text_encoder(config, vocabulary, prior)), scheme.prior, seed=config.seed
-    )
+        lambda prior: MaskedLanguageModel(
+            text_encoder(config, vocabulary, prior), sentence_order=config.sentence_order
+        ),
+        scheme.prior, seed=config.seed,
+    )  # fmt: skip
     module = MaskedTraining(model, scheme.guide(model), scheme.objective(), learning_rate=config.learning_rate)
     return TrainedEncoder(config, module.to(resolve_device(config.device)), vocabulary)
 
 
-# how well it predicts
+# predictions of hidden word pieces
 
 
-def hidden_batches(trained: TrainedEncoder) -> Iterator[MaskedBatch]:
-    """The test sentences; what is hidden in them is the same for all runs with one vocabulary."""
-    config, size = trained.config, len(trained.vocabulary)
-    sentences = load_english(config.dataset, data_root=config.data_root)["test"]
-    rows = encode_sentences(sentences, trained.vocabulary, length=config.length)
-    data = MaskedText(rows, vocabulary_size=size, share=config.masked)
+def hidden_batches(trained: TrainedEncoder) -> Iterator[HiddenBatch]:
+    """Return batches of the test sentences; runs with one vocabulary have the same hidden pieces."""
+    config = trained.config
+    data = hidden_pieces(config, trained.vocabulary, load_texts(config)["test"], seed=0)
     return data.batches(trained.device, sentences=100)
 
 
 def token_scores(trained: TrainedEncoder) -> dict[str, float]:
-    """Perplexity and accuracy on the hidden test word pieces."""
-    nll, correct, count, likelihood = 0.0, 0, 0, trained.model.likelihood
+    """Return perplexity and accuracy on the hidden test word pieces, and with pairs the accuracy of their order."""
+    nll, correct, count, ordered = 0.0, 0, 0, list[Tensor]()
     for batch in hidden_batches(trained):
-        probabilities = mean_prediction(trained, batch, lambda features: likelihood(features).logits.exp())
+        probabilities = token_probabilities(trained, batch)
         nll -= probabilities.gather(-1, batch.target[:, None]).double().log().sum().item()
         correct += int((probabilities.argmax(-1) == batch.target).sum())
         count += len(batch.target)
-    return {"test_ppl": math.exp(nll / count), "test_accuracy": correct / count}
+        if isinstance(batch, PairBatch):
+            ordered.append(order_probabilities(trained, batch).argmax(-1) == batch.order)
+    scores = {"test_ppl": math.exp(nll / count), "test_accuracy": correct / count}
+    return scores | ({"test_order_accuracy": torch.cat(ordered).double().mean().item()} if ordered else {})
+
+
+def token_probabilities(trained: TrainedEncoder, batch: HiddenBatch) -> Tensor:
+    """Probabilities of all pieces in the place of the K hidden ones, ``[K, pieces]``."""
+    hidden, likelihood = len(batch.target), trained.model.likelihood
+    return mean_prediction(trained, batch, lambda features: likelihood(features[..., :hidden, :]).logits.exp())
+
+
+def order_probabilities(trained: TrainedEncoder, batch: PairBatch) -> Tensor:
+    """Probabilities that the segments of a pair are in order, and that they are swapped, ``[B, 2]``."""
+    hidden, logits = len(batch.target), trained.model.order_logits
+    return mean_prediction(trained, batch, lambda features: logits(features[..., hidden:, :]).softmax(-1))
 
 
 def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
-    """Sum of the weights of every key, by attention site: ``[heads, test word pieces]``, attention at its mean."""
-    found: dict[str, list[Tensor]] = {}
+    """Return the mass of every key by attention site, ``[heads, test word pieces]``, at the mean of the attention.
+
+    The mass is the sum of the weights that all queries give to the key.
+    """
+    masses_of: dict[str, list[Tensor]] = {}
     for batch in hidden_batches(trained):
         weights = sample_posterior(trained.guide, *batch, num_samples=1, noise="none")
         layout = Dense((batch.mask[:, :, None] & batch.mask[:, None])[:, None])
         for site, sample in weights.items():
             mass = key_mass(sample[0], layout=layout)
-            found.setdefault(site, []).append(mass.transpose(0, 1)[:, batch.mask].cpu())
-    return {site: torch.cat(masses, 1) for site, masses in found.items()}
+            masses_of.setdefault(site, []).append(mass.transpose(0, 1)[:, batch.mask].cpu())
+    return {site: torch.cat(masses, 1) for site, masses in masses_of.items()}
 
 
 # fine-tuning on SST-2
@@ -116,18 +142,20 @@ class LabeledBatch(NamedTuple):
 
 
 class LabeledSentences(Sentences[LabeledBatch]):
-    """Labeled sentences as word pieces, of a length at most."""
+    """Labeled sentences as word pieces, cut off at a length."""
 
     def __init__(self, text: LabeledPairs, vocabulary: Vocabulary, *, length: int) -> None:
         super().__init__(encode_sentences(text.first, vocabulary, length=length))
         self.labels = text.labels
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> LabeledBatch:
-        _, places = index
-        return LabeledBatch(*padded([self.rows[place] for place in places]), self.labels[list(places)])
+        _, indices = index
+        return LabeledBatch(*padded([self.rows[number] for number in indices]), self.labels[list(indices)])
 
 
 class ReviewTraining(OneCycleTraining):
+    """Training of a :class:`TextClassifier`."""
+
     def observations(self, batch: LabeledBatch) -> int:
         return len(batch.labels)
 
@@ -138,9 +166,9 @@ class ReviewTraining(OneCycleTraining):
 
 
 def build_classifier(start: TrainedEncoder, *, scratch: bool) -> Trained[PretrainConfig, TextClassifier]:
-    """A classifier that begins with the pretrained encoder, or with fresh weights.
+    """Build a classifier that begins with the pretrained encoder, or with fresh weights.
 
-    It is trained in 32 bits, with the learning rate, batches and clipping of every task.
+    Its training has 32 bits, learning rate 0.001 and batches of 32 sentences, whatever the pretraining had.
     """
     config = replace(
         start.config, max_epochs=start.config.finetune_epochs, learning_rate=1e-3, batch_size=32, precision="32",
@@ -159,7 +187,7 @@ def build_classifier(start: TrainedEncoder, *, scratch: bool) -> Trained[Pretrai
 
 
 def finetuned_accuracy(start: TrainedEncoder, folder: Path, *, scratch: bool) -> float:
-    """Fraction of correct classes on the test sentences, at the epoch that is best on the validation sentences."""
+    """Return the fraction of correct classes on the test sentences, at the epoch with the best validation accuracy."""
     trained, texts = build_classifier(start, scratch=scratch), load_sst2(data_root=start.config.data_root)
     config, size = trained.config, {"length": start.config.length}
     train, val, test = (LabeledSentences(texts[split], start.vocabulary, **size) for split in SPLITS)
@@ -178,11 +206,8 @@ def finetuned_accuracy(start: TrainedEncoder, folder: Path, *, scratch: bool) ->
 # pretraining
 
 
-Texts = Mapping[str, Sequence[str]]  # sentences by split
-
-
 class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
-    """Hidden word pieces of sentences."""
+    """Pretraining by the prediction of hidden word pieces of sentences."""
 
     config = PretrainConfig
     script = "experiments.pretrain"
@@ -193,25 +218,27 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
     def load(self, config: PretrainConfig) -> Texts:
         if config.finetune_epochs:
             load_sst2(data_root=config.data_root)
-        return load_english(config.dataset, limit=config.sentences, data_root=config.data_root)
+        return load_texts(config, limit=config.sentences)
 
-    @exclusive
     def run(self, config: PretrainConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = self.load(config)
-            begin(folder, config)
-            trained = self.build(config, folder)
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, fitted, folder))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = self.load(config)
+                folder = run.begin()
+                trained = self.build(config, folder)
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, fitted, folder) | fitted.metrics)
 
     def build(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
-        """Build the untrained network, and put its vocabulary into the folder."""
-        # of all sentences, also where fewer are trained on
-        texts = partial(load_english, config.dataset, data_root=config.data_root)
-        vocabulary = run_vocabulary(folder, None, lambda: train_tokenizer(texts()["train"], size=config.vocabulary))
+        """Build the untrained network, and write its vocabulary into the folder."""
+        # the vocabulary is made from all sentences, also where fewer are trained on
+        vocabulary = run_vocabulary(
+            folder,
+            None,
+            lambda: train_tokenizer(chain.from_iterable(load_texts(config)["train"]), size=config.vocabulary),
+        )
         return build(config, vocabulary)
 
     def restore(self, config: PretrainConfig, folder: Path) -> TrainedEncoder:
@@ -221,17 +248,16 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
         config, vocabulary = trained.config, trained.vocabulary
         loaders = []
         for split in ("train", "val"):
-            rows = encode_sentences(data[split], vocabulary, length=config.length)
-            text = MaskedText(rows, vocabulary_size=len(vocabulary), share=config.masked, seed=config.seed)
+            text = hidden_pieces(config, vocabulary, data[split], seed=config.seed)
             order = {"seed": config.seed} if split == "train" else {"shuffle": False}
             loaders.append(text.loader(sentences=config.batch_size, **order))
         return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.max_epochs)
 
     def evaluate(self, trained: TrainedEncoder, fitted: Fitted, folder: Path) -> dict[str, float]:
-        """Compute the metrics of the trained network, after fine-tuning too."""
+        """Compute the metrics of the trained network, with those of fine-tuning."""
         config, best = trained.config, fitted.history[fitted.best_epoch]
         masses = key_masses(trained)
-        counts: dict[str, Any] = {site: mass_counts([found.numpy()]) for site, found in masses.items()}
+        counts: dict[str, Any] = {site: mass_counts([mass_of_site.numpy()]) for site, mass_of_site in masses.items()}
         write_atomic(folder / "key_mass.npz", lambda file: np.savez_compressed(file, **counts))
         mass = torch.cat(list(masses.values())).flatten()
         rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
@@ -244,8 +270,8 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
         }
         if config.finetune_epochs:
             for name, scratch in (("sst2", False), ("scratch", True)):
-                place = folder / "checkpoints" / name
-                metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, place, scratch=scratch)
+                checkpoints = folder / "checkpoints" / name
+                metrics[f"{name}_accuracy"] = finetuned_accuracy(trained, checkpoints, scratch=scratch)
         return metrics
 
     def show(self, config: PretrainConfig, metrics: Mapping[str, float], folder: Path) -> None:
@@ -262,11 +288,11 @@ def train(config: PretrainConfig) -> None:
 
 
 def key_counts(folder: Path) -> Any:
-    """Keys of all sites of a finished run, by the bins of their mass."""
+    """Return the number of keys of all sites of a finished run, by the bins of their mass."""
     return sum(read_arrays(folder / "key_mass.npz", "train again with --overwrite").values())
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """Metrics of every epoch of a finished run."""
+    """Return the metrics of every epoch of a finished run."""
     text = read_text(folder / "history.csv", "train again with --overwrite")
     return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(text.splitlines())]

@@ -1,1 +1,1 @@
-"""Which neighbor, which instance is the reason: attention tested where the reason is known."""
+"""Problems whose reasons are known, to test attention, explainers and exact posteriors on."""

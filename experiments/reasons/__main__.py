@@ -1,4 +1,4 @@
-"""Which neighbor or instance is the reason: attention, explainers and exact posteriors where the reason is known."""
+"""Attention, explainers and exact posteriors, tested where the neighbor or instance that is the reason is known."""
 
 import sys
 

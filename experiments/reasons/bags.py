@@ -1,4 +1,4 @@
-"""Which instance is the reason: bags of handwritten digits, whose label says whether they hold a nine."""
+"""Bags of handwritten digits, whose label says whether they hold a nine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from pyro.distributions import Bernoulli
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from experiments.folder import exclusive, open_run
 from experiments.options import OptionError
-from experiments.reasons.config import BagsConfig
-from experiments.reasons.report import ACCURACY, AUROC, ECE, ECE_FLOOR, TOP_1, closing, publish, reason_scores, table
-from experiments.report.report import Part, Report
+from experiments.reasons.config import ReasonConfig
+from experiments.reasons.scores import named, reason_scores
 from pyro_attention import (
     AlignmentPrior,
     AttentionELBO,
@@ -38,34 +36,50 @@ TEST_BAGS, FOLDS, DECAYS = 500, 5, (0.3, 0.5, 1.0)  # folds of the training bags
 
 
 class Bags(NamedTuple):
-    """Images ``[S, B, N, 64]`` of bags of each seed, which are there, whether a bag holds a nine, and where it is."""
+    """Bags of images, with as many bags for each of several networks as they have in common, or folds of them."""
 
-    images: Tensor
-    there: Tensor
-    y: Tensor
-    nine: Tensor
+    images: Tensor  # [F, B, N, 64]
+    is_there: Tensor  # [F, B, N], whether there is an image
+    y: Tensor  # [F, B], 1 for a bag that holds a nine
+    nine: Tensor  # [F, B], which image is the nine
 
 
-def make_bags(count: int, *, test: bool, seeds: int) -> Bags:
-    """Half of the bags of each seed hold one nine; images of test bags are others than those of training bags."""
+def make_bags(count: int, *, test: bool, seed: int) -> Bags:
+    """Draw bags, of which every second one holds a nine; no image of a test bag is in a training bag.
+
+    Returns:
+        The bags, with one fold.
+    """
     digits = load_digits()
     images, labels = torch.from_numpy(digits.data).float() / 16, torch.from_numpy(digits.target)
-    found = []
-    for seed in range(seeds):
-        generator = torch.Generator().manual_seed(2 * seed + test)
-        half = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).chunk(2)[test]
-        nines, others = half[labels[half] == 9], half[labels[half] != 9]
-        chosen = others[torch.rand(count, len(others), generator=generator).topk(SIZES[1]).indices]
-        size = torch.randint(SIZES[0], SIZES[1] + 1, (count,), generator=generator)
-        nine = (torch.rand(count, generator=generator) * size).long()
-        y = torch.arange(count) % 2 == 0
-        chosen[y, nine[y]] = nines[torch.randint(len(nines), (int(y.sum()),), generator=generator)]
-        found.append((images[chosen], torch.arange(SIZES[1]) < size.unsqueeze(-1), y.float(), nine))
-    return Bags(*map(torch.stack, zip(*found, strict=True)))
+    generator = torch.Generator().manual_seed(2 * seed + test)
+    half = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).chunk(2)[test]
+    nines, without_nine = half[labels[half] == 9], half[labels[half] != 9]
+    chosen = without_nine[torch.rand(count, len(without_nine), generator=generator).topk(SIZES[1]).indices]
+    size = torch.randint(SIZES[0], SIZES[1] + 1, (count,), generator=generator)
+    nine = (torch.rand(count, generator=generator) * size).long()
+    y = torch.arange(count) % 2 == 0
+    chosen[y, nine[y]] = nines[torch.randint(len(nines), (int(y.sum()),), generator=generator)]
+    bags = images[chosen], torch.arange(SIZES[1]) < size.unsqueeze(-1), y.float(), nine
+    return Bags(*(part.unsqueeze(0) for part in bags))
+
+
+def load(config: ReasonConfig) -> tuple[Bags, Bags]:
+    """Draw the training and test bags of a seed.
+
+    Raises:
+        OptionError: There are fewer bags than folds.
+    """
+    if config.bags < FOLDS:
+        raise OptionError(f"bags is {config.bags}, expected {FOLDS} at least, as a fifth is held out")
+    return (
+        make_bags(config.bags, test=False, seed=config.seed),
+        make_bags(TEST_BAGS, test=True, seed=config.seed),
+    )
 
 
 class Linear(nn.Module):
-    """A linear map a network: ``[..., S, B, N, width]`` to ``[..., S, B, N, out]``."""
+    """Linear map of every network, ``[..., F, B, N, width]`` to ``[..., F, B, N, out]``."""
 
     def __init__(self, networks: int, width: int, out: int) -> None:
         super().__init__()
@@ -77,7 +91,7 @@ class Linear(nn.Module):
 
 
 class Pooling(pyro.nn.PyroModule):
-    """Attention pooling of Ilse et al. (2018), or max pooling; several networks at once."""
+    """Attention pooling of Ilse et al. (2018), or max pooling, of several networks at once."""
 
     def __init__(self, prior: Prior, networks: int, *, largest: bool = False) -> None:
         super().__init__()
@@ -88,17 +102,17 @@ class Pooling(pyro.nn.PyroModule):
 
     def forward(self, bags: Bags) -> tuple[Tensor, Tensor]:
         h = self.encoder(bags.images)
-        layout = Dense(bags.there.unsqueeze(-2), event_dim=2)
-        each = self.head(h).squeeze(-1).masked_fill(~bags.there, -torch.inf)
+        layout = Dense(bags.is_there.unsqueeze(-2), event_dim=2)
+        of_images = self.head(h).squeeze(-1).masked_fill(~bags.is_there, -torch.inf)
         with pyro.plate("networks", len(h), dim=-2), pyro.plate("bags", h.size(1), dim=-1):
             output = self.attention(self.score(h).mT, h.unsqueeze(-3), layout=layout)
-            logits = each.amax(-1) if self.largest else self.head(output.context).squeeze(-1).squeeze(-1)
+            logits = of_images.amax(-1) if self.largest else self.head(output.context).squeeze(-1).squeeze(-1)
             pyro.sample("y", Bernoulli(logits=logits), obs=bags.y)
-        return each, logits
+        return of_images, logits
 
 
 def train(model: Pooling, family: Family, bags: Bags, *, steps: int, weight_decay: float) -> Pooling:
-    """Train networks on all of their bags at once."""
+    """Train networks, each on its fold of the bags at once."""
     guide = AttentionGuide(model, family)
     elbo = elbo_for(guide, max_plate_nesting=2)
     if isinstance(elbo, AttentionELBO):
@@ -113,92 +127,70 @@ def train(model: Pooling, family: Family, bags: Bags, *, steps: int, weight_deca
 
 
 def predicted(model: Pooling, family: Family, bags: Bags) -> tuple[Tensor, Tensor]:
-    """Probability of every bag to hold a nine ``[S, B]``, and of its images to be it, before that is known."""
+    """Return probabilities before labels are known: of each bag to hold a nine, and of its images to be it.
+
+    Returns:
+        ``[F, B]`` and ``[F, B, N]``.
+    """
     run = AttentionGuide(model, Soft()).run(bags)
     site: Any = run.trace.nodes["instance"]
-    (each, logits), weights = run.output, attention_weights(site).squeeze(-2)
-    p = (weights * each.sigmoid()).sum(-1) if isinstance(family, Marginal) else logits.sigmoid()
-    return p, each.softmax(-1) if model.largest else weights
+    (of_images, logits), weights = run.output, attention_weights(site).squeeze(-2)
+    p = (weights * of_images.sigmoid()).sum(-1) if isinstance(family, Marginal) else logits.sigmoid()
+    return p, of_images.softmax(-1) if model.largest else weights
 
 
 def split(bags: Bags) -> tuple[Bags, Bags]:
-    """Bags to train on and held-out ones, FOLDS times as many: every fold of a seed's bags is held out once."""
+    """Return bags to train on and held-out ones, in FOLDS folds: every fifth of the bags is held out once."""
     size = bags.y.size(1) // FOLDS
-    rolled = [torch.cat([each.roll(fold * size, 1) for fold in range(FOLDS)]) for each in bags]
-    return Bags(*(each[:, size:] for each in rolled)), Bags(*(each[:, :size] for each in rolled))
+    rolled = [torch.cat([part.roll(fold * size, 1) for fold in range(FOLDS)]) for part in bags]
+    return Bags(*(part[:, size:] for part in rolled)), Bags(*(part[:, :size] for part in rolled))
 
 
-def cross_fit(family: Family, bags: Bags, *, steps: int, largest: bool = False) -> Pooling:
-    """A network a fold and seed, each with the weight decay by which it predicts the labels of its fold best."""
+def cross_fit(family: Family, bags: Bags, *, steps: int, seed: int = 0, largest: bool = False) -> Pooling:
+    """Train a network for each fold, with the weight decay by which it predicts the labels of its fold best."""
     (training, held_out), models, losses = split(bags), [], []
     prior = FixedGammaPrior() if isinstance(family, Weibull) else AlignmentPrior()
     for decay in DECAYS:
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = Pooling(prior, len(training.y), largest=largest)
         models.append(train(model, family, training, steps=steps, weight_decay=decay))
         loss = nn.functional.binary_cross_entropy(predicted(model, family, held_out)[0], held_out.y, reduction="none")
         losses.append(loss.mean(-1))
     best = torch.stack(losses).argmin(0)
-    for same in zip(*(model.parameters() for model in models), strict=True):
-        same[0].copy_(torch.stack(same)[best, torch.arange(len(best))])
+    for parameters in zip(*(model.parameters() for model in models), strict=True):
+        parameters[0].copy_(torch.stack(parameters)[best, torch.arange(len(best))])
     return models[0]
 
 
-def scores(count: int, seeds: int, steps: int) -> dict[str, list[dict[str, float]]]:
-    """Scores of every row and seed: of the instances of positive test bags, and of the labels of all test bags."""
-    bags, test = make_bags(count, test=False, seeds=seeds), make_bags(TEST_BAGS, test=True, seeds=seeds)
-    tests = Bags(*(torch.cat([each] * FOLDS) for each in test))
-    found = dict[str, list[dict[str, float]]]()
-
-    def add(row: str, p: Tensor, instances: Tensor) -> None:
-        # geometric means over the networks of a seed: arithmetic means of calibrated probabilities are too uncertain
-        logs = p.logit(eps=1e-6), instances.clamp_min(1e-30).log()
-        logit, score = (each.unflatten(0, (FOLDS, -1)).mean(0) for each in logs)
-        shown = score.masked_fill(~test.there, -torch.inf).softmax(-1).masked_fill(~test.there, torch.nan)
-        positive = test.y == 1
-        right = ((logit > 0) == positive).float().mean(-1)
-        found[row] = []
-        for of, nine, has, share in zip(shown, test.nine, positive, right.tolist(), strict=True):
-            drawn = of[has].nan_to_num(0).multinomial(1, generator=torch.Generator().manual_seed(0)).squeeze(-1)
-            floor = reason_scores(of[has], drawn)["ece"]
-            found[row].append({**reason_scores(of[has], nine[has]), "ece_floor": floor, "accuracy": share})
-
-    def add_exact(family: Family, prior: str, posterior: str) -> None:
-        model = cross_fit(family, bags, steps=steps)
-        p, weights = predicted(model, family, tests)
-        add(prior, p, weights)
-        add(posterior, p, exact_alignments(model, tests, max_plate_nesting=2)["instance"].squeeze(-2))
-
-    add_exact(Soft(), "attention pooling", "attention pooling, exact posterior")
-    add("max pooling", *predicted(cross_fit(Soft(), bags, steps=steps, largest=True), Soft(), tests))
-    drawn, family = cross_fit(Weibull(10.0), bags, steps=steps), Weibull(10.0)
-    samples = sample_posterior(AttentionGuide(drawn, family), tests, num_samples=20, seed=0)["instance"]
-    add("Weibull", predicted(drawn, family, tests)[0], samples.mean(0).squeeze(-2))
-    add_exact(Marginal(), "Marginal, prior", "Marginal, exact posterior")
-    return found
+def score(config: ReasonConfig, data: tuple[Bags, Bags], _: Path) -> dict[str, float]:
+    """Train a network for each fold, and score their explanations of the positive test bags, and their labels."""
+    bags, test = data
+    families: dict[str, Family] = {"soft": Soft(), "weibull": Weibull(10.0), "marginal": Marginal()}
+    family, largest = families[config.guide], config.pooling == "max"
+    model = cross_fit(family, bags, steps=config.steps, seed=config.seed, largest=largest)
+    tests = Bags(*(torch.cat([part] * FOLDS) for part in test))
+    p, weights = predicted(model, family, tests)
+    if config.guide == "weibull":
+        samples = sample_posterior(AttentionGuide(model, family), tests, num_samples=20, seed=0)["instance"]
+        weights = samples.mean(0).squeeze(-2)
+    explanations = {"mean": weights}
+    if config.guide != "weibull" and not largest:
+        explanations["posterior"] = exact_alignments(model, tests, max_plate_nesting=2)["instance"].squeeze(-2)
+    # geometric means over the networks: arithmetic means of calibrated probabilities are too uncertain
+    positive, logit = test.y[0] == 1, p.logit(eps=1e-6).mean(0)
+    metrics = {"accuracy": ((logit > 0) == positive).float().mean().item()}
+    for kind, instances in explanations.items():
+        metrics |= named(kind, instance_scores(instances, test, positive))
+    return metrics
 
 
-@exclusive
-def run(config: BagsConfig) -> dict[str, float]:
-    """Train all networks, print the table, and write metrics, report and results/."""
-    if min(config.bags) < FOLDS:
-        raise OptionError(f"bags is {config.bags}, expected numbers from {FOLDS}, as a fifth is held out")
-    open_run(config.out or Path("runs", "reasons", "bags"), config, free=("results",))
-    runs: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for count in config.bags:
-        runs[str(count)] = scores(count, config.seeds, config.steps)
-        print(f"{count} bags: done", flush=True)
-    text = (
-        f"Bags of {SIZES[0]} to {SIZES[1]} of scikit-learn's digits; half of them hold one nine, which is the label. A "
-        f"hidden layer of width 32 and attention pooling of Ilse et al. (2018); {config.steps} steps of Adam. Rows are "
-        f"geometric means over {FOLDS} networks a seed, each trained without another fifth of the bags; the weight "
-        f"decay of a network, one of {', '.join(map(str, DECAYS))}, is that by which it predicts the labels of this "
-        f"fifth best. Scores are those of {TEST_BAGS} bags of images that no training bag has. The reason is looked "
-        f"for in the positive ones, by attention, by the softmax over the logits of max pooling, or by the exact "
-        f"posterior given the label; each is a probability of every instance to be the nine. Weibull: concentration "
-        f"10, fixed Gamma prior, KL weight .01, 20 samples. "
-        f"{closing(config.seeds, TOP_1, AUROC, ECE, ECE_FLOOR)}"
-    )
-    rows = table("pooling", "training bags", runs, (AUROC, TOP_1, ECE, ECE_FLOOR, ACCURACY), AUROC)
-    report = Report("Which instance is the reason: bags of digits", "bags", [Part(text=text, rows=rows, labels=2)])
-    return publish(config, "bags", report, runs)
+def instance_scores(instances: Tensor, test: Bags, positive: Tensor) -> dict[str, float]:
+    """Score probabilities of the images ``[F, B, N]`` to be the nine, in the ``positive`` bags.
+
+    ``ece_floor`` is the ECE if the reasons were drawn from these probabilities.
+    """
+    is_there = test.is_there[0]
+    logs = instances.clamp_min(1e-30).log().mean(0)
+    shares = logs.masked_fill(~is_there, -torch.inf).softmax(-1).masked_fill(~is_there, torch.nan)[positive]
+    drawn = shares.nan_to_num(0).multinomial(1, generator=torch.Generator().manual_seed(0)).squeeze(-1)
+    return reason_scores(shares, test.nine[0, positive]) | {"ece_floor": reason_scores(shares, drawn)["ece"]}

@@ -1,4 +1,4 @@
-"""The pages that are made of results/: where Bayesian attention helps, and the tables of every study."""
+"""Pages from the files of results/: where Bayesian attention helps, and the tables of every study."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from pathlib import Path
 from scipy import stats
 
 from experiments.files import write_text
+from experiments.report.paper_tables import PAGES as PAPER_PAGES
+from experiments.report.paper_tables import filled
 from experiments.report.report import RESULTS, markdown_table, results_in
 from experiments.report.statistics import Difference
 
 PAGE = RESULTS.parents[1] / "docs" / "where_it_helps.md"
-VERDICTS = ("better", "worse", "cannot be told")
+UNCLEAR = "no clear difference"
+VERDICTS = ("better", "worse", UNCLEAR)
 NO_ATTENTION = ("MC dropout", "question only", "soft, in noise")  # rows that differ in something else than attention
 _HEAD = """# Where it helps
 
@@ -26,12 +29,12 @@ edges](results/graphs.md) and [bags](how_to/which_instance.md).
 The table counts every difference of the studies of a task that has an interval and a better side;
 `python -m experiments.pages` writes this page.
 
-A difference is *better* or *worse* if its whole 95 % interval lies on one side of zero, else it *cannot be told*.
-Intervals over seeds are Student's t, and are widened by Bonferroni's correction for the number of differences in their
-study and by the rounding of the numbers; intervals over resampled test sentences are not corrected. What cannot be told
-is not shown to be small: with three seeds and many differences the corrected intervals are wide. Trainings of 6 or 8
-epochs (questions about digits, views, Multi30k, TED, pretraining) end while networks still improve: their differences
-are of how fast something is learned.
+A difference is *better* or *worse* if its whole 95 % interval lies on one side of zero. Otherwise there is *no clear
+difference* (the 95 % interval contains zero). Intervals over seeds are Student's t. They are widened by Bonferroni's
+correction for the number of differences in their study and by the rounding of the numbers. Intervals over resampled
+test sentences are not corrected. A difference that is not clear is not shown to be small: with three seeds and many
+differences the corrected intervals are wide. Trainings of 6 or 8 epochs (questions about digits, views, Multi30k, TED,
+pretraining) end while networks still improve: their differences compare speeds of learning.
 """
 
 
@@ -39,60 +42,63 @@ are of how fast something is learned.
 class Finding:
     """A difference between two kinds of attention."""
 
-    task: str  # with its family before a colon
+    task: str  # task, with its family before a colon
     study: str  # name of the file in results/
-    row: str  # the row that is compared with difference.against
+    row: str  # row that is compared with difference.against
     difference: Difference
-    tests: int  # differences over seeds in the study
+    tests: int  # number of differences over seeds in the study
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval that decides: over seeds the corrected one."""
-        found = self.difference
-        if found.over == "items":
-            return found.low, found.high
-        quantile, wider = stats.t(found.count - 1).ppf([0.975, 1 - 0.025 / self.tests])
-        rounding = 0.5 * 10**-found.digits
-        half = ((found.high - found.low) / 2 + rounding) * wider / quantile + rounding
-        return found.mean - half, found.mean + half
+        """95 % interval of the mean difference, corrected for the number of tests where it is over seeds."""
+        difference = self.difference
+        if difference.over == "items":
+            return difference.low, difference.high
+        quantile, wider = stats.t(difference.count - 1).ppf([0.975, 1 - 0.025 / self.tests])
+        rounding = 0.5 * 10**-difference.digits
+        half = ((difference.high - difference.low) / 2 + rounding) * wider / quantile + rounding
+        return difference.mean - half, difference.mean + half
 
     @property
     def verdict(self) -> str:
-        """One of the verdicts."""
+        """Verdict on the difference, one of ``VERDICTS``."""
         low, high = self.interval
         if low <= 0 <= high:
-            return "cannot be told"
+            return UNCLEAR
         return "better" if (low > 0) == (self.difference.better == "higher") else "worse"
 
     @property
     def weight(self) -> float:
-        """How far the interval is from zero, in its half widths: effects of several metrics in one order."""
+        """Distance of the mean from zero in half widths of the interval, which orders effects of several metrics."""
         low, high = self.interval
         return abs(low + high) / (high - low)
 
     def __str__(self) -> str:
-        found = self.difference
-        where = f", {found.data}" if found.data else ""
-        return f"{self.row} minus {found.against}: {found.metric} {found}{where} ({self.study})"
+        difference = self.difference
+        where = f", {difference.data}" if difference.data else ""
+        return f"{self.row} minus {difference.against}: {difference.metric} {difference}{where} ({self.study})"
 
 
 def findings(folder: Path = RESULTS) -> list[Finding]:
-    """All differences between kinds of attention that have an interval and a better side."""
-    found = {}
+    """Return all differences between kinds of attention that have an interval and a better side."""
+    findings_by_row = {}
     for report, _ in results_in(folder):
         if not report.about:
             continue
-        every = [one for part in report.parts for row in part.rows for one in _differences(row)]
-        tests = sum(one.over == "seeds" for _, one in every)
-        for row, one in every:
-            if one.better is not None and not row.startswith(NO_ATTENTION):
-                # what stands in two studies, which read the same runs, counts once
-                found[row, one] = Finding(report.about, report.name, row, one, tests)
-    return list(found.values())
+        differences = [difference for part in report.parts for row in part.rows for difference in _differences(row)]
+        tests = sum(difference.over == "seeds" for _, difference in differences)
+        for row, difference in differences:
+            if difference.better is not None and not row.startswith(NO_ATTENTION):
+                # a difference in two studies, which read the same runs, counts once
+                findings_by_row[row, difference] = Finding(report.about, report.name, row, difference, tests)
+    return list(findings_by_row.values())
 
 
 def _differences(row: dict[str, object]) -> Iterator[tuple[str, Difference]]:
-    """Differences with an interval in a row of a table, with its name; soft attention minus another is turned round."""
+    """Yield the differences of a row of a table that have an interval, with the name of the row.
+
+    Soft attention minus another kind becomes that kind minus soft attention.
+    """
     # a claim names both rows
     name = next((str(row[head]) for head in ("attention", "row", "scheme", "aligner", "difference") if head in row), "")
     for cell in row.values():
@@ -104,22 +110,24 @@ def _differences(row: dict[str, object]) -> Iterator[tuple[str, Difference]]:
             yield first, cell
 
 
-def page_of(found: Sequence[Finding]) -> str:
-    """The page: a table with a row for each task, and below it what can be told."""
-    rows, lists = [], list[str]()
-    for task in sorted({one.task for one in found}):
-        ours = [one for one in found if one.task == task]
-        told = sorted((one for one in ours if one.verdict != "cannot be told"), key=lambda one: -one.weight)
-        counts = {verdict: str(sum(one.verdict == verdict for one in ours)) for verdict in VERDICTS}
-        rows.append({"task": task, **counts, "clearest difference": f"{told[0].verdict}: {told[0]}" if told else ""})
-        if told:
-            lists += [f"**{task}**", "\n".join(f"* {one.verdict}: {one}" for one in told)]
-    folded = ["<details><summary>Every difference that can be told</summary>", *lists, "</details>"]
+def page_of(all_findings: Sequence[Finding]) -> str:
+    """Return the page: a table with a row for each task, and below it every clear difference."""
+    rows, details = [], list[str]()
+    for task in sorted({finding.task for finding in all_findings}):
+        of_task = [finding for finding in all_findings if finding.task == task]
+        clear = sorted(
+            (finding for finding in of_task if finding.verdict != UNCLEAR), key=lambda finding: -finding.weight
+        )
+        counts = {verdict: str(sum(finding.verdict == verdict for finding in of_task)) for verdict in VERDICTS}
+        rows.append({"task": task, **counts, "clearest difference": f"{clear[0].verdict}: {clear[0]}" if clear else ""})
+        if clear:
+            details += [f"**{task}**", "\n".join(f"* {finding.verdict}: {finding}" for finding in clear)]
+    folded = ["<details><summary>Every clear difference</summary>", *details, "</details>"]
     return "\n\n".join([_HEAD.strip(), markdown_table(rows), *folded]) + "\n"
 
 
 def write_tables(folder: Path) -> None:
-    """Write a page for every study into a folder, leave alone those that have not changed, and remove all others."""
+    """Write a page for every study into a folder, leave unchanged pages as they are, and remove all other pages."""
     pictures = os.path.relpath(RESULTS / "pictures", folder)
     pages = {report.name: report.markdown(source, pictures=pictures) for report, source in results_in(RESULTS)}
     entries = "\n".join(pages)
@@ -138,4 +146,6 @@ def run(_: object) -> None:
     folder = PAGE.parent / "results" / "tables"
     write_text(PAGE, page_of(findings()))
     write_tables(folder)
-    print(PAGE, folder, sep="\n")
+    for path in PAPER_PAGES:
+        write_text(path, filled(path.read_text()))
+    print(PAGE, folder, *PAPER_PAGES, sep="\n")

@@ -1,4 +1,4 @@
-"""What a script reports: one declaration for the terminal, for report.md, for results/ and for the site."""
+"""Reports of scripts: one declaration for the terminal, for report.md, for results/ and for the site."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a report: a heading, text, a table and a picture, each if there is one."""
+    """One part of a report, with a heading, text, a table and a picture as far as it has them."""
 
     title: str = ""
     text: str = ""  # a paragraph, or several with an empty line between them
     rows: Sequence[Row] = ()
-    labels: int = 1  # so many columns at the left name a row, the others measure it
-    lines: str = ""  # shown as they are, on the terminal in place of the table
-    picture: Path | None = None  # a PNG file; the page links to it
-    caption: str = ""  # of the picture; the title when omitted
-    terminal: bool = True  # whether the terminal shows it; of a part with a picture it names the file, and no more
-    published: bool = True  # whether results/ holds it; a picture then lies in the folder pictures/ there
+    labels: int = 1  # number of columns at the left that name a row; the rest measure it
+    lines: str = ""  # text with line breaks, which takes the place of the table on the terminal
+    picture: Path | None = None  # a PNG file, to which the page links
+    caption: str = ""  # caption of the picture; the title when omitted
+    terminal: bool = True  # whether the terminal shows the part; of a picture it shows the file name alone
+    published: bool = True  # whether results/ holds the part; its picture is then in the folder pictures/ there
 
     def _terminal(self) -> Iterator[str]:
         body = self.lines or (as_table(self.rows) if self.rows else "")
@@ -55,12 +55,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """How results were made."""
+    """Origin of results: command, seeds, hardware and versions."""
 
-    command: str  # makes them again
-    seeds: str  # how many, and which
+    command: str  # command line that repeats them
+    seeds: str  # the seeds, or the number of threads
     hardware: str  # processor and system
-    versions: dict[str, str]  # of the packages that matter
+    versions: dict[str, str]  # versions of torch and Pyro
 
     def __str__(self) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
@@ -69,27 +69,27 @@ class Source:
 
 @dataclass(frozen=True)
 class Report:
-    """What a script reports."""
+    """Report of a script."""
 
     title: str
-    name: str  # of its file in results/
+    name: str  # name of its file in results/
     parts: Sequence[Part]
-    summary: str = ""  # what was found, in one or two sentences; stands above everything
-    about: str = ""  # the task, under which its differences count in "Where it helps"
+    summary: str = ""  # the result in one or two sentences, above everything else
+    about: str = ""  # task whose differences "Where it helps" counts; empty if they do not count
 
     def terminal(self) -> str:
-        """The parts that the terminal shows, and the files of all pictures."""
+        """Return the parts that the terminal shows, and the file names of all pictures."""
         texts = [part._terminal() for part in self.parts if part.terminal and part.picture is None]
         pictures = "\n".join(str(part.picture) for part in self.parts if part.picture is not None)
         summary = textwrap.fill(self.summary, _WIDTH)
         return "\n\n".join(filter(None, [*chain.from_iterable(texts), summary, pictures]))
 
     def published(self) -> Report:
-        """The report without the parts that stay in the folder of the script."""
+        """Return the report without the parts that are not published."""
         return replace(self, parts=[part for part in self.parts if part.published])
 
     def markdown(self, source: Source, *, pictures: str) -> str:
-        """A page of the site; ``pictures`` is the way from there to the folder of the pictures."""
+        """Return a page of the site; ``pictures`` is the relative path from the page to the folder of the pictures."""
         shown = [text for part in self.parts for text in part._markdown(pictures) if text]
         return "\n\n".join(filter(None, [f"# {self.title}", str(source), self.summary, *shown])) + "\n"
 
@@ -101,11 +101,11 @@ class Report:
         return path
 
 
-# results/: every published number, one JSON file a study, with what made it
+# results/: every published number, in a JSON file for each study, with its origin
 
 
 def source_of(folders: Sequence[Path], command: str, seeds: str = "") -> Source:
-    """What made the runs in these folders, from their environment.json.
+    """Return the origin of the runs in these folders, from their environment.json.
 
     Raises:
         UserError: A folder's environment.json is missing or damaged.
@@ -119,16 +119,16 @@ def source_of(folders: Sequence[Path], command: str, seeds: str = "") -> Source:
             kinds[f"{device}, {record['system']}"] = None
             for name in ("torch", "pyro-ppl"):
                 versions.setdefault(name, {})[record["packages"][name]] = None
-    return Source(command, seeds, "; ".join(kinds), {name: " and ".join(found) for name, found in versions.items()})
+    return Source(command, seeds, "; ".join(kinds), {name: " and ".join(numbers) for name, numbers in versions.items()})
 
 
 def write_results(folder: Path, report: Report, source: Source) -> Path:
-    """Write the file of a report: its texts, and one long table with a row for each cell of its tables."""
+    """Write the file of a report: its texts, and a long table with a row for each cell of its tables."""
     head = {"title": report.title, "about": report.about, "summary": report.summary, **asdict(source)}
     report = report.published()
     parts = [_part(part) for part in report.parts]
     rows = [row for number, part in enumerate(report.parts) for row in _long(number, part)]
-    # one line a row, so that a change of a number is a change of a line
+    # a line for each row, so that a changed number is a changed line
     lines = [f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
     lines += [f'"{name}": {_lines(items)}' for name, items in (("parts", parts), ("rows", rows))]
     path = folder / f"{report.name}.json"
@@ -137,19 +137,19 @@ def write_results(folder: Path, report: Report, source: Source) -> Path:
 
 
 def read_results(path: Path) -> tuple[Report, Source]:
-    """The report of a file, and what made it."""
-    found = json.loads(path.read_text(encoding="utf-8"))
+    """Return the report of a file, and its origin."""
+    record = json.loads(path.read_text(encoding="utf-8"))
     parts = []
-    for number, part in enumerate(found["parts"]):
-        long = [row for row in found["rows"] if row["part"] == number]
+    for part_number, part in enumerate(record["parts"]):
+        cells_of_part = [row for row in record["rows"] if row["part"] == part_number]
         picture = path.parent / "pictures" / part["picture"] if part["picture"] else None
-        parts.append(Part(**part | {"picture": picture, "rows": _wide(long)}))
-    source = Source(**{field.name: found[field.name] for field in fields(Source)})
-    return Report(found["title"], path.stem, parts, found["summary"], found["about"]), source
+        parts.append(Part(**part | {"picture": picture, "rows": _wide(cells_of_part)}))
+    source = Source(**{field.name: record[field.name] for field in fields(Source)})
+    return Report(record["title"], path.stem, parts, record["summary"], record["about"]), source
 
 
 def results_in(folder: Path) -> Iterator[tuple[Report, Source]]:
-    """All reports of a folder, by name."""
+    """Return all reports of a folder with their origins, ordered by name."""
     return map(read_results, sorted(folder.glob("*.json")))
 
 
@@ -165,11 +165,11 @@ def _long(number: int, part: Part) -> Iterator[dict[str, Any]]:
             yield {"part": number, "labels": labels, "column": column, **_plain_cell(cell)}
 
 
-def _wide(long: list[dict[str, Any]]) -> list[Row]:
+def _wide(cells: list[dict[str, Any]]) -> list[Row]:
     rows: dict[tuple[str, ...], Row] = {}
-    for one in long:
-        row = rows.setdefault(tuple(one["labels"].values()), dict(one["labels"]))
-        row[one["column"]] = _read_cell({name: one[name] for name in one.keys() - {"part", "labels", "column"}})
+    for cell in cells:
+        row = rows.setdefault(tuple(cell["labels"].values()), dict(cell["labels"]))
+        row[cell["column"]] = _read_cell({name: cell[name] for name in cell.keys() - {"part", "labels", "column"}})
     return list(rows.values())
 
 
@@ -177,11 +177,11 @@ def _plain_cell(cell: Cell) -> dict[str, Any]:
     if not isinstance(cell, Estimate | Difference):
         return {"text": str(cell)}
     defaults = {field.name: field.default for field in fields(cell)}
-    # the metric tells that it is a difference
-    found = {name: value for name, value in asdict(cell).items() if value != defaults[name] or name == "metric"}
+    # a cell with a metric is a difference
+    plain = {name: value for name, value in asdict(cell).items() if value != defaults[name] or name == "metric"}
     if isinstance(cell, Estimate) and cell.values:  # JSON has no NaN
-        found["values"] = [None if math.isnan(value) else value for value in cell.values]
-    return {name: value for name, value in found.items() if not (isinstance(value, float) and math.isnan(value))}
+        plain["values"] = [None if math.isnan(value) else value for value in cell.values]
+    return {name: value for name, value in plain.items() if not (isinstance(value, float) and math.isnan(value))}
 
 
 def _read_cell(plain: dict[str, Any]) -> Cell:
@@ -199,46 +199,50 @@ def _lines(items: list[dict[str, Any]]) -> str:
 
 # claims about differences between rows, which may well not hold
 
-Verdict = Literal["holds", "does not hold", "cannot be told"]
+Verdict = Literal["holds", "does not hold", "no clear difference"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """That some mean differences over seeds, by what they are, are all above zero, or all below it."""
+    """Claim that mean differences over seeds are all above zero, or all below it."""
 
-    text: str  # the claim, in a sentence without a full stop
-    differences: Mapping[str, Difference]  # what is said to be above zero or below it
-    expected: Literal["above", "below"] = "above"  # the side of zero on which the claim wants them
-    ours: bool = False  # whether it is a claim of ours, and none of a paper
-    percent: bool = False  # whether they are percentage points
+    text: str  # the claim, as a sentence without a full stop
+    differences: Mapping[str, Difference]  # the differences by their names
+    expected: Literal["above", "below"] = "above"  # side of zero of the differences, if the claim holds
+    beyond_paper: bool = False  # whether this project makes the claim, and no paper
+    percent: bool = False  # whether the differences are percentage points
 
     @property
     def verdict(self) -> Verdict:
-        """It holds if every confidence interval lies on its side, and does not if one lies on the other side."""
-        ranges = [(found.low, found.high) for found in self.differences.values()]
+        """Verdict on the claim.
+
+        It holds if every 95 % interval lies on the expected side of zero, and does not hold if one lies on the other.
+        """
+        ranges = [(difference.low, difference.high) for difference in self.differences.values()]
         if self.expected == "below":
             ranges = [(-high, -low) for low, high in ranges]
         if all(low > 0 for low, _ in ranges):
             return "holds"
-        return "does not hold" if any(high <= 0 for _, high in ranges) else "cannot be told"
+        return "does not hold" if any(high <= 0 for _, high in ranges) else "no clear difference"
 
     def __str__(self) -> str:
         unit = " percentage points" if self.percent else ""
-        lines = (f"    {name}: {found}{unit}" for name, found in self.differences.items())
+        lines = (f"    {name}: {difference}{unit}" for name, difference in self.differences.items())
         return "\n".join([f"{self.verdict}: {self.text}", *lines])
 
 
 def claims_part(title: str, claims: Sequence[Claim]) -> Part:
-    """The part of a report with some claims, which all want their differences on the same side of zero."""
+    """Return the part of a report with claims, which all expect their differences on the same side of zero."""
     (side,) = {claim.expected for claim in claims}
     text = (
         f"Mean differences over the seeds with 95 % confidence intervals. A claim holds where all intervals are {side} "
-        f"0, it does not hold where one is not {side} 0 at all, and else it cannot be told."
+        f"zero, and does not hold where a whole interval is on the other side. Otherwise there is no clear difference "
+        f"(an interval contains zero)."
     )
     rows = [
-        {"claim": claim.text, "difference": name, "number": found, "verdict": claim.verdict}
+        {"claim": claim.text, "difference": name, "number": difference, "verdict": claim.verdict}
         for claim in claims
-        for name, found in claim.differences.items()
+        for name, difference in claim.differences.items()
     ]
     return Part(title, text, rows, labels=2, lines="\n".join(map(str, claims)))
 
@@ -247,7 +251,7 @@ def claims_part(title: str, claims: Sequence[Claim]) -> Part:
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a plain text table: text to the left, numbers to the right with four significant digits."""
+    """Format rows as a text table: text to the left, numbers to the right with four significant digits."""
     aligned = []
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name, "") for row in rows]
@@ -258,12 +262,12 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def metrics_table(metrics: Mapping[str, float | str]) -> str:
-    """Metrics as a plain text table, one a line."""
+    """Format metrics as a text table with a line for each metric."""
     return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
 
 
 def _plain(text: str) -> str:
-    """Text that neither ends a cell or the row, nor begins an element of HTML or a comment that ends a section."""
+    """Escape text so that it neither ends a cell or a row, nor begins an element of HTML or a comment."""
     return " ".join(text.splitlines()).replace("|", r"\|").replace("<", "&lt;")
 
 
@@ -272,7 +276,7 @@ def _cell(value: Any) -> str:
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a Markdown table; columns are those of the first row. What is markup in a cell shows as text."""
+    """Format rows as a Markdown table with the columns of the first row; markup in a cell shows as text."""
     columns = list(rows[0])
     lines = [
         [_plain(str(cell)) for cell in line] for line in (columns, *([row[name] for name in columns] for row in rows))
@@ -282,7 +286,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def write_page(path: Path, views: Sequence[View], *, title: str, text: str) -> Path:
-    """Write a page to look at attention with, in a browser, one file that needs no other."""
+    """Write a page that shows attention in a browser, as a single file that needs no other."""
     lead = f'<p class="lead">{escape(text)}</p>'
     write_atomic(path, lambda file: file.write(document(title, lead + fragment(views))))
     return path

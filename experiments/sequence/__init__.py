@@ -1,1 +1,1 @@
-"""What translation and captioning share: the trained network, its alignments and its uncertainty."""
+"""Code that translation, captioning, headlines and pretraining share: networks, alignments, uncertainty, files."""

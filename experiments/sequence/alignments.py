@@ -1,4 +1,4 @@
-"""Prior and posterior alignment between what is attended to and the word pieces of given sentences."""
+"""Prior and posterior weights between the source and the word pieces of given sentences."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from experiments.data.text.batches import Batch
 from experiments.sequence.model import AnyTrained, model_arguments
 from models.decoding import target_alignments
 from pyro_attention import Amortized, FixedGammaPrior, Soft, importance_posterior, sample_posterior
-from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.alignments.exact import posterior_attention
-from pyro_attention.alignments.sparse import SparseAlignmentPrior, SparseCategorical
+from pyro_attention.alignments.posteriors import SparseCategorical
+from pyro_attention.alignments.priors import AlignmentPrior, SparseAlignmentPrior
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.families.gaussian import FixedGaussianPrior, GaussianWeights
 from pyro_attention.families.lognormal import FixedLogNormalPrior
@@ -26,11 +26,19 @@ _CHUNK = 32  # posterior samples that are drawn in one pass
 
 @dataclass(frozen=True)
 class BatchAlignment:
-    """Weights between the word pieces of a batch and what they attend to; zeros at the padding of the source."""
+    """Prior and posterior weights between the M word pieces and the N source positions of a batch.
 
-    prior: Tensor | None  # its mean [B, M, N]; None where it is the same for all keys, or under soft attention
-    posterior: Tensor  # samples [S, B, M, N], or its mean where that is exact, with S = 1
-    exact: Tensor | None = None  # [B, M, N], where it was asked for and the posterior is none of z given y
+    Weights at the padding of the source are zero.
+
+    Attributes:
+        prior: Mean of the prior, ``[B, M, N]``. None for a prior that is the same for all keys, and for soft attention.
+        posterior: Posterior samples ``[S, B, M, N]``, or the posterior mean with S = 1 where it has a closed form.
+        exact: Exact posterior p(z | x, y), ``[B, M, N]``. None unless it was requested and differs from ``posterior``.
+    """
+
+    prior: Tensor | None
+    posterior: Tensor
+    exact: Tensor | None = None
 
 
 @torch.no_grad()
@@ -43,34 +51,42 @@ def align_batch(
     weighted: bool = False,
     **drawing: Any,
 ) -> BatchAlignment:
-    """Prior and posterior alignment of the pieces of a batch, given its target sentences.
+    """Return prior and posterior weights of the word pieces of a batch, given its target sentences.
 
     ============================== ==================================================================
     scheme                         posterior
     ============================== ==================================================================
-    with an inference network      q(z | x, y); samples of it where its mean is no closed form
+    with an inference network      q(z | x, y); samples where its mean has no closed form
     other alignments               exact, p(z | x, y_1..j)
     Bayesian attention             samples of q(W | x, y_1..j-1)
-    soft                           its weights
+    soft                           the attention weights
     ============================== ==================================================================
 
-    Where the decoder is fed with sampled contexts, it is fed with the expected one here, as for perplexity and
-    decoding. ``exact`` asks also for the posterior of the second row where there is an inference network of alignments
-    that can be summed out, and for :func:`posterior_attention` of the last two; it takes a pass over the output layer
-    for every key. For the last two rows, ``weighted`` resamples the draws by their importance weights given the words
-    (:func:`importance_posterior`), and ``drawing`` are options of :func:`sample_posterior`, such as its noise.
+    The decoder is always fed with the expected context, as for perplexity and decoding, also if it was trained with
+    sampled contexts.
+
+    Args:
+        trained: The network and its guide.
+        batch: Source and target sentences.
+        num_samples: Number S of posterior samples.
+        exact: Also compute the exact posterior. For an inference network of alignments this is p(z | x, y_1..j); for
+            Bayesian and soft attention it is :func:`posterior_attention`. It takes a pass over the output layer for
+            every key.
+        weighted: Resample the samples by their importance weights given the words (:func:`importance_posterior`),
+            for Bayesian attention.
+        drawing: Further options of :func:`sample_posterior`, such as ``noise``, for Bayesian and soft attention.
     """
     trained.module.eval()
-    trained_with = trained.model.input_feed
-    if trained_with == "sampled":
+    input_feed = trained.model.input_feed
+    if input_feed == "sampled":
         trained.model.input_feed = "expected"
     try:
-        return _align_batch(trained, batch, num_samples, exact, weighted, drawing)
+        return _align_with_expected_feed(trained, batch, num_samples, exact, weighted, drawing)
     finally:
-        trained.model.input_feed = trained_with
+        trained.model.input_feed = input_feed
 
 
-def _align_batch(
+def _align_with_expected_feed(
     trained: AnyTrained, batch: Batch, num_samples: int, exact: bool, weighted: bool, drawing: Any
 ) -> BatchAlignment:
     arguments = model_arguments(batch)
@@ -79,18 +95,19 @@ def _align_batch(
     prior, posterior, family = site["infer"]["prior"], site["fn"], trained.guide.family("alignment")
     fixed = isinstance(trained.model.attention.prior, FixedGammaPrior | FixedLogNormalPrior | FixedGaussianPrior)
     mean = None if fixed else prior.mean_weights(trained.model.attention.normalizer).squeeze(-2)
-    if prior.kind != CategoricalAlignment.kind:
+    if prior.kind != AlignmentPrior.kind:
         count = 1 if isinstance(family, Soft) and not (drawing or weighted) else num_samples
-        explains = exact and prior.kind == LogWeights.kind  # of a Dirichlet posterior there is no such reading
+        summable = exact and prior.kind == LogWeights.kind  # Dirichlet weights cannot be read as alignments
         with seeded(trained.config.seed):
             drawing = {"num_samples": count, "chunk_size": _CHUNK, **drawing}
-            samples = (
-                importance_posterior(trained.guide, *arguments, **drawing).resample()
-                if weighted
-                else sample_posterior(trained.guide, *arguments, **drawing)
+            if weighted:
+                samples = importance_posterior(trained.guide, *arguments, **drawing).resample()
+            else:
+                samples = sample_posterior(trained.guide, *arguments, **drawing)
+            posteriors = (
+                posterior_attention(trained.guide, *arguments, num_samples=min(count, _CHUNK)) if summable else {}
             )
-            found = posterior_attention(trained.guide, *arguments, num_samples=min(count, _CHUNK)) if explains else {}
-        summed = found["alignment"].squeeze(-2) if explains else None
+        summed = posteriors["alignment"].squeeze(-2) if summable else None
         return BatchAlignment(mean, samples["alignment"].squeeze(-2), summed)
     if not isinstance(family, Amortized):
         return BatchAlignment(mean, _exact_alignment(trained, batch).unsqueeze(0))
@@ -105,25 +122,25 @@ def _exact_alignment(trained: AnyTrained, batch: Batch) -> Tensor:
 
 
 def has_posterior_gap(trained: AnyTrained) -> bool:
-    """Return whether the posterior is of an inference network, and the exact one has all keys.
+    """Return whether an inference network gives the posterior, and its KL to the exact posterior is finite.
 
-    Under a sparse prior the exact one leaves keys out, to which a network may give probability.
+    Under a sparse prior the exact posterior gives some keys probability zero, where the network may give more.
     """
     family, prior = trained.guide.family("alignment"), trained.model.attention.prior
-    amortized = isinstance(family, Amortized) and trained.family.kind == CategoricalAlignment.kind
+    amortized = isinstance(family, Amortized) and trained.family.kind == AlignmentPrior.kind
     return amortized and not isinstance(prior, SparseAlignmentPrior)
 
 
 def predicts_by_posterior(trained: AnyTrained) -> bool:
-    """Whether words are predicted from posterior weights, as in Bayesian attention, and not from a prior alignment."""
+    """Return whether words are predicted from posterior weights, as in Bayesian attention, not from a prior."""
     return trained.family.kind in (LogWeights.kind, GaussianWeights.kind)
 
 
 class EntropySums:
-    """Mean entropy of predictive and of posterior weights over the word pieces of many batches, and their movement.
+    """Sums over the word pieces of many batches: entropies of the attention weights, and their change between words.
 
-    Of sparse alignments also the mean number of keys with a positive probability; of inference networks how far they
-    are from the exact posterior, where that was asked for of :func:`align_batch`.
+    Sparse alignments also have the number of keys with a positive probability. Inference networks have the KL to the
+    exact posterior, if :func:`align_batch` computed it.
     """
 
     def __init__(self) -> None:
@@ -133,34 +150,34 @@ class EntropySums:
         self._sums[metric] += numbers.double().sum().item()
         self._counts[metric] += numbers.numel()
 
-    def add(self, trained: AnyTrained, batch: Batch, found: BatchAlignment) -> None:
-        """Count a batch, unless its weights are Gaussian: negative ones have no entropy."""
+    def add(self, trained: AnyTrained, batch: Batch, alignment: BatchAlignment) -> None:
+        """Add a batch. Gaussian weights are skipped, since negative weights have no entropy."""
         if trained.family.kind == GaussianWeights.kind:
             return
-        mask, prior, posterior = batch.target_mask, found.prior, found.posterior.mean(0)
-        # words are predicted from the prior; from the posterior under Bayesian attention
+        mask, prior, posterior = batch.target_mask, alignment.prior, alignment.posterior.mean(0)
+        # Bayesian attention predicts words from the posterior, all other schemes from the prior
         predictive = posterior if prior is None or predicts_by_posterior(trained) else prior
-        before, after = (torch.special.entr(weights.double()).sum(-1) for weights in (predictive, posterior))
-        self._count("test_entropy", before[mask])
-        self._count("test_posterior_entropy", after[mask])
-        # under a sparse prior the posterior has the prior's keys, though it may be too small there for a number
+        entropy, posterior_entropy = (torch.special.entr(w.double()).sum(-1) for w in (predictive, posterior))
+        self._count("test_entropy", entropy[mask])
+        self._count("test_posterior_entropy", posterior_entropy[mask])
+        # the posterior has the keys of a sparse prior, but some of its probabilities may underflow to zero
         sparse = prior if isinstance(trained.model.attention.prior, SparseAlignmentPrior) else None
         sparse = posterior if isinstance(trained.family, SparseCategorical) else sparse
         if sparse is not None:
             self._count("test_support", (sparse > 0).sum(-1)[mask])
-        places = batch.source_mask.sum(1, keepdim=True)
-        self._count("test_relative_entropy", (after / places.clamp(min=2).log())[mask & (places > 1)])
+        keys = batch.source_mask.sum(1, keepdim=True)
+        self._count("test_relative_entropy", (posterior_entropy / keys.clamp(min=2).log())[mask & (keys > 1)])
         words = mask.sum(1, keepdim=True)
         mean = (posterior.double() * mask.unsqueeze(-1)).sum(1, keepdim=True) / words.unsqueeze(-1)
         distance = 0.5 * (posterior - mean).abs().sum(-1)
         self._count("test_attention_change", distance[mask & (words > 1)])
-        if found.exact is not None and has_posterior_gap(trained):
-            # a key that is too improbable for a float counts as the least probable one, which only makes the gap less
-            exact = found.exact.clamp(min=torch.finfo(torch.float32).tiny).double()
+        if alignment.exact is not None and has_posterior_gap(trained):
+            # probabilities that underflow are raised to the smallest float, which can only reduce the gap
+            exact = alignment.exact.clamp(min=torch.finfo(torch.float32).tiny).double()
             gap = torch.xlogy(posterior.double(), posterior) - posterior * exact.log()
             self._count("test_posterior_gap", gap.sum(-1)[mask])
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The means, by the names of docs/metrics.md; nothing where no batch was counted."""
+        """Means by the names of docs/metrics.md; metrics without a word piece are missing."""
         return {metric: self._sums[metric] / count for metric, count in self._counts.items() if count}

@@ -1,34 +1,31 @@
-"""Options that translation and captioning share, and those of headlines and pretraining."""
+"""Options that translation and captioning share, and options that headlines and pretraining share."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.options import BatchOptions, Dropout
 from guides.names import NormalizerName, WeightsSchemeName
-from guides.options import AMORTISED, AlignmentSchemeOptions, SchemeOptions, UsedBy
-
-if TYPE_CHECKING:
-    pass
+from guides.options import AMORTIZED, AlignmentSchemeOptions, SchemeOptions, UsedBy
 
 Schedule = Literal["plateau", "one-cycle"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextEncoderOptions(BatchOptions, SchemeOptions):
-    """A Transformer with latent attention that reads texts, and how it is trained.
+    """Options of a Transformer encoder with latent attention, and of its training.
 
     Args:
-        vocabulary: Word pieces at most.
-        width: Width of a piece's vector.
-        heads: Heads of every attention.
-        layers: Layers.
-        normalizer: How attention is normalised.
-        hybrid_share: Share of doubly normalised attention that hybrid begins with.
-        sweeps: Times that sinkhorn normalises over the queries and over the keys.
-        length: Pieces of a text at most; the rest is cut off.
+        vocabulary: Largest number of word pieces.
+        width: Width of the vector of a word piece.
+        heads: Heads of every attention layer.
+        layers: Number of layers.
+        normalizer: How attention weights are normalized.
+        hybrid_share: Initial share of doubly normalized attention in hybrid attention.
+        sweeps: How many times sinkhorn normalizes over the queries and over the keys.
+        length: Largest number of word pieces of a text; the rest is cut off.
         dropout: Dropout of embeddings, attention weights and layers.
         kl_weight: Weight of the KL, which is summed over all attention weights of a text.
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
@@ -47,7 +44,7 @@ class TextEncoderOptions(BatchOptions, SchemeOptions):
     kl_weight: NonNegativeFloat = 1e-3
     num_samples: PositiveInt = 10
 
-    planned = True  # the learning rate is, over all epochs
+    planned = True  # the schedule of the learning rate spans all epochs
     USED_BY: ClassVar[UsedBy] = {
         "hybrid_share": {"normalizer": ("hybrid",)},
         "sweeps": {"normalizer": ("sinkhorn",)},
@@ -56,27 +53,29 @@ class TextEncoderOptions(BatchOptions, SchemeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
-    """Train a network that writes sentences, and whose attention is latent.
+    """Options of a network with latent attention that writes sentences, and of its training.
 
     Args:
-        vocabulary: Word pieces at most.
+        vocabulary: Largest number of word pieces.
         hidden: Width of the networks.
         beam: Live hypotheses of the beam search; 1 is greedy.
-        input_feed: What the decoder goes on with: the expected context, or that of the drawn alignment (not for schemes
-            with an inference network or that sum alignments out).
-        warm_start: Epochs at first without the inference network: q = p, Jensen's bound; for dirichlet. Give
-            posterior_from_prior too, or the network, which is untrained then, pulls the model away.
-        posterior_from_prior: The inference network starts at q = p and learns what to add; for init_from, and for
-            warm_start.
-        init_from: Folder of a finished run whose network (not its guide) to start from, and whose vocabulary to use.
+        input_feed: Context that the decoder continues with: the expected context, or the context of the drawn
+            alignment. The latter is not available for schemes that sum alignments out or have an inference network.
+        warm_start: Number of first epochs without the inference network, with q = p (Jensen's bound); for dirichlet.
+            Combine it with posterior_from_prior; otherwise the untrained network pulls the model away afterwards.
+        posterior_from_prior: Start the inference network at q = p, so that it learns a correction to the prior. Use it
+            with init_from and with warm_start.
+        init_from: Folder of a finished run. The network (not the guide) starts from the weights of that run, and its
+            vocabulary is used.
         embedding: Width of a word vector.
-        init_range: Initial weights are uniform up to so much, as in the paper (0.1); PyTorch's own when omitted.
-        dropout: Dropout of word vectors, inside the networks and before the output.
-        schedule: How the learning rate goes: plateau halves it after epochs without a better validation loss; one-cycle
-            plans it over all epochs, up for a tenth of the steps and then down to zero, which takes fewer epochs.
+        init_range: Initial weights are uniform between minus and plus this number (0.1 in the paper); PyTorch's
+            default initialization when omitted.
+        dropout: Dropout of word vectors, inside the networks and before the output layer.
+        schedule: Schedule of the learning rate. plateau halves it after epochs without a better validation loss;
+            one-cycle raises it for a tenth of the steps and then lowers it to zero, which takes fewer epochs.
         patience: Epochs without a better validation loss before training stops.
-        length_penalty: Exponent of the length penalty of the beam search.
-        no_repeat: The beam search repeats no so many word pieces in a row; it may when omitted.
+        no_repeat: No sequence of this many word pieces occurs twice in an output of the beam search; repetitions are
+            allowed when omitted.
     """
 
     vocabulary: PositiveInt = 4000
@@ -91,12 +90,11 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
     dropout: Dropout = 0.1
     schedule: Schedule = "plateau"
     patience: PositiveInt = 5
-    length_penalty: NonNegativeFloat = 1.0
     no_repeat: PositiveInt | None = None
 
-    USED_BY: ClassVar[UsedBy] = {name: {"guide": AMORTISED} for name in ("warm_start", "posterior_from_prior")}
+    USED_BY: ClassVar[UsedBy] = {name: {"guide": AMORTIZED} for name in ("warm_start", "posterior_from_prior")}
 
     @property
     def planned(self) -> bool:
-        """Whether the learning rate is planned over all epochs."""
+        """Whether the schedule of the learning rate spans all epochs, so that their number is fixed."""
         return self.schedule == "one-cycle"

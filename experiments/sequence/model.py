@@ -1,4 +1,4 @@
-"""What translation, captions, headlines and pretraining share: encoder, module, vocabulary, perplexity."""
+"""Networks on sequences: their Lightning modules, building, training, loading, vocabulary and perplexity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from torch import Tensor, nn
 
-from experiments.callbacks import read_weights, weights_file
+from experiments.callbacks import SamplerEpoch, read_weights, weights_file
 from experiments.data.text.batches import Batch, BucketSampler, Vocabulary, batch_loader
 from experiments.files import UserError, user_errors
 from experiments.options import TrainingOptions
@@ -23,7 +23,7 @@ from experiments.training import (
     OneCycleTraining,
     PriorFactory,
     Trained,
-    fit_batches,
+    fit,
     load_best,
     resolve_device,
 )
@@ -34,7 +34,7 @@ from models.decoder import AttentionDecoder
 from models.decoding import Inference, target_log_probs
 from models.text import TextEncoder
 from pyro_attention import Amortized, AttentionGuide, Soft
-from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.alignments.priors import AlignmentPrior
 from pyro_attention.families.base import Family
 from pyro_attention.normalizers import Normalizer
 from pyro_attention.posterior.predictive import seeded
@@ -46,25 +46,30 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def model_arguments(batch: Batch) -> tuple[Tensor, ...]:
-    """Arguments of the model's call in a batch."""
+    """Return the arguments that the model is called with for a batch."""
     return batch.source, batch.source_mask, batch.target_in, batch.target_out, batch.target_mask
 
 
 class SequenceTraining(ELBOTraining):
-    """Trains on batches of sequences."""
+    """Lightning module that trains a decoder on batches of sentences.
+
+    Args:
+        warm_start: Number of first epochs without the inference network.
+        plateau: Epochs without a better validation loss before the learning rate is halved; None for a planned one.
+    """
 
     def __init__(self, *parts: Any, warm_start: int = 0, plateau: int | None = 0, **options: Any) -> None:
         super().__init__(*parts, plateau=plateau, **options)
         self.warm_start = warm_start
 
     def on_train_epoch_start(self) -> None:
-        """Leave the inference network aside in the first epochs of a warm start."""
+        """Switch the inference network off in the first epochs of a warm start."""
         family = self.objective.guide.family("alignment")
         if isinstance(family, Amortized):
             family.warm_start = self.current_epoch < self.warm_start
 
     def on_validation_epoch_end(self) -> None:
-        """Log the share of attention that is normalised over the words before, too, where there is one."""
+        """Also log the share of attention that is normalized over the previous words, if the model has one."""
         super().on_validation_epoch_end()
         normalizer = self.objective.model.normalizer
         if normalizer is not None:
@@ -83,10 +88,10 @@ class SequenceTraining(ELBOTraining):
 
 
 class PlannedSequenceTraining(OneCycleTraining, SequenceTraining):
-    """Trains with a learning rate that is planned over all epochs."""
+    """Lightning module whose learning rate follows a one-cycle schedule over all epochs."""
 
 
-def assembled(
+def assemble(
     config: Config,
     scheme: Scheme,
     model: Network,
@@ -95,15 +100,24 @@ def assembled(
     *,
     plateau: int,
 ) -> TrainedSequences[Config, Network]:
-    """Put model, guide and objective on their device, with the weights of ``init_from`` where it is given.
+    """Build guide and objective of a model and move all to the device, with the weights of ``init_from`` if given.
+
+    Args:
+        config: Options of the run.
+        scheme: Prior, posterior family and objective.
+        model: The network.
+        network: Inference network of an amortized scheme, else None.
+        vocabulary: Word pieces.
+        plateau: Epochs without a better validation loss before the learning rate is halved.
 
     Raises:
-        ValueError: Alignments that are summed out, with a sampled input feed, where each depends on those before.
+        ValueError: The scheme sums alignments out, but under a sampled input feed each alignment depends on the
+            previous ones.
     """
     if config.input_feed == "sampled" and config.guide in set(get_args(AlignmentSchemeName)) - {"hard_sample"}:
         raise ValueError(
-            f"guide {config.guide} does not go with input_feed sampled, where each alignment depends on those "
-            f"before; expected soft, weibull, lognormal, gamma or hard_sample, or input_feed expected"
+            f"guide {config.guide} does not work with input_feed sampled, where each alignment depends on the previous "
+            f"ones; expected guide soft, weibull, lognormal, gamma or hard_sample, or input_feed expected"
         )
     if config.init_from is not None:
         start_from(model, config.init_from)
@@ -121,50 +135,69 @@ def assembled(
 
 @dataclass(frozen=True)
 class Encoded:
-    """Training and validation data as numbers of word pieces."""
+    """Training and validation data as ids of word pieces.
 
-    train: Any  # what a batch of training data is taken from
+    Attributes:
+        train: Data set of training batches.
+        val: Data set of validation batches.
+        sampler: Sampler of the training batches.
+        targets: Target sentences of the training data, once each.
+    """
+
+    train: Any
     val: Any
-    sampler: BucketSampler  # chooses the batches of training data
-    targets: Sequence[Tensor]  # the sentences of the training data that are learned to be written, each once
+    sampler: BucketSampler
+    targets: Sequence[Tensor]
 
 
-def fit_sequences(trained: Trained[Any, Any], encoded: Encoded, folder: Path) -> Fitted:
-    """Train a network that writes sentences, until the validation loss has stopped falling."""
+def fit_sequences(trained: Trained[Any, Any], encoded: Encoded, folder: Path, *, patience: int) -> Fitted:
+    """Train a network that writes sentences until its validation loss has not improved for ``patience`` epochs."""
     config = trained.config
     in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
     loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, in_order)
-    return fit_batches(config, trained.module, *loaders, folder=folder, patience=config.patience)
+    return fit(
+        config, trained.module, *loaders, folder=folder, patience=patience, monitor={"val_loss": "min"},
+        gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(encoded.sampler, in_order)],
+    )  # fmt: skip
 
 
 def prediction_family(guide: AttentionGuide) -> Family:
-    """The family that serves without the words to come: that of an inference network, by itself."""
+    """Return the posterior family for prediction, when the next words are unknown.
+
+    For an amortized family this is the family without its inference network, which would need these words.
+    """
     family = guide.family("alignment")
     return family.family if isinstance(family, Amortized) else family
 
 
 @dataclass(frozen=True)
 class TrainedText(Trained[Options, Model]):
-    """A network that reads or writes texts, with its guide and its word pieces."""
+    """Trained network that reads or writes texts, with its guide and its vocabulary."""
 
     vocabulary: Vocabulary
 
 
 class TrainedSequences(TrainedText[Config, Network]):
-    """A network that writes sentences."""
+    """Trained network that writes sentences."""
 
     @property
     def family(self) -> Family:
-        """The family that serves without the words to come."""
+        """Posterior family for prediction; see :func:`prediction_family`."""
         return prediction_family(self.guide)
 
     @property
     def is_random(self) -> bool:
-        """Whether predictions average over posterior samples: not under soft attention, nor where sums are exact."""
-        return not isinstance(self.family, Soft) and self.family.kind != CategoricalAlignment.kind
+        """Whether predictions average over posterior samples; false for soft attention and for exact sums."""
+        return not isinstance(self.family, Soft) and self.family.kind != AlignmentPrior.kind
 
     def inference(self, *, samples: int | None = 0, k_max: int | None = None, terms: int | None = None) -> Inference:
-        """How the attention is integrated out of the words; None takes as many samples as configured."""
+        """Return how the attention is integrated out of the words.
+
+        Args:
+            samples: Number of posterior samples; None takes the number of the configuration if predictions are random.
+            k_max: Number of largest weights that are used; all when omitted.
+            terms: Number of most probable alignments that are summed over; all when omitted.
+        """
         if samples is None:
             samples = self.config.num_samples if self.is_random else 0
         return Inference(k_max=k_max, terms=terms, family=self.family, samples=samples)
@@ -175,19 +208,35 @@ Trainable = TypeVar("Trainable", bound=Trained[Any, Any])
 
 
 def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | None = None) -> float:
-    """Perplexity per word piece of batches, under the scheme's own predictive distribution."""
+    """Return the perplexity per word piece under the predictive distribution of the network's own scheme."""
     trained.module.eval()
     inference = trained.inference(samples=None, k_max=k_max)
-    total, count = 0.0, 0
     with seeded(trained.config.seed):
-        for batch in batches:
-            found = target_log_probs(trained.model, *model_arguments(batch), inference=inference)
-            total, count = total - found.double().sum().item(), count + int(batch.target_mask.sum())
+        return mean_perplexity(
+            batches, lambda batch: target_log_probs(trained.model, *model_arguments(batch), inference=inference)
+        )
+
+
+def mean_perplexity(batches: Iterable[Batch], log_probs: Callable[[Batch], Tensor]) -> float:
+    """Return the perplexity per word piece, the exponential of the mean negative log probability.
+
+    Args:
+        batches: The sentences.
+        log_probs: Log probabilities of the word pieces of a batch, of any shape; zero or missing at the padding.
+    """
+    total, count = 0.0, 0
+    for batch in batches:
+        total -= log_probs(batch).double().sum().item()
+        count += int(batch.target_mask.sum())
     return math.exp(total / count)
 
 
 def load_run(config: Options, folder: Path, build: Callable[[Options, Vocabulary], Trainable]) -> Trainable:
-    """What is built for the run in a folder, at its best epoch; UserError where the folder holds another network."""
+    """Build the network of the run in a folder, and load its weights of the best epoch.
+
+    Raises:
+        UserError: The folder holds another network.
+    """
     with user_errors(ValueError, OSError):
         trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
         load_best(trained.module, folder)
@@ -195,7 +244,13 @@ def load_run(config: Options, folder: Path, build: Callable[[Options, Vocabulary
 
 
 def run_vocabulary(folder: Path, start: Path | None, train: Callable[[], Vocabulary]) -> Vocabulary:
-    """The vocabulary in a run's folder; else that of the run it starts from or a new one, which is then put there."""
+    """Return the vocabulary in the folder of a run, and write it there first if it is missing.
+
+    Args:
+        folder: Folder of the run.
+        start: Folder of the run to take the vocabulary from; None trains a new one.
+        train: Trains a new vocabulary.
+    """
     path = folder / "vocabulary.json"
     if path.is_file():
         return Vocabulary.load(path)
@@ -205,30 +260,40 @@ def run_vocabulary(folder: Path, start: Path | None, train: Callable[[], Vocabul
 
 
 def start_from(model: nn.Module, folder: Path) -> None:
-    """Give a model the weights of another run's network; only a prior network may be missing there."""
+    """Copy the weights of another run's network into a model; only the prior network may be missing there.
+
+    Raises:
+        UserError: The folder has no weights, or weights of other shapes.
+    """
     path, prefix = weights_file(folder), "objective.model."
     if not path.is_file():
         raise UserError(f"{path} is missing; init_from takes the folder of a finished run")
     state = read_weights(path)
-    ours = model.state_dict()
-    weights = {name: state[prefix + name] for name in ours if prefix + name in state}
-    misfits = [name for name, value in weights.items() if value.shape != ours[name].shape]
-    misfits += [name for name in ours if name not in weights and not name.startswith("attention.prior.")]
+    initial = model.state_dict()
+    weights = {name: state[prefix + name] for name in initial if prefix + name in state}
+    misfits = [name for name, value in weights.items() if value.shape != initial[name].shape]
+    misfits += [name for name in initial if name not in weights and not name.startswith("attention.prior.")]
     if misfits:
-        raise UserError(f"{path} has another {misfits[0]} than this network; give both runs the same sizes")
+        raise UserError(f"{path} does not fit this network in {misfits[0]}; give both runs the same sizes")
     model.load_state_dict(weights, strict=False)
 
 
 HYBRID = Block(
     "Hybrid attention",
-    "Share of doubly normalised attention that the heads of the encoder end with.",
+    "Share of doubly normalized attention in the heads of the encoder at the end of the training.",
     [Column(f"layer {layer}, head {head}", f"hybrid_layers.{layer}_{head}") for layer in range(2) for head in range(4)],
     terminal=True,
 )
 
 
 def text_encoder(config: TextEncoderOptions, vocabulary: Vocabulary, prior: PriorFactory) -> TextEncoder:
-    """An untrained encoder; ``prior`` makes a prior network from (key width, heads)."""
+    """Build an untrained encoder.
+
+    Args:
+        config: Sizes and normalizer.
+        vocabulary: Word pieces.
+        prior: Makes a prior network from (key width, heads).
+    """
 
     def normalizer(heads: int) -> Normalizer:
         return build_normalizer(config.normalizer, heads, initial=config.hybrid_share, sweeps=config.sweeps)

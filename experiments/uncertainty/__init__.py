@@ -1,1 +1,1 @@
-"""Which uncertainty finds wrong answers: measures of one pass against draws of the attention weights."""
+"""Uncertainty that finds wrong answers: measures of one pass against draws of the attention weights."""

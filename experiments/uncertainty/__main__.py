@@ -1,4 +1,4 @@
-"""Which uncertainty finds wrong answers of a language model: one pass, heads of attention, draws of the weights."""
+"""Uncertainty that finds wrong answers of a language model: one pass, heads of attention, draws of the weights."""
 
 import sys
 

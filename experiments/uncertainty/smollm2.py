@@ -1,4 +1,4 @@
-"""A real language model says when it may be wrong: AUROC of wrong answers to SQuAD by kinds of uncertainty."""
+"""Uncertainty of a real language model on SQuAD: the AUROC of its wrong answers, by kinds of uncertainty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.cli import command_line
 from experiments.data.text.squad import Question, load_squad
-from experiments.folder import exclusive, open_run, write_environment, write_metrics
+from experiments.folder import open_run, write_environment, write_metrics
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Estimate, Row
 from experiments.uncertainty.config import SmolLM2Config
@@ -39,19 +39,19 @@ _EXAMPLE = (
 
 
 def _asked(question: str, context: str) -> str:
-    """A question as the model is asked it, below its paragraph if there is one."""
+    """Write a question for the model, below its paragraph if there is one."""
     return f"{context}\n\nQuestion: {question}" if context else f"Question: {question}"
 
 
 @dataclass(frozen=True)
 class Language:
-    """A Bayesian decoder with its tokenizer."""
+    """Bayesian decoder with its tokenizer."""
 
     model: Any
     tokenizer: Any
 
     def prompt(self, question: Question, mode: str) -> torch.Tensor:
-        """Tokens of a question, ``[1, L]``, after one that is answered."""
+        """Return the tokens of a question, ``[1, L]``, after a question with its answer."""
         shown, asked = (
             _asked(text, context if mode == MODES[0] else "")
             for text, context in (_EXAMPLE[:2], (question.text, question.context))
@@ -65,7 +65,7 @@ class Language:
 
 
 def load_language(config: SmolLM2Config) -> Language:
-    """The model in single precision; priors without parameters, as nothing is trained."""
+    """Load the model in single precision, with priors without parameters, as nothing is trained."""
     model: Any = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(config.model, local_files_only=True)
     device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
@@ -73,7 +73,7 @@ def load_language(config: SmolLM2Config) -> Language:
 
 
 def families(config: SmolLM2Config) -> dict[str, dict[str, Family]]:
-    """Posteriors by kind and width."""
+    """Return posterior families by kind and width."""
     return {
         "LogNormal": {f"{scale:g}": LogNormal(scale=scale) for scale in config.scales},
         "Weibull": {f"{value:g}": Weibull(value) for value in config.concentrations},
@@ -81,14 +81,14 @@ def families(config: SmolLM2Config) -> dict[str, dict[str, Family]]:
 
 
 def f1_score(text: str, question: Question) -> float:
-    """F1 of words by the official evaluation of SQuAD, the largest one over all answers."""
+    """Return the F1 of words by the official evaluation of SQuAD, the largest over all answers."""
     answers = [answer.text for answer in question.answers]
     truth: Any = {"id": "", "answers": {"text": answers, "answer_start": [0] * len(answers)}}
     return squad({"id": "", "prediction_text": text}, truth)["f1"].item() / 100
 
 
 def one_pass(answer: Answer) -> dict[str, float]:
-    """Uncertainties that need no draws."""
+    """Return uncertainties that need no draws."""
     return {
         "sequence probability": -answer.log_probs.sum().item(),
         "perplexity": -answer.log_probs.mean().item(),
@@ -98,7 +98,7 @@ def one_pass(answer: Answer) -> dict[str, float]:
 
 
 def of_draws(probabilities: torch.Tensor, answer: Answer) -> dict[str, float]:
-    """Uncertainties of draws ``[S, T, vocabulary]``."""
+    """Return uncertainties of draws ``[S, T, vocabulary]``."""
     parts = decompose_uncertainty(probabilities)
     tokens = answer.tokens.expand(len(probabilities), -1)
     chosen = probabilities.mean(0).gather(-1, answer.tokens[:, None])
@@ -139,7 +139,7 @@ def answers(
     language: Language, questions: Sequence[Question], mode: str, drawn: Mapping[str, Mapping[str, Family]],
     path: Path, config: SmolLM2Config,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Records of questions: those in the file, and of the others new ones, each of which is added to it at once."""
+    """Return the record of every question; a new one is added to the file at once."""
     records = {record["id"]: record for record in _records(path)}
     with path.open("a", encoding="utf-8") as file:
         left = [question for question in questions if question.id not in records]
@@ -151,7 +151,7 @@ def answers(
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of a file; a last line that was cut off, as by a kill, is asked again."""
+    """Read the records of a file; a last line that was cut off, as by a kill, is removed, and asked again."""
     if not path.exists():
         return
     whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n")
@@ -160,7 +160,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def choose(records: Sequence[Mapping[str, Any]], kind: str) -> tuple[str, str]:
-    """Width and measure of a family that find wrong answers best on the tuning questions."""
+    """Return the width and measure of a family that find wrong answers best on the tuning questions."""
     right = torch.tensor([record["f1"] >= RIGHT for record in records])
     scores = {
         (width, measure): wrong_answer_auroc(
@@ -173,31 +173,31 @@ def choose(records: Sequence[Mapping[str, Any]], kind: str) -> tuple[str, str]:
 
 
 def pick(questions: Sequence[Question], count: int) -> list[Question]:
-    """Some questions, drawn once and for all."""
+    """Return so many questions, always the same ones."""
     order = torch.randperm(len(questions), generator=torch.Generator().manual_seed(0)).tolist()
-    return [questions[place] for place in order[:count]]
+    return [questions[index] for index in order[:count]]
 
 
 def auroc_against(
     values: Sequence[float], baseline: Sequence[float], right: torch.Tensor, *, resamples: int
 ) -> Estimate:
-    """AUROC of wrong answers by some values minus that by others, with a paired bootstrap over the questions."""
+    """Return the AUROC of wrong answers by values minus that by a baseline, with a paired bootstrap over questions."""
     scores = [torch.tensor(column, dtype=torch.float64) for column in (values, baseline)]
     generator, differences = torch.Generator().manual_seed(0), list[float]()
     while len(differences) < resamples:
         draw = torch.randint(len(right), (len(right),), generator=generator)
         if 0 < right[draw].sum() < len(right):
-            one, other = (wrong_answer_auroc(column[draw], right[draw]) for column in scores)
-            differences.append(one - other)
+            auroc, of_baseline = (wrong_answer_auroc(column[draw], right[draw]) for column in scores)
+            differences.append(auroc - of_baseline)
     low, high = torch.tensor(differences, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
-    one, other = (wrong_answer_auroc(column, right) for column in scores)
-    return Estimate(one - other, low=low, high=high, digits=3)
+    auroc, of_baseline = (wrong_answer_auroc(column, right) for column in scores)
+    return Estimate(auroc - of_baseline, low=low, high=high, digits=3)
 
 
 def table(
     mode: str, records: Sequence[Mapping[str, Any]], chosen: Mapping[str, tuple[str, str]], config: SmolLM2Config
 ) -> tuple[list[Row], dict[str, float]]:
-    """Rows of a mode and their metrics: what finds its wrong answers, how well and at which price."""
+    """Return the rows and metrics of a mode: how well each uncertainty finds its wrong answers, and its seconds."""
     right = torch.tensor([record["f1"] >= RIGHT for record in records])
     read = [record["seconds"] for record in records]
     columns: dict[str, tuple[list[float], list[float]]] = {
@@ -205,7 +205,7 @@ def table(
     }
     for kind, (width, measure) in chosen.items():
         draws = [record["draws"][kind][width] for record in records]
-        seconds = [one + more["seconds"] for one, more in zip(read, draws, strict=True)]
+        seconds = [reading + draw["seconds"] for reading, draw in zip(read, draws, strict=True)]
         columns[f"{kind}({width}), {measure}"] = [draw[measure] for draw in draws], seconds
     rows: list[Row] = []
     metrics = {f"{mode}/accuracy": right.double().mean().item()}
@@ -229,11 +229,15 @@ def table(
     return rows, metrics
 
 
-@exclusive
 def run(config: SmolLM2Config) -> dict[str, float]:
     """Ask the questions, choose the widths, print the tables, and write metrics, report and results/."""
-    folder = config.out or Path("runs", "uncertainty-smollm2")
-    open_run(folder, config, free=("questions", "resamples", "results"))
+    path = config.out or Path("runs", "uncertainty-smollm2")
+    with open_run(path, config, free=("questions", "resamples", "results")) as folder:
+        return ask_questions(config, folder)
+
+
+def ask_questions(config: SmolLM2Config, folder: Path) -> dict[str, float]:
+    """Run the command in its folder, which this process holds."""
     parts = load_squad(data_root=config.data_root)
     language, widths = load_language(config), families(config)
     rows, metrics, texts = list[Row](), dict[str, float](), list[str]()

@@ -1,5 +1,6 @@
 """Options of the scripts on visual question answering."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -18,31 +19,35 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     """Train a model that answers questions about photographs, and evaluate it on the test questions.
 
     Args:
-        dataset: The questions; digits are about scenes of handwritten digits and need no file. vqa_v2 has the answers
-            of ten people; the published sizes of MCAN for it are --hidden 512 --layers 6 --heads 8 --answers 3129
-            --likelihood scores --batch-size 64 --learning-rate 1e-4; scores of all test questions, answers and samples
-            are in memory at once, so that --test-questions 10000 is wise.
+        dataset: Set of questions. digits are about scenes of handwritten digits and need no file. vqa_v2 has the
+            answers of ten people; the scores of all its test questions, answers and samples are in memory at once, so
+            pass --test-questions 10000 too.
         blind: Blank all regions, so that answers come from the question alone.
-        test_questions: Validate and test on so many questions each, the first; all when omitted.
+        test_questions: Number of questions to validate on, and number to test on, from the beginning of each part; all
+            when omitted.
         train_share: Share of the training questions to train on, drawn by the seed.
         answers: Number of answers to choose from, the most frequent ones of the training questions.
-        model: mcan is modular co-attention, all of whose attention is latent; bottom_up has one latent alignment from
-            question to region; multi_view brings several sets of regions together.
-        guide: Inference scheme; mcan and multi_view take soft, weibull, lognormal and gamma, bottom_up all but
+        model: Network. mcan is modular co-attention, all of whose attention is latent; bottom_up has one latent
+            alignment from question to region; multi_view brings several sets of regions together.
+        guide: Inference scheme. mcan and multi_view take soft, weibull, lognormal and gamma; bottom_up takes all but
             dirichlet.
-        normalizer: What makes weights of positive numbers, in mcan and multi_view.
-        likelihood: Of the answers of ten people: single takes one of them, in every epoch another, drawn in proportion
-            to the votes; scores takes a soft score of every answer, min(people / 3, 1).
+        normalizer: Function that turns positive numbers into weights, in mcan and multi_view.
+        likelihood: Training target where ten people answered. single draws one answer anew in every epoch, in
+            proportion to the votes; scores gives every answer a soft score, min(people / 3, 1).
         hidden: Width of question, regions and attention.
-        layers: Layers of MCAN over the question and over the regions; layers in which the regions of bottom_up see each
-            other first.
-        heads: Heads of the attention of MCAN.
-        dropout: Dropout of attention weights, of what every layer adds, and ahead of the output.
+        embedding: Width of a word vector; that of hidden when omitted.
+        answer_embedding: Width of an answer's vector in the inference network of bottom_up; that of hidden when
+            omitted.
+        layers: Number of layers of MCAN over the question and over the regions; in bottom_up, number of layers in which
+            the regions attend to each other first.
+        heads: Number of heads of the attention of MCAN.
+        dropout: Dropout probability of attention weights, of the output of every layer, and ahead of the answers.
         kl_weight: Weight of the KL, which is summed over all attention weights of a question.
-        feature_noise: Standard deviation of Gaussian noise on the regions in training, in units of the features' own.
-        test_noise: The same at test time; every one makes test scores of its own.
-        patience: Epochs without a better validation loss before training stops.
-        batch_size: Questions of a batch.
+        feature_noise: Standard deviation of Gaussian noise on the regions in training, in units of the standard
+            deviation of the features.
+        test_noise: Standard deviations of the noise at test time, in the same unit; the metrics are computed for each.
+        patience: Number of epochs without a better validation loss before training stops.
+        batch_size: Number of questions of a batch.
         gradient_clip: Largest norm of the gradient of the loss per question.
     """
 
@@ -56,6 +61,8 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     normalizer: NormalizerName = "softmax"
     likelihood: Literal["single", "scores"] = "single"
     hidden: PositiveInt = 64
+    embedding: PositiveInt | None = None
+    answer_embedding: PositiveInt | None = None
     layers: NonNegativeInt = 1
     heads: PositiveInt = 4
     dropout: Dropout = 0.1
@@ -70,27 +77,29 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     USED_BY: ClassVar[UsedBy] = {
         "normalizer": {"model": ("mcan", "multi_view")},
         "likelihood": {"dataset": ("vqa_v2",)},
+        "answer_embedding": {"model": ("bottom_up",)},
     }
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("mcan", "bottom_up", "multi_view")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskConfig:
-    """Ask the network of a finished run one question, and draw where it looks.
+    """Ask the network of a finished run one question, and draw its attention to the regions.
 
     Args:
         run: Folder of the run.
-        question: The question, as one text.
-        place: Photograph or scene of the test part that the question is about, counted from 0.
-        photo: A photograph of one's own that the question is about instead, after a training on easy_vqa or daquar,
-            whose encoder makes its regions.
-        num_samples: Posterior samples of random attention.
-        out: The picture; asked.png among the figures of the run when omitted.
-        device: Where to compute.
+        question: Text of the question.
+        image: Number of the test image (photograph or scene) that the question is about, counted from 0.
+        photo: File of your own photograph, which takes the place of a test image after a training on easy_vqa or
+            daquar; the encoder of the run computes its regions.
+        num_samples: Number of posterior samples of random attention.
+        out: File of the picture; asked.png among the figures of the run when omitted.
+        device: Device to compute on.
     """
 
     run: Path
     question: str
-    place: NonNegativeInt = 0
+    image: NonNegativeInt = 0
     photo: Path | None = None
     num_samples: PositiveInt = 200
     out: Path | None = None

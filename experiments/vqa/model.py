@@ -1,4 +1,4 @@
-"""Questions as batches, and the network that answers them, with its guide and how it is trained."""
+"""Batches of questions, and the network that answers them with its guide and its training."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _UNKNOWN = 1  # 0 is the padding
 
 
 class QuestionBatch(NamedTuple):
-    """Arguments of an :class:`AnswerModel`, and the place of every question."""
+    """Arguments of an :class:`AnswerModel`, and the index of every question."""
 
     question: Tensor
     question_mask: Tensor
     regions: Tensor
     region_mask: Tensor
     answer: Tensor
-    places: Tensor
+    indices: Tensor
 
 
 @dataclass(frozen=True)
 class Words:
-    """The words of the training questions, from id 2 on, and their most frequent answers, by class."""
+    """Words of the training questions, with ids from 2 on, and the most frequent answers, in the order of classes."""
 
     words: Sequence[str]
     answers: Sequence[str]
@@ -56,19 +56,19 @@ class Words:
     @cached_property
     def word_ids(self) -> dict[str, int]:
         """Id of every word."""
-        return {word: place for place, word in enumerate(self.words, start=_UNKNOWN + 1)}
+        return {word: index for index, word in enumerate(self.words, start=_UNKNOWN + 1)}
 
     @cached_property
     def answer_ids(self) -> dict[str, int]:
         """Class of every answer."""
-        return {answer: place for place, answer in enumerate(self.answers)}
+        return {answer: index for index, answer in enumerate(self.answers)}
 
     def __len__(self) -> int:
         return len(self.words) + _UNKNOWN + 1
 
 
 def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1) -> Words:
-    """The words in the folder of a run; those of training questions when there are none, which are then put there."""
+    """Read the words in the folder of a run, or write the words of the training questions into it."""
     path = folder / "vocabulary.json"
     if data is None or path.is_file():
         return Words(**read_json(path, "put an intact copy there, or train again"))
@@ -78,17 +78,17 @@ def load_words(folder: Path, data: Questions | None = None, *, answers: int = 1)
         for votes in data.votes:
             counts.update(consensus(votes))
     frequent = sorted(counts, key=lambda answer: (-counts[answer], answer))
-    made = Words(sorted({word for question in data.questions for word in question}), frequent[:answers])
-    content = json.dumps(asdict(made), ensure_ascii=False, indent=0).encode()
+    words = Words(sorted({word for question in data.questions for word in question}), frequent[:answers])
+    content = json.dumps(asdict(words), ensure_ascii=False, indent=0).encode()
     write_atomic(path, lambda file: file.write(content))
-    return made
+    return words
 
 
 class Answered(Sentences[QuestionBatch]):
     """Questions with their answers as targets: classes, or with the likelihood "scores" a soft score of every answer.
 
-    Of the answers of several people a class is drawn in proportion to the votes; which one depends on seed, epoch and
-    place alone. Where answers are ``fixed`` it is the same in all epochs.
+    Where several people answered, a class is drawn in proportion to the votes; it depends on seed, epoch and index
+    alone. With ``fixed`` it is the same in all epochs.
     """
 
     def __init__(
@@ -96,87 +96,97 @@ class Answered(Sentences[QuestionBatch]):
     ) -> None:
         self.data, self.words, ids = data, words, words.word_ids
         self.likelihood, self.seed, self.fixed = likelihood, seed, fixed
-        super().__init__([torch.tensor([ids.get(word, _UNKNOWN) for word in one]) for one in data.questions])
+        super().__init__([torch.tensor([ids.get(word, _UNKNOWN) for word in question]) for question in data.questions])
         if data.votes is None:
             self.targets = [{answer: 1.0} for answer in data.answers]
         else:
             weigh = soft_scores if likelihood == "scores" else consensus
-            self.targets = [{answer: float(one) for answer, one in weigh(votes).items()} for votes in data.votes]
+            self.targets = [{answer: float(value) for answer, value in weigh(votes).items()} for votes in data.votes]
         classes = words.answer_ids
-        self.targets = [{answer: one for answer, one in some.items() if answer in classes} for some in self.targets]
-        # of answers that as many gave, the first in the alphabet; None where none has a class
+        self.targets = [
+            {answer: value for answer, value in scores.items() if answer in classes} for scores in self.targets
+        ]
+        # the most frequent answer, of equal ones the first in the alphabet; None where no answer has a class
         self.labels = [
-            classes[min(some, key=lambda answer: (-some[answer], answer))] if some else None for some in self.targets
+            classes[min(scores, key=lambda answer: (-scores[answer], answer))] if scores else None
+            for scores in self.targets
         ]
 
     def answerable(self) -> Answered:
-        """The questions with an answer that has a class."""
-        chosen = [place for place, label in enumerate(self.labels) if label is not None]
+        """Return the questions with an answer that has a class."""
+        indices = [index for index, label in enumerate(self.labels) if label is not None]
         return Answered(
-            self.data.pick(chosen), self.words, likelihood=self.likelihood, seed=self.seed, fixed=self.fixed
+            self.data.pick(indices), self.words, likelihood=self.likelihood, seed=self.seed, fixed=self.fixed
         )
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> QuestionBatch:
-        epoch, places = index
-        question = pad_sequence([self.rows[place] for place in places], batch_first=True)
-        photographs = self.data.photographs[list(places)]
+        epoch, indices = index
+        question = pad_sequence([self.rows[index] for index in indices], batch_first=True)
+        photographs = self.data.photographs[list(indices)]
         regions, mask = self.data.regions.features[photographs].float(), self.data.regions.mask[photographs]
         if self.likelihood == "scores":
-            answer = torch.zeros(len(places), len(self.words.answers))
-            for row, place in zip(answer, places, strict=True):
-                for text, value in self.targets[place].items():
+            answer = torch.zeros(len(indices), len(self.words.answers))
+            for row, number in zip(answer, indices, strict=True):
+                for text, value in self.targets[number].items():
                     row[self.words.answer_ids[text]] = value
         else:
-            answer = torch.tensor([self._drawn(0 if self.fixed else epoch, place) for place in places])
-        return QuestionBatch(question, question > 0, regions, mask, answer, torch.tensor(places))
+            answer = torch.tensor([self._draw_class(0 if self.fixed else epoch, index) for index in indices])
+        return QuestionBatch(question, question > 0, regions, mask, answer, torch.tensor(indices))
 
-    def _drawn(self, epoch: int, place: int) -> int:
-        votes = self.targets[place]
+    def _draw_class(self, epoch: int, index: int) -> int:
+        votes = self.targets[index]
         if len(votes) < 2:
-            return self.labels[place] or 0  # an answer without a class is never trained on
-        draw = np.random.default_rng([self.seed, epoch, place]).random() * sum(votes.values())
-        chosen = bisect([*accumulate(votes.values())][:-1], draw)
-        return self.words.answer_ids[list(votes)[chosen]]
+            return self.labels[index] or 0  # an answer without a class is never trained on
+        draw = np.random.default_rng([self.seed, epoch, index]).random() * sum(votes.values())
+        number = bisect([*accumulate(votes.values())][:-1], draw)
+        return self.words.answer_ids[list(votes)[number]]
 
 
 def load_questions(config: VQAConfig) -> dict[str, Questions]:
-    """All parts of a data set; "absent" has questions about what is not there, where a data set has any.
+    """Load all parts of a data set by name; the part "absent" of digits asks about digits that are not in the scene.
 
-    FileNotFoundError or ValueError say which files are missing or bad.
+    Raises:
+        FileNotFoundError: Files are missing; the message names them.
+        ValueError: A file is damaged; the message names it.
+        UserError: The data set does not suit the model.
     """
+    where: dict[str, Any]
+    views = 3 if config.model == "multi_view" else 1
     if config.dataset == "digits":
-        found = dict(_digits(views=3 if config.model == "multi_view" else 1))
-    elif config.model == "multi_view":
-        raise UserError(f"model is multi_view, but {config.dataset} has one view; take digits or another model")
+        parts = dict(_digits(views=views))
     elif config.dataset == "vqa_v2":
-        found = read_vqa_v2(
-            data_folder(config.data_root), cache=config.cache, blind=config.blind, progress=config.progress
+        where = {"cache": config.cache, "progress": config.progress}
+        parts = read_vqa_v2(data_folder(config.data_root), blind=config.blind, views=views, **where)
+    elif views > 1:
+        raise UserError(
+            f"model is multi_view, but {config.dataset} has one view; pass --dataset digits or vqa_v2, or "
+            f"another --model"
         )
     else:
-        where: dict[str, Any] = {"device": resolve_device(config.device), "progress": config.progress}
+        where = {"device": resolve_device(config.device), "progress": config.progress}
         with user_errors(ImportError):
-            found = load_photo_questions(config.dataset, config, data_root=config.data_root, **where)
-    for part, data in found.items():
-        most = len(data) if part == "train" else config.test_questions or len(data)
-        seen = replace(data, regions=blank(data.regions)) if config.blind else data
-        found[part] = seen.pick(range(min(most, len(seen))))
+            parts = load_photo_questions(config.dataset, config, data_root=config.data_root, **where)
+    for part, data in parts.items():
+        count = len(data) if part == "train" else config.test_questions or len(data)
+        questions = replace(data, regions=blank(data.regions)) if config.blind else data
+        parts[part] = questions.pick(range(min(count, len(questions))))
     if config.train_share < 1:
         generator = torch.Generator().manual_seed(config.seed)
-        order = torch.randperm(len(found["train"]), generator=generator).tolist()
-        found["train"] = found["train"].pick(sorted(order[: max(1, round(config.train_share * len(order)))]))
-    return found
+        order = torch.randperm(len(parts["train"]), generator=generator).tolist()
+        parts["train"] = parts["train"].pick(sorted(order[: max(1, round(config.train_share * len(order)))]))
+    return parts
 
 
 _digits = cache(digit_questions)
 
 
 def blank(regions: Regions) -> Regions:
-    """As many regions of blank photographs."""
+    """Return the same number of regions with all features zero."""
     return replace(regions, features=torch.zeros(()).expand_as(regions.features))
 
 
 class AnswerTraining(ELBOTraining):
-    """Trains on batches of questions, with Gaussian noise on the regions in units of the features' own ``spread``."""
+    """Training on batches of questions, with Gaussian noise on the regions in units of the features' ``spread``."""
 
     def __init__(self, *parts: Any, noise: float = 0.0, spread: float = 1.0, **options: Any) -> None:
         super().__init__(*parts, plateau=1, **options)
@@ -184,7 +194,7 @@ class AnswerTraining(ELBOTraining):
 
     @property
     def sums_out(self) -> bool:
-        """Whether the model has an alignment, over which test predictions sum."""
+        """Whether test predictions sum over an alignment of the model."""
         model: AnswerModel = self.objective.model
         return isinstance(model, BottomUp) and isinstance(model.attention.prior, AlignmentPrior)
 
@@ -200,7 +210,7 @@ class AnswerTraining(ELBOTraining):
     def outputs(
         self, batch: QuestionBatch, *, num_samples: int = 1, noise: Noise = "none", seed: int | None = None
     ) -> Tensor:
-        """Samples of the logits, or log probabilities, of all answers, ``[S, B, answers]``."""
+        """Return samples of the logits, or log probabilities, of all answers, ``[S, B, answers]``."""
         inputs = self.arguments(batch)[:4]
         if self.sums_out:
             model: BottomUp = self.objective.model
@@ -223,7 +233,7 @@ class AnswerTraining(ELBOTraining):
 
 @dataclass(frozen=True)
 class TrainedAnswers(Trained[VQAConfig, AnswerModel]):
-    """A network that answers questions, with its guide, and the ids of words and classes of answers."""
+    """A network that answers questions, with its guide, the ids of words and the classes of answers."""
 
     words: Words
     module: AnswerTraining
@@ -234,24 +244,24 @@ class TrainedAnswers(Trained[VQAConfig, AnswerModel]):
         return not self.module.sums_out and not isinstance(next(iter(self.guide.families)), Soft)
 
     def answered(self, data: Questions) -> Answered:
-        """Questions with their answers as the network's targets, the same ones in all epochs but in training."""
+        """Return questions with their answers as targets, which change by epoch in the training part alone."""
         config, fixed = self.config, data.name != "train"
         likelihood = config.likelihood if data.votes is not None else "single"
         return Answered(data, self.words, likelihood=likelihood, seed=config.seed, fixed=fixed)
 
 
 def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
-    """Network and guide, untrained; UserError where the model cannot have the scheme."""
-    aligned = config.guide not in ("soft", "weibull", "lognormal", "gamma")
-    if aligned and config.model != "bottom_up":
+    """Build the untrained network with its guide; raise UserError where the model cannot have the scheme."""
+    is_alignment = config.guide not in ("soft", "weibull", "lognormal", "gamma")
+    if is_alignment and config.model != "bottom_up":
         raise UserError(
             f"guide is {config.guide}, which infers one alignment of a question; {config.model} takes soft, weibull, "
             f"lognormal or gamma, and --model bottom_up takes all"
         )
     if config.guide == "dirichlet":
         raise UserError(
-            "guide is dirichlet, whose posterior has seen the answer and cannot predict it, and whose prior cannot be "
-            "summed out; expected another scheme, such as gumbel"
+            "guide is dirichlet: its posterior is conditioned on the answer, so it cannot predict, and its prior "
+            "cannot be summed out; expected another scheme, such as gumbel"
         )
     scheme = config.build_scheme(plates=1)
     features = data.regions.features.size(-1)
@@ -260,7 +270,8 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
     if isinstance(model, BottomUp) and scheme.amortized:
         network = AnswerNetwork(
             model.region_features, len(words.answers), question=model.encode_question,
-            regions=model.encode_regions, hidden=config.hidden, embedding=config.hidden,
+            regions=model.encode_regions, hidden=config.hidden,
+            embedding=config.answer_embedding or config.hidden,
         )  # fmt: skip
     module = AnswerTraining(
         model, scheme.guide(model, network), scheme.objective(), noise=config.feature_noise,
@@ -272,13 +283,14 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
 def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory) -> AnswerModel:
     sizes: tuple[int, int, int] = len(words), features, len(words.answers)
     width, normalizer = config.hidden, partial(build_normalizer, config.normalizer)
+    embedding = config.embedding or width
     likelihood = config.likelihood if config.dataset == "vqa_v2" else "single"
     options: dict[str, Any] = {"dropout": config.dropout, "likelihood": likelihood}
     if config.model == "mcan":
-        network = MCANSizes(width, width, config.heads, config.layers, 4 * width, 2 * width)
+        network = MCANSizes(embedding, width, config.heads, config.layers, 4 * width, 2 * width)
         return MCAN(*sizes, sizes=network, prior=prior, normalizer=normalizer, **options)
-    options |= {"embedding": width, "hidden": width}
+    options |= {"embedding": embedding, "hidden": width}
     if config.model == "multi_view":
         return MultiView(*sizes, prior=prior, normalizer=normalizer, **options)
-    seen = prior(width if config.layers else features, 1)
-    return BottomUp(*sizes, context_layers=config.layers, heads=config.heads, prior=seen, **options)
+    attention_prior = prior(width if config.layers else features, 1)
+    return BottomUp(*sizes, context_layers=config.layers, heads=config.heads, prior=attention_prior, **options)

@@ -14,9 +14,11 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from experiments.files import user_errors
+from experiments.options import paper_sizes
 from experiments.report.report import Claim, Part, claims_part
 from experiments.report.statistics import Column, Estimate, Row, beside, paired_difference
 from experiments.study import Block, Finished, Search, Study, curves, run_search, run_study
+from experiments.vqa.config import VQAConfig
 from experiments.vqa.model import Answered, load_questions, load_words
 from experiments.vqa.task import UNCERTAINTIES, VQATask, accuracies
 from guides.rows import EVIDENCE, LEGEND, rows
@@ -52,28 +54,28 @@ NOISY = {f"{row}, in noise": {**POSTERIORS[row], "feature_noise": 0.5} for row i
 
 
 def _in_noise(column: Column, noise: str) -> Column:
-    """The same number on the regions with some noise."""
+    """Return the column of the same metric with noise on the regions."""
     return replace(column, name=f"{column.name}, {noise}", metric=column.metric + NOISE[noise])
 
 
 def _scores(kind: str, title: str) -> Iterator[Block]:
-    """Scores of a kind of prediction, without noise on the regions and with it."""
+    """Yield the scores of a kind of prediction, without noise on the regions and with it."""
     plain = {"NLL": "nll", "ECE": "ece", "NLL, scaled": "scaled_nll", "ECE, scaled": "scaled_ece"}
-    for noise, end in NOISE.items():
-        at = f"/{kind}{end}"
+    for noise, suffix in NOISE.items():
+        ending = f"/{kind}{suffix}"
         columns = [
-            Column("accuracy %", f"test_accuracy{at}", 2, 100),
-            *(Column(name, f"test_{metric}{at}") for name, metric in plain.items()),
-            *(Column(f"PAvPU .{level}", f"test_pavpu_{level}{at}", 1, 100) for level in ("01", "05", "10")),
-            *(Column(f"AUROC {name.replace('_', ' ')}", f"test_auroc_{name}{at}") for name in UNCERTAINTIES),
+            Column("accuracy %", f"test_accuracy{ending}", 2, 100),
+            *(Column(name, f"test_{metric}{ending}") for name, metric in plain.items()),
+            *(Column(f"PAvPU .{level}", f"test_pavpu_{level}{ending}", 1, 100) for level in ("01", "05", "10")),
+            *(Column(f"AUROC {name.replace('_', ' ')}", f"test_auroc_{name}{ending}") for name in UNCERTAINTIES),
         ]
         yield Block(f"{title}; {noise}", "", columns)
 
 
 BY_QUESTION = Block(
     "Accuracy % by kind of question",
-    "Majority, form: without a look at any photograph, by the most frequent answer of the training, and by the most "
-    "frequent one to questions that begin with the same two words.",
+    "Majority: the most frequent training answer, without a photograph. Form: the most frequent training answer to "
+    "questions that begin with the same two words.",
     [
         Column("all", "test_accuracy/mean", 1, 100),
         *(
@@ -86,45 +88,52 @@ BY_QUESTION = Block(
 )
 TRAINING = Block(
     "Where it looks, and what training took",
-    "Mass: of the attention that the answer is read from, on the regions that one has to look at, and what uniform "
-    "attention has there.",
+    "Mass: share of the attention that the answer is read from on the relevant regions, and the share of uniform "
+    "attention there.",
     [Column("validation %", "val_accuracy", 2, 100), *LOOKING, ECE, Column("epochs", "epochs", 0), MS],
 )
 SHARES = Block(
     "Mixing weight of hybrid attention",
-    "Share of doubly normalised attention at the best epoch; training begins with .5.",
+    "Share of doubly normalized attention at the best epoch; training begins with .5.",
     [Column("second view", "hybrid_view.1"), Column("third view", "hybrid_view.2")],
 )
 
 _TRAINED = (
     "Width {config.hidden}, depth {config.layers}, {config.heads} heads, dropout {config.dropout:g}, Adam with "
     "learning rate {config.learning_rate:g}, halved on a plateau, batches of {config.batch_size}, at most "
-    "{config.max_epochs} epochs, patience {config.patience} on the validation loss. The paper's numbers are of VQA-v2 "
-    "and of another network, and stand here for the order of the rows alone"
+    "{config.max_epochs} epochs, patience {config.patience} on the validation loss. "
 )
+_ELSEWHERE = "The paper's numbers are of VQA-v2 and of another network: compare the order of the rows alone"
+_TRAINED += _ELSEWHERE
 
 
 def _claims(finished: Finished) -> list[Part]:
-    """The part with the claims of a paper; a single seed has no intervals, and so no claims."""
+    """Return the part with the claims of a paper; a single seed has no intervals, so it has no claims."""
     claims = list(_checked(finished)) if len(finished.seeds) > 1 else []
     return [claims_part("Claims of the paper", claims)] if claims else []
 
 
 def _checked(finished: Finished) -> Iterator[Claim]:
-    """Of Fan et al. (2020), 4.2 and Table 2, Deng et al. (2018), Table 1, and Ding et al. (2020), 6.1."""
+    """Yield the claims of the papers, as far as the study has their rows.
+
+    Source: Fan et al. (2020), 4.2 and Table 2; Deng et al. (2018), Table 1; Ding et al. (2020), 6.1.
+    """
     shown, runs = finished.rows, finished.runs
     if "WC" in shown:
         change = Column("accuracy %, noise .5 minus clean", "change", 2, 100, better="higher")
-        ours, others = (
-            [{"change": one["test_accuracy/mean/noise_0.5"] - one["test_accuracy/mean"]} for one in runs(row)]
+        random, soft = (
+            [
+                {"change": metrics["test_accuracy/mean/noise_0.5"] - metrics["test_accuracy/mean"]}
+                for metrics in runs(row)
+            ]
             for row in ("WC", "soft")
         )
-        less = {"WC - soft": change.difference(ours, others, "soft")}
+        less = {"WC - soft": change.difference(random, soft, "soft")}
         yield Claim(text="WC loses less accuracy than soft to noise on the regions", percent=True, differences=less)
-        for noise, end in NOISE.items():
+        for noise, suffix in NOISE.items():
             # the noise of soft attention is dropout alone; that of WC is both, as in the paper
             both, dropout = (
-                Column(f"PAvPU %, {noise}", f"test_pavpu_05/{kind}{end}", 2, 100, better="higher")
+                Column(f"PAvPU %, {noise}", f"test_pavpu_05/{kind}{suffix}", 2, 100, better="higher")
                 for kind in ("both", "mc_dropout")
             )
             larger = {"WC - soft": both.difference(runs("WC"), runs("soft"), "soft", other=dropout)}
@@ -137,11 +146,11 @@ def _checked(finished: Finished) -> Iterator[Claim]:
         yield Claim(text=text, differences=less, expected="below")
     if (row := "doubly_normalized") in shown:
         more = {f"{row} - softmax": replace(ACCURACY, better=None).difference(runs(row), runs("softmax"), "softmax")}
-        yield Claim(text="doubly normalised attention between views is more accurate", differences=more, percent=True)
+        yield Claim(text="doubly normalized attention between views is more accurate", differences=more, percent=True)
     if "hybrid" in shown:
-        shares = {one.name: one.values(runs("hybrid")) for one in SHARES.columns}
-        moved = {f"{name} - .5": paired_difference(one, [0.5] * len(one)) for name, one in shares.items()}
-        text = "hybrid attention moves from its beginning, .5, towards doubly normalised attention, 1"
+        shares = {column.name: column.values(runs("hybrid")) for column in SHARES.columns}
+        moved = {f"{name} - .5": paired_difference(values, [0.5] * len(values)) for name, values in shares.items()}
+        text = "hybrid attention moves from its beginning, .5, towards doubly normalized attention, 1"
         yield Claim(text=text, differences=moved)
 
 
@@ -151,7 +160,7 @@ def _mcan(dataset: str, **options: Any) -> Study:
         title=f"Bayesian Attention Modules, Table 2: MCAN on {dataset}",
         about=ABOUT,
         text=f"{LEGEND} {EVIDENCE} Every attention of MCAN is random. Noise is Gaussian, on the regions, in units of "
-        "the features' standard deviation; rows that are named so are trained with noise of .5. Attention at its "
+        "the features' standard deviation; rows named 'in noise' are trained with noise of .5. Attention at its "
         "posterior mean, no dropout. Question only: soft, trained and tested with all regions blank. "
         f"{_TRAINED}: accuracy clean / noisy; PAvPU clean / noisy. KL weight 1e-5, scale .1, concentration 100: chosen "
         "on validation questions about digits (search vqa-digits), contextual priors for fixed ones too.",
@@ -185,8 +194,8 @@ def _alignments(mcan: Study) -> Study:
         name=mcan.name.replace("vqa", "vqa-alignments", 1),
         title=f"Latent Alignment and Variational Attention, Tables 1 and 3: one alignment, {mcan.options['dataset']}",
         text="A question looks at one region. Alignments are summed out at test time, so NLL is exact; soft attention "
-        "has no alignment. The mass is that of the weights that predict, which have not seen the answer. The KL of an "
-        f"alignment has weight 1. {_TRAINED}: NLL, accuracy, entropy of the attention.",
+        "has no alignment. The mass is that of the weights that predict, which do not depend on the answer. The KL of "
+        f"an alignment has weight 1. {_TRAINED}: NLL, accuracy, entropy of the attention.",
         rows={
             guide: {"model": "bottom_up", "guide": guide}
             for guide in ("soft", "marginal", "hard_enum", "hard_sample", "categorical_enum", "categorical_sample")
@@ -214,8 +223,8 @@ VIEWS = replace(
     _alignments(MCAN["digits"]),
     name="vqa-views-digits",
     title="Attention that does not Explain Away, Table 1: several views of a scene",
-    text="Three views of every scene, each of which misses every digit with probability .3; the regions of the first "
-    f"one attend to those of each other. {_TRAINED}: accuracy test-dev / test-standard.",
+    text="Three views of every scene. A view misses a digit with probability .3. The regions of the first view attend "
+    f"to those of the other two. {_TRAINED}: accuracy test-dev / test-standard.",
     rows={
         name: {"model": "multi_view", "guide": "soft", "normalizer": name}
         for name in ("softmax", "doubly_normalized", "hybrid")
@@ -226,30 +235,61 @@ VIEWS = replace(
 )
 
 
-def bootstrap(judged: Sequence[tuple[Tensor, Tensor]]) -> Estimate | str:
-    """Mean over seeds of the area under the ROC curve, with its bootstrap interval over questions; "-" without any.
+# The tables of the papers on VQA v2 with the published sizes; a user has to download the data.
 
-    ``judged`` has for every seed the uncertainty of the questions, and whether the answers are wrong.
+
+def _published(study: Study, sizes: str) -> Study:
+    options = {**study.options, "test_questions": 10_000, **paper_sizes(VQAConfig, sizes)}
+    text = study.text.replace(
+        _ELSEWHERE, "The sizes are the published ones. Tested on questions of the validation photographs. The paper"
+    )
+    return replace(
+        study,
+        name=study.name.replace("digits", "vqa_v2"),
+        title=study.title.replace("digits", "VQA v2").replace("a scene", "a photograph"),
+        text=text,
+        options=options,
+    )
+
+
+PUBLISHED = (
+    _published(MCAN["digits"], "mcan"),
+    _published(_alignments(MCAN["digits"]), "bottom_up"),
+    replace(
+        _published(VIEWS, "multi_view"),
+        text="Every photograph has the regions of three object detectors (features/1, features/2, features/3). The "
+        "regions of the first detector attend to those of the other two. "
+        f"{_TRAINED}: accuracy test-dev / test-standard.".replace(
+            _ELSEWHERE, "The sizes are the published ones, as far as they are known. The paper"
+        ),
+    ),
+)
+
+
+def bootstrap(judged: Sequence[tuple[Tensor, Tensor]]) -> Estimate | str:
+    """Return the mean area under the ROC curve over seeds with its bootstrap interval over questions; "-" without any.
+
+    ``judged`` has, for every seed, the uncertainty of the questions and whether the answers are wrong.
     """
     judged = [(values, wrong) for values, wrong in judged if 0 < wrong.sum() < len(wrong)]
     if not judged:
         return "-"
-    generator, count, found = torch.Generator().manual_seed(0), len(judged[0][0]), list[float]()
+    generator, count, means = torch.Generator().manual_seed(0), len(judged[0][0]), list[float]()
     for number in range(RESAMPLES + 1):
-        places = torch.randint(count, (count,), generator=generator) if number else torch.arange(count)
-        drawn = [(values[places], wrong[places]) for values, wrong in judged]
-        areas = [float(roc_auc_score(wrong, values)) for values, wrong in drawn if 0 < wrong.sum() < count]
-        if areas:  # of few questions, a sample may have right answers alone
-            found.append(sum(areas) / len(areas))
-    low, high = torch.tensor(found[1:]).quantile(torch.tensor([0.025, 0.975])).tolist()
-    return Estimate(found[0], digits=3, low=low, high=high)
+        indices = torch.randint(count, (count,), generator=generator) if number else torch.arange(count)
+        resampled = [(values[indices], wrong[indices]) for values, wrong in judged]
+        areas = [float(roc_auc_score(wrong, values)) for values, wrong in resampled if 0 < wrong.sum() < count]
+        if areas:  # a sample of few questions may have right answers alone
+            means.append(sum(areas) / len(areas))
+    low, high = torch.tensor(means[1:]).quantile(torch.tensor([0.025, 0.975])).tolist()
+    return Estimate(means[0], digits=3, low=low, high=high)
 
 
 _NAMES = {"mc_dropout": "dropout", "attention": "attention", "both": "attention and dropout"}
 
 
 def _uncertainty(finished: Finished) -> list[Part]:
-    """Whether uncertainty tells wrong answers from right ones, where all questions were trained on."""
+    """Return the parts on how well uncertainty separates wrong from right answers after training on all."""
     if "1" not in finished.study.levels:
         return []
     wrong, absent = list[Row](), list[Row]()
@@ -264,8 +304,8 @@ def _uncertainty(finished: Finished) -> list[Part]:
                 absent[-1] |= {column.name: finished.cell(row, column, "1") for column in columns}
     text = (
         f"Area under the ROC curve, mean over seeds, with the 95 % interval of {RESAMPLES} bootstrap samples of the "
-        "test questions, which says nothing of other seeds. An ensemble is the mean probability of all seeds, without "
-        "dropout. Trained on all questions."
+        "test questions, which says nothing about other seeds. An ensemble is the mean probability of all seeds, "
+        "without dropout. Trained on all questions."
     )
     parts = [Part("Does uncertainty tell wrong answers from right ones?", text, wrong)]
     text = (
@@ -276,28 +316,31 @@ def _uncertainty(finished: Finished) -> list[Part]:
 
 
 def _judged(finished: Finished, row: str) -> dict[str, defaultdict[str, list[tuple[Tensor, Tensor]]]]:
-    """By kind of prediction and of uncertainty: its values and which answers are wrong, of every seed or of all."""
-    found: dict[str, defaultdict[str, list[tuple[Tensor, Tensor]]]] = {}
+    """Return uncertainties and wrong answers of every seed, by kind of prediction and of uncertainty.
+
+    The ensemble has a single entry, of the mean probability of all seeds.
+    """
+    judgments: dict[str, defaultdict[str, list[tuple[Tensor, Tensor]]]] = {}
     members, configs = list[Tensor](), [finished.configs[row, "1", seed] for seed in finished.seeds]
     with user_errors(ValueError, OSError):
         questions = load_questions(configs[0])["test"]
         for config in configs:
-            # all shares of 1 have the same answers to choose from
+            # the runs on all questions choose from the same answers
             data = Answered(questions, load_words(config.out))
             with np.load(config.out / "predictions.npz") as arrays:
-                said = {name: torch.from_numpy(arrays[name]) for name in arrays}
-            members.append(said["mean"])
+                predictions = {name: torch.from_numpy(arrays[name]) for name in arrays}
+            members.append(predictions["mean"])
             for kind, noise in _NAMES.items():
-                for name in [name for name in UNCERTAINTIES if f"{name}_{kind}" in said]:
-                    wrong = accuracies(said[kind], data) < 0.5
-                    found.setdefault(noise, defaultdict(list))[name].append((said[f"{name}_{kind}"], wrong))
+                for name in [name for name in UNCERTAINTIES if f"{name}_{kind}" in predictions]:
+                    wrong = accuracies(predictions[kind], data) < 0.5
+                    judgments.setdefault(noise, defaultdict(list))[name].append((predictions[f"{name}_{kind}"], wrong))
     if len(members) > 1:
         samples = torch.stack(members)
         parts, wrong = decompose_uncertainty(samples), accuracies(samples.mean(0), data) < 0.5
-        judged = found.setdefault(f"ensemble of {len(members)} seeds", defaultdict(list))
+        judged = judgments.setdefault(f"ensemble of {len(members)} seeds", defaultdict(list))
         judged["entropy"].append((parts.total, wrong))
         judged["mutual_information"].append((parts.mutual_information, wrong))
-    return found
+    return judgments
 
 
 SHARES_OF_QUESTIONS = replace(
@@ -322,7 +365,7 @@ SHARES_OF_QUESTIONS = replace(
 )
 
 
-_ALL = (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS)
+_ALL = (*MCAN.values(), *map(_alignments, MCAN.values()), VIEWS, SHARES_OF_QUESTIONS, *PUBLISHED)
 STUDIES = {study.name: study for study in _ALL}
 table = partial(run_study, STUDIES)
 search = partial(run_search, {MCAN[name].name: Search(MCAN[name], GRID, QUALITY) for name in MCAN})

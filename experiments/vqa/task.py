@@ -1,4 +1,4 @@
-"""Train a network that answers questions about photographs, evaluate its answers, and ask it one question."""
+"""A network that answers questions about photographs: its training, its metrics, and its answer to one question."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from experiments.data.images.captions import caption_words, open_photograph
 from experiments.data.questions.load import Questions, Regions, regions_of
 from experiments.data.questions.votes import consensus, vqa_accuracy
 from experiments.files import UserError, user_errors, write_atomic
-from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.folder import saved_config
 from experiments.options import Device
 from experiments.report.figures import panels, printable, save
 from experiments.report.report import as_table
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
-from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
+from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.training import Fitted, fit_batches, load_best
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
@@ -42,18 +42,18 @@ from pyro_attention.posterior.predictive import Noise, seeded
 
 _BATCH = 256  # questions at a time, in evaluation
 _TAILS = torch.tensor([0.025, 0.975])  # of credible intervals
-LOOKING = {"mcan": "reduce.regions", "bottom_up": "alignment"}
-"""The site of each model whose weights say which region the answer is read from."""
+REGION_SITES = {"mcan": "reduce.regions", "bottom_up": "alignment"}
+"""Attention site, by model, whose weights say which region the answer is read from."""
 
 UNCERTAINTIES = ("entropy", "mutual_information", "attention_variance")
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model says to all questions of a part."""
+    """Outputs of a network for all questions of a part."""
 
     logits: Tensor  # samples [S, questions, answers]
-    variance: Tensor | None = None  # of the attention over its samples, mean over regions, [questions]
+    variance: Tensor | None = None  # variance of the attention over its samples, mean over regions, [questions]
 
     @property
     def probabilities(self) -> Tensor:
@@ -61,28 +61,30 @@ class Outputs:
         return self.logits.softmax(-1).mean(0)
 
     def uncertainties(self) -> dict[str, Tensor]:
-        """The numbers of ``UNCERTAINTIES`` of every question, as far as there are any."""
+        """Return those of the ``UNCERTAINTIES`` that these outputs have, for every question ``[questions]``."""
         if len(self.logits) == 1:
             return {"entropy": torch.special.entr(self.probabilities).sum(-1)}
         parts = decompose_uncertainty(self.logits.softmax(-1))
-        found = {"entropy": parts.total, "mutual_information": parts.mutual_information}
-        return found if self.variance is None else found | {"attention_variance": self.variance}
+        uncertainties = {"entropy": parts.total, "mutual_information": parts.mutual_information}
+        return uncertainties if self.variance is None else uncertainties | {"attention_variance": self.variance}
 
 
 def outputs_of(trained: TrainedAnswers, data: Answered, kind: str, *, noise: float = 0.0) -> Outputs:
-    """What a network says to all questions, in their order, under a kind of prediction.
+    """Return the outputs of a network for all questions, in their order, by a kind of prediction.
 
-    Gaussian noise of this standard deviation on the regions is of the same seed, so the same for all networks.
+    ``noise`` is the standard deviation of Gaussian noise on the regions, which is the same for all networks.
     """
-    varied, config = KINDS[kind], trained.config
+    noise_kind, config = KINDS[kind], trained.config
     count = 1 if kind == "mean" else config.num_samples
-    logits, variances, places = [], [], []
+    logits, variances, indices = [], [], []
     for number, batch in enumerate(_batches(trained, data, noise)):
-        logits.append(trained.module.outputs(batch, num_samples=count, noise=varied, seed=config.seed + number).cpu())
-        if varied == "attention" and config.model in LOOKING and count > 1:  # one sample has no variance
-            variances.append(looked_at(trained, batch, num_samples=count).var(0).mean(-1).cpu())
-        places.append(batch.places.cpu())
-    order = torch.cat(places).argsort()
+        logits.append(
+            trained.module.outputs(batch, num_samples=count, noise=noise_kind, seed=config.seed + number).cpu()
+        )
+        if noise_kind == "attention" and config.model in REGION_SITES and count > 1:  # one sample has no variance
+            variances.append(region_weights(trained, batch, num_samples=count).var(0).mean(-1).cpu())
+        indices.append(batch.indices.cpu())
+    order = torch.cat(indices).argsort()
     variance = torch.cat(variances)[order] if variances else None
     return Outputs(torch.cat(logits, 1)[:, order], variance)
 
@@ -93,8 +95,8 @@ def _batches(trained: TrainedAnswers, data: Answered, noise: float) -> Iterator[
             yield batch._replace(regions=batch.regions + noise * torch.randn_like(batch.regions)) if noise else batch
 
 
-def looked_at(trained: TrainedAnswers, batch: QuestionBatch, *, num_samples: int = 1) -> Tensor:
-    """Weights of all regions that the answer is read from, ``[S, B, N]``; a single sample is the posterior mean."""
+def region_weights(trained: TrainedAnswers, batch: QuestionBatch, *, num_samples: int = 1) -> Tensor:
+    """Return the weights that read the answer from the regions, ``[S, B, N]``; one sample is the posterior mean."""
     inputs = trained.module.arguments(batch)[:4]
     if trained.module.sums_out:
         with torch.no_grad():
@@ -104,120 +106,124 @@ def looked_at(trained: TrainedAnswers, batch: QuestionBatch, *, num_samples: int
         trained.guide, *inputs, num_samples=num_samples, noise="attention" if num_samples > 1 else "none",
         chunk_size=num_samples, seed=trained.config.seed,
     )  # fmt: skip
-    return drawn[LOOKING[trained.config.model]].flatten(2)
+    return drawn[REGION_SITES[trained.config.model]].flatten(2)
 
 
 def evaluate(
     trained: TrainedAnswers, questions: Mapping[str, Questions]
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """All metrics of a trained network, and what it says to the test questions; with the same weights, the same.
+    """Return all metrics of a trained network, and its predictions for the test questions.
 
-    Metrics are named ``test_SCORE/KIND``, and behind it the noise on the regions or the kind of question. Besides, by
-    kind of prediction, the mean probabilities of all answers, their uncertainties, and the accuracy at the mean.
+    The same weights give the same numbers. Metrics are named ``test_SCORE/KIND``, followed by the noise on the regions
+    or the kind of question. Predictions are, by kind of prediction, the mean probabilities of all answers and their
+    uncertainties, and the accuracy at the mean.
     """
-    data = {part: trained.answered(found) for part, found in questions.items() if part != "train"}
-    test, metrics, said, scalings = data["test"], dict[str, float](), dict[str, Tensor](), {}
-    kinds = ["mean"]  # of deterministic attention, and of an alignment that is summed out, there are fewer
+    data = {part: trained.answered(asked) for part, asked in questions.items() if part != "train"}
+    test, metrics, predictions, scalings = data["test"], dict[str, float](), dict[str, Tensor](), {}
+    kinds = ["mean"]  # deterministic attention and an alignment that is summed out have fewer kinds
     if not trained.module.sums_out:
         kinds = list(KINDS) if trained.is_random else ["mean", "mc_dropout"]
     for kind in kinds:
-        places, labels = _labels(data["val"])
-        scalings[kind] = fit_temperature(outputs_of(trained, data["val"], kind).logits[:, places], labels)
+        indices, labels = _labels(data["val"])
+        scalings[kind] = fit_temperature(outputs_of(trained, data["val"], kind).logits[:, indices], labels)
     for noise in trained.config.test_noise:
-        accurate, end = torch.empty(0), f"/noise_{noise:g}" if noise else ""
+        accurate, suffix = torch.empty(0), f"/noise_{noise:g}" if noise else ""
         for kind in kinds:
             outputs = outputs_of(trained, test, kind, noise=noise * trained.module.spread)
             if kind == "mean":
                 accurate = accuracies(outputs.probabilities, test)
-            found = _scores(outputs, scalings[kind], accurate, test)
+            scores = _scores(outputs, scalings[kind], accurate, test)
             if not noise:
-                said |= {kind: outputs.probabilities.float()}
-                said |= {f"{name}_{kind}": values for name, values in outputs.uncertainties().items()}
+                predictions |= {kind: outputs.probabilities.float()}
+                predictions |= {f"{name}_{kind}": values for name, values in outputs.uncertainties().items()}
                 if "absent" in data:
-                    found |= _absent_scores(outputs, outputs_of(trained, data["absent"], kind), test)
-            metrics |= {f"test_{name}/{kind}{end}": value for name, value in found.items()}
+                    scores |= _absent_scores(outputs, outputs_of(trained, data["absent"], kind), test)
+            metrics |= {f"test_{name}/{kind}{suffix}": value for name, value in scores.items()}
         if not noise:
-            said["accuracy"] = accurate
+            predictions["accuracy"] = accurate
             for kind in dict.fromkeys(test.data.kinds):
-                own = [place for place, other in enumerate(test.data.kinds) if other == kind]
-                metrics[f"test_accuracy/mean/{kind}"] = accurate[own].mean().item()
-    if trained.config.model in LOOKING and test.data.relevant is not None:
-        metrics |= _looking(trained, test, test.data.relevant)
+                of_kind = [index for index, other in enumerate(test.data.kinds) if other == kind]
+                metrics[f"test_accuracy/mean/{kind}"] = accurate[of_kind].mean().item()
+    if trained.config.model in REGION_SITES and test.data.relevant is not None:
+        metrics |= _attention_scores(trained, test, test.data.relevant)
     metrics |= {f"hybrid_{site}": shares.mean().item() for site, shares in hybrid_weights(trained.model).items()}
-    return metrics, {name: values.numpy() for name, values in said.items()}
+    return metrics, {name: values.numpy() for name, values in predictions.items()}
 
 
 def accuracies(probabilities: Tensor, data: Answered) -> Tensor:
-    """Accuracy of the most probable answer to every question, of probabilities ``[questions, answers]``.
+    """Return the accuracy of the most probable answer to every question; probabilities are ``[questions, answers]``.
 
-    It is 0 or 1, or the official one where several people have answered (:func:`vqa_accuracy`).
+    It is 0 or 1, or the official accuracy where several people have answered (:func:`vqa_accuracy`).
     """
     best = probabilities.argmax(-1).tolist()
     if data.data.votes is not None:
-        chosen = (data.words.answers[place] for place in best)
-        return torch.tensor([vqa_accuracy(*one) for one in zip(chosen, data.data.votes, strict=True)])
-    return torch.tensor([float(place == label) for place, label in zip(best, data.labels, strict=True)])
+        chosen = (data.words.answers[index] for index in best)
+        return torch.tensor([vqa_accuracy(*pair) for pair in zip(chosen, data.data.votes, strict=True)])
+    return torch.tensor([float(index == label) for index, label in zip(best, data.labels, strict=True)])
 
 
 def _labels(data: Answered) -> tuple[Tensor, Tensor]:
-    """Places of the questions whose answer has a class, and these classes."""
-    known = [(place, label) for place, label in enumerate(data.labels) if label is not None]
-    places, labels = zip(*known, strict=True)
-    return torch.tensor(places), torch.tensor(labels)
+    """Return the indices of the questions whose answer has a class, and these classes."""
+    known = [(index, label) for index, label in enumerate(data.labels) if label is not None]
+    indices, labels = zip(*known, strict=True)
+    return torch.tensor(indices), torch.tensor(labels)
 
 
 def _scores(outputs: Outputs, scaling: TemperatureScaling, accurate: Tensor, data: Answered) -> dict[str, float]:
-    """Scores of one kind of prediction; those of probabilities count questions whose answer has a class."""
-    places, labels = _labels(data)
-    found = score(outputs.probabilities[places], labels) | score_scaled(scaling, outputs.logits[:, places], labels)
-    # the accuracy of answers that people gave, of the most probable one of this kind of prediction
+    """Score one kind of prediction; scores of probabilities use the questions whose answer has a class."""
+    indices, labels = _labels(data)
+    scores = score(outputs.probabilities[indices], labels) | score_scaled(scaling, outputs.logits[:, indices], labels)
+    # accuracy of the most probable answer by this kind of prediction, judged by the answers of people
     accurate_here = accuracies(outputs.probabilities, data)
-    found["accuracy"] = accurate_here.mean().item()
+    scores["accuracy"] = accurate_here.mean().item()
     uncertainties, wrong = outputs.uncertainties(), accurate_here < 0.5
     if 0 < wrong.sum() < len(wrong):
-        found |= {f"auroc_{name}": float(roc_auc_score(wrong, values)) for name, values in uncertainties.items()}
+        scores |= {f"auroc_{name}": float(roc_auc_score(wrong, values)) for name, values in uncertainties.items()}
     if len(outputs.logits) > 1:
-        found |= score_samples(outputs.logits, accurate)
-    return found
+        scores |= score_samples(outputs.logits, accurate)
+    return scores
 
 
 def _absent_scores(test: Outputs, absent: Outputs, data: Answered) -> dict[str, float]:
-    """How well uncertainty tells questions about what is not there from those of the same form that have an answer."""
-    same = [place for place, kind in enumerate(data.data.kinds) if kind == "which"]
-    unknown, positive = absent.uncertainties(), torch.arange(len(same) + absent.logits.size(1)) >= len(same)
+    """Return the areas under the ROC curve by which uncertainty separates unanswerable from answerable questions.
+
+    Unanswerable questions ask about a digit that is not in the scene; the answerable ones have the same form.
+    """
+    indices = [index for index, kind in enumerate(data.data.kinds) if kind == "which"]
+    unknown, positive = absent.uncertainties(), torch.arange(len(indices) + absent.logits.size(1)) >= len(indices)
     return {
-        f"absent_auroc_{name}": float(roc_auc_score(positive, torch.cat([values[same], unknown[name]])))
+        f"absent_auroc_{name}": float(roc_auc_score(positive, torch.cat([values[indices], unknown[name]])))
         for name, values in test.uncertainties().items()
     }
 
 
-def _looking(trained: TrainedAnswers, data: Answered, relevant: Tensor) -> dict[str, float]:
-    """Where the attention looks, that the answer is read from."""
-    found = defaultdict[str, list[Tensor]](list)
+def _attention_scores(trained: TrainedAnswers, data: Answered, relevant: Tensor) -> dict[str, float]:
+    """Return the mean mass of the attention on relevant regions, that of uniform attention, and the mean entropy."""
+    scores = defaultdict[str, list[Tensor]](list)
     for batch in data.batches(trained.device, sentences=_BATCH):
-        weights = looked_at(trained, batch)[0]
-        looked = relevant[batch.places.cpu()].to(weights.device)
-        found["relevant_mass"].append((weights * looked).sum(-1))
-        found["uniform_mass"].append((looked & batch.region_mask).sum(-1) / batch.region_mask.sum(-1))
-        found["attention_entropy"].append(torch.special.entr(weights).sum(-1))
-    return {name: torch.cat(values).mean().item() for name, values in found.items()}
+        weights = region_weights(trained, batch)[0]
+        relevant_regions = relevant[batch.indices.cpu()].to(weights.device)
+        scores["relevant_mass"].append((weights * relevant_regions).sum(-1))
+        scores["uniform_mass"].append((relevant_regions & batch.region_mask).sum(-1) / batch.region_mask.sum(-1))
+        scores["attention_entropy"].append(torch.special.entr(weights).sum(-1))
+    return {name: torch.cat(values).mean().item() for name, values in scores.items()}
 
 
 def guesses(train: Questions, test: Questions) -> dict[str, float]:
-    """Accuracies on the test questions of the most frequent answers of the training, of all and of the same form."""
+    """Return the test accuracies of two guesses: the most frequent answer overall, and for the same first two words."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by the form of the question; "" is any
-    for place, question in enumerate(train.questions):
+    for index, question in enumerate(train.questions):
         for form in ("", " ".join(question[:2])):
-            counts[form].update({train.answers[place]: 1} if train.votes is None else consensus(train.votes[place]))
-    # of answers that are as frequent, the first in the alphabet
-    best = {form: min(found, key=lambda answer: (-found[answer], answer)) for form, found in counts.items()}
+            counts[form].update({train.answers[index]: 1} if train.votes is None else consensus(train.votes[index]))
+    # of equally frequent answers the first in the alphabet
+    best = {form: min(answers, key=lambda answer: (-answers[answer], answer)) for form, answers in counts.items()}
 
-    def accuracy(guess: str, place: int) -> float:
-        return float(guess == test.answers[place]) if test.votes is None else vqa_accuracy(guess, test.votes[place])
+    def accuracy(guess: str, index: int) -> float:
+        return float(guess == test.answers[index]) if test.votes is None else vqa_accuracy(guess, test.votes[index])
 
-    majority = fmean(accuracy(best[""], place) for place in range(len(test)))
+    majority = fmean(accuracy(best[""], index) for index in range(len(test)))
     guessed = [best.get(" ".join(words[:2]), best[""]) for words in test.questions]
-    by_form = fmean(accuracy(guess, place) for place, guess in enumerate(guessed))
+    by_form = fmean(accuracy(guess, index) for index, guess in enumerate(guessed))
     return {"majority_accuracy": majority, "form_accuracy": by_form}
 
 
@@ -225,7 +231,7 @@ def guesses(train: Questions, test: Questions) -> dict[str, float]:
 
 
 class VQATask(Task[VQAConfig, TrainedAnswers]):
-    """Questions about photographs, or about scenes of digits."""
+    """Training on questions about photographs, or about scenes of digits."""
 
     config = VQAConfig
     script = "experiments.vqa"
@@ -236,17 +242,16 @@ class VQATask(Task[VQAConfig, TrainedAnswers]):
     def restore(self, config: VQAConfig, folder: Path) -> TrainedAnswers:
         return build(config, load_words(folder), load_questions(config)["train"])
 
-    @exclusive
     def run(self, config: VQAConfig) -> dict[str, float]:
-        folder = run_folder(self, config)
-        with user_errors(*BAD_INPUT):
-            if (metrics := resumed(folder, config)) is not None:
-                return metrics
-            data = load_questions(config)
-            begin(folder, config)
-            trained = build(config, load_words(folder, data["train"], answers=config.answers), data["train"])
-        fitted = self.fit(trained, data, folder)
-        return finish(folder, trained, fitted, self.evaluate(trained, data, fitted, folder))
+        with run_folder(self, config) as run:
+            if run.metrics is not None:
+                return run.metrics
+            with user_errors(*BAD_INPUT):
+                data = load_questions(config)
+                folder = run.begin()
+                trained = build(config, load_words(folder, data["train"], answers=config.answers), data["train"])
+            fitted = self.fit(trained, data, folder)
+            return run.finish(self.evaluate(trained, data, fitted, folder) | fitted.metrics)
 
     def fit(self, trained: TrainedAnswers, data: Mapping[str, Questions], folder: Path) -> Fitted:
         config = trained.config
@@ -258,8 +263,8 @@ class VQATask(Task[VQAConfig, TrainedAnswers]):
     def evaluate(
         self, trained: TrainedAnswers, data: Mapping[str, Questions], fitted: Fitted, folder: Path
     ) -> dict[str, float]:
-        metrics, said = evaluate(trained, data)
-        arrays: dict[str, Any] = said
+        metrics, predictions = evaluate(trained, data)
+        arrays: dict[str, Any] = predictions
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
         best = fitted.history[fitted.best_epoch]
         return {
@@ -277,16 +282,16 @@ def train(config: VQAConfig) -> None:
 
 
 class Reply(NamedTuple):
-    """What a network says to one question."""
+    """Answer of a network to one question, with its uncertainty and the attention behind it."""
 
     outputs: Outputs
-    answers: list[Row]  # the most probable ones, with credible intervals of their probabilities if there are samples
-    weights: Tensor | None  # samples [S, N] of all regions that the answer is read from, if one attention says which
-    picture: Path | None  # of these weights
+    answers: list[Row]  # the most probable answers; with samples also credible intervals of their probabilities
+    weights: Tensor | None  # samples [S, N] of the weights of the regions; None for a model without such a site
+    picture: Path | None  # picture of these weights
 
     @property
     def p_value(self) -> float | None:
-        """Whether the two most probable answers differ, by a paired t-test over the samples; None without samples."""
+        """P-value of a paired t-test that the two most probable answers have equal logits; None without samples."""
         logits = self.outputs.logits
         return top_two_p_values(logits).item() if len(logits) > 1 and logits.size(-1) > 1 else None
 
@@ -295,32 +300,32 @@ def reply_to(
     trained: TrainedAnswers, regions: Regions, words: Sequence[str], photograph: int, path: Path, *,
     num_samples: int = 200,
 ) -> Reply:  # fmt: skip
-    """Ask a question about the photograph at a place of the regions, and draw where the network looks."""
-    one = Questions("asked", [list(words)], [""], torch.tensor([photograph]), regions, ["asked"])
-    batch = next(trained.answered(one).batches(trained.device, sentences=1))
+    """Answer a question about the photograph with this index, and draw the attention to its regions."""
+    questions = Questions("asked", [list(words)], [""], torch.tensor([photograph]), regions, ["asked"])
+    batch = next(trained.answered(questions).batches(trained.device, sentences=1))
     count = num_samples if trained.is_random else 1
     noise: Noise = "attention" if trained.is_random else "none"
     outputs = Outputs(trained.module.outputs(batch, num_samples=count, noise=noise, seed=trained.config.seed).cpu())
     samples, rows = outputs.logits.softmax(-1)[:, 0], list[Row]()
-    for place in outputs.probabilities[0].argsort(descending=True)[:5].tolist():
-        rows.append({"answer": trained.words.answers[place], "probability": f"{samples[:, place].mean():.3f}"})
+    for index in outputs.probabilities[0].argsort(descending=True)[:5].tolist():
+        rows.append({"answer": trained.words.answers[index], "probability": f"{samples[:, index].mean():.3f}"})
         if count > 1:
-            low, high = samples[:, place].quantile(_TAILS).tolist()
+            low, high = samples[:, index].quantile(_TAILS).tolist()
             rows[-1]["95% interval"] = f"[{low:.3f}, {high:.3f}]"
-    if trained.config.model not in LOOKING:
+    if trained.config.model not in REGION_SITES:
         return Reply(outputs, rows, None, None)
-    weights = looked_at(trained, batch, num_samples=count)[:, 0]
+    weights = region_weights(trained, batch, num_samples=count)[:, 0]
     title = "{}: {}? {answer} ({probability})".format(trained.config.guide, " ".join(words), **rows[0])
     return Reply(outputs, rows, weights, save(looking_figure(weights, regions, photograph, title=title), path))
 
 
 def ask(config: AskConfig) -> Reply:
-    """Print the answers to a question and how sure the network is of them, and draw where it looks.
+    """Print the answers to a question with their uncertainty, and draw the attention to the regions.
 
     Raises:
-        UserError: No such run or photograph, one that cannot be read or encoded, or a question without a word.
+        UserError: No such run or image, a photograph that cannot be read or encoded, or a question without a word.
     """
-    words, place, image = caption_words(config.question), config.place, None
+    words, number, image = caption_words(config.question), config.image, None
     if not words:
         raise UserError(f"the question '{config.question}' has no word; ask one, such as 'how many are there'")
     if config.photo is not None:  # ahead of the data, which take longer to read
@@ -330,21 +335,21 @@ def ask(config: AskConfig) -> Reply:
     regions = questions["test"].regions
     if image is not None:
         with user_errors(ValueError):
-            regions, place = regions_of(image, regions, device=trained.device), 0
+            regions, number = regions_of(image, regions, device=trained.device), 0
         regions = blank(regions) if trained.config.blind else regions
-    elif place >= len(regions):
-        raise UserError(f"there is no test photograph {place}; expected numbers from 0 to {len(regions) - 1}")
+    elif number >= len(regions):
+        raise UserError(f"there is no test image {number}; expected --image from 0 to {len(regions) - 1}")
     if unknown := [word for word in words if word not in trained.words.word_ids]:
         print(f"not among the words of the training questions: {', '.join(unknown)}", file=sys.stderr)
     path = config.out or config.run / "figures" / "asked.png"
-    reply = reply_to(trained, regions, words, place, path, num_samples=config.num_samples)
-    doubt = ", ".join(
+    reply = reply_to(trained, regions, words, number, path, num_samples=config.num_samples)
+    uncertainties = ", ".join(
         f"{name.replace('_', ' ')} {value.item():.3f} nats" for name, value in reply.outputs.uncertainties().items()
     )
-    print(f"{' '.join(words)}?\n\n{as_table(reply.answers)}\n\n{doubt}")
+    print(f"{' '.join(words)}?\n\n{as_table(reply.answers)}\n\n{uncertainties}")
     if (p_value := reply.p_value) is not None:
         print(
-            f"p = {p_value:.3g} of a paired t-test that the two most probable answers score the same, over "
+            f"p = {p_value:.3g} of a paired t-test that the two most probable answers have equal logits, over "
             f"{len(reply.outputs.logits)} samples"
         )
     print(reply.picture or f"{trained.config.model} does not read the answer from one latent attention: no picture")
@@ -352,7 +357,7 @@ def ask(config: AskConfig) -> Reply:
 
 
 def load_trained(folder: Path, device: Device = "auto") -> tuple[TrainedAnswers, dict[str, Questions]]:
-    """The network of a finished run, at its best epoch, and the questions of its options; UserError without one."""
+    """Load the network of a finished run at its best epoch, and its questions; raise UserError without such a run."""
     config = saved_config(folder, VQAConfig, script="experiments.vqa", device=device)
     with user_errors(ValueError, OSError):
         questions = load_questions(config)
@@ -363,10 +368,10 @@ def load_trained(folder: Path, device: Device = "auto") -> tuple[TrainedAnswers,
 
 
 def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title: str = "") -> Figure:
-    """The photograph, the mean weight of every region, and the width of its credible interval.
+    """Draw a photograph, the mean weight of every region, and the width of its 95 % credible interval.
 
-    Regions whose photograph is not there are bars with their intervals. The weights are samples ``[S, N]``; of one
-    sample there is no interval.
+    Regions without a photograph are drawn as bars with their intervals. The weights are samples ``[S, N]``; a single
+    sample has no interval.
     """
     weights = weights.cpu()
     mean, (low, high) = weights.mean(0), weights.quantile(_TAILS, dim=0)
@@ -377,14 +382,12 @@ def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title:
         axis.set(xlabel="region", ylabel="attention")
         figure.suptitle(printable(title), fontsize=11)
         return figure
-    shown = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
-    shown = shown[: min(2, len(weights))]
-    figure, (axes,) = panels(1, 1 + len(shown), size=(3.2 + 3.2 * len(shown), 3.2))
+    drawn = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
+    drawn = drawn[: min(2, len(weights))]
+    figure, (axes,) = panels(1, 1 + len(drawn), size=(3.2 + 3.2 * len(drawn), 3.2))
     patches(regions.pictures[photograph], None, regions.grid, axes=axes[0])
-    for axis, (name, colours, values) in zip(axes[1:], shown, strict=True):
-        patches(regions.pictures[photograph], values, regions.grid, cmap=colours, axes=axis).set_title(
-            name, fontsize=10
-        )
+    for axis, (name, colors, values) in zip(axes[1:], drawn, strict=True):
+        patches(regions.pictures[photograph], values, regions.grid, cmap=colors, axes=axis).set_title(name, fontsize=10)
         figure.colorbar(axis.images[0], ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
     figure.suptitle(printable(title), fontsize=11)
     return figure

@@ -1,4 +1,4 @@
-"""Decoding of translation, captioning and headlines: beam search, samples, and the words of given sentences."""
+"""Decoding of translation, captioning and headlines: beam search, samples, and log probabilities of sentences."""
 
 from models.decoding.next_word import (
     Inference,

@@ -1,4 +1,4 @@
-"""The next word with its attention integrated out, the words of given sentences, and their alignments."""
+"""Distribution of the next word without the attention, and log probabilities and alignments of sentences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.decoder import AttentionDecoder, DecoderState, Step
 from pyro_attention import AlignmentPrior, Amortized, Dense, Soft
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.analysis.alignments.weights import k_max as keep_largest
 from pyro_attention.families.base import Family
 from pyro_attention.ops.token_log_prob import default_chunk_rows
@@ -18,7 +18,7 @@ from pyro_attention.ops.token_log_prob import default_chunk_rows
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    r"""How the attention is integrated out of :math:`p(y_j \mid x, y_{<j})`.
+    r"""Options that say how the attention is integrated out of :math:`p(y_j \mid x, y_{<j})`.
 
     ====================== ============================= ============================================
     prior of the attention family and samples            value
@@ -29,19 +29,19 @@ class Inference:
     Gamma, LogNormal       Weibull..., ``samples=S``     log of the mean of f(y|w) over S posterior draws of w
     ====================== ============================= ============================================
 
-    The first row takes an inference network's guide too: a network that sees the word is of no use before there is
-    one, and the prior is the model's own distribution of the alignment.
+    The first row also applies to guides with an inference network. The network would need the word that is predicted,
+    so the alignment has the distribution of the prior.
 
     Attributes:
-        k_max: Renormalize so many largest attention weights and drop the others; of each draw, where there are
-            draws. Exact sums then take only so many terms. The input feed of the decoder follows.
-        terms: Where alignments are summed out, sum over so many most probable ones of each word alone, renormalized:
-            for a search, which looks at all words of the vocabulary for each alignment. The input feed, and the
-            alignment of a word that was chosen, are those of all.
-        draws: Where alignments are summed out, average over so many that are drawn from the prior in place of the sum,
-            from torch's global generator; 0 sums.
+        k_max: Number of largest attention weights that are used, renormalized; all for None. This holds for each draw,
+            for exact sums, and for the input feed of the decoder.
+        terms: Number of most probable alignments of each word that an exact sum uses, renormalized; all for None. It
+            makes a search faster, which computes all words of the vocabulary for each alignment. The input feed and the
+            alignment of a chosen word use all alignments.
+        draws: Number of alignments that are drawn from the prior and averaged over instead of an exact sum, from
+            torch's global generator; 0 sums exactly.
         family: Posterior family of the attention, ``guide.family("alignment")`` of an ``AttentionGuide``.
-        samples: Number of posterior draws, from torch's global generator.
+        samples: Number of posterior draws of the weights, from torch's global generator.
 
     Raises:
         ValueError: ``k_max`` or ``terms`` below 1, or fewer than 0 draws or samples.
@@ -72,12 +72,14 @@ class Inference:
         """Raise ValueError unless family and samples fit the model's prior."""
         prior, family = model.attention.prior, self.family
         if family is not None and family.kind not in (None, prior.kind):
-            seen = f"family is {family}, of kind '{family.kind}'"
-            raise ValueError(f"{seen}, which does not fit the model's prior {type(prior).__name__}")
+            raise ValueError(
+                f"family is {family}, of kind '{family.kind}', which does not fit the model's prior "
+                f"{type(prior).__name__}"
+            )
         if self.samples and (family is None or isinstance(family, Amortized) or isinstance(prior, AlignmentPrior)):
             raise ValueError(
                 f"samples is {self.samples}, family {family}, expected a family to draw from, such as Weibull(); the "
-                f"sum over alignments is exact, and an inference network sees the words to come: both take samples=0"
+                f"sum over alignments is exact, and an inference network needs the next words: both take samples=0"
             )
 
         if self.draws and not self.sums_out(model):
@@ -87,7 +89,7 @@ class Inference:
             )
 
     def sums_out(self, model: AttentionDecoder) -> bool:
-        """Whether alignments are summed out; else weights make one context."""
+        """Return whether alignments are summed out; otherwise the weights give one context."""
         family = self.family.family if isinstance(self.family, Amortized) else self.family
         return isinstance(model.attention.prior, AlignmentPrior) and not isinstance(family, Soft)
 
@@ -99,13 +101,14 @@ DEFAULT = Inference()
 def next_word_log_probs(
     model: AttentionDecoder, step: Step, inference: Inference = DEFAULT, *, chunk_rows: int | None = None
 ) -> Tensor:
-    r"""Log probability of every next word, :math:`\log p(y \mid x, y_{<j})`, the alignment integrated out.
+    r"""Compute the log probability of every next word, :math:`\log p(y \mid x, y_{<j})`, without the alignment.
 
     Args:
         model: The model.
         step: From :meth:`AttentionDecoder.step`, which was given the same ``k_max``.
         inference: How the attention is integrated out.
-        chunk_rows: Rows whose logits exist at a time, times alignments; about 8 MB of them (40 on a GPU) when omitted.
+        chunk_rows: Number of rows, times alignments, whose logits are computed at a time; as many as take about 8 MB
+            (40 MB on a GPU) when omitted.
 
     Returns:
         ``[B, V]``, in at least float32.
@@ -128,19 +131,19 @@ def next_word_log_probs(
     rows = default if chunk_rows is None else chunk_rows
     chunks = [tensor.split(max(1, rows // contexts.size(1))) for tensor in (step.queries, contexts, log_weights)]
     log_probs = []
-    for queries, some, weights in zip(*chunks, strict=True):
-        log_f = model.likelihood(queries.unsqueeze(1), some).logits
+    for queries, chunk_contexts, weights in zip(*chunks, strict=True):
+        log_f = model.likelihood(queries.unsqueeze(1), chunk_contexts).logits
         log_probs.append((log_f + weights.unsqueeze(-1)).logsumexp(1))
     return torch.cat(log_probs)
 
 
 @torch.no_grad()
 def next_word_mixture(model: AttentionDecoder, step: Step, inference: Inference = DEFAULT) -> tuple[Tensor, Tensor]:
-    """What :func:`next_word_log_probs` is the mixture of; arguments as there.
+    """Return the components of the mixture of :func:`next_word_log_probs`, which has the same arguments.
 
     Returns:
-        Log probabilities of the words, ``[B, C, V]``, and of the attentions, ``[B, C]``: of each alignment, of each
-        posterior draw, or of the only one.
+        Log probabilities of the words given each component, ``[B, C, V]``, and of the components, ``[B, C]``.
+        Components are alignments, posterior draws, or a single context.
     """
     inference.check(model)
     contexts, log_weights = _mixture(model, step, inference)
@@ -158,15 +161,15 @@ def target_log_probs(
     *,
     inference: Inference = DEFAULT,
 ) -> Tensor:
-    r"""Log probability of every word of given sentences, :math:`\log p(y_j \mid x, y_{<j})`.
+    r"""Compute the log probability of every word of given sentences, :math:`\log p(y_j \mid x, y_{<j})`.
 
     Args:
-        model: The model; the next five are the arguments of its call.
-        source: The source that the model takes.
-        source_mask: True at what is no padding, ``[B, N]``.
-        target_in: Ids ``[B, M]`` of the words before.
+        model: The model; the next five arguments are those of its call.
+        source: The source, ids ``[B, N]`` or features ``[B, N, F]``.
+        source_mask: False at the padding of the source, ``[B, N]``.
+        target_in: Ids ``[B, M]`` of the previous words.
         target_out: Ids ``[B, M]`` of the words.
-        target_mask: True at target words, ``[B, M]``.
+        target_mask: False at the padding of the target, ``[B, M]``.
         inference: How the attention is integrated out.
 
     Returns:
@@ -175,23 +178,22 @@ def target_log_probs(
     inference.check(model)
     state, log_probs = model.start(model.encode(source, source_mask), source_mask), []
     steps = model.steps(state, target_in, k_max=inference.k_max)
-    for step, wanted in zip(steps, target_out.unbind(1), strict=True):
+    for step, words in zip(steps, target_out.unbind(1), strict=True):
         contexts, log_weights = _mixture(model, step, inference)
-        log_f = model.likelihood(step.queries.unsqueeze(1), contexts).log_prob(wanted.unsqueeze(1))
+        log_f = model.likelihood(step.queries.unsqueeze(1), contexts).log_prob(words.unsqueeze(1))
         log_probs.append((log_f + log_weights).logsumexp(1))
     return torch.stack(log_probs, 1).where(target_mask, 0)
 
 
 @torch.no_grad()
 def word_alignment(model: AttentionDecoder, step: Step, words: Tensor, inference: Inference = DEFAULT) -> Tensor:
-    r"""Alignment of the words that were chosen: :math:`p(z \mid x, y_{\le j}) \propto p(z)\, f(y_j \mid z)`.
+    r"""Compute the alignment of chosen words, :math:`p(z \mid x, y_{\le j}) \propto p(z)\, f(y_j \mid z)`.
 
-    Where attention weights are no alignments (soft attention and Bayesian attention), these weights, averaged over the
-    draws.
+    For soft attention and Bayesian attention this returns the attention weights, averaged over the draws.
 
     Args:
-        model: As :func:`next_word_log_probs`; ``step`` and ``inference`` are too.
-        step: The step that the words were drawn from.
+        model: The model.
+        step: The step that predicts the words.
         words: Ids ``[B]`` of the words that came next.
         inference: How the attention is integrated out.
 
@@ -208,12 +210,12 @@ def word_alignment(model: AttentionDecoder, step: Step, words: Tensor, inference
 def target_alignments(
     model: AttentionDecoder, state: DecoderState, target_in: Tensor, target_out: Tensor, inference: Inference = DEFAULT
 ) -> Tensor:
-    """:func:`word_alignment` of every word of given sentences, ``[B, M, N]``, by teacher forcing.
+    """Compute :func:`word_alignment` of every word of given sentences, ``[B, M, N]``, by teacher forcing.
 
     Args:
         model: The model.
-        state: Its state before the first word.
-        target_in: Ids ``[B, M]`` of the words before.
+        state: State before the first word.
+        target_in: Ids ``[B, M]`` of the previous words.
         target_out: Ids ``[B, M]`` of the words.
         inference: How the attention is integrated out.
     """
@@ -223,7 +225,7 @@ def target_alignments(
 
 
 def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple[Tensor, Tensor]:
-    """Contexts ``[B, C, memory]`` and their log weights ``[B, C]``: the next word's distribution is their mixture."""
+    """Return contexts ``[B, C, memory]`` and their log weights ``[B, C]``, whose mixture predicts the next word."""
     contexts, k_max = step.state.memory, inference.k_max
     if not inference.sums_out(model):
         weights = _draw_weights(model, step, inference)
@@ -236,14 +238,14 @@ def _mixture(model: AttentionDecoder, step: Step, inference: Inference) -> tuple
     count = _most_terms(model, log_weights, inference)
     if count is None or count >= contexts.size(1):
         return contexts, log_weights
-    log_weights, kept = log_weights.topk(count, dim=-1)  # no need to look at words of weight zero
+    log_weights, keys = log_weights.topk(count, dim=-1)  # keys of weight zero need no computation
     if inference.terms == count:
         log_weights = log_weights.log_softmax(-1)
-    return contexts.gather(1, kept.unsqueeze(-1).expand(-1, -1, contexts.size(-1))), log_weights
+    return contexts.gather(1, keys.unsqueeze(-1).expand(-1, -1, contexts.size(-1))), log_weights
 
 
 def _log_prior(model: AttentionDecoder, step: Step, k_max: int | None) -> Tensor:
-    """Log probabilities of what is attended to, ``[B, N]``; -inf at the padding, and where they are zero."""
+    """Return the log probabilities ``[B, N]`` of the keys, -inf at the padding and at probability zero."""
     prior, log_prior = model.attention.prior, step.log_prior
     if isinstance(prior, SparseAlignmentPrior):
         log_prior = prior.soft_weights(_as_float(step.scores), Dense(step.state.mask)).log()
@@ -254,15 +256,15 @@ def _log_prior(model: AttentionDecoder, step: Step, k_max: int | None) -> Tensor
 
 
 def _most_terms(model: AttentionDecoder, log_prior: Tensor, inference: Inference) -> int | None:
-    """How many keys of a word are summed over, at most; None where all may be."""
+    """Return the largest number of keys of a word that are summed over; None for all keys."""
     limits = [limit for limit in (inference.k_max, inference.terms) if limit is not None]
     if isinstance(model.attention.prior, SparseAlignmentPrior):
-        limits.append(int(log_prior.isfinite().sum(-1).max()))  # those of a positive probability
+        limits.append(int(log_prior.isfinite().sum(-1).max()))  # keys of a positive probability
     return min(limits, default=None)
 
 
 def _draw_weights(model: AttentionDecoder, step: Step, inference: Inference) -> Tensor:
-    """Attention weights ``[B, S, N]``: posterior draws, or their mean as one."""
+    """Return attention weights ``[B, S, N]``, posterior draws or with S = 1 their mean."""
     if inference.samples == 0 or inference.family is None:
         return _log_prior(model, step, inference.k_max).exp().unsqueeze(1)
     # one head, and a plate of sentences

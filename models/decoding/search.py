@@ -1,14 +1,17 @@
-r"""Beam search, and sentences that are drawn.
+r"""Beam search, and random sentences.
 
-Hypotheses are ranked by :math:`\log p(y \mid x) / ((5 + |y|) / 6)^\alpha`, where ``|y|`` counts the end token, not the
-begin token. Hypotheses that end are finished if they are among the best ``beam`` continuations, by log probability, of
-all live ones; the best ``beam`` others go on. The search of a sentence stops when no live hypothesis can beat the worst
-of the ``keep`` best finished ones any more: log probabilities only fall, so one of log probability l never scores above
-``l / ((5 + max_length) / 6) ** alpha``. That a finished hypothesis has the highest log probability is not enough, since
-a longer one may outscore it.
+Hypotheses are ranked by :math:`\log p(y \mid x) / ((5 + |y|) / 6)^\alpha`, where ``|y|`` counts the end token but not
+the begin token. In every step the best ``beam`` continuations of all live hypotheses are considered, by log
+probability: those that end are finished. The best ``beam`` continuations that do not end become the live hypotheses.
 
-The decoder is fed with the expected context, also of a model that was trained with ``input_feed="sampled"``. Padding
-of the source never changes a result, and the batch none beyond rounding (with posterior draws: up to the noise drawn).
+The search of a sentence stops when no live hypothesis can beat the worst of the ``keep`` best finished ones. Log
+probabilities only fall, so a hypothesis of log probability l never scores above ``l / ((5 + max_length) / 6) **
+alpha``. A finished hypothesis with the highest log probability does not suffice to stop, since a longer one may score
+better.
+
+The decoder is fed with the expected context, also for a model that was trained with ``input_feed="sampled"``. Padding
+of the source does not change a result. The other sentences of the batch change it only by rounding, or by other noise
+of posterior draws.
 
 Source: Wu et al. (2016), Google's Neural Machine Translation System, section 7; Deng et al. (2018), Latent Alignment
 and Variational Attention, section 5; Paulus et al. (2018), A Deep Reinforced Model for Abstractive Summarization,
@@ -33,16 +36,15 @@ from pyro_attention.posterior.predictive import seeded
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A sentence that was found.
+    """Sentence found by a search.
 
     Attributes:
-        tokens: Ids after the begin token; the end token is the last where there is one.
-        log_prob: Sum of the words' log probabilities, the end token's included.
-        score: What it is ranked by, the log probability over the length penalty.
-        finished: Whether it ends by the end token; else it was cut at the largest length.
-        alignments: Rows on the simplex, one for each token, over the sentence's own words, ``[len(tokens), N]``: the
-            alignment given the token, or attention weights, see :func:`word_alignment`. None if not asked for. What a
-            row lacks to one is the probability of NULL in a model that has it.
+        tokens: Ids after the begin token; the last one is the end token if the sentence is finished.
+        log_prob: Sum of the log probabilities of the tokens, including the end token.
+        score: Log probability divided by the length penalty, by which hypotheses are ranked.
+        finished: Whether the sentence ends with the end token; otherwise it was cut at the largest length.
+        alignments: Alignment of each token to the source, or its attention weights, ``[len(tokens), N]`` without
+            padding; see :func:`word_alignment`. None if not requested.
     """
 
     tokens: tuple[int, ...]
@@ -53,22 +55,22 @@ class Hypothesis:
 
     @property
     def words(self) -> tuple[int, ...]:
-        """The tokens without the end token."""
+        """Tokens without the end token."""
         return self.tokens[:-1] if self.finished else self.tokens
 
 
 class SearchState(Protocol):
-    """What a decoder remembers of the words before, a row for each hypothesis, as :class:`DecoderState` does."""
+    """Interface of a decoder state with a row for each hypothesis, such as :class:`DecoderState`."""
 
     @property
     def memory(self) -> Tensor:
-        """What is attended to, ``[B, N, memory]``."""
+        """Encoded source, ``[B, N, memory]``."""
 
     def reorder(self, rows: Tensor) -> Self:
-        """Row ``rows[i]`` in the place of row i, which must belong to the same source."""
+        """Return the state whose row i is row ``rows[i]``, which must belong to the same source."""
 
     def select(self, rows: Tensor) -> Self:
-        """These rows, source and all."""
+        """Return the given rows with their source."""
 
 
 Advance = Callable[[Any, Tensor], tuple[Tensor, Any]]
@@ -91,37 +93,38 @@ def beam_search(
     alignments: bool = True,
     seed: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best sentences that a beam finds; the model is put in evaluation mode meanwhile.
+    """Return the best sentences of a beam search, with the model in evaluation mode.
 
     Args:
         model: The model.
-        source: The source that the model takes: ids ``[B, N]``, or features ``[B, N, F]``.
-        source_mask: True at what is no padding, which comes first, ``[B, N]``.
-        begin: Id that stands before the first word.
-        end: Id that ends a sentence.
-        beam: Live hypotheses of a sentence.
-        max_length: Largest number of words, the end token among them.
-        length_penalty: alpha >= 0; 0 ranks by log probability.
-        keep: Hypotheses to return, at most ``beam``.
-        no_repeat: No so many tokens in a row come twice in a hypothesis; 3 is usual where networks repeat themselves.
+        source: The source, ids ``[B, N]`` or features ``[B, N, F]``.
+        source_mask: False at the padding, which comes last, ``[B, N]``.
+        begin: Id of the begin token.
+        end: Id of the end token.
+        beam: Number of live hypotheses of a sentence.
+        max_length: Largest number of tokens, including the end token.
+        length_penalty: Exponent alpha >= 0; 0 ranks by log probability.
+        keep: Number of hypotheses to return, at most ``beam``.
+        no_repeat: No sequence of this many tokens occurs twice in a hypothesis; 3 is usual for networks that repeat
+            themselves. None allows repetitions.
         inference: How the attention is integrated out of each word.
-        alignments: Also compute the alignments, by one more pass over the result.
-        seed: Seed of the posterior draws; the global generator goes on as if nothing had happened.
+        alignments: Also compute the alignments, by another pass over the result.
+        seed: Seed of the posterior draws; the state of the global generator does not change.
 
     Returns:
-        For each sentence up to ``keep`` hypotheses, best first. Only when fewer finish do the best ones that were cut
-        at ``max_length`` follow, as ``finished=False``.
+        For each sentence up to ``keep`` hypotheses, the best first. If fewer are finished, the best hypotheses that
+        were cut at ``max_length`` follow, with ``finished=False``.
 
     Raises:
-        ValueError: Wrong shapes, a sentence without words, ids or options out of range, NaN log probabilities, or
-            options that do not fit the model.
+        ValueError: Shapes are wrong, a sentence has no words, ids or options are out of range, log probabilities are
+            NaN, or the options do not fit the model.
 
     Example:
         >>> from models.nmt import Translation, TranslationSizes
         >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
         >>> source = torch.randint(10, (2, 5))
-        >>> found = beam_search(model, source, source >= 0, begin=1, end=2, beam=3, keep=2, max_length=6)
-        >>> [len(hypotheses) for hypotheses in found], found[0][0].score >= found[0][1].score
+        >>> best = beam_search(model, source, source >= 0, begin=1, end=2, beam=3, keep=2, max_length=6)
+        >>> [len(hypotheses) for hypotheses in best], best[0][0].score >= best[0][1].score
         ([2, 2], True)
     """
     inference.check(model)
@@ -132,11 +135,11 @@ def beam_search(
 
     with _evaluation(model), seeded(seed):
         start = model.start(model.encode(source, source_mask), source_mask)
-        found = search_words(
+        best = search_words(
             start, advance, begin=begin, end=end, beam=beam, max_length=max_length, length_penalty=length_penalty,
             keep=keep, no_repeat=no_repeat,
         )  # fmt: skip
-        return _align(model, start, found, begin=begin, inference=inference) if alignments else found
+        return _align(model, start, best, begin=begin, inference=inference) if alignments else best
 
 
 @torch.no_grad()
@@ -152,25 +155,25 @@ def search_words(
     keep: int = 1,
     no_repeat: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The search of :func:`beam_search`, whose options these are, for any decoder.
+    """Run the search of :func:`beam_search` for any decoder; other arguments are described there.
 
     Args:
-        start: The decoder's state before the first word, a row for each source.
-        advance: Of a state and the last words ``[R]``, ids, the log probabilities ``[R, V]`` of the next words and the
-            state after the last ones.
+        start: State of the decoder before the first word, a row for each source.
+        advance: Takes a state and the ids ``[R]`` of the last words, and returns the log probabilities ``[R, V]`` of
+            the next words and the state after the last words.
 
     Returns:
-        As :func:`beam_search`, without alignments.
+        For each sentence its hypotheses as by :func:`beam_search`, without alignments.
 
     Raises:
-        ValueError: Options out of range, or NaN log probabilities.
+        ValueError: Options are out of range, or log probabilities are NaN.
     """
     search = _Search(end, beam, max_length, length_penalty, keep, no_repeat, [[] for _ in start.memory])
     beams: _Beams | None = _Beams.begin(start, begin, beam)
     while beams is not None:
         words, state = advance(beams.state, beams.tokens[..., -1].flatten())
         beams = search.advance(beams, words, state)
-    return search.found
+    return search.best
 
 
 @torch.no_grad()
@@ -186,17 +189,18 @@ def sample(
     inference: Inference = DEFAULT,
     seed: int | None = None,
 ) -> list[Hypothesis]:
-    r"""One random sentence for each source, word by word from :math:`p(y \mid x, y_{<j})^{1/T}`, normalised.
+    r"""Draw one sentence for each source, word by word from :math:`p(y \mid x, y_{<j})^{1/T}`, normalized.
 
-    For more of the same sentence repeat its row. The draws depend on the batch, not on its padding (unless ``samples``
-    draws weights). Other arguments are those of :func:`beam_search`, which takes the most probable word at every step
-    with ``beam=1, length_penalty=0``. Log probability and score of a hypothesis are the model's own, at T = 1.
+    Repeat a row of the source for several sentences. The draws depend on the batch but not on its padding, unless
+    weights are drawn (``samples``). The other arguments are those of :func:`beam_search`, which takes the most probable
+    word at every step with ``beam=1, length_penalty=0``. Log probability and score of a hypothesis are those of the
+    model, at T = 1.
 
     Args:
-        temperature: T > 0; below 1 probable words become more so.
+        temperature: T > 0; below 1 probable words become more probable.
 
     Raises:
-        ValueError: As :func:`beam_search`; a temperature that is not positive and finite.
+        ValueError: The temperature is not positive and finite, or as by :func:`beam_search`.
 
     Example:
         >>> from models.nmt import Translation, TranslationSizes
@@ -220,27 +224,34 @@ def sample(
             word = (words / temperature).softmax(1).multinomial(1).squeeze(1)
             drawn.append((word, words.gather(1, word[:, None]).squeeze(1)))
             ended = ended | (word == end)
-        found = []
+        hypotheses = []
         rows = (torch.stack(column, 1).tolist() for column in zip(*drawn, strict=True))
         for tokens, log_probs in zip(*rows, strict=True):
             length = tokens.index(end) + 1 if end in tokens else len(tokens)
             total = sum(log_probs[:length])
-            found.append(Hypothesis(tuple(tokens[:length]), total, total, end in tokens))
-        return found
+            hypotheses.append(Hypothesis(tuple(tokens[:length]), total, total, end in tokens))
+        return hypotheses
 
 
 @dataclass(frozen=True)
 class _Beams:
-    """Live hypotheses of the R sentences that are still searched."""
+    """Live hypotheses of the R sentences that are still searched.
 
-    state: SearchState  # a row for each hypothesis, R * beam
-    sentences: Tensor  # places in the batch, [R]
-    log_probs: Tensor  # in falling order, [R, beam]; -inf at empty places
-    tokens: Tensor  # from the begin token on, [R, beam, L]
+    Attributes:
+        state: State of the decoder with R * beam rows.
+        sentences: Index of each sentence in the batch, ``[R]``.
+        log_probs: Log probabilities in falling order, ``[R, beam]``; -inf for a missing hypothesis.
+        tokens: Ids beginning with the begin token, ``[R, beam, L]``.
+    """
+
+    state: SearchState
+    sentences: Tensor
+    log_probs: Tensor
+    tokens: Tensor
 
     @classmethod
     def begin(cls, start: SearchState, begin: int, beam: int) -> _Beams:
-        """One hypothesis without words for each sentence; the other places are empty."""
+        """Return one hypothesis without words for each sentence; all other hypotheses are missing."""
         size, memory = len(start.memory), start.memory
         sentences = torch.arange(size, device=memory.device)
         log_probs = torch.full((size, beam), -math.inf, device=memory.device)
@@ -252,7 +263,7 @@ class _Beams:
 
 @dataclass(frozen=True)
 class _Search:
-    """What a search wants, and what it has found: ``found`` holds the best finished hypotheses of each sentence."""
+    """Options of a search, and the best finished hypotheses of each sentence in ``best``."""
 
     end: int
     beam: int
@@ -260,7 +271,7 @@ class _Search:
     length_penalty: float
     keep: int
     no_repeat: int | None
-    found: list[list[Hypothesis]]
+    best: list[list[Hypothesis]]
 
     def __post_init__(self) -> None:
         if not 1 <= self.keep <= self.beam or self.max_length < 1 or not 0 <= self.length_penalty < math.inf:
@@ -272,9 +283,15 @@ class _Search:
             raise ValueError(f"no_repeat is {self.no_repeat}, expected a number of tokens of at least 1, or None")
 
     def advance(self, beams: _Beams, words: Tensor, state: SearchState) -> _Beams | None:
-        """Continue the hypotheses by the best of words of log probabilities ``[R * beam, V]``; keep those that end.
+        """Extend the hypotheses by their best next words, and store those that end.
 
-        None where no other can win any more; the state is the decoder's after the step to these words.
+        Args:
+            beams: The live hypotheses.
+            words: Log probabilities of the next words, ``[R * beam, V]``.
+            state: State of the decoder after the last words.
+
+        Returns:
+            The live hypotheses, or None if none can win any more.
         """
         words = words.view(*beams.log_probs.shape, -1)
         if self.no_repeat is not None:
@@ -282,7 +299,7 @@ class _Search:
         total = (beams.log_probs.unsqueeze(-1) + words).flatten(1)
         if total.isnan().any():
             raise ValueError("log probabilities are NaN; check the model's parameters")
-        log_probs, index = total.topk(min(2 * self.beam, total.size(1)))  # at most `beam` of these end
+        log_probs, index = total.topk(min(2 * self.beam, total.size(1)))  # each hypothesis ends at most once
         origin, word = index // words.size(-1), index % words.size(-1)
         before = beams.tokens.gather(1, origin.unsqueeze(-1).expand(-1, -1, beams.tokens.size(-1)))
         tokens, ends = torch.cat([before, word.unsqueeze(-1)], -1), word == self.end
@@ -291,45 +308,45 @@ class _Search:
         live = ends.to(torch.uint8).sort(dim=1, stable=True).indices[:, : self.beam]
         log_probs = log_probs.masked_fill(ends, -math.inf).gather(1, live)
         tokens = tokens.gather(1, live.unsqueeze(-1).expand(-1, -1, length + 1))
-        rows = self._undone(beams.sentences, log_probs)
+        rows = self._unfinished(beams.sentences, log_probs)
         if not len(rows) or length == self.max_length:
             self._cut(beams.sentences, tokens, log_probs)
             return None
         size = len(beams.sentences)
         origin = (torch.arange(size, device=rows.device)[:, None] * self.beam + origin.gather(1, live))[rows].flatten()
-        # the source's part moves only when sentences leave
+        # the encoded source is copied only when sentences are done
         state = state.reorder(origin) if len(rows) == size else state.select(origin)
         return _Beams(state, beams.sentences[rows], log_probs[rows], tokens[rows])
 
     def _finish(self, sentences: Tensor, tokens: Tensor, log_probs: Tensor, ends: Tensor) -> None:
-        """Keep the best hypotheses that end."""
+        """Store the best hypotheses that end."""
         divisor = _length_divisor(tokens.size(-1) - 1, self.length_penalty)
         for row, rank in (ends[:, : self.beam] & log_probs[:, : self.beam].isfinite()).nonzero().tolist():
             finished = _hypothesis(tokens[row, rank], log_probs[row, rank], divisor, finished=True)
-            best = self.found[int(sentences[row])]
-            # the sort is stable: of equal ones the first found
+            best = self.best[int(sentences[row])]
+            # the sort is stable, so that earlier hypotheses come first among equal scores
             best[:] = sorted([*best, finished], key=lambda hypothesis: -hypothesis.score)[: self.keep]
 
-    def _undone(self, sentences: Tensor, log_probs: Tensor) -> Tensor:
-        """Rows whose best live hypothesis may still beat the worst that is kept."""
+    def _unfinished(self, sentences: Tensor, log_probs: Tensor) -> Tensor:
+        """Return the rows whose best live hypothesis may still beat the worst stored one."""
         bounds = (log_probs[:, 0] / _length_divisor(self.max_length, self.length_penalty)).tolist()
-        kept = [self.found[sentence] for sentence in sentences.tolist()]
-        worst = [best[-1].score if len(best) == self.keep else -math.inf for best in kept]
+        stored = [self.best[sentence] for sentence in sentences.tolist()]
+        worst = [best[-1].score if len(best) == self.keep else -math.inf for best in stored]
         rows = [row for row, (bound, least) in enumerate(zip(bounds, worst, strict=True)) if bound > least]
         return torch.tensor(rows, dtype=torch.long, device=sentences.device)
 
     def _cut(self, sentences: Tensor, tokens: Tensor, log_probs: Tensor) -> None:
-        """Fill up with the best live hypotheses where fewer have finished than are kept."""
+        """Add the best live hypotheses of sentences with fewer than ``keep`` finished ones."""
         divisor = _length_divisor(self.max_length, self.length_penalty)
         for row, sentence in enumerate(sentences.tolist()):
-            best = self.found[sentence]
+            best = self.best[sentence]
             for rank in range(min(self.beam, self.keep - len(best))):
                 if log_probs[row, rank].isfinite():
                     best.append(_hypothesis(tokens[row, rank], log_probs[row, rank], divisor, finished=False))
 
 
 def _hypothesis(tokens: Tensor, log_prob: Tensor, divisor: float, *, finished: bool) -> Hypothesis:
-    """Hypothesis of tokens that the begin token precedes."""
+    """Return the hypothesis of tokens that start with the begin token."""
     value = log_prob.item()
     return Hypothesis(tuple(tokens[1:].tolist()), value, value / divisor, finished)
 
@@ -339,26 +356,26 @@ def _length_divisor(length: int, length_penalty: float) -> float:
 
 
 def _repeats(tokens: Tensor, size: int, vocabulary: int) -> Tensor:
-    """Of ids ``[..., L]``, whether a next word would make so many in a row that are there already, ``[..., V]``."""
-    found = torch.zeros(*tokens.shape[:-1], vocabulary, dtype=torch.int64, device=tokens.device)
+    """Return whether a next word would complete a sequence of ``size`` ids that already occurs, ``[..., V]``."""
+    counts = torch.zeros(*tokens.shape[:-1], vocabulary, dtype=torch.int64, device=tokens.device)
     if tokens.size(-1) < size:
-        return found.bool()
-    there = tokens.unfold(-1, size, 1)
-    same = (there[..., :-1] == tokens[..., None, tokens.size(-1) - size + 1 :]).all(-1)
-    return found.scatter_add(-1, there[..., -1], same.long()).bool()
+        return counts.bool()
+    sequences = tokens.unfold(-1, size, 1)
+    same = (sequences[..., :-1] == tokens[..., None, tokens.size(-1) - size + 1 :]).all(-1)
+    return counts.scatter_add(-1, sequences[..., -1], same.long()).bool()
 
 
 def _align(
     model: AttentionDecoder,
     start: DecoderState,
-    found: Sequence[Sequence[Hypothesis]],
+    sentences: Sequence[Sequence[Hypothesis]],
     *,
     begin: int,
     inference: Inference,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of every sentence with their alignments, by teacher forcing from the state before the words."""
-    pairs = [(sentence, hypothesis) for sentence, hypotheses in enumerate(found) for hypothesis in hypotheses]
-    aligned: list[list[Hypothesis]] = [[] for _ in found]
+    """Return the hypotheses of every sentence with their alignments, by teacher forcing from the first state."""
+    pairs = [(sentence, hypothesis) for sentence, hypotheses in enumerate(sentences) for hypothesis in hypotheses]
+    aligned: list[list[Hypothesis]] = [[] for _ in sentences]
     if not pairs:
         return aligned
     device, longest = start.memory.device, max(len(hypothesis.tokens) for _, hypothesis in pairs)
@@ -368,14 +385,14 @@ def _align(
     rows = target_alignments(model, state, tokens[:, :-1], tokens[:, 1:], inference)
     sizes = start.mask.sum(1).tolist()
     for (sentence, hypothesis), weights in zip(pairs, rows, strict=True):
-        own = weights[: len(hypothesis.tokens), : sizes[sentence]].clone()  # without the padding behind a view
-        aligned[sentence].append(replace(hypothesis, alignments=own))
+        alignments = weights[: len(hypothesis.tokens), : sizes[sentence]].clone()  # a view would keep the padding
+        aligned[sentence].append(replace(hypothesis, alignments=alignments))
     return aligned
 
 
 @contextmanager
 def _evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the context."""
+    """Put a model in evaluation mode within the context."""
     before = model.training
     model.eval()
     try:

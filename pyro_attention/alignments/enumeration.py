@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro import poutine
@@ -18,24 +18,27 @@ from torch.overrides import TorchFunctionMode
 
 from pyro_attention._checks import as_float
 from pyro_attention._compat import compute_dice_elbo
-from pyro_attention.alignments.categorical import CategoricalAlignment, EnumeratedAlignment
-from pyro_attention.alignments.edges import EdgeAlignment, EdgeSum
-from pyro_attention.alignments.node_likelihood import NodeLikelihood
+from pyro_attention.alignments._messages import as_site, sample_sites, site_of
+from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.alignments.replay import replay_enumeration
-from pyro_attention.alignments.sparse import SparseAlignment
+from pyro_attention.alignments.summed import AlignmentsAbove, EdgeSum, EnumeratedAlignment, SummedLikelihood
 from pyro_attention.draws import REMEDY, Minibatch, look_when_due, modes
 from pyro_attention.families.distribution import ContinuousWeights
 from pyro_attention.guide import AttentionGuide, check_guide, forget_run, is_attention_site, plates_of
 from pyro_attention.objectives.elbo import DifferentiableELBO
 from pyro_attention.objectives.validation import check_run
 
+if TYPE_CHECKING:
+    from pyro_attention._typing import Trace
+    from pyro_attention.alignments._messages import Model, SampleMessage, Site, Traces
+
 __all__ = ["AlignmentELBO"]
 
 
 class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
-    r"""Pyro's enumerating ELBO for an :class:`AttentionGuide`, whose model then runs once a step.
+    r"""Enumerating ELBO for an :class:`AttentionGuide`: exact sums over alignments in one run of the model a step.
 
-    Under the family ``Marginal`` its value is the log evidence, under ``Categorical`` the exact expectation
+    Under the family ``Marginal`` its value is the log evidence, under ``Categorical`` the exact ELBO:
 
     .. math:: \log \sum_z p(z)\, f(y \mid z), \qquad \mathrm{E}_q[\log f(y \mid z)] - \mathrm{KL}(q \| p).
 
@@ -45,30 +48,31 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
     Give ``max_plate_nesting`` (the number of nested plates), or it is guessed by an additional pass at first.
 
     Of a :class:`SparseAlignment`, the prior or the posterior, only keys with a positive probability are summed over,
-    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A likelihood
-    may know better how it is summed, by a method ``below_alignments``: a :class:`TokenLikelihood` is computed at
-    possible keys, and for what counts, alone, so that padding costs it nothing.
+    which is still exact: a likelihood is computed for as many keys as the query with the most of them has. A
+    :class:`SummedLikelihood` says itself how it is summed: the objective calls its method ``below_alignments``. A
+    :class:`TokenLikelihood` is computed at possible keys and unmasked items alone, so that padding costs nothing.
 
     Alignments over the edges of a graph need no plate: a :class:`NodeLikelihood` is computed at each edge, and sums
-    over those of every node, however many they are. Such a site is observed in the traces: that some edge is attended
-    to is certain, and its log probability 0, or, below a posterior, the bound -KL.
+    over the edges of every node, however many they are. The traces hold such a site as observed: its value is the set
+    of all edges, with the log probability 0, or, below a posterior, the bound -KL.
 
     Args:
-        args: Those of Pyro's ``TraceEnum_ELBO``.
-        options: Its options.
-        roulette: Alignments whose posterior probability is below this are left out of the gradient of such a likelihood
-            at random, and count for more where they stay (Russian roulette). The ELBO is exact and its gradient
-            unbiased, and the steps of a trained network are faster; 0.001 is a good value. 0 leaves out none.
+        args: Positional arguments of Pyro's ``TraceEnum_ELBO``.
+        options: Keyword arguments of ``TraceEnum_ELBO``, such as ``max_plate_nesting``.
+        roulette: Alignments whose posterior probability is below this number are left out of the gradient of a
+            :class:`TokenLikelihood` at random, and count for more where they stay (Russian roulette). The ELBO is exact
+            and its gradient unbiased, and the steps of a trained network are faster; 0.001 is a good value. 0 leaves
+            out none.
 
     Attributes:
-        support_record: Mean number of keys with a positive probability at every sparse site, over the queries that
-            count, at the last evaluation.
+        support_record: Mean number of keys with a positive probability at every sparse site, over the unmasked queries
+            of the last evaluation.
         cut_record: Share of these queries whose sparsemax has more keys than the k of the site.
 
     Raises:
-        NotImplementedError: At a call: particles are to be vectorized.
-        ValueError: At a call: an ELBO that is NaN or infinite, parameters that would not train, or a posterior that
-            depends on a latent that is summed out under its prior.
+        NotImplementedError: At a call: ``vectorize_particles`` is True.
+        ValueError: The roulette is no probability; at a call: the ELBO is NaN or infinite, parameters would not train,
+            or a posterior depends on a latent that is summed out under its prior.
 
     Example:
         >>> import pyro, torch
@@ -95,7 +99,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         self.cut_record: dict[str, Tensor] = {}
         self._autocasts: list[torch.autocast] = []
 
-    def _evaluate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
+    def _evaluate(self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Tensor:
         elbo = torch.zeros(())
         with self._autocast_of_the_model_alone():
             for traces in self._get_traces(model, guide, args, kwargs):
@@ -119,29 +123,33 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             finally:
                 self._autocasts = []
 
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _get_trace(self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Traces:
         with ExitStack() as stack:
             for autocast in self._autocasts:
                 stack.enter_context(autocast)
-            traces: tuple[Any, Any] = super()._get_trace(model, guide, args, kwargs)
-        for trace in traces:
-            _sum_in_32_bits(trace)
+            traces: Traces = super()._get_trace(model, guide, args, kwargs)
+        _sum_in_one_dtype(traces)
         return traces
 
-    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    def _get_traces(
+        self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Iterator[Traces]:
         self.support_record, self.cut_record = {}, {}
         for model_trace, guide_trace in self._get_enumerated(model, guide, args, kwargs):
-            nodes = model_trace.nodes
-            self._terms = {name: nodes[name]["log_prob"].detach().sum() for name in model_trace.observation_nodes}
+            self._terms = {
+                name: site_of(model_trace, name)["log_prob"].detach().sum() for name in model_trace.observation_nodes
+            }
             yield model_trace, guide_trace
 
-    def _get_enumerated(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    def _get_enumerated(
+        self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Iterator[Traces]:
         messenger = poutine.unwrap(guide)
         if not isinstance(messenger, AttentionGuide):
             yield from super()._get_traces(model, guide, args, kwargs)
             return
         if self.vectorize_particles:
-            raise NotImplementedError("AlignmentELBO does not vectorise particles; pass vectorize_particles=False")
+            raise NotImplementedError("AlignmentELBO does not vectorize particles; pass vectorize_particles=False")
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)
         self._check_broadcasts(model, guide, args, kwargs)
@@ -164,15 +172,17 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
                     record[name] = record.get(name, 0) + value / self.num_particles
             yield traces
 
-    def _check_broadcasts(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+    def _check_broadcasts(
+        self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> None:
         """Raise ValueError where a model is another one below enumerated alignments than below single ones.
 
         It is looked at in the first, 10th, 100th, ... call with a model.
         """
         messenger, nesting = check_guide(guide), int(self.max_plate_nesting)
 
-        def run(enumeration: _Enumeration, fixed: Messenger | None = None) -> tuple[Any, Any]:
-            around: Any = guide if fixed is None else fixed(guide)
+        def run(enumeration: _Enumeration, fixed: Messenger | None = None) -> Traces:
+            around = guide if fixed is None else fixed(guide)
             if fixed is None or enumeration.edges:  # over edges there are no single alignments
                 around = enumeration(around)
             try:
@@ -192,29 +202,46 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             )
 
 
-def _sum_in_32_bits(trace: Any) -> None:
-    """Let the log probabilities of half-precision sites be float32, as sums over alignments are products of both."""
-    for site in trace.nodes.values():
-        packed: Any = site.get("packed", {})
+def _sum_in_one_dtype(traces: Traces) -> None:
+    """Let all log probabilities have one dtype, of 32 bits or more, as sums over alignments are products of them."""
+    sites = [site for trace in traces for site in sample_sites(trace) if "packed" in site]
+    log_probs = [log_prob for site in sites if isinstance(log_prob := site["packed"]["log_prob"], Tensor)]
+    dtype = torch.float32
+    for log_prob in log_probs:
+        dtype = torch.promote_types(dtype, log_prob.dtype)
+    for site in sites:
+        packed: dict[str, Any] = site["packed"]
         for name in ("log_prob", "unscaled_log_prob"):
             if name in packed:
-                packed[name] = _packed_as_float(packed[name])
+                packed[name] = _packed_to(packed[name], dtype)
         if "score_parts" in packed:
-            packed["score_parts"] = type(packed["score_parts"])(*map(_packed_as_float, packed["score_parts"]))
+            parts = packed["score_parts"]
+            packed["score_parts"] = type(parts)(*(_packed_to(part, dtype) for part in parts))
 
 
-def _packed_as_float(log_prob: Any) -> Any:
-    if not isinstance(log_prob, Tensor) or as_float(log_prob) is log_prob:
+def _packed_to(log_prob: Tensor | float, dtype: torch.dtype) -> Tensor | float:
+    if not isinstance(log_prob, Tensor) or log_prob.dtype == dtype:
         return log_prob
-    converted: Any = log_prob.float()
-    converted._pyro_dims = log_prob._pyro_dims  # type: ignore[attr-defined]
+    converted = log_prob.to(dtype)
+    vars(converted)["_pyro_dims"] = vars(log_prob)["_pyro_dims"]
     return converted
+
+
+def _dims_of(site: Site) -> set[str]:
+    """Return the symbols of the dimensions, plates and enumerated ones, that the log probability of a site has."""
+    return set(vars(site["packed"]["log_prob"])["_pyro_dims"])
 
 
 class _ImpossibleAsZero(TorchFunctionMode):
     """Sets impossible terms to zero where Pyro looks for them and leaves them out, for which it waits for a device."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[Tensor, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         if func is Tensor.all:  # of Pyro's sums alone, which ask it whether all terms are possible
             return False
         if func is Tensor.masked_select:
@@ -223,10 +250,10 @@ class _ImpossibleAsZero(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _check_sums(model_trace: Any, guide_trace: Any, *, edges: Collection[str]) -> None:
+def _check_sums(model_trace: Trace, guide_trace: Trace, *, edges: Collection[str]) -> None:
     """Raise ValueError when there is nothing to sum out, but weights whose KL has a closed form elsewhere."""
-    sites = {**model_trace.nodes, **guide_trace.nodes}
-    if edges or any("_enumerate_dim" in site.get("infer", ()) for site in sites.values()):
+    sites = {site["name"]: site for trace in (model_trace, guide_trace) for site in sample_sites(trace)}
+    if edges or any("_enumerate_dim" in site["infer"] for site in sites.values()):
         return
     for name, site in sites.items():
         if is_attention_site(site) and isinstance(site["fn"], ContinuousWeights) and site["mask"] is not False:
@@ -236,19 +263,19 @@ def _check_sums(model_trace: Any, guide_trace: Any, *, edges: Collection[str]) -
             )
 
 
-def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
+def _check_posteriors(model_trace: Trace, guide_trace: Trace) -> None:
     """Raise ValueError when a posterior depends on what is summed out in the model, unless it is a point mass.
 
     Soft attention has no terms, so it leaves the traces: what it depends on is then the model's alone.
     """
     summed = {
-        model_trace.nodes[name]["infer"].get("_enumerate_symbol"): name
+        site_of(model_trace, name)["infer"].get("_enumerate_symbol"): name
         for name in model_trace.stochastic_nodes
         if name not in guide_trace.nodes
     }
     for name in guide_trace.stochastic_nodes:
-        site = guide_trace.nodes[name]
-        for symbol in summed.keys() & set(site["packed"]["log_prob"]._pyro_dims):
+        site = site_of(guide_trace, name)
+        for symbol in summed.keys() & _dims_of(site):
             if is_attention_site(site) and site["mask"] is False:
                 del model_trace.nodes[name], guide_trace.nodes[name]
                 break
@@ -263,15 +290,15 @@ def _check_posteriors(model_trace: Any, guide_trace: Any) -> None:
             )
 
 
-def _check_plates_of_readers(model_trace: Any, guide_trace: Any) -> None:
+def _check_plates_of_readers(model_trace: Trace, guide_trace: Trace) -> None:
     """Raise ValueError where a site reads an alignment outside of its plates, or is scaled by something else.
 
     Pyro sums each entry of a plate on its own, and would combine the alignments of a plate that is left in silence.
     """
-    sites = [*(model_trace.nodes[name] for name in model_trace.stochastic_nodes), *guide_trace.nodes.values()]
+    sites = [*(site_of(model_trace, name) for name in model_trace.stochastic_nodes), *sample_sites(guide_trace)]
     alignments = {site["infer"]["_enumerate_symbol"]: site for site in sites if "_enumerate_symbol" in site["infer"]}
-    for reader in filter(lambda site: site["type"] == "sample", model_trace.nodes.values()):
-        for symbol in alignments.keys() & set(reader["packed"]["log_prob"]._pyro_dims):
+    for reader in sample_sites(model_trace):
+        for symbol in alignments.keys() & _dims_of(reader):
             alignment = alignments[symbol]
             summed = f"site '{reader['name']}' reads '{alignment['name']}', which is summed out, but"
             missing = sorted(plates_of(alignment).keys() - plates_of(reader).keys())
@@ -296,7 +323,7 @@ def _check_plates_of_readers(model_trace: Any, guide_trace: Any) -> None:
 
 
 class _Enumeration(EnumMessenger):
-    """Enumerates, and tells likelihoods that want to know what they are summed over."""
+    """Enumerates, and tells likelihoods what they are summed over."""
 
     def __init__(self, first_available_dim: int, roulette: float) -> None:
         super().__init__(first_available_dim)
@@ -306,53 +333,69 @@ class _Enumeration(EnumMessenger):
         self.sizes: dict[str, Tensor] = {}
         self.cuts: dict[str, Tensor] = {}
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: SampleMessage) -> None:
         if site_is_subsample(msg):  # a plate that is opened: its indices are neither enumerated nor read by a sum
             return
-        if msg["is_observed"] and isinstance(msg["value"], Tensor) and msg["value"].is_floating_point():
-            msg["value"] = as_float(msg["value"])  # so that its likelihood is not rounded to half precision
-        if isinstance(msg["fn"], EdgeAlignment) and msg["infer"].get("enumerate") and not msg["is_observed"]:
-            self._sum_over_edges(msg)
+        site = as_site(msg)
+        if site["is_observed"] and isinstance(site["value"], Tensor) and site["value"].is_floating_point():
+            site["value"] = as_float(site["value"])  # so that its likelihood is not rounded to half precision
+        if self._sum_in_event(site):
             return
         super()._pyro_sample(msg)
-        fn, mask, dim = msg["fn"], msg["mask"], msg["infer"].get("_enumerate_dim")
-        self.alignments.pop(dim, None)  # steps of a Markov chain take turns in using a dimension
-        for alignment in self.alignments.values():
-            if (
-                max(len(fn.batch_shape), msg["value"].dim() - fn.event_dim if msg["is_observed"] else 0)
-                >= -alignment.dim
-            ):
-                alignment.readers.append(msg["name"])
-        if isinstance(fn, CategoricalAlignment) and dim is not None:
-            with torch.no_grad():
-                log_prob = fn.log_prob(msg["value"])
-            evidence = getattr(msg["infer"].get("family"), "is_marginal", False)
-            self.alignments[dim] = EnumeratedAlignment(fn.is_possible(msg["value"]), dim, log_prob, evidence, [])
-            if not isinstance(fn, SparseAlignment):
-                return
-            counted = torch.as_tensor(True if mask is None else mask).to(fn.logits.device).expand(fn.batch_shape)
-            total = counted.sum().clamp(min=1)
-            self.sizes[msg["name"]] = fn.support_size.where(counted, 0).sum() / total
-            self.cuts[msg["name"]] = (fn.is_cut & counted).sum() / total
-        elif isinstance(fn, NodeLikelihood) and fn.site in self.edges:
-            msg["fn"] = fn.summed_by(self.edges[fn.site])
-        elif msg["is_observed"] and self.alignments and hasattr(fn, "below_alignments"):
-            alike = not isinstance(msg["scale"], Tensor) or not msg["scale"].dim()
-            alone = alike and self.alignments.keys() == {self.first_available_dim}
-            options: dict[str, Any] = {"roulette": self.roulette, "alone": alone}
-            msg["fn"] = fn.below_alignments(list(self.alignments.values()), mask, **options)
+        self._count_reader(site)
+        fn, dim = site["fn"], site["infer"].get("_enumerate_dim")
+        if isinstance(fn, AlignmentDistribution) and dim is not None:
+            self._add_alignment(site, fn, dim)
+        elif isinstance(fn, SummedLikelihood) and site["is_observed"] and (self.alignments or self.edges):
+            site["fn"] = fn.below_alignments(self._alignments_above(site))
 
-    def _sum_over_edges(self, msg: Any) -> None:
-        """Let the value be all edges, for a likelihood below, and the log probability that of any of them."""
-        prior, posterior = msg["infer"]["prior"], msg["fn"]
-        evidence = msg["infer"]["family"].is_marginal
-        self.edges[msg["name"]] = EdgeSum(prior if evidence else posterior, evidence=evidence)
-        if not evidence:
-            msg["infer"]["prior"] = prior.bounded_by(posterior)
-        msg["value"] = torch.ones(prior.full_shape, dtype=torch.bool, device=prior.log_weights.device)
-        if prior.layout.mask is not None:
-            msg["value"] = msg["value"] & prior.layout.mask
-        msg["is_observed"] = True
+    def _sum_in_event(self, site: Site) -> bool:
+        """Sum over an alignment whose queries lie in the event, if the site is one; return whether it is."""
+        infer, posterior = site["infer"], site["fn"]
+        if site["is_observed"] or not infer.get("enumerate") or not isinstance(posterior, AlignmentDistribution):
+            return False
+        family = infer.get("family")
+        summed = posterior.sum_in_event(infer["prior"], evidence=family is not None and family.is_marginal)
+        if summed is None:
+            return False
+        site["value"], infer["prior"], self.edges[site["name"]] = summed
+        site["is_observed"] = True
+        return True
+
+    def _count_reader(self, site: Site) -> None:
+        """Add the name of a site to the readers of the alignments above it."""
+        # the steps of a Markov chain take turns in using a dimension
+        self.alignments.pop(site["infer"].get("_enumerate_dim", 0), None)
+        plates = len(site["fn"].batch_shape)
+        if site["is_observed"]:
+            plates = max(plates, site["value"].dim() - site["fn"].event_dim)
+        for alignment in self.alignments.values():
+            if plates >= -alignment.dim:
+                alignment.readers.append(site["name"])
+
+    def _add_alignment(self, site: Site, fn: AlignmentDistribution, dim: int) -> None:
+        """Hold an alignment that is enumerated, for the likelihoods below, and record the size of its support."""
+        with torch.no_grad():
+            log_prob = fn.log_prob(site["value"])
+        evidence = getattr(site["infer"].get("family"), "is_marginal", False)
+        self.alignments[dim] = EnumeratedAlignment(fn.is_possible(site["value"]), dim, log_prob, evidence, [])
+        if fn.is_sparse:
+            counted = torch.as_tensor(True if site["mask"] is None else site["mask"])
+            counted = counted.to(fn.log_weights.device).expand(fn.batch_shape)
+            total = counted.sum().clamp(min=1)
+            self.sizes[site["name"]] = fn.support_size.where(counted, 0).sum() / total
+            self.cuts[site["name"]] = (fn.is_cut & counted).sum() / total
+
+    def _alignments_above(self, site: Site) -> AlignmentsAbove:
+        scale = site["scale"]
+        one_scale = not isinstance(scale, Tensor) or not scale.dim()
+        return AlignmentsAbove(
+            enumerated=list(self.alignments.values()),
+            edges=self.edges,
+            mask=site["mask"],
+            is_only_sum=one_scale and self.alignments.keys() == {self.first_available_dim},
+            roulette=self.roulette,
+        )
 
     def check_edges(self) -> None:
         """Raise ValueError where nothing was observed at the edges that are summed over."""

@@ -1,11 +1,10 @@
-"""The exact posterior of alignments, by Bayes' rule."""
+"""Exact posteriors of alignments by Bayes' rule, and posterior attention of weights that mix keys."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro import poutine
@@ -13,31 +12,35 @@ from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_attention.alignments.categorical import CategoricalAlignment, Marginal
-from pyro_attention.alignments.edges import EdgeAlignment
+from pyro_attention.alignments._messages import as_site, site_of
+from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.alignments.enumeration import AlignmentELBO
+from pyro_attention.alignments.posteriors import Marginal
 from pyro_attention.draws import Minibatch
-from pyro_attention.edge_list import EdgeList
-from pyro_attention.families.distribution import LogWeights
+from pyro_attention.families.distribution import AttentionDistribution, LogWeights
 from pyro_attention.guide import AttentionGuide, is_attention_site, plates_of
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.evidence import sum_to_items
 from pyro_attention.posterior.passes import Run, passes
 from pyro_attention.posterior.sampling import sample_posterior
 
+if TYPE_CHECKING:
+    from pyro_attention._typing import Trace
+    from pyro_attention.alignments._messages import SampleMessage, Site
+
 __all__ = ["exact_alignments", "posterior_attention"]
 
 
 def exact_alignments(
-    model: Callable[..., Any], *args: Any, max_plate_nesting: float = float("inf"), **kwargs: Any
+    model: Callable[..., object], *args: Any, max_plate_nesting: float = float("inf"), **kwargs: Any
 ) -> dict[str, Tensor]:
-    r"""Exact posterior of every alignment given what the model observes: no guide, no samples.
+    r"""Return the exact posterior of every alignment given the observations of the model: no guide, no samples.
 
     .. math:: p(z = n \mid x, y) = \frac{p(z = n \mid x)\, f(y \mid z = n)}{\sum_m p(z = m \mid x)\, f(y \mid z = m)}
 
-    It is read from the gradient of the log evidence: also right where several alignments explain one observation
-    together, and where they depend on each other, as in a hidden Markov model, or on discrete latents that are summed
-    out too: each has its marginal posterior then. It costs a training step under :class:`Marginal`.
+    The posterior is the gradient of the log evidence by the log prior. So each alignment has its marginal posterior
+    also where several alignments explain one observation together, and where they depend on each other, as in a hidden
+    Markov model, or on discrete latents that are summed out too. It costs a training step under :class:`Marginal`.
 
     Args:
         model: A Pyro model whose attention sites all have an alignment prior (:class:`AlignmentPrior` or
@@ -48,13 +51,13 @@ def exact_alignments(
 
     Returns:
         For every attention site its posterior probabilities, as rows of attention weights ``[..., 1, N]``, or of the
-        edges of a graph, ``[..., E, 1]``, added self loops last. A query that is masked out by ``poutine.mask``, or a
-        node by that of its likelihood, has seen nothing, and keeps its prior.
+        edges of a graph, ``[..., E, 1]``, added self loops last. A query without an observation (masked out by
+        ``poutine.mask``, or a node by the mask of its likelihood) keeps its prior.
 
     Raises:
-        TypeError: A guide in the place of the model.
-        ValueError: An attention site has another prior, there is none, or, while Pyro validates, the evidence is not
-            finite; observations with ``obs_mask``.
+        TypeError: The model is a guide.
+        ValueError: An attention site has another prior, the model has no attention site, an observation has an
+            ``obs_mask``, or, while Pyro validates, the evidence is not finite.
 
     Example:
         >>> import pyro, torch
@@ -88,13 +91,8 @@ def exact_alignments(
                 "those among the arguments are copied, so make the others (of the model, say, or within a layout) "
                 "outside of it, or use torch.no_grad() (inference_mode=False of Lightning's Trainer)"
             ) from error
-    posteriors = {}
-    for name, weights in zip(tilted.tilts, slopes, strict=True):
-        graph = tilted.graphs.get(name)
-        total = weights.sum(-1, keepdim=True) if graph is None else graph.targets.gather(graph.targets.sum(weights))
-        # the evidence of a minibatch counts each of its items several times, and a query may be without keys
-        posteriors[name] = weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
-    return posteriors
+    # normalized, as the evidence of a minibatch counts each of its items several times
+    return {name: tilted.priors[name].normalize(slope) for name, slope in zip(tilted.tilts, slopes, strict=True)}
 
 
 def _outside_inference(value: Any) -> Any:
@@ -116,13 +114,13 @@ def posterior_attention(
     chunk_size: int = 1,
     **kwargs: Any,
 ) -> dict[str, Tensor]:
-    r"""Compute which key explains the observation of a query, for weights that are soft or drawn.
+    r"""Compute the probability that each key explains the observation of a query, for weights that are soft or drawn.
 
     .. math:: p(z = n \mid x, y) \propto \mathrm{E}_q[W_n]\, f(y \mid z = n)
 
-    The weights are taken for the probabilities that a query reads one key n alone, and Bayes' rule weighs each key by
-    the likelihood of what it would have said. A network that was trained with mixed values needs no further training;
-    its alignments become better. Costs as many runs of the model as there are keys.
+    The mean weights serve as the prior probability that a query reads key n alone, and Bayes' rule multiplies it by the
+    likelihood of the observation given that key. A network that was trained with mixed values needs no further
+    training; its alignments become better. It costs as many runs of the model as there are keys.
 
     Args:
         guide: The guide, over a model whose queries lie in plates, each with its observation, and one head.
@@ -172,12 +170,12 @@ def posterior_attention(
     return {name: products / products.sum(-1, keepdim=True).clamp_min(torch.finfo(products.dtype).tiny)}
 
 
-def _log_likelihood(trace: Any, name: str) -> Tensor:
+def _log_likelihood(trace: Trace, name: str) -> Tensor:
     """Return the log likelihood of every query of a site, ``[...]``."""
-    plates, total = plates_of(trace.nodes[name]), torch.zeros(())
+    plates, total = plates_of(site_of(trace, name)), torch.zeros(())
     dims = [frame.dim for frame in plates.values()]
     for other in trace.observation_nodes:
-        site = trace.nodes[other]
+        site = site_of(trace, other)
         missing = plates.keys() - plates_of(site).keys()
         if missing:
             raise ValueError(
@@ -195,19 +193,20 @@ class _AtKey(Messenger):
         super().__init__()
         self.name, self.key = name, key
 
-    def _pyro_sample(self, msg: Any) -> None:
-        if msg["name"] != self.name:
+    def _pyro_sample(self, msg: SampleMessage) -> None:
+        site = as_site(msg)
+        if site["name"] != self.name:
             return
-        prior = msg["infer"]["prior"]
+        prior: AttentionDistribution = site["infer"]["prior"]
         in_plates = isinstance(prior.layout, Dense) and prior.layout.event_dim == 2
         if prior.kind != LogWeights.kind or not in_plates or prior.full_shape[-2] != 1:
             raise ValueError(
                 f"site '{self.name}' has {type(prior).__name__} of shape {tuple(prior.full_shape)}, expected positive "
                 f"weights of one head [..., 1, keys] with the queries in plates; alignments have exact_alignments"
             )
-        log_weights = msg["infer"]["call"].scores.new_full(prior.full_shape, -1e4)  # whose exponentials are zero
+        log_weights = site["infer"]["call"].scores.new_full(prior.full_shape, -1e4)  # whose exponentials are zero
         log_weights[..., self.key] = 0
-        msg["value"] = log_weights
+        site["value"] = log_weights
 
 
 class _Tilted(Messenger):
@@ -216,29 +215,31 @@ class _Tilted(Messenger):
     At :math:`\epsilon = 0` the log evidence has the slope :math:`p(z = n \mid y)`.
 
     Attributes:
-        tilts: The tilt of every site, which is zero.
-        graphs: The layout of the sites on graphs.
+        tilts: Tilt of every site, zeros.
+        priors: Prior of every site, without the tilt.
     """
 
     def __init__(self, elbo: AlignmentELBO) -> None:
         super().__init__()
         self.elbo = elbo
         self.tilts: dict[str, Tensor] = {}
-        self.graphs: dict[str, EdgeList] = {}
+        self.priors: dict[str, AlignmentDistribution] = {}
 
-    def _pyro_sample(self, msg: Any) -> None:
-        if isinstance(msg["fn"], EdgeAlignment) and not msg["is_observed"]:
-            name, prior = msg["name"], msg["infer"]["prior"]
-            self.graphs[name] = prior.layout
-            self.tilts[name] = torch.zeros_like(prior.log_weights)
-            msg["infer"]["prior"] = prior.tilted(self.tilts[name].requires_grad_())
+    def _pyro_sample(self, msg: SampleMessage) -> None:
+        site = as_site(msg)
+        prior = site["infer"].get("prior")
+        if isinstance(prior, AlignmentDistribution) and not prior.has_enumerate_support and not site["is_observed"]:
+            self._tilt(site, prior, prior.full_shape)  # now: the sum begins when the site is drawn
 
-    def _pyro_post_sample(self, msg: Any) -> None:
-        if not is_attention_site(msg) or "_enumerate_dim" not in msg["infer"]:  # edges, too, are no dimension
+    def _pyro_post_sample(self, msg: SampleMessage) -> None:
+        site = as_site(msg)
+        if not is_attention_site(site) or "_enumerate_dim" not in site["infer"]:
             return
-        prior: CategoricalAlignment = copy.copy(msg["infer"]["prior"])
-        shape = prior.full_shape[-2 - int(self.elbo.max_plate_nesting) :]
-        tilt = self.tilts[msg["name"]] = prior.logits.new_zeros(shape, requires_grad=True)
-        mask = prior.layout.mask
-        prior.logits = prior.logits + (tilt if mask is None else tilt.where(mask, 0)).squeeze(-2)
-        msg["infer"]["prior"] = prior
+        prior = site["infer"]["prior"]
+        # in a Markov chain the keys of earlier steps stand at the left of the plates
+        self._tilt(site, prior, prior.full_shape[-2 - int(self.elbo.max_plate_nesting) :])
+
+    def _tilt(self, site: Site, prior: AlignmentDistribution, shape: torch.Size) -> None:
+        tilt = prior.log_weights.new_zeros(shape, requires_grad=True)
+        self.tilts[site["name"]], self.priors[site["name"]] = tilt, prior
+        site["infer"]["prior"] = prior.tilted(tilt)

@@ -1,4 +1,4 @@
-"""TokenLikelihood: which token was observed, for vocabularies and alignments too many to hold all logits."""
+"""TokenLikelihood: the distribution of an observed token, where all logits would not fit into memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import copy
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, ClassVar
+from typing import ClassVar, Self
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_attention._checks import as_float, broadcasts_to
-from pyro_attention.alignments.categorical import EnumeratedAlignment
+from pyro_attention.alignments.summed import AlignmentsAbove, EnumeratedAlignment, SummedLikelihood
 from pyro_attention.families.distribution import expand_shared
 from pyro_attention.ops.token_log_prob import chosen_slots, default_chunk_rows, summed_token_log_prob, token_log_prob
 
@@ -23,15 +22,15 @@ __all__ = ["TokenLikelihood"]
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-class TokenLikelihood(TorchDistribution):
-    r"""Categorical distribution of a token, given features and an output layer, whose logits are never held at once.
+class TokenLikelihood(SummedLikelihood):
+    r"""Categorical distribution of a token, given features and an output layer, computed without holding all logits.
 
     .. math:: p(t \mid x) = \mathrm{softmax}(W x + b)_t
 
-    Equals ``Categorical(logits=features @ weight.T + bias)`` in value and gradients. The logits are computed in chunks
-    of rows, and again in the backward pass (not for masked targets), so that memory does not grow with rows times
-    vocabulary. For observed sites, also below enumerated alignments, where features alone have one more dimension;
-    there :class:`AlignmentELBO` has the gradient computed with the value, and no logits again.
+    It equals ``Categorical(logits=features @ weight.T + bias)`` in value and gradients. The logits are computed in
+    chunks of rows, and again in the backward pass (not for masked targets), so that memory does not grow with rows
+    times vocabulary. Observe tokens with it, also below enumerated alignments, where the features have one more
+    dimension; there :class:`AlignmentELBO` has the gradient computed with the value, and no logits again.
 
     Under autocast, or for half-precision inputs, the matrix products are in half precision and all else in float32.
 
@@ -72,7 +71,7 @@ class TokenLikelihood(TorchDistribution):
             raise ValueError(f"chunk_rows is {chunk_rows!r}, expected an integer of at least 1, or None")
         self.features, self.weight, self.bias, self.chunk_rows = features, weight, bias, chunk_rows
         self._rows: Tensor | None = None
-        # the sum that log probabilities are for, a roulette, and whether it is the only sum and leaves out masked rows
+        # the alignment above, the roulette, and whether that is the only sum, which leaves out masked rows
         self._summed: tuple[EnumeratedAlignment, float, bool] | None = None
         super().__init__(features.shape[:-1], validate_args=validate_args)
 
@@ -81,20 +80,20 @@ class TokenLikelihood(TorchDistribution):
         """Ids ``0 .. V - 1``."""
         return constraints.integer_interval(0, len(self.weight) - 1)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> TokenLikelihood:
+    def expand(self, batch_shape: Sequence[int], _instance: object = None) -> Self:
         """Return a copy with a larger batch shape; features, weight and bias are shared, not expanded."""
         return expand_shared(self, batch_shape)
 
-    def where(self, rows: Tensor) -> TokenLikelihood:
-        """Return a copy whose log probabilities are computed at some rows alone; at the others they are zero.
+    def where(self, rows: Tensor) -> Self:
+        """Return a copy whose log probabilities are computed at some rows alone, and zero elsewhere.
 
-        For rows that count nowhere, such as impossible alignments: the output layer is most of the work.
+        Leave out rows that count nowhere, such as impossible alignments: the output layer is most of the work.
 
         Args:
             rows: True where a log probability is wanted; boolean, broadcastable to the batch shape.
 
         Raises:
-            ValueError: They do not broadcast to the batch shape.
+            ValueError: The rows do not broadcast to the batch shape.
 
         Example:
             >>> likelihood = TokenLikelihood(torch.zeros(3, 8), torch.zeros(4, 8))
@@ -108,28 +107,26 @@ class TokenLikelihood(TorchDistribution):
         new._rows = rows if self._rows is None else rows & self._rows
         return new
 
-    def below_alignments(
-        self, alignments: Sequence[EnumeratedAlignment], mask: Tensor | bool | None, *, roulette: float = 0.0,
-        alone: bool = False,
-    ) -> TokenLikelihood:  # fmt: skip
-        """Return a copy for a site below alignments that are summed out; it leaves out impossible keys, too.
+    def below_alignments(self, alignments: AlignmentsAbove) -> Self:
+        """Return a copy that leaves out impossible keys and masked items, for a site below summed alignments.
 
         Below one alignment the log probabilities have their gradient computed with them, for the sum they are expected
         in, so that a training step computes the logits once; used otherwise they are right, too, and cost more time.
-        ``alone`` says that there is no other sum and one scale: then, with no other site below, it is used just so.
-        With ``roulette`` terms whose share of the gradient is below it are left out at random, and count for more where
+        With a roulette, terms whose share of the gradient is below it are left out at random, and count for more where
         they stay: the gradient is unbiased, and less work.
         """
-        over = [alignment for alignment in alignments if broadcasts_to(alignment.possible.shape, self.batch_shape)]
+        mask = alignments.mask
+        over = [above for above in alignments.enumerated if broadcasts_to(above.possible.shape, self.batch_shape)]
         if not over:
             return self
-        masks = [alignment.possible for alignment in over]
+        masks = [above.possible for above in over]
         if isinstance(mask, Tensor) and broadcasts_to(mask.shape, self.batch_shape):
             masks.append(mask)
         new, first = self.where(reduce(torch.logical_and, masks)), over[0]
         if len(over) > 1 or not broadcasts_to(first.log_prob.shape, self.batch_shape):
             return new
-        new._summed = first, roulette, alone and (len(masks) > 1 or mask is None)
+        is_only_sum = alignments.is_only_sum and (len(masks) > 1 or mask is None)
+        new._summed = first, alignments.roulette, is_only_sum
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -162,18 +159,18 @@ class TokenLikelihood(TorchDistribution):
         if self._summed is None:
             log_prob = token_log_prob(features, self.weight, token, self.bias, chunk_rows=self.chunk_rows)
         else:
-            alignment, roulette, alone = self._summed
+            alignment, roulette, is_only_sum = self._summed
             log_weight = alignment.log_prob.expand(shape).movedim(dim, -1).flatten(0, -2)
             log_prob = summed_token_log_prob(
                 features, self.weight, token, self.bias, slots=slots, ends=ends, log_weight=log_weight,
                 evidence=alignment.evidence, roulette=roulette, chunk_rows=self.chunk_rows,
-                known=alone and len(alignment.readers) == 1 and alignment.log_prob.shape == shape,
+                known=is_only_sum and len(alignment.readers) == 1 and alignment.log_prob.shape == shape,
             )  # fmt: skip
         return log_prob.new_zeros(math.prod(shape)).index_copy(0, rows, log_prob).view(shape)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        """Independent ids, int64 of shape ``sample_shape + batch_shape``; logits in chunks here too."""
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Return independent ids, int64 of shape ``sample_shape + batch_shape``; logits in chunks here too."""
         shape, count = torch.Size(sample_shape) + self.batch_shape, math.prod(sample_shape)
         rows = self.features.expand(*self.batch_shape, -1).reshape(-1, self.features.size(-1))
         size = self.chunk_rows or default_chunk_rows(len(self.weight), device=rows.device)
@@ -182,7 +179,7 @@ class TokenLikelihood(TorchDistribution):
 
     @property
     def logits(self) -> Tensor:
-        """Normalized log probabilities of all tokens, ``batch_shape + [V]``: this does hold them all at once."""
+        """Normalized log probabilities of all tokens, ``batch_shape + [V]``, held all at once."""
         return self._logits(self.features).expand(*self.batch_shape, -1)
 
     def _logits(self, features: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""NodeLikelihood: what is observed of the nodes of a graph, below attention whose edges may be summed over."""
+"""NodeLikelihood: observations of the nodes of a graph, below attention whose edges may be summed over."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -11,33 +12,33 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_attention._checks import check_boolean_mask
-from pyro_attention.alignments.edges import EdgeSum
+from pyro_attention.alignments.summed import AlignmentsAbove, EdgeSum, SummedLikelihood
 from pyro_attention.attention import AttentionOutput
 
 __all__ = ["NodeLikelihood"]
 
 
-class NodeLikelihood(TorchDistribution):
-    r"""Distribution of what is observed of all nodes, as one event, given the output of attention along edges.
+class NodeLikelihood(SummedLikelihood):
+    r"""Distribution of the observations of all nodes, as one event, given the output of attention along edges.
 
-    Under most families the context has a row a node, and this is ``distribution.mask(mask).to_event(1)``. Below an
-    alignment that is summed out the context has a row an edge, so the distribution has, too, and this sums it by
-    itself, for :class:`AlignmentELBO` and :func:`exact_alignments`:
+    Under most families the context has a row for each node, and the likelihood is ``distribution.to_event(1)`` with its
+    mask. Below an alignment that is summed out, the context and the distribution have a row for each edge. The
+    likelihood then sums over the edges of every node, for :class:`AlignmentELBO` and :func:`exact_alignments`:
 
     .. math:: \sum_i \log \sum_{e \to i} p(e)\, f(y_i \mid e) \quad\text{or}\quad \sum_i \sum_{e \to i} q(e) \log f
 
-    What else the distribution reads of a node has to be brought to these rows: :meth:`AttentionOutput.at_rows`.
+    Bring other features of the nodes that the distribution reads to these rows by :meth:`AttentionOutput.at_rows`.
 
     Args:
-        distribution: That of each row of ``attention.context``, of batch shape ``[..., rows]``.
+        distribution: Distribution of each row of ``attention.context``, of batch shape ``[..., rows]``.
         attention: The output of :meth:`GraphAttention.attend`, or of :class:`LatentAttention` on an :class:`EdgeList`.
         mask: True for the nodes that are observed, boolean ``[N]``; all of them when omitted.
         validate_args: Check values.
 
     Raises:
         TypeError: The mask is not boolean.
-        ValueError: The distribution has another number of rows than a context of edges; at a call: the log probability
-            is wanted where nothing sums over the edges.
+        ValueError: The distribution has another number of rows than a context of edges; in ``log_prob``: nothing sums
+            over the edges, as under another objective.
 
     Example:
         >>> from pyro.distributions import Normal
@@ -51,7 +52,7 @@ class NodeLikelihood(TorchDistribution):
 
     def __init__(
         self,
-        distribution: Any,
+        distribution: TorchDistribution,
         attention: AttentionOutput,
         *,
         mask: Tensor | None = None,
@@ -77,20 +78,22 @@ class NodeLikelihood(TorchDistribution):
         """Support of the distribution, for every node."""
         return constraints.independent(self.distribution.support, 1)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> NodeLikelihood:
+    def expand(self, batch_shape: Sequence[int], _instance: object = None) -> Self:
         """Return a copy with a larger batch shape."""
         new = copy.copy(self)
         new.distribution = self.distribution.expand((*batch_shape, self.distribution.batch_shape[-1]))
         new._batch_shape = torch.Size(batch_shape)
         return new
 
-    def summed_by(self, edges: EdgeSum) -> NodeLikelihood:
+    def below_alignments(self, alignments: AlignmentsAbove) -> Self:
         """Return a copy whose rows are summed over the edges of every node, together with what was observed before."""
+        if self.site is None or self.site not in alignments.edges:
+            return self
         new = copy.copy(self)
-        new._sum = edges
+        new._sum = alignments.edges[self.site]
         return new
 
-    def log_prob_nodes(self, value: Tensor) -> Tensor:
+    def log_prob_per_query(self, value: Tensor) -> Tensor:
         """Return the log probability of the observation of each node, ``[..., N]``; 0 where masked."""
         mask, nodes = self._observed, self.nodes
         if nodes is None:
@@ -105,11 +108,11 @@ class NodeLikelihood(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log probability of what is observed of all nodes: the batch shape."""
-        return self.log_prob_nodes(value).sum(-1)
+        return self.log_prob_per_query(value).sum(-1)
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         """Return values of all nodes, observed or not; raise ValueError where rows are edges."""
         if self.nodes is not None:
             raise ValueError(f"NodeLikelihood: the edges of site '{self.site}' are summed out, expected obs=")
-        drawn: Tensor = self.distribution.sample(sample_shape)
+        drawn: Tensor = self.distribution.sample(torch.Size(sample_shape))
         return drawn

@@ -1,22 +1,27 @@
-"""Whether a model is right where alignments are enumerated at the left of its plates, by single alignments."""
+"""Replays that compare a run with enumerated alignments, at the left of the plates, with runs of single alignments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.alignments._messages import as_site, is_plate, sample_sites
+from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, first_line, is_close, is_point_mass, untouched
+
+if TYPE_CHECKING:
+    from pyro_attention.alignments._messages import SampleMessage, Traces
+
+    Run = Callable[[], Traces]
 
 __all__ = ["replay_enumeration"]
 
-Run = Callable[[], tuple[Any, Any]]  # gives traces of model and guide
+Term = tuple[int, str]  # a site, of the model (0) or the guide (1)
 _ERRORS = RuntimeError, IndexError, TypeError, AssertionError, ValueError
 
 
@@ -27,11 +32,11 @@ def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nest
 
     Args:
         enumerated: One run that enumerates.
-        single: Gives, with a handler that sets values around the guide, one run that does not.
+        single: Function from a handler that sets values, put around the guide, to one run that does not enumerate.
         nesting: Number of nested plates of the model.
 
     Returns:
-        What differs, to go on in a sentence; None where nothing does, or nothing is enumerated.
+        The difference, worded as the end of a sentence; None where there is none, or nothing is enumerated.
     """
     noise, minibatch = WithoutNoise(), Minibatch()
     with untouched(), torch.no_grad(), pyro.validation_enabled(False):
@@ -45,7 +50,7 @@ def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nest
             if not is_right_alone:
                 return None  # the run that counts says what is wrong
             return f"a run of enumerated alignments raised {type(error).__name__} ({first_line(error)})"
-        if not any("_enumerate_dim" in site["infer"] for site in traces[0].nodes.values() if site["type"] == "sample"):
+        if not any("_enumerate_dim" in site["infer"] for site in sample_sites(traces[0])):
             return None
         for _ in range(2):
             with noise.paused():
@@ -77,44 +82,46 @@ class _Fixed(Messenger):
         super().__init__()
         self.values = values
 
-    def _pyro_sample(self, msg: Any) -> None:
-        if not msg["is_observed"] and msg["name"] in self.values:
-            msg["value"], msg["done"] = self.values[msg["name"]], True
+    def _pyro_sample(self, msg: SampleMessage) -> None:
+        site = as_site(msg)
+        if not site["is_observed"] and site["name"] in self.values:
+            site["value"], site["done"] = self.values[site["name"]], True
 
 
-def _log_probs(traces: tuple[Any, Any]) -> dict[Hashable, Tensor]:
+def _log_probs(traces: Traces) -> dict[Term, Tensor]:
     """Return log probabilities of the sites of model and guide."""
     return {
-        (index, name): site["log_prob"]
+        (index, site["name"]): site["log_prob"]
         for index, trace in enumerate(traces)
-        for name, site in trace.nodes.items()
-        if site["type"] == "sample" and not site_is_subsample(site)
+        for site in sample_sites(trace)
+        if not is_plate(site)
     }
 
 
-def _pick(
-    traces: tuple[Any, Any], drawn: dict[str, Tensor], nesting: int
-) -> tuple[dict[str, Tensor], dict[Hashable, Tensor]]:
+def _pick(traces: Traces, drawn: dict[str, Tensor], nesting: int) -> tuple[dict[str, Tensor], dict[Term, Tensor]]:
     """Return values of latent sites, drawn uniformly where enumerated, and the log probabilities of all sites there."""
     model_trace, guide_trace = traces
+    guide_sites = {site["name"]: site for site in sample_sites(guide_trace)}
     indices: dict[int, Tensor] = {}  # by dimension; in a Markov chain steps take turns in using one
     values: dict[str, Tensor] = {}
-    picked: dict[Hashable, Tensor] = {}
-    for name, site in model_trace.nodes.items():
-        if site["type"] != "sample" or site_is_subsample(site):
+    picked: dict[Term, Tensor] = {}
+    for site in sample_sites(model_trace):
+        if is_plate(site):
             continue
-        guide_site, dim = guide_trace.nodes.get(name, site), site["infer"].get("_enumerate_dim")
+        name, dim = site["name"], site["infer"].get("_enumerate_dim")
+        guide_site = guide_sites.get(name, site)
         if dim is not None:
             indices.pop(dim, None)
             fn = guide_site["fn"]
-            is_alignment = isinstance(fn, CategoricalAlignment)  # whose log probabilities are finite everywhere
+            # the log probabilities of an alignment are finite everywhere
+            is_alignment = isinstance(fn, AlignmentDistribution)
             possible = fn.is_possible(site["value"]) if is_alignment else site["log_prob"].isfinite()
             indices[dim] = _drawn_index(_at(possible, indices, 0), dim, nesting)
         if not site["is_observed"] and not is_point_mass(guide_site["fn"]):
             value = drawn.get(name, site["value"])
             values[name] = _right(_at(value, indices, site["fn"].event_dim), nesting + site["fn"].event_dim)
         picked[0, name] = _at(site["log_prob"], indices, 0)
-        if name in guide_trace.nodes:
+        if name in guide_sites:
             picked[1, name] = _at(guide_site["log_prob"], indices, 0)
     return values, picked
 
@@ -146,7 +153,7 @@ def _right(values: Tensor, dims: int) -> Tensor:
     return values
 
 
-def _difference(key: Any, picked: Tensor, alone: Tensor | None, nesting: int) -> str | None:
+def _difference(key: Term, picked: Tensor, alone: Tensor | None, nesting: int) -> str | None:
     what = f"the {'posterior ' if key[0] else ''}log probability of site '{key[1]}'"
     if alone is None:
         return f"site '{key[1]}' is there only where alignments are enumerated"

@@ -1,30 +1,38 @@
-"""Sparse alignments: most keys have a probability of exactly zero, and sums run over the others alone."""
+"""Sparse alignments: most keys have a probability of exactly zero, and sums run over the remaining keys alone."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from pyro_attention.alignments.categorical import AlignmentPrior, CategoricalAlignment, or_first
-from pyro_attention.attention_call import AttentionCall
-from pyro_attention.families.base import FAMILIES, PRIORS, Family
+from pyro_attention.alignments.categorical import CategoricalAlignment, or_first
 from pyro_attention.layout import Dense, Layout
-from pyro_attention.ops.sparsemax import check_most_keys, sparsemax
+from pyro_attention.ops.sparsemax import sparsemax
 
-__all__ = ["SparseAlignment", "SparseAlignmentPrior", "SparseCategorical"]
+__all__ = ["SparseAlignment"]
 
 
 class SparseAlignment(CategoricalAlignment):
-    r"""The key that a query attends to, :math:`z \sim \mathrm{Categorical}(\mathrm{sparsemax}(\Phi))`.
+    r"""Sparse distribution of the key that a query attends to.
+
+    .. math:: z \sim \mathrm{Categorical}(\mathrm{sparsemax}(\Phi))
 
     Enumerated, each query has its own few values: the keys with a positive probability. With k it is top-k sparsemax,
-    another distribution than sparsemax where that has more than k keys; :attr:`is_cut` says where.
+    another distribution than sparsemax where that has more than k keys; :attr:`is_cut` says where. The size of the
+    scores matters: the larger their differences, the fewer keys.
 
-    Arguments and errors are those of :class:`CategoricalAlignment`, and k, the most keys of a query, or None for as
-    many as sparsemax has. The size of the scores matters: the larger their differences, the fewer keys.
+    Args:
+        scores: Scores of the keys, ``[..., 1, N]``: one head, queries in plates.
+        layout: Dense with ``event_dim=2``; its mask takes keys out. Without any key the weights are zero.
+        k: Most keys of a query, or None for as many as sparsemax has.
+        validate_args: Check values.
+
+    Raises:
+        ValueError: As :class:`CategoricalAlignment` does.
 
     Example:
         >>> prior = SparseAlignment(torch.tensor([[[0.5, 0.25, -1.0]], [[3.0, 0.0, 0.0]]]))
@@ -37,9 +45,18 @@ class SparseAlignment(CategoricalAlignment):
     section 3.
     """
 
-    def __init__(self, scores: Tensor, *, k: int | None = None, **options: Any) -> None:
+    is_sparse: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        scores: Tensor,
+        *,
+        k: int | None = None,
+        layout: Layout | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
         self.k, self._given = k, scores
-        super().__init__(scores, **options)
+        super().__init__(scores, layout=layout, validate_args=validate_args)
 
     def _log_probabilities(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         probabilities = sparsemax(scores, mask=mask, k=self.k)
@@ -48,10 +65,11 @@ class SparseAlignment(CategoricalAlignment):
         self._support, self._mask = support, mask
         return probabilities.where(positive, 1).log().masked_fill(~support, torch.finfo(scores.dtype).min / 8)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> SparseAlignment:
-        new: Any = super().expand(batch_shape, _instance=_instance)
+    def expand(self, batch_shape: Sequence[int], _instance: Self | None = None) -> Self:
+        """Return a copy with a larger batch shape."""
+        new = super().expand(batch_shape, _instance=_instance)
         new.k, new._support, new._given, new._mask = self.k, self._support, self._given, self._mask
-        return new  # type: ignore[no-any-return]
+        return new
 
     @property
     def support_size(self) -> Tensor:
@@ -87,78 +105,3 @@ class SparseAlignment(CategoricalAlignment):
         """Return True where a value has a positive probability."""
         support = self._support.expand(*torch.broadcast_shapes(value.shape, self.batch_shape), -1)
         return support.gather(-1, value.expand(support.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-
-
-@PRIORS.register("sparse_alignment")
-class SparseAlignmentPrior(AlignmentPrior):
-    r"""The attention scores are a sparse prior: :math:`z \sim \mathrm{Categorical}(\mathrm{sparsemax}(\Phi))`.
-
-    With :class:`Marginal` and :class:`AlignmentELBO` the log evidence is summed over the keys of positive probability
-    alone; it is exact, as the other terms are zero. A posterior has no other keys than this prior, so its KL is finite.
-
-    Args:
-        k: Most keys of a query (top-k sparsemax), at least 1; None for as many as sparsemax has. Where k cuts, keys are
-            no longer part of the model at all; ``AlignmentELBO.cut_record`` says how often.
-
-    Example:
-        >>> call = AttentionCall(scores=torch.tensor([[[0.5, 0.0]]]), layout=Dense(event_dim=2))
-        >>> SparseAlignmentPrior(k=1)(call).probs.tolist()
-        [[1.0, 0.0]]
-
-    Source: Correia et al. (2020), Efficient Marginalization of Discrete and Structured Latent Variables via Sparsity,
-    section 3.
-    """
-
-    def __init__(self, *, k: int | None = None) -> None:
-        super().__init__()
-        check_most_keys(k)
-        self.k = k
-
-    def forward(self, call: AttentionCall) -> SparseAlignment:
-        return SparseAlignment(call.scores, layout=call.layout, k=self.k)
-
-    def soft_weights(self, scores: Tensor, layout: Layout) -> Tensor:
-        return sparsemax(scores, mask=layout.mask, k=self.k).to(scores.dtype)
-
-    def extra_repr(self) -> str:
-        return f"k={self.k}"
-
-
-@FAMILIES.register("sparse_categorical")
-class SparseCategorical(Family):
-    r"""Categorical posterior with few keys, summed out exactly: :math:`q = \mathrm{sparsemax}(\Phi)`.
-
-    .. math:: \sum_{z:\, q(z) > 0} q(z)\, \bigl(\log f(y \mid z) + \log p(z) - \log q(z)\bigr)
-
-    is the ELBO: the likelihood is wanted at the keys of q alone. As in the paper the prior may be dense, as that of
-    :class:`AlignmentPrior` is; then every such bound is finite, and tight only where the exact posterior is sparse
-    too. Under a sparse prior q has no other keys than the prior.
-
-    By itself q has the prior's scores; with :class:`Amortized` they come from an inference network.
-
-    Args:
-        k: Most keys of a query (top-k sparsemax), at least 1; None for as many as sparsemax has. The ELBO stays a bound
-            where k cuts; ``AlignmentELBO.cut_record`` says how often it does.
-
-    Example:
-        >>> call = AttentionCall(scores=torch.zeros(1, 1, 4), layout=Dense(event_dim=2))
-        >>> SparseCategorical(k=2).posterior(call, AlignmentPrior()(call)).support_size
-        tensor([2])
-
-    Source: Correia et al. (2020), Efficient Marginalization of Discrete and Structured Latent Variables via Sparsity,
-    section 3.
-    """
-
-    kind = CategoricalAlignment.kind
-
-    def __init__(self, *, k: int | None = None) -> None:
-        super().__init__()
-        check_most_keys(k)
-        self.k = k
-        self.infer = {"enumerate": "parallel"}  # type: ignore[misc]
-
-    def posterior(self, call: AttentionCall, prior: CategoricalAlignment) -> SparseAlignment:
-        return SparseAlignment(call.scores, layout=prior.possible_layout, k=self.k)
-
-    def extra_repr(self) -> str:
-        return f"k={self.k}"

@@ -9,7 +9,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 
 from pyro_attention._typing import Message, Model
-from pyro_attention.alignments.edges import EdgeAlignment
+from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, check_guide, forget_run
 
@@ -89,7 +89,8 @@ class _Priors(Messenger):
             return
         family = self.guide.family(msg["name"])
         family.check_fits(msg["fn"], site=msg["name"])
-        if "enumerate" in family.infer and isinstance(msg["fn"], EdgeAlignment):
+        fn = msg["fn"]
+        if "enumerate" in family.infer and isinstance(fn, AlignmentDistribution) and not fn.has_enumerate_support:
             raise NotImplementedError(
                 f"site '{msg['name']}' is an alignment over the edges of a graph, which stock ELBOs do not sum out; "
                 f"use AlignmentELBO with the AttentionGuide itself"

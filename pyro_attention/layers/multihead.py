@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pyro_attention._checks import in_transform
 from pyro_attention._compat import validates_distributions
-from pyro_attention.alignments.categorical import AlignmentPrior
+from pyro_attention.alignments.priors import AlignmentPrior
 from pyro_attention.attention import AttentionOutput, LatentAttention
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior

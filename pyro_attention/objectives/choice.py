@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyro_attention.alignments.categorical import Categorical
 from pyro_attention.alignments.enumeration import AlignmentELBO
+from pyro_attention.alignments.posteriors import Categorical
 from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.base import Family
 from pyro_attention.families.score_prior import FromPrior

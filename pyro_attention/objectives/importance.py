@@ -12,7 +12,7 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
 from pyro_attention._typing import Args, Kwargs, Model, Trace
-from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.draws import Minibatch, runs
 from pyro_attention.guide import check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
@@ -143,7 +143,8 @@ def _drawn_alignment(model_trace: Trace, guide_trace: Trace) -> str:
         problem = f"the model has {len(latent)} latent sites ({', '.join(map(repr, latent))})"
         raise ValueError(f"{problem}, expected one alignment; ScoreFunctionELBO takes several")
     site = guide_trace.nodes.get(latent[0], model_trace.nodes[latent[0]])
-    if "enumerate" in site["infer"] or not isinstance(site["fn"], CategoricalAlignment):
+    is_alignment = isinstance(site["fn"], AlignmentDistribution) and not site["fn"].event_dim  # queries in plates
+    if "enumerate" in site["infer"] or not is_alignment:
         problem = f"site '{latent[0]}' has the posterior {type(site['fn']).__name__}"
         raise ValueError(f"{problem}; expected drawn alignments, of the family Categorical(enumerate=False)")
     return latent[0]

@@ -12,9 +12,9 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
-from pyro_attention.alignments.categorical import AlignmentWeights, CategoricalAlignment
-from pyro_attention.alignments.edges import EdgeAlignment
-from pyro_attention.alignments.node_likelihood import NodeLikelihood
+from pyro_attention.alignments.base import AlignmentDistribution
+from pyro_attention.alignments.summed import SummedLikelihood
+from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import check_guide
 from pyro_attention.objectives.elbo import AttentionELBO
 
@@ -64,7 +64,7 @@ class ScoreFunctionELBO(AttentionELBO):
         return traces
 
     def _check_pathwise(self, name: str, site: Message) -> None:
-        if not isinstance(site["fn"], CategoricalAlignment | EdgeAlignment):
+        if not isinstance(site["fn"], AlignmentDistribution):
             super()._check_pathwise(name, site)
 
     def _elbo_particle(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
@@ -72,7 +72,7 @@ class ScoreFunctionELBO(AttentionELBO):
         rewards = self._rewards(model_trace, guide_trace)
         sites = list(model_trace.nodes)
         for name, site in guide_trace.nodes.items():
-            if site["type"] == "sample" and isinstance(site["fn"], CategoricalAlignment | EdgeAlignment):
+            if site["type"] == "sample" and isinstance(site["fn"], AlignmentDistribution):
                 # what came before the draw does not depend on it
                 after = [other for other in sites[sites.index(name) + 1 :] if other in rewards]
                 nodes = [_site_above(model_trace.nodes.get(other)) for other in after]
@@ -94,7 +94,7 @@ class ScoreFunctionELBO(AttentionELBO):
 
 def _site_above(site: Message | None) -> str | None:
     """Return the name of the alignment over edges that the nodes of an observation read; None elsewhere."""
-    return site["fn"].site if site is not None and isinstance(site["fn"], NodeLikelihood) else None
+    return site["fn"].site if site is not None and isinstance(site["fn"], SummedLikelihood) else None
 
 
 def _log_likelihood(site: Message) -> Tensor:
@@ -104,7 +104,7 @@ def _log_likelihood(site: Message) -> Tensor:
     scale, mask = (
         factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor for factor in (site["scale"], site["mask"])
     )
-    return torch.as_tensor(scale_and_mask(site["fn"].log_prob_nodes(site["value"]), scale=scale, mask=mask))
+    return torch.as_tensor(scale_and_mask(site["fn"].log_prob_per_query(site["value"]), scale=scale, mask=mask))
 
 
 def _reward_of(site: Message, reward: Tensor, above: str | None) -> Tensor:
@@ -115,16 +115,15 @@ def _reward_of(site: Message, reward: Tensor, above: str | None) -> Tensor:
     if above == site["name"]:
         return reward
     reward = reward if above is None else reward.sum(-1)
-    return reward.unsqueeze(-1) if isinstance(site["fn"], EdgeAlignment) else reward
+    return reward.unsqueeze(-1) if site["fn"].event_dim else reward
 
 
 def _surrogate(site: Message, rewards: list[Tensor]) -> Tensor:
     """Return zero, with the score function's gradient."""
     fn, mask = site["fn"], site["mask"]
-    if isinstance(fn, EdgeAlignment):
-        log_q, mask = fn.log_prob_nodes(site["value"]), mask.unsqueeze(-1) if isinstance(mask, Tensor) else mask
-    else:
-        log_q = fn.log_prob(site["value"])
+    log_q = fn.log_prob_per_query(site["value"])
+    if fn.event_dim and isinstance(mask, Tensor):  # the queries stand behind the plates
+        mask = mask.unsqueeze(-1)
     reward = sum((value.sum_to_size(_reduced(value.shape, log_q.shape)) for value in rewards), torch.zeros(()))
     return torch.as_tensor((reward * scale_and_mask(log_q - log_q.detach(), mask=mask)).sum())
 
@@ -157,5 +156,7 @@ class _AtPriorMean(Messenger):
 
 
 def _is_alignment(site: Message) -> bool:
+    """Return whether a site is a latent alignment, whose value is keys or weights."""
     prior = site["infer"].get("prior")
-    return not site["is_observed"] and isinstance(prior, CategoricalAlignment | EdgeAlignment | AlignmentWeights)
+    is_latent = not site["is_observed"] and isinstance(prior, AttentionDistribution)
+    return is_latent and prior.kind == AlignmentDistribution.kind

@@ -1,6 +1,5 @@
 """Latent alignments, dense and sparse, against brute force over every alignment of a small problem."""
 
-import math
 from functools import partial
 
 import pyro
@@ -25,7 +24,8 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.alignments.categorical import CategoricalAlignment
-from pyro_attention.alignments.sparse import SparseAlignment, SparseAlignmentPrior, SparseCategorical
+from pyro_attention.alignments.posteriors import SparseCategorical
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.ops.sparsemax import sparsemax
 from tests.helpers import gradients
 from tests.toy_alignments import (
@@ -223,6 +223,28 @@ def test_sums_keep_their_precision_under_autocast(prior):
     assert half.norm() / exact.norm() == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.parametrize("dtypes", [("float64", "float32"), ("float32", "float64")], ids=str)
+@pytest.mark.parametrize("family", [Marginal(), Categorical()], ids=str)
+def test_scores_and_likelihood_of_two_dtypes(family, dtypes):
+    """The sums are products of both; they are made in the larger one."""
+    attention = LatentAttention("alignment", AlignmentPrior())
+    scores, values, y = torch.randn(2, 1, 3), torch.randn(1, 3, 1), torch.randn(2)
+
+    def model(of_scores, of_likelihood):
+        with pyro.plate("queries", 2):
+            context = attention(scores.to(of_scores), values.to(of_scores), layout=Dense(event_dim=2)).context
+            mean = context[..., 0, 0].to(of_likelihood)
+            pyro.sample("y", pyro.distributions.Normal(mean, 1.0), obs=y.to(of_likelihood))
+
+    elbo, guide = AlignmentELBO(max_plate_nesting=1), AttentionGuide(model, family)
+    losses = [
+        elbo.differentiable_loss(model, guide, *(getattr(torch, dtype) for dtype in names))
+        for names in (dtypes, ("float64", "float64"))
+    ]
+    assert losses[0].dtype == torch.float64
+    torch.testing.assert_close(*losses, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(6, 2, 3), (6, 1, 3), (2, 3), (6, 1, 1)], ids=str)
 @pytest.mark.parametrize("prior", [AlignmentPrior, SparseAlignmentPrior])
 def test_the_context_of_keys_is_the_product_with_their_weights(prior, shape):
@@ -252,42 +274,6 @@ def test_posterior_samples_are_one_hot_with_the_right_frequencies(prior, problem
     torch.testing.assert_close(mean["alignment"][0].squeeze(-2), p)
 
 
-def test_distributions_by_hand():
-    scores = torch.tensor([[[0.0, math.log(3.0), 5.0]]])
-    layout = Dense(torch.tensor([True, True, False]), event_dim=2)
-    prior = CategoricalAlignment(scores, layout=layout)
-    torch.testing.assert_close(prior.probs, torch.tensor([[0.25, 0.75, 0.0]]))
-    assert prior.weights(torch.tensor([2])).tolist() == [[[0.0, 0.0, 0.0]]]
-    assert prior.expand([4, 1]).weights(torch.zeros(4, 1, dtype=torch.long)).shape == (4, 1, 1, 3)
-    kl = torch.distributions.kl_divergence(prior, CategoricalAlignment(torch.zeros(1, 1, 3), layout=layout))
-    torch.testing.assert_close(kl, torch.tensor([0.25 * math.log(0.5) + 0.75 * math.log(1.5)]))
-    # one entry of a mask says whether a query attends at all
-    whole = Dense(torch.tensor([[[True]], [[False]]]), event_dim=2)
-    assert CategoricalAlignment(torch.zeros(2, 1, 3), layout=whole).is_possible(torch.tensor([2, 1])).tolist() == [1, 0]
-
-    scores = torch.tensor([[[0.5, 0.25, -1.0, 9.0]], [[0.0, 0.0, 0.0, 9.0]], [[3.0, 0.0, 0.0, 9.0]]])
-    layout = Dense(torch.tensor([True, True, True, False]), event_dim=2)
-    alignment = SparseAlignment(scores, layout=layout, k=2)
-    probs = torch.tensor([[0.625, 0.375, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
-    torch.testing.assert_close(alignment.probs.sort(-1).values, probs.sort(-1).values)
-    wide = alignment.expand([5, 3])
-    assert wide.support_size.tolist() == [2, 2, 1]
-    assert wide.is_cut.tolist() == [False, True, False]
-    assert wide.enumerate_support().shape == (2, 5, 3)
-    assert wide.is_possible(wide.enumerate_support())[:, 0].tolist() == [[True, True, True], [True, True, False]]
-    layouts = {"layout": Dense(torch.zeros(4, dtype=torch.bool), event_dim=2)}
-    empty = [SparseAlignment(scores[:1], k=k, **layouts) for k in (None, 1, 2)]
-    assert all(q.probs.tolist() == [[1.0, 0.0, 0.0, 0.0]] and q.support_size == 1 for q in empty)
-    kls = [
-        torch.distributions.kl_divergence(q, p)
-        for q in empty
-        for p in (*empty, CategoricalAlignment(scores[:1], **layouts))
-    ]
-    assert not any(kls)
-    kl = torch.distributions.kl_divergence(alignment, CategoricalAlignment(torch.zeros(3, 1, 4), layout=layout))
-    torch.testing.assert_close(kl, -torch.special.entr(probs).sum(-1) + torch.tensor(3.0).log())
-
-
 @pytest.mark.filterwarnings("ignore:Found vars in model but not guide")
 def test_bad_input(problem):
     with pytest.raises(ValueError, match=r"one head, \[\.\.\., 1, keys\]"):
@@ -306,5 +292,5 @@ def test_bad_input(problem):
     with pytest.raises(ValueError, match=r"shape \(2, 3, 1, 2\), expected the layer's \(2, 3, 1, 4\)"):
         loss_of(model, Amortized(narrow, Categorical()), problem)
     elbo = AlignmentELBO(max_plate_nesting=2, vectorize_particles=True, num_particles=2)
-    with pytest.raises(NotImplementedError, match="does not vectorise particles"):
+    with pytest.raises(NotImplementedError, match="does not vectorize particles"):
         elbo.loss(model, AttentionGuide(model, Marginal()), *problem)

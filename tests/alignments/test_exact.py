@@ -17,7 +17,7 @@ from pyro_attention import (
     TokenLikelihood,
     exact_alignments,
 )
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 
 KEYS = 4
 PRIORS = {"dense": AlignmentPrior(), "sparse": SparseAlignmentPrior(), "top 2": SparseAlignmentPrior(k=2)}

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pyro_attention import TokenLikelihood
-from pyro_attention.alignments.categorical import EnumeratedAlignment
+from pyro_attention.alignments.summed import AlignmentsAbove, EnumeratedAlignment
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 VOCABULARY, WIDTH = 7, 3
@@ -109,7 +109,8 @@ def test_a_row_of_features_for_many_tokens_is_computed_once(summed):
     tokens, rows = torch.randint(VOCABULARY, (target,)), torch.rand(source, target) > 0.2
     some = likelihood.where(rows)
     if summed:
-        some = likelihood.below_alignments([EnumeratedAlignment(rows, -2, torch.zeros(source, target), True, [])], None)
+        alignment = EnumeratedAlignment(rows, -2, torch.zeros(source, target), evidence=True, readers=[])
+        some = likelihood.below_alignments(AlignmentsAbove([alignment]))
     with FlopCounterMode(display=False) as counter:
         found = some.log_prob(tokens)
     torch.testing.assert_close(found, likelihood.log_prob(tokens).where(rows, 0), **CLOSE)

@@ -20,13 +20,14 @@ from experiments.headlines.studies import STUDIES as HEADLINE_STUDIES
 from experiments.neural_process.studies import NEURAL_PROCESS
 from experiments.nmt.studies import STUDIES as TRANSLATION_STUDIES
 from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
+from experiments.reasons.studies import STUDIES as REASON_STUDIES
 from experiments.study import Block, Search, Study
 from experiments.vqa.studies import STUDIES as VQA_STUDIES
 from experiments.vqa.studies import search as vqa_search
 
 _TASKS = (
     CAPTIONING_STUDIES, COVERAGE_STUDIES, GLUE_STUDIES, GRAPH_STUDIES, HEADLINE_STUDIES, PRETRAIN_STUDIES, QA_STUDIES,
-    TRANSLATION_STUDIES, VQA_STUDIES, {"": NEURAL_PROCESS},
+    REASON_STUDIES, TRANSLATION_STUDIES, VQA_STUDIES, {"": NEURAL_PROCESS},
 )  # fmt: skip
 _SEARCHES = (captioning_search, glue_search, graph_search, vqa_search)
 SEARCHES = [search for searches in _SEARCHES for search in searches.args[0].values()]

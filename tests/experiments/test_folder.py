@@ -103,10 +103,15 @@ def test_a_second_process_leaves_a_folder_that_is_held(tmp_path: Path) -> None:
 
 def test_a_folder_is_let_go_when_the_run_ends(tmp_path: Path) -> None:
     folder = tmp_path / "inner"
-    with pytest.raises(KeyboardInterrupt), open_run(folder, Options()):
-        with pytest.raises(UserError, match="is in use by another process"):
-            begin(folder, Options(resume=True))
-        raise KeyboardInterrupt
+
+    def stop() -> None:
+        with open_run(folder, Options()):
+            with pytest.raises(UserError, match="is in use by another process"):
+                begin(folder, Options(resume=True))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
     begin(folder, Options(resume=True))
 
 

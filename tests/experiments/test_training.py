@@ -33,7 +33,6 @@ from experiments.callbacks import (
     write_weights,
 )
 from experiments.files import UserError
-from experiments.folder import resumed
 from experiments.options import TrainingOptions
 from experiments.run import Task, load_trained, run_folder
 from experiments.training import ELBOTraining, Trained, fit, load_best
@@ -354,6 +353,27 @@ def test_a_run_is_trained_once_and_goes_on_with_more_epochs(tmp_path, monkeypatc
         trained("more", 3, resume=True)
     monkeypatch.setattr(Regression, "fit", None)
     assert trained("more", 4, resume=True)[0] == whole
+
+
+def test_a_run_that_is_overwritten_stays_until_the_data_are_there(tmp_path):
+    task, config = Regression(), TrainingOptions(out=tmp_path / "run", max_epochs=1, progress=False)
+    metrics = task.run(config)
+    again = replace(config, learning_rate=0.1, overwrite=True)
+
+    def without_data():
+        with run_folder(task, again):
+            with pytest.raises(UserError, match="is in use by another process"):
+                task.run(again)
+            raise ValueError("no data")
+
+    with pytest.raises(ValueError, match="no data"):
+        without_data()
+    assert task.run(replace(config, resume=True)) == metrics
+    with run_folder(task, again) as run:
+        assert run.metrics is None
+        assert {path.name for path in run.begin().iterdir()} == {"config.yaml", ".lock"}
+    with pytest.raises(UserError, match=r"another configuration \(learning_rate 0\.1 instead of 0\.001\)"):
+        task.run(replace(config, resume=True))
 
 
 def test_a_run_that_stopped_early_has_all_epochs_that_it_takes(tmp_path, monkeypatch):

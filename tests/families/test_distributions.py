@@ -14,7 +14,9 @@ from scipy.special import digamma, gammaln
 from torch.distributions import Dirichlet, Normal, kl_divergence
 
 from pyro_attention import Dense, EdgeList, FixedGammaPrior, LatentAttention
-from pyro_attention.alignments.categorical import AlignmentWeights, CategoricalAlignment, RelaxedAlignment
+from pyro_attention.alignments.base import AlignmentWeights
+from pyro_attention.alignments.categorical import CategoricalAlignment
+from pyro_attention.alignments.relaxed import RelaxedAlignment
 from pyro_attention.families.base import FAMILIES
 from pyro_attention.families.dirichlet import DirichletWeights
 from pyro_attention.families.gamma import GammaWeights

@@ -21,7 +21,7 @@ from pyro_attention import (
     predict,
     sample_posterior,
 )
-from pyro_attention.alignments.categorical import GumbelSoftmax
+from pyro_attention.alignments.posteriors import GumbelSoftmax
 from pyro_attention.families.dirichlet import DirichletPrior
 from tests.helpers import assert_mean, flat
 from tests.toy_alignments import BATCH, KEYS, QUERIES, Network, Toy, make_problem, without_keys

@@ -28,7 +28,7 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.families.base import Family
 from pyro_attention.integrations.stock_pyro import model_and_guide
 from tests.toy_alignments import Network, Toy, make_problem

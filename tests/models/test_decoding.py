@@ -25,7 +25,7 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.ops.sparsemax import sparsemax
 
 SIZES = TranslationSizes(embedding=3, memory=4, decoder=5, attention=4)

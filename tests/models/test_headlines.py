@@ -130,8 +130,8 @@ def test_sites_kl_and_samples():
     assert {name: sites[name]["fn"].event_shape[1:] for name in shapes} == shapes
     assert sites["target"]["fn"].batch_shape == (8,)
     losses = [
-        AttentionELBO(num_particles=3, vectorize_particles=vectorised).loss(model, guided(model), *batch())
-        for vectorised in (False, True)
+        AttentionELBO(num_particles=3, vectorize_particles=vectorized).loss(model, guided(model), *batch())
+        for vectorized in (False, True)
     ]
     assert losses[0] == pytest.approx(losses[1])
     assert guided(model)(*batch()[:3])["target"].shape == (12,)

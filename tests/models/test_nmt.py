@@ -32,7 +32,7 @@ from pyro_attention import (
     Weibull,
     sample_posterior,
 )
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.ops.sparsemax import sparsemax
 from pyro_attention.ops.token_log_prob import summed_token_log_prob, token_log_prob
 from pyro_attention.posterior.predictive import seeded

@@ -98,7 +98,7 @@ def test_every_parameter_trains(normalizer):
         AttentionELBO()(model, AttentionGuide(model, Weibull()))(*observed).backward()
         for name, parameter in model.named_parameters():
             assert parameter.grad.isfinite().all(), name
-            # one number more in all scores of a query cancels, so keys' biases need no gradient; with normalisation
+            # one number more in all scores of a query cancels, so keys' biases need no gradient; with normalization
             # over queries, nor do the queries'
             cancels = ("k_proj.bias", "q_proj.bias") if normalizer == "doubly" else "k_proj.bias"
             assert parameter.grad.abs().max() > 1e-12 or name.endswith(cancels), name

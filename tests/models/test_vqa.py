@@ -22,7 +22,7 @@ from pyro_attention import (
     ScoreFunctionELBO,
     Soft,
 )
-from pyro_attention.alignments.sparse import SparseAlignmentPrior
+from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.normalizers import Softmax
 from tests.helpers import assert_mean
 

@@ -26,8 +26,7 @@ from pyro_attention import (
     Soft,
     Weibull,
 )
-from pyro_attention.alignments.categorical import GumbelSoftmax
-from pyro_attention.alignments.sparse import SparseCategorical
+from pyro_attention.alignments.posteriors import GumbelSoftmax, SparseCategorical
 from pyro_attention.families.dirichlet import DirichletPrior
 from pyro_attention.objectives.importance import ImportanceELBO
 from tests.helpers import flat

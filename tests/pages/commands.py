@@ -2,6 +2,10 @@
 
 A command may stand here once for every chain that needs it. Its placeholders (RUN, DIR, FOLDER, FILE, my.txt, ...) are
 names of files and folders: an earlier command of its chain makes them, or ``tests/pages/data.py``.
+
+This list is the test that each command of every task runs: ``tests/test_commands_of_pages.py`` executes it and checks
+the exit code, the files, that every metric is finite and explained in docs/metrics.md, and that what is published can
+be read. A new command gets a line here; tests beside it are for what its numbers *mean*.
 """
 
 from dataclasses import dataclass
@@ -16,12 +20,14 @@ class Step:
         more: Options behind it.
         leaves: Patterns of files that are there afterwards.
         prints: Parts of what it prints.
+        undefined: Patterns of metrics that may have no value at this size, such as a correlation of equal numbers.
     """
 
     line: str
     more: str = ""
     leaves: tuple[str, ...] = ()
     prints: tuple[str, ...] = ()
+    undefined: tuple[str, ...] = ()
 
 
 def run_files(folder: str, *more: str) -> tuple[str, ...]:
@@ -72,9 +78,15 @@ QUESTIONS_TRAIN = f"{VQA} train --dataset digits --model mcan --guide weibull --
 SOFT_ROWS = """--rows '["softmax, soft", "hybrid, soft"]'"""
 
 
+# what some studies leave or print beside their numbers
+PICTURES = {"python -m experiments.pretrain table pretraining-english": ("results/pictures/*.png",)}
+PRINTED = {f"{NMT} table alignment-europarl_de_en --data-root DIR": ("IBM Model 1", "pyro-align", "AER posterior %")}
+
+
 def study(line: str, more: str) -> Step:
     """A study that trains many networks and publishes their numbers."""
-    return Step(line, f"{STUDY} {more}", ("results/*.json", "runs/*/*/metrics.json", "runs/*/*/report.md"))
+    leaves = ("results/*.json", "runs/*/*/metrics.json", "runs/*/*/report.md")
+    return Step(line, f"{STUDY} {more}", leaves + PICTURES.get(line, ()), PRINTED.get(line, ()))
 
 
 # commands that stand alone
@@ -102,6 +114,11 @@ STUDIES = (
     (f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]"),
     (f"{VQA} table vqa-views-digits", QUESTIONS),
     (f"{VQA} search vqa-digits", QUESTIONS),
+    (f"""{VQA} table vqa-vqa_v2 --blind --rows '["soft", "WC"]' --data-root DIR""", f"{QUESTIONS} --layers 1"),
+    (f"{VQA} table vqa-alignments-vqa_v2 --data-root DIR", f"{QUESTIONS} --blind --rows [soft,marginal]"),
+    (f"{VQA} table vqa-views-vqa_v2", f"{QUESTIONS} --blind --data-root DIR"),
+    ("python -m experiments.pretrain table pretraining-order --data-root DIR",
+     f"{PIECES} --heads 2 --batch-size 8 --dataset toy --sentences 40 --rows '[\"softmax, soft\"]'"),
     (f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'"),
     (f"{VQA} table vqa-studies-digits --levels '[\"0.1\", \"1\"]'", QUESTIONS),
     (f"{GRAPH} table bam1 --seeds 10", CORA),
@@ -117,7 +134,8 @@ STUDIES = (
     (f"{GRAPH} table edge_noise-cora", TINY),
     (f"{GRAPH} table uniformity", CORA),
     ("python -m experiments.coverage table coverage-noise",
-     "--items 3000 --max-epochs 1 --num-samples 200 --draws 4 --rows '[\"soft, one noise\", \"evidence\"]'"),
+     "--items 3000 --max-epochs 1 --num-samples 200 --draws 4 --rows '[\"soft, one noise\", \"soft\", \"MC dropout\", "
+     "\"ensemble of five\", \"ELBO, learned width\", \"evidence, one width\", \"evidence\", \"evidence, Weibull\"]'"),
     ("python -m experiments.coverage table coverage-models",
      "--items 300 --max-epochs 1 --num-samples 200 --levels '[\"poisson\"]'"),
     ("python -m experiments.coverage table coverage-ignorance",
@@ -179,6 +197,12 @@ CHAINS: dict[str, list[Step]] = {
     "generated text": [
         Step(f"{NMT} train --dataset toy --guide categorical_enum --out runs/toy", TEXT, looked_at("runs/toy")),
     ],
+    "published sizes": [
+        Step(f"{NMT} train --config experiments/nmt/paper/iwslt14.yaml --guide marginal --out RUN",
+             f"--dataset toy {TEXT} --decoder-width 8 --attention-width 8", looked_at("RUN")),
+        Step(f"""{NMT} readings '["RUN"]' --k-max '[1, 2, 5, 10]'""", "--draws 2 --pairs 2 --results results",
+             ("results/readings-toy.json", "runs/nmt/readings/report.md"), ("K = 5", "marginal")),
+    ],
     "alignments in a browser": [
         Step(f"{NMT} train --dataset toy --guide marginal --out RUN", TEXT, looked_at("RUN")),
         Step(f"{NMT} align RUN some.de some.en --out alignments", "", ("alignments/alignments.html",)),
@@ -196,7 +220,7 @@ CHAINS: dict[str, list[Step]] = {
     ],
     "questions about digits": [
         Step(QUESTIONS_TRAIN, f"{QUESTIONS} --no-progress", run_files("RUN")),
-        Step(f'{VQA} ask RUN "what digit is left of the seven" --place 3', "", ("RUN/figures/asked.png",),
+        Step(f'{VQA} ask RUN "what digit is left of the seven" --image 3', "", ("RUN/figures/asked.png",),
              ("probability",)),
     ],
     "questions about a photograph": [
@@ -216,14 +240,17 @@ CHAINS: dict[str, list[Step]] = {
              ("results/mode-collapse.json", "results/pictures/mode_collapse.png", "runs/**/metrics.json")),
     ],
     "known reasons": [
-        Step("python -m experiments.reasons edges",
-             "--seeds 1 --steps 25 --nodes 60 --explainer-epochs 2 --results results",
-             ("results/causal-edges.json", "results/pictures/causal_edges.png", "runs/**/metrics.json")),
-        Step("python -m experiments.reasons graphs",
-             "--seeds 1 --steps 25 --explainer-epochs 2 --data-root DIR --results results",
-             ("results/real-edges.json",)),
-        Step("python -m experiments.reasons bags", "--seeds 2 --steps 2 --bags [10] --results results",
-             ("results/bags.json",)),
+        Step("python -m experiments.reasons table causal-edges",
+             f"{STUDY} --steps 25 --nodes 60 --explainer-epochs 2",
+             ("results/causal-edges*.json", "results/pictures/causal_edges.png", "runs/**/explanations.npz")),
+        Step("python -m experiments.reasons table real-edges",
+             f"{STUDY} --steps 25 --explainer-epochs 2 --data-root DIR", ("results/real-edges*.json",)),
+        Step("python -m experiments.reasons table bags", f"{STUDY} --steps 2 --bags 10 --levels '[\"50\"]'",
+             ("results/bags*.json",)),
+    ],
+    "a network that names instances": [
+        Step("python -m experiments.reasons train --problem bags --guide marginal", "--steps 2 --bags 10 --out RUN",
+             ("RUN/metrics.json", "RUN/config.yaml", "RUN/environment.json")),
     ],
     "pretraining": [
         Step("python -m experiments.pretrain train --dataset english --normalizer hybrid --finetune-epochs 4 "
@@ -268,3 +295,20 @@ CHAINS["benchmark"] = [
     ),
     Step("python -m experiments.benchmarks --name evidence --threads 1", "--rounds 1 --out draws", ("draws/*.json",)),
 ]
+
+# One tiny training of every task, and what reads it, in each run of the tests; all other chains are slow.
+QUICK = (
+    "list",
+    "generated text",
+    "flickr8k",
+    "questions about digits",
+    "own graph",
+    "glue",
+    "squad, default folders",
+    "pretraining on generated sentences",
+    "headlines",
+    "coverage",
+    "a network that names instances",
+    "python -m experiments.neural_process table neural-process",
+    "two clusters",
+)

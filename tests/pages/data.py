@@ -1,6 +1,7 @@
 """The files that the commands of the pages name, at tiny sizes: the data in DIR, a text and a model in FOLDER, ..."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from torchvision.models import mobilenet_v2
 
 from experiments.data.text.parallel import toy_translation
 from tests.experiments.captioning.tiny_captions import COLOURS, photograph, write_flickr8k
-from tests.experiments.data.questions.tiny_questions import write_daquar, write_easy_vqa
+from tests.experiments.data.questions.tiny_questions import write_daquar, write_easy_vqa, write_vqa_v2
 from tests.experiments.finetune.tiny_glue import WORDS, write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 from tests.experiments.graph.tiny_graphs import write_citations, write_splits
@@ -18,6 +19,8 @@ from tests.experiments.nmt.tiny_text import write_text
 
 __all__ = ["write_files"]
 
+ROOT = Path(__file__).parents[2]
+
 
 def write_files(folder: Path, photographs: dict[str, Any]) -> None:
     """Write everything below a folder, under the names that the pages give it.
@@ -25,6 +28,8 @@ def write_files(folder: Path, photographs: dict[str, Any]) -> None:
     ``photographs`` is the description of one's own that a page shows.
     """
     write_data(folder / "DIR")
+    for sizes in ROOT.glob("experiments/*/paper"):
+        shutil.copytree(sizes, folder / sizes.relative_to(ROOT))
     write_coco(folder / "DIR" / "coco", photographs)
     write_text(folder / "FOLDER")
     write_bert(folder / "FOLDER", positions=256)
@@ -62,6 +67,7 @@ def write_data(root: Path) -> None:
     daquar = write_daquar(root)
     for path in (daquar / "text").iterdir():  # where the page wants them
         path.rename(daquar / path.name)
+    write_vqa_v2(root, "none", excerpt=True)
     write_glue(root)
     write_squad(root)
     write_texts(root)

@@ -1,6 +1,6 @@
-"""Graphs for node classification, by name or of one's own.
+"""Graphs for node classification: published graphs by name, and your own graph from a file.
 
-One's own graph is a numpy archive (.npz, without pickles):
+Your own graph is a numpy archive (.npz, without pickles):
 
 ======================================== ============================================================================
 key                                      content
@@ -9,13 +9,13 @@ y                                        integers [nodes]: classes from 0, and -
 edge_index                               integers [2, edges]: sources in row 0, targets in row 1
 x                                        numbers [nodes, features]
 x_data, x_indices, x_indptr, x_shape     instead of x: the same as one CSR matrix
-train_mask, val_mask, test_mask          truth values [nodes], or [splits, nodes], of which one split is chosen; none of
-                                         the three: half of the known nodes, drawn at random, are for training, a
-                                         quarter to validate and the rest to test on
+train_mask, val_mask, test_mask          truth values [nodes], or [splits, nodes], of which one split is chosen; without
+                                         masks half of the known nodes, drawn at random, are for training, a quarter
+                                         to validate and the rest to test on
 metric                                   optional: the text accuracy, or roc_auc where there are two classes
 ======================================== ============================================================================
 
-Edges are read as undirected: both directions of each, once, without self loops. Features stay as they are.
+Edges are read as undirected: both directions of an edge, once, without self loops. Features stay as they are.
 """
 
 import codecs
@@ -39,6 +39,7 @@ from experiments.data.names import Citations, GraphName, Heterophilous
 from experiments.data.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file, read_arrays
 from experiments.files import reading
 from pyro_attention.registry import Registry
+from pyro_attention.text_lines import read_lines
 
 MetricName = Literal["accuracy", "roc_auc"]
 
@@ -46,10 +47,13 @@ MetricName = Literal["accuracy", "roc_auc"]
 # eq=False: comparing two graphs field by field would ask a tensor for its truth value.
 @dataclass(frozen=True, eq=False)
 class GraphData:
-    """One graph whose nodes are to be classified; ValueError, naming the field, where numbers or splits do not fit.
+    """Graph whose nodes are to be classified.
 
-    The metric is what a network is judged by: its accuracy, or the area under the ROC curve of the second of two
-    classes, both of which the nodes to validate and to test on must then have.
+    The metric judges a network: its accuracy, or the area under the ROC curve of the second of two classes. Validation
+    and test nodes must then have both classes.
+
+    Raises:
+        ValueError: Numbers, classes or splits do not fit; the message names the field.
     """
 
     name: str  # name of the data set
@@ -73,11 +77,13 @@ class GraphData:
         for field in (f"{split}_mask" for split in SPLITS):
             mask = getattr(self, field)
             if not mask.any() or (taken & mask).any():
-                raise ValueError(f"{field}: no nodes, or nodes of an earlier split; expected some of its own")
+                raise ValueError(
+                    f"{field}: no nodes, or nodes of an earlier split; expected nodes that no other split has"
+                )
             taken |= mask
-            found = self.labels[mask].unique().tolist()
-            if self.metric == "roc_auc" and field != "train_mask" and found != [0, 1]:
-                raise ValueError(f"{field}: classes {found}; expected both of 2, for roc_auc")
+            classes = self.labels[mask].unique().tolist()
+            if self.metric == "roc_auc" and field != "train_mask" and classes != [0, 1]:
+                raise ValueError(f"{field}: classes {classes}; expected both of 2, for roc_auc")
 
     @property
     def num_nodes(self) -> int:
@@ -85,7 +91,7 @@ class GraphData:
         return self.features.shape[0]
 
     def to(self, device: torch.device | str) -> "GraphData":
-        """Return a copy of the graph with every tensor on `device`."""
+        """Return a copy of the graph with all tensors on `device`."""
         moved: dict[str, Any] = {
             name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
@@ -104,9 +110,9 @@ def sparse_features(matrix: csr_matrix) -> Tensor:
     matrix.check_format(full_check=True)
     matrix.sum_duplicates()
     rows = matrix.tocoo()
-    places = torch.from_numpy(np.stack([rows.row, rows.col]))
+    indices = torch.from_numpy(np.stack([rows.row, rows.col]))
     values = torch.from_numpy(rows.data.astype(np.float32))
-    return torch.sparse_coo_tensor(places, values, rows.shape, check_invariants=True).coalesce()
+    return torch.sparse_coo_tensor(indices, values, rows.shape, check_invariants=True).coalesce()
 
 
 def both_directions(edge_index: Tensor, num_nodes: int) -> Tensor:
@@ -130,10 +136,10 @@ def split_masks(num_nodes: int, *parts: Tensor) -> dict[str, Any]:
 
 
 def random_split(labels: Tensor, seed: int, *, per_class: int, validation: int) -> dict[str, Any]:
-    """Draw a split: in random order, the first `per_class` nodes of a class are for training.
+    """Draw a split in which the first `per_class` nodes of each class, in random order, are for training.
 
-    Of the others, the first ones in the order are to validate on, and the rest to test on. The masks have the names of
-    the fields of `GraphData`.
+    The next nodes in the order are to validate on, and the rest to test on. The masks have the names of the fields of
+    `GraphData`.
 
     Example:
         >>> split = random_split(torch.tensor([0, 0, 1, 1, 1]), 0, per_class=1, validation=2)
@@ -147,28 +153,28 @@ def random_split(labels: Tensor, seed: int, *, per_class: int, validation: int) 
 
 
 _CORRECT = "correct the file; experiments/data/graphs/load.py lists its keys"
-# From the folder of the data sets and the seed of the split to the graph.
+# Readers: functions of the folder of the data sets and the seed of the split that return the graph.
 GRAPHS: Registry[Callable[[Path, int], GraphData]] = Registry("graph")
 
 
 def load_graph(name: GraphName, *, data_root: Path | str | None = None, split_seed: int = 0) -> GraphData:
-    """Load a graph for node classification; files are described at its reader.
+    """Load a graph for node classification; its reader describes the files.
 
-    The seed is that of the split where it is random, the number of the split where there are several, and 0 where there
-    is one.
+    ``split_seed`` is the seed of a random split, or the number of the split where a graph has several fixed ones. It is
+    0 where the graph has one split.
     """
     return GRAPHS[name](data_folder(data_root), split_seed)
 
 
 def read_own_graph(path: Path, *, split_seed: int = 0, remedy: str = _CORRECT) -> GraphData:
-    """Read a graph with the keys above, named after its file; it has as many classes as the largest one in y says.
+    """Read a graph with the keys above; its name is that of the file, and the largest number in y is its last class.
 
-    The seed chooses the split where the file holds several, and draws it where the file holds none. Errors name the
-    file and the key.
+    ``split_seed`` is the number of the split where the file holds several, and the seed of a random split where the
+    file holds none. Errors name the file and the key.
     """
     arrays = read_arrays(path, remedy)
     with reading(path, "a graph with y, edge_index, x or x_data, x_indices, x_indptr and x_shape, and masks", remedy):
-        # an error where they are no integers
+        # this cast raises where the numbers are no integers
         classes, edges = (arrays[key].astype(np.int64, casting="same_kind") for key in ("y", "edge_index"))
         labels = torch.from_numpy(classes)
         if (labels < -1).any():
@@ -180,7 +186,7 @@ def read_own_graph(path: Path, *, split_seed: int = 0, remedy: str = _CORRECT) -
             matrix = csr_matrix(tuple(parts), shape=tuple(arrays["x_shape"].tolist()))
             features = sparse_features(matrix)
         if len(features) != len(labels):
-            raise ValueError(f"x: {len(features)} rows; expected {len(labels)}, one a node as in y")
+            raise ValueError(f"x: {len(features)} rows; expected {len(labels)}, a row for each node of y")
         return GraphData(
             name=path.stem,
             features=features,
@@ -193,18 +199,18 @@ def read_own_graph(path: Path, *, split_seed: int = 0, remedy: str = _CORRECT) -
 
 
 def _split(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int) -> dict[str, Tensor]:
-    """The chosen split, or a drawn one."""
+    """Return the masks of the split with this number, or draw a split where the file holds none."""
     names = [f"{split}_mask" for split in SPLITS]
     if not any(name in arrays for name in names):
         return _halves(labels, split_seed)
-    found = {name: torch.from_numpy(np.atleast_2d(arrays[name])) for name in names}
-    splits = len(found["train_mask"])
+    masks = {name: torch.from_numpy(np.atleast_2d(arrays[name])) for name in names}
+    splits = len(masks["train_mask"])
     if not 0 <= split_seed < splits:
         raise ValueError(f"split_seed: {split_seed}; expected 0 to {splits - 1}, the graph has {splits} fixed splits")
-    for name, masks in found.items():
-        if (labels[masks[split_seed]] < 0).any():
+    for name, of_split in masks.items():
+        if (labels[of_split[split_seed]] < 0).any():
             raise ValueError(f"{name}: nodes of unknown class; expected nodes whose class is known")
-    return {name: masks[split_seed].clone() for name, masks in found.items()}
+    return {name: of_split[split_seed].clone() for name, of_split in masks.items()}
 
 
 def _halves(labels: Tensor, seed: int) -> dict[str, Tensor]:
@@ -219,7 +225,7 @@ def _halves(labels: Tensor, seed: int) -> dict[str, Tensor]:
 
 @GRAPHS.register("digits")
 def read_digits(_: Path, split_seed: int) -> GraphData:
-    """scikit-learn's 1797 handwritten digits, each joined to its 10 nearest neighbors; needs no file.
+    """Join each of scikit-learn's 1797 handwritten digits to its 10 nearest neighbors; this needs no file.
 
     The split is random: 20 nodes of a class for training, 500 for validation, the others for testing.
 
@@ -243,18 +249,20 @@ def read_digits(_: Path, split_seed: int) -> GraphData:
 
 
 def read_heterophilous(root: Path, split_seed: int, *, name: str) -> GraphData:
-    """Graphs whose neighbors are often of other classes, with ten fixed splits, of which split_seed chooses one.
+    """Read a graph whose neighbors often have different classes; split_seed is the number of one of ten fixed splits.
 
-    Read is heterophilous/NAME.npz, with masks [10, nodes]. A network on Minesweeper is judged by ROC AUC, because four
-    of five nodes are no mine. The filtered versions of Chameleon and Squirrel have no duplicate nodes, which join
-    training and test nodes in the first ones.
+    The file is heterophilous/NAME.npz, with masks [10, nodes]. A network on Minesweeper is judged by ROC AUC, because
+    four of five nodes are no mine. The filtered versions of Chameleon and Squirrel lack the duplicate nodes that join
+    training and test nodes in the original ones.
 
     Source:
         Pei et al., Geom-GCN, 2020 (actor, texas). Platonov et al., A critical look at the evaluation of GNNs under
         heterophily, 2023 (the others).
     """
     path = root / "heterophilous" / f"{name}.npz"
-    path = first_file([path], "a numpy archive with the keys of one's own graphs", "heterophilous")
+    path = first_file(
+        [path], "a numpy archive with the keys that experiments/data/graphs/load.py lists", "heterophilous"
+    )
     graph = read_own_graph(path, split_seed=split_seed, remedy=NEW_COPY)
     return replace(graph, metric="roc_auc") if name == "minesweeper" else graph
 
@@ -270,10 +278,10 @@ _PARTS = ("allx", "tx", "y", "ally", "ty", "graph")
 
 
 def read_citations(root: Path, split_seed: int, *, name: str) -> GraphData:
-    """Cora, Citeseer and PubMed with their public split; the rows of the features are normalised.
+    """Read Cora, Citeseer or PubMed with the public split; the rows of the features are normalized.
 
-    Read are the original files planetoid/raw/ind.NAME.*; what is missing is fetched from the repository of the split's
-    authors.
+    The files are the original ones, planetoid/raw/ind.NAME.*; missing files are downloaded from the repository of the
+    authors of the split.
 
     Source:
         Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, 2016.
@@ -289,8 +297,8 @@ for _name in get_args(Citations):
     GRAPHS.register(_name)(partial(read_citations, name=_name))
 
 
-# What old pickles of arrays, matrices and dictionaries of lists ask for; the modules have moved between releases.
-_MADE = {
+# Functions and classes that old pickles of arrays, matrices and dictionaries of lists name; their modules have moved.
+_UNPICKLED = {
     "_reconstruct": lambda *_: np.empty(0),  # an array to be given its state
     "ndarray": None,  # only an argument of _reconstruct
     "_frombuffer": np.empty(1).__reduce_ex__(5)[0],
@@ -303,16 +311,16 @@ _MADE = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes arrays, sparse matrices and dictionaries, and nothing else that a pickle asks for."""
+    """Reader of pickles that makes arrays, sparse matrices and dictionaries, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if name not in _MADE:
+        if name not in _UNPICKLED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is refused")
-        return _MADE[name]
+        return _UNPICKLED[name]
 
 
 def read_pickle(path: Path) -> Any:
-    """Read an array, a sparse matrix or a dictionary of lists as Python 2 has pickled it; anything else is refused."""
+    """Read an array, a sparse matrix or a dictionary of lists that Python 2 has pickled; refuse anything else."""
     with reading(path, "a pickle of an array, a matrix or a dictionary of lists", NEW_COPY):
         return _Unpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
 
@@ -320,9 +328,9 @@ def read_pickle(path: Path) -> Any:
 def read_planetoid(folder: Path, name: str) -> GraphData:
     """Read a graph from its original files.
 
-    The nodes of allx come first, and of these as many as y has are for training, the next 500 (or what there is) for
-    validation. Line i of test.index is the node of row i of tx. A node in none of these files has no features and no
-    label and is in no split. The keys of graph are nodes, its values lists of neighbors.
+    The nodes of allx come first: as many as y has rows are for training, and the next 500 (or the rest, if there are
+    fewer) for validation. Line i of test.index is the node of row i of tx. A node in none of these files has no
+    features and no label and is in no split. The keys of graph are nodes, its values lists of neighbors.
 
     Source:
         https://github.com/kimiyoung/planetoid/tree/master/data; order of the nodes and validation set by Kipf and
@@ -331,18 +339,18 @@ def read_planetoid(folder: Path, name: str) -> GraphData:
     stem = folder / f"ind.{name}"
     allx, tx, y, ally, ty, graph = (read_pickle(stem.with_name(f"{stem.name}.{part}")) for part in _PARTS)
     with reading(f"{stem}.*", "the files of one graph as they are published", NEW_COPY):
-        test = torch.tensor([int(line) for line in Path(f"{stem}.test.index").read_text().splitlines()])
+        test = torch.tensor([int(line) for _, line in read_lines(f"{stem}.test.index")])
         known, tested = len(ally), len(ty)
-        # Nodes without features are keys of graph, too; without such nodes the keys are not needed to count.
+        # Nodes without features are keys of graph, too.
         nodes = max(known + tested, len(graph))
-        # Of each node the row of its features among those of allx, tx and one row of zeros.
+        # The row of every node's features among the rows of allx, tx and one row of zeros.
         rows = np.full(nodes, known + tested)
         rows[:known], rows[test] = np.arange(known), known + np.arange(tested)
         matrices = [csr_matrix((part.data, part.indices, part.indptr), shape=part.shape) for part in (allx, tx)]
         matrix = vstack([*matrices, csr_matrix((1, allx.shape[1]), dtype=allx.dtype)], format="csr")
         labels = torch.zeros(nodes, dtype=torch.int64)
         labels[:known], labels[test] = torch.from_numpy(ally.argmax(1)), torch.from_numpy(ty.argmax(1))
-        edges = torch.tensor([(node, other) for node, others in graph.items() for other in others]).T
+        edges = torch.tensor([(node, neighbor) for node, neighbors in graph.items() for neighbor in neighbors]).T
         parts = torch.arange(len(y)), torch.arange(len(y), min(len(y) + 500, known)), test
         return GraphData(
             name=name,
@@ -358,29 +366,29 @@ def read_planetoid(folder: Path, name: str) -> GraphData:
 
 
 def limit_labels(data: GraphData, per_class: int, *, seed: int = 0) -> GraphData:
-    """Keep some random training nodes of each class; with the same seed, fewer are a part of more.
+    """Keep a random subset of the training nodes of each class; a smaller one is part of a larger one of the same seed.
 
-    A class that has fewer keeps all that it has: Texas has a class of one node.
+    A class with fewer nodes keeps all of them: Texas has a class of one node.
     """
     labels, nodes = data.labels.cpu(), data.train_mask.cpu().nonzero().flatten()
     nodes = nodes[torch.randperm(len(nodes), generator=torch.Generator().manual_seed(seed))]
-    kept = torch.cat([nodes[labels[nodes] == label][:per_class] for label in range(data.num_classes)])
-    mask = torch.zeros(data.num_nodes, dtype=torch.bool).index_fill_(0, kept, True)
+    chosen = torch.cat([nodes[labels[nodes] == label][:per_class] for label in range(data.num_classes)])
+    mask = torch.zeros(data.num_nodes, dtype=torch.bool).index_fill_(0, chosen, True)
     return replace(data, train_mask=mask.to(data.train_mask.device))
 
 
 def add_feature_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphData:
-    """Move some of the features that are not zero to other columns of their rows.
+    """Move a fraction of the features that are not zero to other columns of their rows.
 
-    In a row, the columns after the move are uniformly random among those that no feature stays in, none twice and
-    none the feature's own. Values move along, so the rows keep their sums.
+    The new columns are uniformly random among the columns of the row in which no feature stays. No two features share a
+    column, and no feature returns to its old one. Values move along, so the rows keep their sums.
     """
     features, generator = data.features.cpu().to_dense(), torch.Generator().manual_seed(seed)
-    rows, columns = places = features.nonzero().T
+    rows, columns = indices = features.nonzero().T
     moving = torch.zeros(len(rows), dtype=torch.bool)
     moving[torch.randperm(len(rows), generator=generator)[: round(fraction * len(rows))]] = True
     stays = torch.zeros_like(features, dtype=torch.bool)
-    stays[places[:, ~moving].unbind()] = True
+    stays[indices[:, ~moving].unbind()] = True
     movers = rows[moving]
     # ascending rows: the first mover of a row is found by a search
     rank, values = torch.arange(len(movers)) - torch.searchsorted(movers, movers), features[rows, columns]
@@ -388,10 +396,10 @@ def add_feature_noise(data: GraphData, fraction: float, *, seed: int = 0) -> Gra
     stuck = (stays.sum(1) + 1 == features.shape[1]) & (movers.bincount(minlength=len(features)) == 1)
     if stuck.any():
         raise ValueError(
-            f"fraction={fraction}: row {int(stuck.nonzero()[0])} of the features of {data.name!r} has no zero that its "
-            f"one feature to move could take the place of; choose another fraction or seed"
+            f"fraction={fraction}: row {int(stuck.nonzero()[0])} of the features of {data.name!r} has no zero column "
+            f"to which its single feature could move; choose another fraction or seed"
         )
-    while pending.numel():  # until none of a row is in its old place
+    while pending.numel():  # until no feature of a row is in its old column
         keys = torch.rand(len(pending), features.shape[1], generator=generator).masked_fill(stays[pending], torch.inf)
         drawn = torch.isin(movers, pending)
         order = keys.argsort(dim=1)  # what is taken comes last
@@ -405,7 +413,7 @@ def add_feature_noise(data: GraphData, fraction: float, *, seed: int = 0) -> Gra
 
 
 def add_edge_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphData:
-    """Add random edges, each in both directions: no self loops, none twice; a fraction of 1 doubles the edges."""
+    """Add random new edges in both directions, without self loops; a fraction of 1 doubles the number of edges."""
     low, high = data.edge_index[:, data.edge_index[0] < data.edge_index[1]].cpu()
     number = round(fraction * len(low))
     # Pairs are counted 01, 02, 12, 03, 13, 23...: those with the larger node j start at j (j - 1) / 2.
@@ -415,11 +423,11 @@ def add_edge_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphD
     room = data.num_nodes * (data.num_nodes - 1) // 2 - len(taken)
     if number > room:
         raise ValueError(
-            f"fraction={fraction} of the {len(low)} edges of {data.name!r} is {number} new ones, but only {room} pairs "
-            f"of nodes have none; expected a fraction of at most {room / max(len(low), 1):.4g}"
+            f"fraction={fraction} of the {len(low)} edges of {data.name!r} is {number} new edges, but only {room} "
+            f"pairs of nodes have no edge; expected a fraction of at most {room / max(len(low), 1):.4g}"
         )
     free = _sample(room, number, torch.Generator().manual_seed(seed))
-    # The free pair of rank r comes after as many taken ones as have at most r free pairs before them.
+    # The free pair of rank r comes after as many taken pairs as have at most r free pairs before them.
     pairs = free + torch.searchsorted(taken - torch.arange(len(taken)), free, right=True)
     high = torch.searchsorted(starts, pairs, right=True) - 1
     new = torch.stack([pairs - starts[high], high]).to(data.edge_index.device)
@@ -427,7 +435,7 @@ def add_edge_noise(data: GraphData, fraction: float, *, seed: int = 0) -> GraphD
 
 
 def _sample(total: int, number: int, generator: torch.Generator) -> Tensor:
-    """Draw different whole numbers below total, in random order; the memory grows with their number, not with total."""
+    """Draw distinct whole numbers below ``total``, in random order; the memory grows with their number alone."""
     if 4 * number > total:
         return torch.randperm(total, generator=generator)[:number]
     drawn = torch.empty(0, dtype=torch.int64)

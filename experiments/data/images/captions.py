@@ -1,4 +1,4 @@
-"""Photographs as files, and data sets of photographs with captions by their names."""
+"""Photographs as files, and data sets of photographs with captions."""
 
 import io
 import re
@@ -16,27 +16,34 @@ from experiments.data.text.parallel_text import read_lines
 from experiments.files import read_json, reading
 from pyro_attention.registry import Registry
 
-# Of Pillow's formats those of photographs and of the web; others (EPS) are programs, which Ghostscript would run.
+# only formats of photographs and of the web: Pillow would run files of other formats (EPS) as programs by Ghostscript
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 _PHOTOGRAPH = f"a photograph that Pillow can read, such as a JPEG (of {', '.join(FORMATS)}, any kind)"
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A photograph on disk, which is opened when it is wanted."""
+    """Photograph on disk, which is opened only when needed.
 
-    path: Path  # the file, or the uncompressed tar archive that holds it
-    member: str | None = None  # its name in the archive
-    offset: int = 0  # where it begins in the archive
-    size: int = -1  # its bytes in the archive
+    Attributes:
+        path: The file, or the uncompressed tar archive that holds it.
+        member: Name of the file in the archive; None for a file of its own.
+        offset: Byte of the archive where the file begins.
+        size: Bytes of the file; -1 for a file of its own.
+    """
+
+    path: Path
+    member: str | None = None
+    offset: int = 0
+    size: int = -1
 
     @property
     def name(self) -> str:
-        """Name without folders."""
+        """Name of the file without folders."""
         return Path(self.member or self.path).name
 
     def open(self) -> Image.Image:
-        """Return the picture as `decode_photograph` does."""
+        """Return the decoded picture; see `decode_photograph`."""
         name = str(self.path) if self.member is None else f"{self.path}, member {self.member}"
         with reading(name, _PHOTOGRAPH):
             with self.path.open("rb") as file:
@@ -46,20 +53,20 @@ class ImageFile:
 
 
 def open_photograph(path: Path) -> Image.Image:
-    """Return one photograph as `decode_photograph` does."""
+    """Return the decoded picture of one file; see `decode_photograph`."""
     with reading(path, _PHOTOGRAPH, "name another file"):
         return decode_photograph(path.read_bytes())
 
 
 def decode_photograph(content: bytes) -> Image.Image:
-    """Decode the bytes of a file into a picture in RGB, as people see it.
+    """Decode the bytes of a file into an upright picture in RGB.
 
-    The picture is upright where the camera noted how it was held (EXIF). Gray levels of 16 bits become the nearest of 8
-    bits, and what is transparent lies on white, as on a page. Of moving pictures it is the first one.
+    The picture is turned upright if the camera noted its orientation (EXIF). Gray levels of 16 bits are rounded to 8
+    bits, and transparent pixels get a white background. An animation gives its first picture.
     """
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I"):  # Pillow's own conversion cuts all levels off at 255
+    if upright.mode.startswith("I"):  # Pillow's conversion would cut all levels off at 255
         levels = np.asarray(upright)
         transparent = levels == upright.info.get("transparency", -1)
         return Image.fromarray(np.where(transparent, 255, (levels / 257).round()).astype(np.uint8)).convert("RGB")
@@ -70,7 +77,7 @@ def decode_photograph(content: bytes) -> Image.Image:
 
 
 def find_images(folders: Sequence[Path], archive: Path, expected: str) -> dict[str, ImageFile]:
-    """Return photographs by their names: those of the first folder that is there, else of an uncompressed archive."""
+    """Return photographs by name, from the first folder that exists or else from an uncompressed archive."""
     for folder in filter(Path.is_dir, folders):
         return {path.name: ImageFile(path) for path in sorted(folder.iterdir())}
     if not archive.is_file():
@@ -79,7 +86,7 @@ def find_images(folders: Sequence[Path], archive: Path, expected: str) -> dict[s
 
 
 def tar_images(path: Path) -> dict[str, ImageFile]:
-    """Return the files of an uncompressed tar archive by their names without folders."""
+    """Return the files of an uncompressed tar archive by name without folders."""
     with reading(path, "an uncompressed tar archive of photographs"), tarfile.open(path, "r:") as archive:
         members = [member for member in archive if member.isfile()]
     files = [ImageFile(path, member.name, member.offset_data, member.size) for member in members]
@@ -90,46 +97,53 @@ _WORDS = re.compile(r"\w+(?:-\w+)*|'\w+")
 
 
 def caption_words(caption: str) -> list[str]:
-    """Return the words of a caption: in small letters, without punctuation.
+    """Return the words of a caption in lower case, without punctuation.
 
-    Words are runs of letters and digits, also with hyphens inside; what follows an apostrophe is a word of its own.
-    Nearly what the evaluation of COCO does (the Penn Treebank's rules without punctuation): "n't" differs.
+    Words are runs of letters and digits, which may have hyphens inside. The part after an apostrophe is a separate
+    word. The rules differ from the evaluation of COCO (Penn Treebank without punctuation) only in "n't".
     """
     return _WORDS.findall(caption.lower().replace("’", "'"))
 
 
 @dataclass(frozen=True, eq=False)
 class CaptionedImages:
-    """Photographs, each with its captions; the photographs are opened when they are wanted."""
+    """Photographs with captions; the photographs are opened only when needed.
 
-    images: list[ImageFile]  # the photographs
-    captions: list[list[str]]  # captions of every photograph, as they were written, with single blanks
-    name: str  # name of the data set
-    split: str  # name of the split
+    Attributes:
+        images: The photographs.
+        captions: Captions of each photograph as they were written, with single blanks.
+        name: Name of the data set.
+        split: Name of the split.
+    """
+
+    images: list[ImageFile]
+    captions: list[list[str]]
+    name: str
+    split: str
 
     def __len__(self) -> int:
         return len(self.images)
 
 
-# From the folder of the data sets and the name of a split to the images.
+# a reader takes the folder of the data sets and the name of a split
 CAPTIONS: Registry[Callable[[Path, str], CaptionedImages]] = Registry("data set of captioned images")
 
 
 def load_captions(name: str, split: str, *, data_root: Path | str | None = None) -> CaptionedImages:
-    """Load one split of a data set of captioned photographs; no photograph is opened yet.
+    """Load one split of a data set of captioned photographs, without opening the photographs.
 
-    Files are described at the reader of the data set.
+    The reader of the data set describes the files.
     """
     return CAPTIONS[name](data_folder(data_root), split)
 
 
 @CAPTIONS.register("flickr8k")
 def read_flickr8k(root: Path, split: str) -> CaptionedImages:
-    """Flickr8k: five captions of each of 6000, 1000 and 1000 photographs, the official split; given on request.
+    """Read Flickr8k: five captions of each of 6000, 1000 and 1000 photographs, in the official split.
 
-    Read are Flickr8k.token.txt and Flickr_8k.{train,dev,test}Images.txt in flickr8k/text, and the photographs in
-    flickr8k/Flicker8k_Dataset (the archive's spelling), or else in the uncompressed archives
-    flickr8k/images128_{train,dev,test}.tar.
+    The data set is given on request. The files are Flickr8k.token.txt and Flickr_8k.{train,dev,test}Images.txt in
+    flickr8k/text. The photographs lie in flickr8k/Flicker8k_Dataset (the archive's spelling), or else in the
+    uncompressed archives flickr8k/images128_{train,dev,test}.tar.
 
     Source:
         Hodosh, Young and Hockenmaier, Framing Image Description as a Ranking Task, 2013.
@@ -142,7 +156,7 @@ def read_flickr8k(root: Path, split: str) -> CaptionedImages:
     )
     captions = defaultdict(list)
     for number, line in enumerate(read_lines(tokens), 1):
-        with reading(f"{tokens}: line {number}", "IMAGE#NUMBER, a tab and a caption (UTF-8)", "mend or remove it"):
+        with reading(f"{tokens}: line {number}", "IMAGE#NUMBER, a tab and a caption (UTF-8)", "correct or remove it"):
             label, text = line.decode().split("\t")
             captions[label.rpartition("#")[0]].append(" ".join(text.split()))
     images = find_images([folder / "Flicker8k_Dataset"], folder / f"images128_{stem}.tar", f"photographs of {source}")
@@ -155,10 +169,10 @@ def read_flickr8k(root: Path, split: str) -> CaptionedImages:
 
 @CAPTIONS.register("coco")
 def read_coco(root: Path, split: str) -> CaptionedImages:
-    """COCO's captions by the split of Karpathy and Fei-Fei, or one's own photographs in the same format.
+    """Read COCO's captions in the split of Karpathy and Fei-Fei, or your own photographs in the same format.
 
-    Read is coco/dataset_coco.json: {"dataset": name, "images": [{"filename", "split", "sentences": [{"raw"}]}]}; an
-    image's "filepath" is its folder inside coco, where there are several. To "train" belongs "restval", as is usual.
+    The file is coco/dataset_coco.json: {"dataset": name, "images": [{"filename", "split", "sentences": [{"raw"}]}]}.
+    The optional "filepath" of an image is its folder inside coco. The split "restval" belongs to "train", as is usual.
 
     Source:
         Chen et al., Microsoft COCO Captions, 2015; Karpathy and Fei-Fei, Deep Visual-Semantic Alignments for Generating
@@ -170,10 +184,10 @@ def read_coco(root: Path, split: str) -> CaptionedImages:
     content, files, captions = read_json(path, NEW_COPY), list[ImageFile](), list[list[str]]()
     splits = ("train", "restval") if split == "train" else (split,)
     with reading(path, "the keys 'dataset' and 'images'"):
-        name, images = plain_name(content["dataset"]), content["images"]  # files of the cache are called so
+        name, images = plain_name(content["dataset"]), content["images"]  # the name is used for files of the cache
     for number, entry in enumerate(images, 1):
         with reading(
-            f"{path}: image {number}", "'split', the 'filename' of a photograph and 'sentences'", "mend or remove it"
+            f"{path}: image {number}", "'split', the 'filename' of a photograph and 'sentences'", "correct or remove it"
         ):
             if entry["split"] in splits:
                 file = folder / plain_name(entry.get("filepath", "")) / plain_name(entry["filename"])
@@ -183,5 +197,5 @@ def read_coco(root: Path, split: str) -> CaptionedImages:
                 files.append(ImageFile(file))
                 captions.append(list(filter(None, texts)))
     if not files:
-        raise ValueError(f"{path}: no image of the split {split}; expected one at least")
+        raise ValueError(f"{path}: no image of the split {split}; expected at least one")
     return CaptionedImages(files, captions, name, split)

@@ -1,4 +1,4 @@
-"""Photographs as squares of one size, and features of their regions; both computed once and kept on disk."""
+"""Photographs as squares of one size, and features of their regions; both are computed once and cached on disk."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from experiments.files import reading
 
 
 class Scale(nn.Module):
-    """Makes pixels of 0 to 255 numbers around 0, colour by colour: [B, 3, height, width] uint8 to float32."""
+    """Layer that normalizes pixels [B, 3, height, width] from 0 to 255 by the mean and deviation of each color."""
 
     mean: Tensor
     std: Tensor
@@ -40,10 +40,15 @@ class Scale(nn.Module):
 
 @dataclass(frozen=True)
 class GridEncoder:
-    """A frozen network that gives features of the cells of a grid, and what results call it."""
+    """Frozen network that computes features of the cells of a grid.
+
+    Attributes:
+        name: Name in results and in files of the cache.
+        module: Maps pixels ``[B, 3, height, width]`` uint8 to features ``[B, channels, rows, columns]``.
+    """
 
     name: str
-    module: nn.Module  # pixels, [B, 3, height, width] uint8, to [B, channels, rows, columns]
+    module: nn.Module
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -53,39 +58,39 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def fingerprint_of_files(paths: Sequence[Path]) -> str:
-    """Return the SHA-256 checksum of names, sizes and times of files."""
+    """Return the SHA-256 checksum of the names, sizes and modification times of files."""
     stats = ((path.name, path.stat()) for path in paths)
-    rows = "".join(f"{name} {found.st_size} {found.st_mtime_ns}\n" for name, found in stats)
+    rows = "".join(f"{name} {status.st_size} {status.st_mtime_ns}\n" for name, status in stats)
     return sha256(rows.encode()).hexdigest()
 
 
 def resized_images(data: CaptionedImages, size: int, folder: Path, *, progress: bool = False) -> Tensor:
-    """Open every photograph once, make it a square and keep the pixels on disk: [images, 3, size, size] uint8.
+    """Return the pixels of every photograph as a square, [images, 3, size, size] uint8, and cache them on disk.
 
-    The whole photograph becomes the square, whatever its shape was: nothing that a caption tells is cut off. Kept
-    pixels are taken again when the names, sizes and times of the files are the same.
+    The whole photograph is resized to the square, so that nothing in its caption is cut off. Cached pixels are used if
+    the names, sizes and modification times of the files are unchanged.
     """
     files = ((image, image.path.stat()) for image in data.images)
-    key = [[image.name, image.offset, image.size, found.st_size, found.st_mtime_ns] for image, found in files]
-    key.append(["upright"])  # pixels that an earlier reader kept may lie on their side
+    key = [[image.name, image.offset, image.size, status.st_size, status.st_mtime_ns] for image, status in files]
+    key.append(["upright"])  # pixels that an earlier version cached may lie on their side
 
     def pixels() -> np.ndarray:
         squares = np.empty((len(data), 3, size, size), np.uint8)
-        for place, image in enumerate(tqdm(data.images, "photographs", disable=not progress)):
-            squares[place] = square(image.open(), size)
+        for index, image in enumerate(tqdm(data.images, "photographs", disable=not progress)):
+            squares[index] = square(image.open(), size)
         return squares
 
     return cached_array(folder, f"{data.name}-{data.split}-{size}", key, pixels)
 
 
 def square(image: Image.Image, size: int) -> np.ndarray:
-    """Return a whole picture in RGB as [3, size, size] uint8."""
+    """Return the pixels of a whole picture in RGB, resized to a square, [3, size, size] uint8."""
     resized = image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
     return np.array(resized).transpose(2, 0, 1)
 
 
 def shown_pixels(image: Image.Image) -> Tensor:
-    """Return a picture in RGB in its own shape, for a figure: [3, height, width] uint8, 640 pixels at most."""
+    """Return the pixels of a picture in its own shape, for a figure: [3, height, width] uint8, at most 640 a side."""
     smaller = image.copy()
     smaller.thumbnail((640, 640))
     return torch.from_numpy(np.array(smaller)).permute(2, 0, 1)
@@ -100,9 +105,9 @@ def grid_features(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Tensor:
-    """Return the features of the cells of every photograph, as of `encode`, computed once and kept on disk.
+    """Return the features of the cells of every photograph, and cache them on disk; see `encode`.
 
-    Kept features are taken again when pixels ([images, 3, height, width] uint8) and network are the same.
+    Cached features are used if the pixels ([images, 3, height, width] uint8) and the network are unchanged.
     """
 
     def features() -> np.ndarray:
@@ -113,48 +118,57 @@ def grid_features(
 
 
 def encode(encoder: GridEncoder, pixels: Tensor, *, device: torch.device | str = "cpu") -> Tensor:
-    """Return the features of the cells of photographs of [images, 3, height, width] uint8.
+    """Return the features of the cells of photographs.
+
+    Args:
+        encoder: The network.
+        pixels: Pixels [images, 3, height, width] uint8.
+        device: Where to compute.
 
     Returns:
         [images, cells, channels] float16 on the CPU, cells row by row.
+
+    Raises:
+        ValueError: A feature is too large for 16 bits, or NaN.
     """
     module = encoder.module.to(device).eval()
     with torch.no_grad():
         cells: Tensor = module(pixels.to(device)).flatten(2).transpose(1, 2).half()
     if not cells.isfinite().all():
-        raise ValueError(f"{encoder.name}: features that 16 bits do not hold; expected them below 65504")
+        raise ValueError(f"{encoder.name}: features do not fit into 16 bits; expected numbers below 65504")
     return cells.cpu()
 
 
 def encode_photograph(
     encoder: GridEncoder, image: Image.Image, size: int, *, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Return the features of one photograph, brought to a square of so many pixels as others were, and its picture.
+    """Return the features of one photograph, resized to a square of ``size`` pixels, and its picture.
 
     Returns:
-        As of `encode` of one photograph, and as of `shown_pixels`.
+        Features as by `encode`, and pixels as by `shown_pixels`.
     """
     return encode(encoder, torch.from_numpy(square(image, size))[None], device=device), shown_pixels(image)
 
 
 def region_encoder(
-    options: RegionOptions, pixels: Tensor, captions: Sequence[Sequence[str]], folder: Path, **how: Any
+    options: RegionOptions, pixels: Tensor, captions: Sequence[Sequence[str]], folder: Path, **training: Any
 ) -> GridEncoder:
-    """Return the encoder that the options ask for; the rest is for `content_encoder`."""
+    """Return the encoder of the options; all other arguments are those of `content_encoder`."""
     if options.encoder == "mobilenet_v2":
         return mobilenet_grid(options.encoder_weights)
-    return content_encoder(pixels, captions, folder, epochs=options.encoder_epochs, **how)
+    return content_encoder(pixels, captions, folder, epochs=options.encoder_epochs, **training)
 
 
 # MobileNetV2 of torchvision
 
 
 def mobilenet_grid(path: Path | None = None) -> GridEncoder:
-    """Return MobileNetV2 up to the 320 channels of its last grid, of 6 x 6 cells at 192 pixels.
+    """Return MobileNetV2 up to the 320 channels of its last grid, which has 6 x 6 cells at 192 pixels.
 
-    A file has the weights of TensorFlow's network (1001 classes) as safetensors under torchvision's names; without it
-    they are torchvision's own. TensorFlow's network takes pixels from -1 to 1, and where it halves the grid it pads
-    below and right only.
+    Args:
+        path: File of the weights of TensorFlow's network (1001 classes) as safetensors under torchvision's names. That
+            network takes pixels from -1 to 1, and pads only below and right where it halves the grid. When omitted,
+            the weights are those of torchvision.
 
     Source:
         Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018.
@@ -167,7 +181,7 @@ def mobilenet_grid(path: Path | None = None) -> GridEncoder:
         preset = weights.transforms()
         scale = Scale(preset.mean, preset.std)
     else:
-        # a class more than torchvision's networks have, for the background
+        # one class more than in torchvision's networks, for the background
         network, name, scale = mobilenet_v2(num_classes=1001), "mobilenet_v2-tensorflow", Scale(std=(0.5, 0.5, 0.5))
         expected = "MobileNetV2's weights in the format safetensors, under torchvision's names"
         with reading(path, expected, "name another file by --encoder-weights"):
@@ -178,9 +192,9 @@ def mobilenet_grid(path: Path | None = None) -> GridEncoder:
 
 
 def same_padding(module: nn.Module) -> nn.Module:
-    """Let convolutions with a stride of 2 and a kernel of 3 pad as TensorFlow does, "SAME"; in place.
+    """Change convolutions with stride 2 and kernel 3 in place to the padding "SAME" of TensorFlow.
 
-    An even side gets one pixel behind it, an odd one a pixel at either end.
+    An even side gets one pixel at its end, an odd side one pixel at either end.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d) and layer.stride == (2, 2):
@@ -194,13 +208,16 @@ def _pad(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
     return F.pad(grid, (grid.size(-1) % 2, 1, grid.size(-2) % 2, 1))
 
 
-# A small encoder of our own, trained once to predict the content words of captions, then frozen
+# a small encoder that is trained once to predict the content words of captions, and then frozen
 
-_LEARNING_RATE = 2e-3  # the largest, of AdamW
+_LEARNING_RATE = 2e-3  # largest learning rate of AdamW
 
 
 class ContentEncoder(nn.Module):
-    """Four convolutions that halve the picture, and one more: 96 pixels become a grid of 6 x 6, 112 one of 7 x 7."""
+    """Network of four convolutions with stride 2 and one with stride 1.
+
+    96 pixels become 6 x 6 cells, 112 pixels become 7 x 7.
+    """
 
     def __init__(self, num_words: int) -> None:
         super().__init__()
@@ -209,12 +226,12 @@ class ContentEncoder(nn.Module):
         self.words = nn.Linear(256, num_words)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the features of the cells, [B, channels, rows, columns], of pixels [B, 3, height, width]."""
+        """Return the features [B, channels, rows, columns] of the cells of pixels [B, 3, height, width]."""
         features: Tensor = self.grid(pixels)
         return features
 
     def predict(self, pixels: Tensor) -> Tensor:
-        """Return [B, words], logits of every word's being in a caption."""
+        """Return the logits [B, words] that a word occurs in a caption of an image."""
         logits: Tensor = self.words(self(pixels).mean((2, 3)))
         return logits
 
@@ -225,15 +242,22 @@ def _block(inputs: int, outputs: int, *, stride: int) -> nn.Sequential:
 
 
 def content_targets(captions: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
-    """Choose the words to predict, and say in [images, words] bool which images have them in a caption.
+    """Choose the words to predict, and find the images that have them in a caption.
 
-    They are the 500 that are in the captions of most images, but for scikit-learn's stop words and single characters.
+    These are the 500 words that occur in the captions of most images, without scikit-learn's stop words and without
+    single characters.
+
+    Returns:
+        The words, and [images, words] bool.
+
+    Raises:
+        ValueError: No caption has such a word.
     """
     bags = [{word for caption in texts for word in caption_words(caption)} for texts in captions]
     counts = Counter(word for bag in bags for word in sorted(bag) if len(word) > 1 and word not in ENGLISH_STOP_WORDS)
     words = [word for word, _ in counts.most_common(500)]
     if not words:
-        raise ValueError(f"{len(captions)} images, no content word in their captions; expected captions in English")
+        raise ValueError(f"the captions of {len(captions)} images have no content word; expected captions in English")
     return words, torch.tensor([[word in bag for word in words] for bag in bags])
 
 
@@ -248,13 +272,23 @@ def content_encoder(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> GridEncoder:
-    """Train an encoder, or take the one that was trained with the same data and settings before.
+    """Train an encoder, or load the cached one of the same data and settings.
 
-    The pixels, [images, 3, height, width] uint8, are of the training split only; height and width divide by 16. The
-    seed is that of the weights and of the order of the images; the encoder is named after it.
+    Args:
+        pixels: Pixels of the training split, [images, 3, height, width] uint8; height and width divide by 16.
+        captions: Captions of each image.
+        folder: Folder of the cache.
+        seed: Seed of the weights and of the order of the images; it is part of the name of the encoder.
+        epochs: Epochs of the training.
+        batch_size: Images of a batch.
+        device: Where to train.
+        progress: Show a progress bar.
+
+    Raises:
+        ValueError: Height or width do not divide by 16, or the captions have no content word.
     """
     if any(side % 16 for side in pixels.shape[2:]):
-        raise ValueError(f"images of {list(pixels.shape[2:])} pixels; expected sides that divide by 16")
+        raise ValueError(f"images have {list(pixels.shape[2:])} pixels; expected sides that divide by 16")
     words, targets = content_targets(captions)
     key = [checksum(pixels), words, checksum(targets), seed, epochs, batch_size, _LEARNING_RATE]
     name = f"content-encoder-seed{seed}"
@@ -276,26 +310,26 @@ def _train(
     encoder: ContentEncoder, pixels: Tensor, targets: Tensor, epochs: int, batch_size: int, bar: str | None
 ) -> None:
     device = encoder.words.bias.device
-    with torch.no_grad():  # begin with the words' frequencies
+    with torch.no_grad():  # start at the frequencies of the words
         encoder.words.bias.copy_(torch.logit(targets.float().mean(0), eps=1e-3))
     optimizer = torch.optim.AdamW(encoder.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
-    steps = max(2, epochs * -(-len(pixels) // batch_size))  # a single one would have the lowest rate
+    steps = max(2, epochs * -(-len(pixels) // batch_size))  # a single step would have the lowest learning rate
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps)
     for _ in (progress := tqdm(range(epochs), bar, disable=bar is None)):
         total = 0.0
-        for places in torch.randperm(len(pixels)).split(batch_size):
-            images = _augmented(pixels[places].to(device).float())
-            loss = F.binary_cross_entropy_with_logits(encoder.predict(images), targets[places].float().to(device))
+        for indices in torch.randperm(len(pixels)).split(batch_size):
+            images = _augment(pixels[indices].to(device).float())
+            loss = F.binary_cross_entropy_with_logits(encoder.predict(images), targets[indices].float().to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-            total += loss.item() * len(places)
+            total += loss.item() * len(indices)
         progress.set_postfix(loss=f"{total / len(pixels):.4f}")
 
 
-def _augmented(images: Tensor) -> Tensor:
-    """Mirror half of the images, and shift all by the same few pixels."""
+def _augment(images: Tensor) -> Tensor:
+    """Mirror each image with probability 1/2, and shift all images by the same few pixels."""
     mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
     images = torch.where(mirrored, images.flip(3), images)
     reach = images.shape[3] // 12

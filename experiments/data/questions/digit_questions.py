@@ -1,9 +1,9 @@
-"""Questions about scenes of real handwritten digits, whose answers and relevant cells are known; needs no file.
+"""Questions about scenes of real handwritten digits, with known answers and relevant cells; this needs no file.
 
-A scene is a grid of 3 x 3 cells; two to five of them hold a digit of scikit-learn's set (8 x 8 pixels), all of
-different values. Regions are what a detector would find: the cells with a digit, and one of the empty ones, at random:
-were all empty cells regions, a network would gather there what it read elsewhere. The kinds of questions, each asked
-where it has one answer, and the cells that one has to look at:
+A scene is a grid of 3 x 3 cells; two to five of them hold a digit of scikit-learn's set (8 x 8 pixels), and no two
+digits are equal. Regions are the cells that a detector would find: the cells with a digit, and one random empty cell.
+Were all empty cells regions, a network would gather there what it read elsewhere. A question is asked where it has
+exactly one answer. The kinds of questions, their answers and the relevant cells:
 
     where     in which row is the seven             top, middle, bottom       the seven
               in which column is the seven          left, center, right       the seven
@@ -15,7 +15,7 @@ where it has one answer, and the cells that one has to look at:
     absent    what digit is left of the seven       (none)                    none: the scene has no seven
 
 "Absent" questions are never trained on: a model that knows what it does not know is unsure of them. Scenes with three
-views stand for three detectors: each misses every digit with probability 0.3, but a digit is missed by two at most.
+views stand for three detectors: a detector misses a digit with probability 0.3, and two at most miss the same digit.
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ from experiments.data.questions.load import Questions, Regions
 Option = TypeVar("Option")
 ONE_STEP = ("where", "count", "which", "exists")
 DIGIT_KINDS = (*ONE_STEP, "chain")
-UNANSWERABLE = ""  # the answer to a question about what is not in the scene
+UNANSWERABLE = ""  # the answer to a question about a digit that is not in the scene
 _ROWS, _COLUMNS = ("top", "middle", "bottom"), ("left", "center", "right")
 _SIDE, _PIXELS, _MISSED = 3, 64, 0.3
 _FEWEST, _MOST = 2, 5
 _RELATIONS = ("left of", "right of", "above", "below")
 
-_Places = dict[int, tuple[int, int]]  # row and column of every digit of a scene
-_Asked = tuple[str, str, list[int]]  # question, answer, and the digits that one has to look at
+_Positions = dict[int, tuple[int, int]]  # row and column of every digit of a scene
+_DigitQuestion = tuple[str, str, list[int]]  # question, answer, and the relevant digits
 
 
 def digit_questions(
@@ -48,10 +48,18 @@ def digit_questions(
 ) -> dict[str, Questions]:
     """Draw scenes and questions.
 
-    The splits share no image of a digit. A split depends on the seed and its own size only; of two sizes the smaller is
-    the beginning of the larger.
-    Sizes are numbers of scenes; with one view of them, all digits are seen. Returned are the splits by name, and
-    "absent": questions about the scenes of the test that have no answer.
+    The splits share no image of a digit. A split depends on the seed and on its own size alone; a smaller split is the
+    beginning of a larger one.
+
+    Args:
+        seed: Seed of the scenes and questions.
+        train: Number of training scenes.
+        val: Number of validation scenes.
+        test: Number of test scenes.
+        views: Number of views of a scene; a single view shows all digits.
+
+    Returns:
+        The splits by name, and "absent": questions about the test scenes that have no answer.
 
     Example:
         >>> data = digit_questions(0, train=3, val=1, test=1)["train"]
@@ -60,12 +68,12 @@ def digit_questions(
     """
     sizes = {"train": train, "val": val, "test": test}
     images = digit_images(seed)
-    found = {
+    questions = {
         split: _split(split, Random(f"{seed} {split} questions"), images[split], sizes[split], views)
         for split in SPLITS
     }
-    answerable = {split: questions.of_kinds(DIGIT_KINDS) for split, questions in found.items()}
-    return answerable | {"absent": replace(found["test"].of_kinds(["absent"]), name="absent")}
+    answerable = {split: data.of_kinds(DIGIT_KINDS) for split, data in questions.items()}
+    return answerable | {"absent": replace(questions["test"].of_kinds(["absent"]), name="absent")}
 
 
 def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views: int) -> Questions:
@@ -73,22 +81,22 @@ def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views
     mask = torch.zeros(size, views, _SIDE**2, dtype=torch.bool)
     questions, answers, photographs, kinds, relevant = [], [], [], [], []
     for scene in range(size):
-        places = _scene(random)
-        for digit, (row, column) in places.items():
+        positions = _draw_scene(random)
+        for digit, (row, column) in positions.items():
             image = images[digit][int(random.random() * len(images[digit]))]
-            for view in _seen(random, views):
+            for view in _detecting_views(random, views):
                 pixels[scene, view, row * _SIDE + column] = image
                 mask[scene, view, row * _SIDE + column] = True
-        for kind, (question, answer, digits) in _asked(random, places).items():
+        for kind, (question, answer, digits) in _ask(random, positions).items():
             questions.append(question.split())
             answers.append(answer)
             photographs.append(scene)
             kinds.append(kind)
             cells = torch.zeros(_SIDE**2, dtype=torch.bool)
-            cells[[places[digit][0] * _SIDE + places[digit][1] for digit in digits]] = True
+            cells[[positions[digit][0] * _SIDE + positions[digit][1] for digit in digits]] = True
             relevant.append(cells)
-        empty = [cell for cell in range(_SIDE**2) if divmod(cell, _SIDE) not in places.values()]
-        mask[scene, :, _one(random, empty)] = True
+        empty = [cell for cell in range(_SIDE**2) if divmod(cell, _SIDE) not in positions.values()]
+        mask[scene, :, _choose(random, empty)] = True
     features = torch.cat([pixels, cell_positions(GRID).expand(size, views, -1, -1)], -1)
     if views == 1:
         features, mask = features[:, 0], mask[:, 0]
@@ -96,95 +104,95 @@ def _split(name: str, random: Random, images: Sequence[Tensor], size: int, views
     return Questions(name, questions, answers, torch.tensor(photographs), regions, kinds, torch.stack(relevant))
 
 
-def _scene(random: Random) -> _Places:
+def _draw_scene(random: Random) -> _Positions:
     number = _FEWEST + int(random.random() * (_MOST - _FEWEST + 1))
     digits, cells = draw(random.random, range(10), number), draw(random.random, range(_SIDE**2), number)
     return {digit: divmod(cell, _SIDE) for digit, cell in zip(digits, cells, strict=True)}
 
 
-def _seen(random: Random, views: int) -> list[int]:
-    """The views that do not miss a digit; one at least."""
+def _detecting_views(random: Random, views: int) -> list[int]:
+    """Return the views that show a digit, at least one."""
     if views == 1:
         return [0]
-    seen = [view for view in range(views) if random.random() >= _MISSED]
-    return seen or [int(random.random() * views)]
+    detecting = [view for view in range(views) if random.random() >= _MISSED]
+    return detecting or [int(random.random() * views)]
 
 
-def _asked(random: Random, places: _Places) -> dict[str, _Asked]:
-    """One question of every kind that can be asked of a scene."""
-    others = [digit for digit in range(10) if digit not in places]
-    which, chain = _which(places), _chain(places)
+def _ask(random: Random, positions: _Positions) -> dict[str, _DigitQuestion]:
+    """Return a question of every kind that can be asked of a scene, by kind."""
+    absent = [digit for digit in range(10) if digit not in positions]
+    which, chain = _which(positions), _chain(positions)
     made = {
-        "where": _where(random, places),
-        "count": ("how many digits are there", DIGIT_NAMES[len(places)], list(places)),
-        "exists": _exists(random, places, others),
+        "where": _where(random, positions),
+        "count": ("how many digits are there", DIGIT_NAMES[len(positions)], list(positions)),
+        "exists": _exists(random, positions, absent),
     }
     if which:
-        made["which"] = _one(random, which)
+        made["which"] = _choose(random, which)
     if chain:
-        made["chain"] = _one(random, chain)
+        made["chain"] = _choose(random, chain)
     made["absent"] = (
-        f"what digit is {_one(random, _RELATIONS)} the {DIGIT_NAMES[_one(random, others)]}",
+        f"what digit is {_choose(random, _RELATIONS)} the {DIGIT_NAMES[_choose(random, absent)]}",
         UNANSWERABLE,
         [],
     )
     return made
 
 
-def _where(random: Random, places: _Places) -> _Asked:
-    digit = _one(random, list(places))
-    (row, column), by_row = places[digit], random.random() < 0.5
+def _where(random: Random, positions: _Positions) -> _DigitQuestion:
+    digit = _choose(random, list(positions))
+    (row, column), by_row = positions[digit], random.random() < 0.5
     axis, answer = ("row", _ROWS[row]) if by_row else ("column", _COLUMNS[column])
     return f"in which {axis} is the {DIGIT_NAMES[digit]}", answer, [digit]
 
 
-def _which(places: _Places) -> list[_Asked]:
-    """All questions of a relation that one digit alone has."""
+def _which(positions: _Positions) -> list[_DigitQuestion]:
+    """Return all questions about a relation that a single digit has to another one."""
     return [
-        (f"what digit is {relation} the {DIGIT_NAMES[anchor]}", DIGIT_NAMES[found[0]], [anchor, *found])
-        for anchor in places
+        (f"what digit is {relation} the {DIGIT_NAMES[anchor]}", DIGIT_NAMES[related[0]], [anchor, *related])
+        for anchor in positions
         for relation in _RELATIONS
-        if len(found := _related(places, relation, anchor)) == 1
+        if len(related := _related(positions, relation, anchor)) == 1
     ]
 
 
-def _chain(places: _Places) -> list[_Asked]:
-    """All questions of two relations, each of which one digit alone has."""
+def _chain(positions: _Positions) -> list[_DigitQuestion]:
+    """Return all questions about two relations in a row, both of which lead to a single digit."""
     return [
         (
             f"what digit is {second} the digit {first} the {DIGIT_NAMES[anchor]}",
-            DIGIT_NAMES[found[0]],
-            [anchor, *middle, *found],
+            DIGIT_NAMES[related[0]],
+            [anchor, *middle, *related],
         )
-        for anchor in places
+        for anchor in positions
         for first in _RELATIONS
         for second in _RELATIONS
-        if len(middle := _related(places, first, anchor)) == 1
-        and len(found := _related(places, second, middle[0])) == 1
-        and found[0] != anchor
+        if len(middle := _related(positions, first, anchor)) == 1
+        and len(related := _related(positions, second, middle[0])) == 1
+        and related[0] != anchor
     ]
 
 
-def _exists(random: Random, places: _Places, others: Sequence[int]) -> _Asked:
-    anchor, true = _one(random, list(places)), random.random() < 0.5
-    options = [(relation, digit) for relation in _RELATIONS for digit in _related(places, relation, anchor)]
+def _exists(random: Random, positions: _Positions, absent: Sequence[int]) -> _DigitQuestion:
+    anchor, true = _choose(random, list(positions)), random.random() < 0.5
+    options = [(relation, digit) for relation in _RELATIONS for digit in _related(positions, relation, anchor)]
     if true:
-        relation, digit = _one(random, options)
+        relation, digit = _choose(random, options)
     else:  # half of the time a digit that is elsewhere
-        relation = _one(random, _RELATIONS)
-        elsewhere = [d for d in places if d != anchor and (relation, d) not in options]
-        digit = _one(random, elsewhere if elsewhere and random.random() < 0.5 else others)
-    look = [anchor, digit] if digit in places else [anchor]
-    return f"is there a {DIGIT_NAMES[digit]} {relation} the {DIGIT_NAMES[anchor]}", "yes" if true else "no", look
+        relation = _choose(random, _RELATIONS)
+        elsewhere = [d for d in positions if d != anchor and (relation, d) not in options]
+        digit = _choose(random, elsewhere if elsewhere and random.random() < 0.5 else absent)
+    relevant = [anchor, digit] if digit in positions else [anchor]
+    return f"is there a {DIGIT_NAMES[digit]} {relation} the {DIGIT_NAMES[anchor]}", "yes" if true else "no", relevant
 
 
-def _related(places: _Places, relation: str, anchor: int) -> list[int]:
-    """The other digits that are so related to a digit."""
+def _related(positions: _Positions, relation: str, anchor: int) -> list[int]:
+    """Return the digits that are on this side of a digit."""
     axis, sign = {"left of": (1, -1), "right of": (1, 1), "above": (0, -1), "below": (0, 1)}[relation]
-    start = places[anchor][axis]
-    return [digit for digit, place in places.items() if sign * (place[axis] - start) > 0]
+    start = positions[anchor][axis]
+    return [digit for digit, position in positions.items() if sign * (position[axis] - start) > 0]
 
 
-def _one(random: Random, options: Sequence[Option]) -> Option:
-    """One of the options; `Random.random` is the same in every release of Python."""
+def _choose(random: Random, options: Sequence[Option]) -> Option:
+    """Draw one of the options by `Random.random`, which is the same in every release of Python."""
     return options[int(random.random() * len(options))]

@@ -1,4 +1,4 @@
-"""What every set of questions is read into, and questions about photographs by the name of their data set."""
+"""Questions about pictures: the class of all sets of questions, and readers of sets about photographs."""
 
 from __future__ import annotations
 
@@ -28,75 +28,83 @@ from experiments.data.names import RegionOptions
 from experiments.data.places import NEW_COPY, data_folder, first_file, read_arrays
 from experiments.files import reading
 from pyro_attention.registry import Registry
+from pyro_attention.text_lines import read_lines
+
+_SPREAD_OF = 2**28  # largest number of features whose standard deviation is computed
 
 
 @dataclass(frozen=True, eq=False)
 class Regions:
     """Regions of photographs."""
 
-    features: Tensor  # ``[photographs, N, F]``, or ``[photographs, views, N, F]`` where several detectors have looked
+    features: Tensor  # ``[photographs, N, F]``, or ``[photographs, views, N, F]`` with several detectors
     mask: Tensor  # True at regions, False at padding; shaped like the features without their width
     grid: tuple[int, int]  # number of rows and of columns
     pictures: Tensor  # pixels for drawing, [photographs, height, width] or [photographs, 3, height, width]
-    encoder: GridEncoder | None = None  # what made the features of the pictures; None where it is not at hand
+    encoder: GridEncoder | None = None  # the network that computed the features; None where there is none
 
     def __len__(self) -> int:
         return len(self.features)
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the features."""
-        return self.features[self.mask].float().std().item()
+        """Standard deviation of the features, or of those of some photographs where all would fill more than 1 GB."""
+        count = max(1, len(self) * _SPREAD_OF // max(1, self.features.numel()))
+        chosen = torch.linspace(0, len(self) - 1, count).long() if count < len(self) else slice(None)
+        return self.features[chosen][self.mask[chosen]].float().std().item()
 
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Questions, their answers, and the regions that they are about."""
+    """Questions with their answers, and the regions of the photographs that they are about."""
 
     name: str  # name of the data set
     questions: Sequence[Sequence[str]]  # words of every question
     answers: Sequence[str]  # answer to every question
-    photographs: Tensor  # ``[questions]``, place of every question's photograph in the regions
+    photographs: Tensor  # ``[questions]``, index of every question's photograph among the regions
     regions: Regions  # the regions of all photographs
-    kinds: Sequence[str]  # kind of every question, such as "count"; results are told by kind
-    relevant: Tensor | None = None  # ``[questions, N]`` bool, the regions that one has to look at, where known
-    votes: Sequence[Mapping[str, int]] | None = None  # how many people gave each answer, where several were asked
+    kinds: Sequence[str]  # kind of every question, such as "count"; accuracies are reported by kind
+    relevant: Tensor | None = None  # ``[questions, N]`` bool, the regions that the answer depends on, where known
+    votes: Sequence[Mapping[str, int]] | None = None  # number of people by answer, where several were asked
 
     def __len__(self) -> int:
         return len(self.questions)
 
-    def pick(self, places: Sequence[int]) -> Questions:
-        """Return the questions at some places, about the same photographs."""
-        chosen = torch.as_tensor(places, dtype=torch.long)
+    def pick(self, indices: Sequence[int]) -> Questions:
+        """Return the questions with these indices, about the same photographs."""
+        picked = torch.as_tensor(indices, dtype=torch.long)
         return replace(
             self,
-            questions=[self.questions[place] for place in places],
-            answers=[self.answers[place] for place in places],
-            photographs=self.photographs[chosen],
-            kinds=[self.kinds[place] for place in places],
-            relevant=None if self.relevant is None else self.relevant[chosen],
-            votes=None if self.votes is None else [self.votes[place] for place in places],
+            questions=[self.questions[index] for index in indices],
+            answers=[self.answers[index] for index in indices],
+            photographs=self.photographs[picked],
+            kinds=[self.kinds[index] for index in indices],
+            relevant=None if self.relevant is None else self.relevant[picked],
+            votes=None if self.votes is None else [self.votes[index] for index in indices],
         )
 
     def of_kinds(self, kinds: Sequence[str]) -> Questions:
         """Return the questions of some kinds."""
-        return self.pick([place for place, kind in enumerate(self.kinds) if kind in kinds])
+        return self.pick([index for index, kind in enumerate(self.kinds) if kind in kinds])
 
     def held_out(self, share: float, name: str) -> tuple[Questions, Questions]:
-        """Part the questions by photograph, the same ones every time: the rest, and those about the share held out."""
+        """Divide the questions by photograph: return the remaining ones, and those about a share that is held out.
+
+        The photographs that are held out are random, and the same ones in every call.
+        """
         count = len(self.regions)
         if count < 2:
-            raise ValueError(f"{self.name}: {count} photograph; expected two at least, of which one is held out")
+            raise ValueError(f"{self.name}: {count} photograph; expected at least two, of which one is held out")
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
         is_held = torch.zeros(count, dtype=torch.bool)
         is_held[order[: max(1, round(share * count))]] = True
         asked = is_held[self.photographs]
-        kept, held = ((asked == value).nonzero().flatten().tolist() for value in (False, True))
-        return self.pick(kept), replace(self.pick(held), name=name)
+        remaining, held_out = ((asked == value).nonzero().flatten().tolist() for value in (False, True))
+        return self.pick(remaining), replace(self.pick(held_out), name=name)
 
 
 class Entry(NamedTuple):
-    """A question: its words, its answer, the place of its photograph, its kind, and the votes of several people."""
+    """A question with its words, its answer, the index of its photograph, its kind, and the votes of several people."""
 
     words: list[str]
     answer: str
@@ -106,20 +114,20 @@ class Entry(NamedTuple):
 
 
 def question_words(text: str) -> list[str]:
-    """Return the words of a question: in small letters, without punctuation; ValueError without any."""
+    """Return the words of a question in small letters, without punctuation; raise ValueError without any."""
     if not (words := caption_words(text)):
         raise ValueError(f"the question is {text!r}; expected a text with a word")
     return words
 
 
 def as_questions(name: str, entries: Sequence[Entry], regions: Regions) -> Questions:
-    """Return questions in their order."""
+    """Return the entries as questions, in their order."""
     words, answers, photographs, kinds, votes = zip(*entries, strict=True)
     several = None if None in votes else votes
     return Questions(name, words, answers, torch.tensor(photographs), regions, kinds, votes=several)
 
 
-# From the folder of the data sets, how photographs become regions, and device and progress, to the splits.
+# Readers: functions of the folder of the data sets, the options of regions, and device and progress, to the splits.
 QUESTIONS: Registry[Callable[[Path, RegionOptions, dict[str, Any]], dict[str, Questions]]] = Registry(
     "data set of questions"
 )
@@ -128,18 +136,18 @@ QUESTIONS: Registry[Callable[[Path, RegionOptions, dict[str, Any]], dict[str, Qu
 def load_photo_questions(
     name: str, options: RegionOptions, *, data_root: Path | None = None, **where: Any
 ) -> dict[str, Questions]:
-    """Load the splits "train", "val" and "test" of a data set; photographs are encoded once, and kept on disk.
+    """Load the splits "train", "val" and "test" of a data set; the features of photographs are cached on disk.
 
-    Files are described at the reader of the data set; ``where`` are the device and whether to show progress.
+    The reader of the data set describes its files. ``where`` holds the device and whether to show progress.
     """
     return QUESTIONS[name](data_folder(data_root), options, {"device": "cpu", "progress": False} | where)
 
 
 class AskedPhotographs(NamedTuple):
-    """Photographs of a split, and what is asked about them."""
+    """Photographs of a split, with the questions about them."""
 
     pixels: Tensor  # [photographs, 3, height, width] uint8
-    captions: Sequence[Sequence[str]]  # what the own encoder learns of every photograph; none of the others
+    captions: Sequence[Sequence[str]]  # texts that the encoder own learns to predict; empty where there are none
     entries: Sequence[Entry]  # the questions
 
 
@@ -148,41 +156,51 @@ def encoded(
 ) -> dict[str, Questions]:
     """Hold out a tenth of the training photographs for validation, and encode all photographs.
 
-    The own encoder sees the other training photographs only.
+    The encoder own is trained on the remaining training photographs alone.
     """
-    # the split, ahead of any features
+    # photographs are divided before any features exist
     nothing = Regions(torch.zeros(len(train.pixels), 1), torch.zeros(0), (1, 1), torch.zeros(0))
-    kept, held = as_questions("train", train.entries, nothing).held_out(0.1, "val")
-    seen = [place for place in kept.photographs.unique().tolist() if train.captions[place]]
-    encoder = region_encoder(options, train.pixels[seen], [train.captions[place] for place in seen], cache, **where)
-    shared, others = (
+    train_questions, val_questions = as_questions("train", train.entries, nothing).held_out(0.1, "val")
+    training = [index for index in train_questions.photographs.unique().tolist() if train.captions[index]]
+    encoder = region_encoder(
+        options, train.pixels[training], [train.captions[index] for index in training], cache, **where
+    )
+    train_regions, test_regions = (
         _cells(encoder, grid_features(encoder, part.pixels, cache, **where), part.pixels) for part in (train, test)
     )
-    tested = as_questions("test", test.entries, others)
-    return {"train": replace(kept, regions=shared), "val": replace(held, regions=shared), "test": tested}
+    tested = as_questions("test", test.entries, test_regions)
+    return {
+        "train": replace(train_questions, regions=train_regions),
+        "val": replace(val_questions, regions=train_regions),
+        "test": tested,
+    }
 
 
 def regions_of(image: Image.Image, like: Regions, *, device: torch.device | str = "cpu") -> Regions:
-    """Return the regions of one more photograph, made by what made those of others; it is shown in its own shape."""
+    """Return the regions of another photograph by the encoder of ``like``; its picture has the photograph's shape."""
     if like.encoder is None:
-        raise ValueError("the regions were not made here of photographs, so those of another one cannot be made either")
+        raise ValueError(
+            "these regions have no encoder (they were read from files or drawn); expected regions of "
+            "an encoder, such as those of easy_vqa and daquar"
+        )
     features, picture = encode_photograph(like.encoder, image, like.pictures.size(-1), device=device)
     return _cells(like.encoder, features, picture[None])
 
 
 def _cells(encoder: GridEncoder, features: Tensor, pictures: Tensor) -> Regions:
     grid = (math.isqrt(features.size(1)),) * 2
-    places = cell_positions(grid).to(features.dtype).expand(len(features), -1, -1)
-    features = torch.cat([features, places], -1)
+    positions = cell_positions(grid).to(features.dtype).expand(len(features), -1, -1)
+    features = torch.cat([features, positions], -1)
     return Regions(features, torch.ones(features.shape[:2], dtype=torch.bool), grid, pictures, encoder)
 
 
 @QUESTIONS.register("easy_vqa")
 def read_easy_vqa(root: Path, options: RegionOptions, where: dict[str, Any]) -> dict[str, Questions]:
-    """easy-VQA: questions about pictures of one coloured shape, 64 x 64 pixels.
+    """Read easy-VQA: questions about pictures of one colored shape, 64 x 64 pixels.
 
-    Read are, in easy-vqa, {train,test}_images.npz (`images`, [pictures, 64, 64, 3] uint8), {train,test}_questions.json
-    (a list of [question, answer, place of the picture]) and answers.txt. A tenth of the training pictures is for
+    The files, in easy-vqa, are {train,test}_images.npz (`images`, [pictures, 64, 64, 3] uint8),
+    {train,test}_questions.json (a list of [question, answer, index of the picture]) and answers.txt, with an answer on
+    every line. A tenth of the training pictures is for
     validation.
 
     Source:
@@ -191,7 +209,7 @@ def read_easy_vqa(root: Path, options: RegionOptions, where: dict[str, Any]) -> 
     folder = root / "easy-vqa"
     path = first_file([folder / "answers.txt"], "the files of https://github.com/vzhou842/easy-VQA", "easy-vqa")
     with reading(path, "a list of answers"):
-        answers = frozenset(path.read_text(encoding="utf-8").split())
+        answers = frozenset(_names_in(path))
     train, test = (_easy_split(folder, split, answers, options.size) for split in ("train", "test"))
     return encoded(train, test, options, options.cache or folder / "cache", where)
 
@@ -205,21 +223,28 @@ def _easy_split(folder: Path, split: str, answers: Set[str], size: int | None) -
     path = folder / f"{split}_questions.json"
     with reading(path, "an intact JSON file"):
         rows = json.loads(path.read_bytes())
-    entries, told = [], [set[str]() for _ in pixels]
+    entries, properties = [], [set[str]() for _ in pixels]
     for number, row in enumerate(rows, 1):
-        with reading(f"{path}: question {number}", "[question, answer, place of the picture]", "mend or remove it"):
+        with reading(f"{path}: question {number}", "[question, answer, index of the picture]", "correct or remove it"):
             question, answer, picture = row
             if answer not in answers or not 0 <= picture < len(pixels):
-                raise ValueError(f"an answer not in answers.txt, or no picture of {len(pixels)}")
+                raise ValueError(
+                    f"an answer that is not in answers.txt, or an index outside of the {len(pixels)} pictures"
+                )
             words = question_words(question)
             kind = "exists" if words[0] != "what" else "color" if "color" in words else "shape"
             entries.append(Entry(words, answer, picture, kind))
-            told[picture] |= _affirmed(words, answer, answers)
-    return AskedPhotographs(pixels, [[" ".join(sorted(words))] if words else [] for words in told], entries)
+            properties[picture] |= _affirmed(words, answer, answers)
+    return AskedPhotographs(pixels, [[" ".join(sorted(words))] if words else [] for words in properties], entries)
 
 
 def _affirmed(words: list[str], answer: str, answers: Set[str]) -> set[str]:
-    """What a question and its answer say that the picture has: "red" of "is there a red shape", "yes"."""
+    """Return the properties of the picture that follow from a question and its answer.
+
+    Example:
+        >>> _affirmed(["is", "there", "a", "red", "shape"], "yes", {"red", "blue", "yes", "no"})
+        {'red'}
+    """
     if answer not in ("yes", "no"):
         return {answer}
     is_denial = not {"not", "no"}.isdisjoint(words)
@@ -228,37 +253,37 @@ def _affirmed(words: list[str], answer: str, answers: Set[str]) -> set[str]:
 
 @QUESTIONS.register("daquar")
 def read_daquar(root: Path, options: RegionOptions, where: dict[str, Any]) -> dict[str, Questions]:
-    """DAQUAR: questions about 1449 photographs of rooms (NYU Depth v2), each answered by one person.
+    """Read DAQUAR: questions about 1449 photographs of rooms (NYU Depth v2), with the answer of one person.
 
-    Read are, in daquar or daquar/text, data.csv (question,answer,image_id) with train_images_list.txt and
+    The files, in daquar or daquar/text, are data.csv (question,answer,image_id) with train_images_list.txt and
     test_images_list.txt. Photographs are image1.png or .jpg and so on in daquar/images, or else in the uncompressed
     archive daquar/images160.tar. A tenth of the training photographs is for validation.
 
-    An answer of several things ("table, chair") is one class, as it is written, and accuracy asks for it word for word.
-    WUPS, which the authors report too, is not computed: it needs WordNet, which is a download of its own.
+    An answer of several things ("table, chair") is one class as it is written, and accuracy compares it word for word.
+    The authors also report WUPS. It needs WordNet, which has to be downloaded, and is not computed.
 
     Source:
         Malinowski and Fritz, A Multi-World Approach to Question Answering about Real-World Scenes, 2014.
     """
     folder = root / "daquar"
     cache = options.cache or folder / "cache"
-    path = first_file([text / "data.csv" for text in (folder / "text", folder)], "it with lists of images", "daquar")
-    found = find_images([folder / "images"], folder / "images160.tar", "photographs image1.png and so on")
-    photographs = {Path(name).stem: file for name, file in found.items()}
+    path = first_file(
+        [text / "data.csv" for text in (folder / "text", folder)], "this file and the two lists of images", "daquar"
+    )
+    images = find_images([folder / "images"], folder / "images160.tar", "photographs image1.png and so on")
+    photographs = {Path(name).stem: file for name, file in images.items()}
     split_of = {
-        name: split
-        for split in ("train", "test")
-        for name in path.with_name(f"{split}_images_list.txt").read_text(encoding="utf-8").split()
+        name: split for split in ("train", "test") for name in _names_in(path.with_name(f"{split}_images_list.txt"))
     }
     entries: dict[str, list[Entry]] = {"train": [], "test": []}
     answers: dict[str, dict[str, list[str]]] = {"train": {}, "test": {}}
     with path.open(encoding="utf-8-sig", newline="") as file:
         for number, row in enumerate(csv.DictReader(file), 1):
-            with reading(f"{path}: question {number}", "question,answer,image_id, of a listed image", "mend it"):
+            with reading(f"{path}: question {number}", "question,answer,image_id, of a listed image", "correct it"):
                 name, split = row["image_id"], split_of[row["image_id"]]
                 answers[split].setdefault(name, []).append(row["answer"])
-                place = list(answers[split]).index(name)
-                entries[split].append(_entry(question_words(row["question"]), row["answer"], place))
+                index = list(answers[split]).index(name)
+                entries[split].append(_entry(question_words(row["question"]), row["answer"], index))
     parts = []
     for split, about in answers.items():
         absent = [name for name in about if name not in photographs]
@@ -269,6 +294,11 @@ def read_daquar(root: Path, options: RegionOptions, where: dict[str, Any]) -> di
         parts.append(AskedPhotographs(pixels, data.captions, entries[split]))
     train, test = parts
     return encoded(train, test, options, cache, where)
+
+
+def _names_in(path: Path) -> list[str]:
+    """Return the lines of a text file that are not blank, without the blanks around them."""
+    return [line.strip() for _, line in read_lines(path) if line.strip()]
 
 
 def _entry(words: list[str], answer: str, photograph: int) -> Entry:

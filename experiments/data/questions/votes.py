@@ -1,11 +1,11 @@
-"""Answers of several people to a question: the official accuracy of VQA, and what a network is trained on.
+"""Answers of several people to a question: the official accuracy of VQA, and the training targets.
 
-The accuracy of an answer, after answers are written alike (Antol et al., 2015; Goyal et al., 2017), is the average over
-the people of what the other nine say:
+Answers are normalized first. The accuracy of an answer is then the mean over the ten people (Antol et al., 2015; Goyal
+et al., 2017)
 
-    mean over i of  min(number of the people beside i who gave the answer / 3, 1)
+    mean over i of  min(number of the people other than i who gave the answer / 3, 1)
 
-Where all people gave the same answer, texts are compared as they stand.
+Where all people gave the same answer, answers are compared without normalization.
 """
 
 import re
@@ -20,7 +20,7 @@ _NUMBERS = {
 }  # fmt: skip
 _ARTICLES = {"a", "an", "the"}
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
-# each may be written without its apostrophe
+# words that people also write without their apostrophe
 _CONTRACTED = [
     "ain't", "aren't", "can't", "could've", "couldn't", "didn't", "doesn't", "don't", "hadn't", "hasn't", "haven't",
     "he'd", "he's", "how'd", "how'll", "how's", "isn't", "it'd", "it'll", "ma'am", "might've", "mightn't", "must've",
@@ -30,23 +30,23 @@ _CONTRACTED = [
     "what're", "what's", "what've", "when's", "where'd", "where's", "where've", "who'd", "who'll", "who's", "who've",
     "why'll", "why're", "why's", "won't", "would've", "wouldn't", "y'all", "you'd", "you'll", "you're", "you've",
 ]  # fmt: skip
-# each may be written without one of its apostrophes
+# words that people also write without one of their apostrophes
 _CONTRACTED_TWICE = [
     "couldn't've", "hadn't've", "he'd've", "it'd've", "mightn't've", "'ow's'at", "she'd've", "shouldn't've",
     "somebody'd've", "someone'd've", "something'd've", "there'd've", "they'd've", "we'd've", "who'd've", "wouldn't've",
     "y'all'll", "y'all'd've", "you'd've",
 ]  # fmt: skip
 _CONTRACTIONS = {word.replace("'", ""): word for word in _CONTRACTED} | {
-    word[:place] + word[place + 1 :]: word
+    word[:index] + word[index + 1 :]: word
     for word in _CONTRACTED_TWICE
-    for place, letter in enumerate(word)
+    for index, letter in enumerate(word)
     if letter == "'"
 }
 _CONTRACTIONS["somebody'd"] = "somebodyd"  # so the official list has it
 
 
 def normalize_answer(answer: str) -> str:
-    """Return an answer without punctuation and articles, with digits for numbers and apostrophes where they belong.
+    """Return an answer without punctuation and articles, with digits for numbers and the usual apostrophes.
 
     Example:
         >>> normalize_answer("The dog, isnt it?"), normalize_answer("two")
@@ -55,7 +55,7 @@ def normalize_answer(answer: str) -> str:
     text = answer.replace("\n", " ").replace("\t", " ").strip()
     plain = text
     for sign in _PUNCTUATION:
-        # a sign at the edge of a word, or in a text with a number such as 1,000, falls away; others part two words
+        # a sign beside a blank, or in a text with a number such as 1,000, is removed; elsewhere it parts two words
         beside_blank = f"{sign} " in text or f" {sign}" in text or re.search(r"\d,\d", text)
         plain = plain.replace(sign, "" if beside_blank else " ")
     plain = re.sub(r"\.(?!\d)", "", plain)
@@ -64,7 +64,7 @@ def normalize_answer(answer: str) -> str:
 
 
 def consensus(votes: Mapping[str, int]) -> dict[str, int]:
-    """Return the votes with alike answers taken together; those of people who all agree as they are."""
+    """Return the votes by normalized answer; where all people agree, the votes stay as they are."""
     if len(votes) == 1:
         return dict(votes)
     together = Counter[str]()
@@ -78,7 +78,7 @@ def vqa_accuracy(answer: str, votes: Mapping[str, int]) -> float:
 
     Args:
         answer: The answer of a network.
-        votes: How many of the people gave each answer.
+        votes: Number of people by answer.
 
     Example:
         >>> votes = {"red": 3, "dark red": 7}
@@ -91,13 +91,13 @@ def vqa_accuracy(answer: str, votes: Mapping[str, int]) -> float:
     if len(votes) > 1:
         answer = normalize_answer(answer)
     agreeing = consensus(votes).get(answer, 0)
-    # one who gave the answer has one fewer others who did
+    # of the people other than i, one fewer gave the answer if i gave it too
     with_it, without = min((agreeing - 1) / 3, 1), min(agreeing / 3, 1)
     return (agreeing * with_it + (people - agreeing) * without) / people
 
 
 def soft_scores(votes: Mapping[str, int]) -> dict[str, float]:
-    """Return the training target of every answer, min(people who gave it / 3, 1).
+    """Return the training target of every answer, min(number of people who gave it / 3, 1).
 
     Example:
         >>> soft_scores({"red": 1, "dark red": 9})

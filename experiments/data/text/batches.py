@@ -1,4 +1,4 @@
-"""Texts as ids: word pieces, batches of similar lengths, and the samplers that choose them."""
+"""Texts as ids of word pieces, batches of similar lengths, and their samplers."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,18 +25,21 @@ from pyro_attention.analysis.alignments.weights import word_map
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, BEGIN, END, UNKNOWN = range(len(SPECIAL))
-_ALPHABET = sorted(ByteLevel.alphabet())  # the library's order changes from call to call
+_ALPHABET = sorted(ByteLevel.alphabet())  # the order of the library changes from call to call
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer that turns every text into ids and back, up to its white space.
+    """Tokenizer that converts every text to ids and back, except for its white space.
 
-    Pieces are runs of bytes (byte-level BPE): every text has ids, and nothing becomes <unk>. The names of special
-    tokens in a text, such as "<s>", are ordinary characters.
+    Word pieces are sequences of bytes (byte-level BPE), so that every text has ids, and none becomes <unk>. The names
+    of special tokens in a text, such as "<s>", are ordinary characters.
+
+    Attributes:
+        text: JSON of the `tokenizers` library.
     """
 
-    text: str  # JSON of the `tokenizers` library
+    text: str
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size()
@@ -47,7 +50,7 @@ class Vocabulary:
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         tokenizer = Tokenizer.from_str(self.text)
-        # Or "<s>" in a sentence would become the special token.
+        # otherwise "<s>" in a sentence would become the special token
         tokenizer.encode_special_tokens = True
         return tokenizer
 
@@ -56,15 +59,15 @@ class Vocabulary:
         return self._tokenizer.encode(" ".join(text.split())).ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids up to the first </s>, without special tokens; words with single blanks between."""
+        """Return the text of ids up to the first </s>, without special tokens, and with single blanks between words."""
         ids = list(ids)
-        said = ids[: ids.index(END)] if END in ids else ids
-        return " ".join(self._tokenizer.decode(said, skip_special_tokens=True).split())
+        sentence = ids[: ids.index(END)] if END in ids else ids
+        return " ".join(self._tokenizer.decode(sentence, skip_special_tokens=True).split())
 
     def words(self, ids: Sequence[int]) -> list[int | None]:
-        """Return the word of every id, counted from 0, or None for special tokens; what `merge_pieces` takes.
+        """Return the index of the word of every id, counted from 0, or None for special tokens, as for `merge_pieces`.
 
-        Words are what blanks separate, also in ids that a model has made.
+        Words are separated by blanks, also in ids that a network wrote.
         """
         return word_map([self._tokenizer.id_to_token(token) or "" for token in ids], style="Ġ", special=SPECIAL)
 
@@ -74,7 +77,11 @@ class Vocabulary:
 
     @staticmethod
     def load(path: Path) -> "Vocabulary":
-        """Read what `save` has written; DamagedFileError where the file is missing or damaged."""
+        """Read a file that was written by `save`.
+
+        Raises:
+            DamagedFileError: The file is missing or damaged.
+        """
         with reading(path, "a vocabulary as JSON", "replace it by an intact copy, or train the tokenizer again"):
             vocabulary = Vocabulary(path.read_bytes().decode())
             if [vocabulary._tokenizer.token_to_id(token) for token in SPECIAL] != [*range(len(SPECIAL))]:
@@ -83,10 +90,17 @@ class Vocabulary:
 
 
 def train_tokenizer(texts: Iterable[str], *, size: int = 4000) -> Vocabulary:
-    """Learn pieces from training sentences: of both languages for a joint vocabulary, of one for a separate one.
+    """Train a vocabulary of word pieces on sentences, for a joint vocabulary on those of both languages.
 
-    The same sentences give the same vocabulary, whatever their order. Of `size` pieces at most 4 are special tokens and
-    256 are bytes; the others are merged from these. A small text has fewer: two pieces are merged that meet twice.
+    The vocabulary does not depend on the order of the sentences.
+
+    Args:
+        texts: Training sentences.
+        size: Largest number of pieces: 4 special tokens, 256 bytes, and pieces that are merged from bytes. Two pieces
+            are merged only if they occur together twice, so a small text has fewer pieces.
+
+    Raises:
+        ValueError: The size is too small for special tokens and bytes.
 
     Source:
         Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units, 2016; on bytes:
@@ -94,12 +108,12 @@ def train_tokenizer(texts: Iterable[str], *, size: int = 4000) -> Vocabulary:
     """
     least = len(SPECIAL) + len(_ALPHABET)
     if size < least:
-        raise ValueError(f"size is {size}; expected {least} at least, for special tokens and single bytes")
+        raise ValueError(f"size is {size}; expected at least {least}, for special tokens and single bytes")
     sentences = [" ".join(text.split()) for text in texts]
-    # Every merge makes the text shorter by a byte, so there are no more; the library takes memory for all it may make.
+    # every merge shortens the text by a byte, which bounds their number; the library allocates memory for all of them
     size = min(size, least + sum(len(sentence.encode()) + 1 for sentence in sentences))
     tokenizer = Tokenizer(BPE(unk_token=SPECIAL[UNKNOWN]))
-    # The blank in front of a word belongs to its first piece; the first word gets one, to be no other word than later.
+    # the blank before a word belongs to its first piece; the first word gets one too, to have the same pieces as later
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
     tokenizer.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
@@ -114,14 +128,23 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """B sentence pairs, padded to N source and M target positions with <pad>; masks are True at what is no padding."""
+    """B sentence pairs, padded to N source and M target positions with <pad>.
 
-    source: Tensor  # [B, N] int64, ids of the source, without special tokens
-    source_mask: Tensor  # [B, N] bool
-    target_in: Tensor  # [B, M] int64, <s> and the ids of the target: what the decoder reads
-    target_out: Tensor  # [B, M] int64, the ids of the target and </s>: what it is to say
-    target_mask: Tensor  # [B, M] bool, of both
-    indices: Tensor  # [B] int64, places of the pairs in the text, counted from 0
+    Attributes:
+        source: Ids of the source without special tokens, ``[B, N]`` int64; for images, features ``[B, N, F]``.
+        source_mask: False at the padding of the source, ``[B, N]``.
+        target_in: Input of the decoder, <s> and the ids of the target, ``[B, M]`` int64.
+        target_out: Words to predict, the ids of the target and </s>, ``[B, M]`` int64.
+        target_mask: False at the padding of both, ``[B, M]``.
+        indices: Indices of the pairs in the text, ``[B]`` int64.
+    """
+
+    source: Tensor
+    source_mask: Tensor
+    target_in: Tensor
+    target_out: Tensor
+    target_mask: Tensor
+    indices: Tensor
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -132,9 +155,12 @@ class Batch:
 
 
 class EncodedText(Dataset[Batch]):
-    """Sentence pairs as ids; indexed by a list of places it gives the `Batch` of these pairs.
+    """Sentence pairs as ids; a list of indices gives the `Batch` of these pairs.
 
-    A target may be empty, where there is none yet; a source may not.
+    A target may be empty, for example before it is translated.
+
+    Raises:
+        ValueError: A source is empty.
     """
 
     def __init__(self, text: ParallelText, vocabulary: Vocabulary) -> None:
@@ -144,12 +170,12 @@ class EncodedText(Dataset[Batch]):
         )
         if not all(map(len, self.sources)):
             raise ValueError(
-                f"{text.name}: a source sentence is empty, and attention has nothing to attend to; leave it out"
+                f"{text.name} has an empty source sentence, which attention cannot attend to; leave it out"
             )
 
     @property
     def lengths(self) -> list[tuple[int, int]]:
-        """Source and target length of every pair in a batch; the target's counts <s> or </s>."""
+        """Source and target length of every pair; the target length counts <s> or </s>."""
         return [(len(source), len(target) + 1) for source, target in zip(self.sources, self.targets, strict=True)]
 
     def __len__(self) -> int:
@@ -161,29 +187,38 @@ class EncodedText(Dataset[Batch]):
 
 
 def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows of ids as [B, N], padded with <pad>, and a mask that is True at what is no padding."""
+    """Return rows of ids as [B, N], padded with <pad>, and a mask that is False at the padding."""
     tokens = pad_sequence(list(rows), batch_first=True, padding_value=PAD)
     return tokens, tokens != PAD
 
 
 def teacher_forced(targets: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """What a decoder reads, behind <s>, and what it is to say, up to </s>, both padded; and the mask of both."""
+    """Return inputs and outputs of a decoder for target sentences, and their mask, each [B, M].
+
+    Inputs begin with <s>, outputs end with </s>; both are padded, and the mask is False at the padding.
+    """
     begin, end = torch.tensor([BEGIN]), torch.tensor([END])
-    read, mask = padded([torch.cat([begin, ids]) for ids in targets])
-    return read, padded([torch.cat([ids, end]) for ids in targets])[0], mask
+    inputs, mask = padded([torch.cat([begin, ids]) for ids in targets])
+    return inputs, padded([torch.cat([ids, end]) for ids in targets])[0], mask
 
 
 class BucketSampler(Sampler[list[int]]):
-    """Lists of places of pairs of similar lengths, every pair once an epoch.
+    """Sampler of batches of similar lengths, with every pair once an epoch; a batch is a list of indices.
 
-    The pairs are shuffled, cut into pools of about `pool` batches, sorted by length within a pool and cut into batches,
-    which are shuffled again. The order depends on seed and epoch only, so a run that is resumed goes on with the same
-    batches: the epoch is the whole state. Lightning sets it (it looks for `set_epoch` at the loader's `sampler`), with
-    the callback `SamplerEpoch` also when it resumes; other loops call `set_epoch` themselves. Processes that train
-    together have parts of the same batches; see `share`.
+    The pairs are shuffled and cut into pools of about `pool` batches. A pool is sorted by length and cut into batches,
+    which are shuffled again. The order depends only on seed and epoch, so that a resumed run has the same batches.
+    Lightning sets the epoch (it calls `set_epoch` of the loader's `sampler`), with the callback `SamplerEpoch` also
+    when a run is resumed. Other loops must call `set_epoch` themselves. Processes that train together share the
+    batches; see `share`.
 
-    A batch has `sentences` pairs at most. Without `shuffle`, the batches are the same in every epoch, in order of
-    length. Pools are as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
+    Args:
+        lengths: Source and target length of every pair.
+        sentences: Largest number of pairs of a batch.
+        pool: Batches of a pool.
+        shuffle: Shuffle; otherwise the batches are the same in every epoch, in order of length.
+        seed: Seed of the order.
+
+    Source: pools as in OpenNMT-py 0.x, onmt/io/IO.py, OrderedIterator.
     """
 
     def __init__(
@@ -200,9 +235,10 @@ class BucketSampler(Sampler[list[int]]):
         self.rank, self.ranks = 0, 1
 
     def share(self, rank: int, ranks: int) -> None:
-        """Give a process its part of batches with `sentences` pairs for each of `ranks` processes; called once.
+        """Restrict the sampler to the part of one process; it is called once.
 
-        A last batch of fewer pairs than processes is left out.
+        A batch has `sentences` pairs for each of `ranks` processes. A last batch with fewer pairs than processes is
+        left out.
         """
         self.sentences *= ranks
         self.rank, self.ranks = rank, ranks
@@ -212,7 +248,7 @@ class BucketSampler(Sampler[list[int]]):
         return [batch[self.rank :: self.ranks] for batch in batches if len(batch) >= self.ranks]
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the order of an epoch, counted from 0."""
+        """Set the epoch, counted from 0, which determines the order."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -237,9 +273,12 @@ class BucketSampler(Sampler[list[int]]):
 
 
 class ChoiceSampler(BucketSampler):
-    """Every item once an epoch, with one of its pairs, drawn anew in every epoch.
+    """Sampler of every item once an epoch, with one of its pairs, which is drawn anew in every epoch.
 
-    The pairs of an item, ``counts`` of each, stand together.
+    Args:
+        lengths: Source and target length of every pair; the pairs of an item follow each other.
+        counts: Number of pairs of each item.
+        options: Options of :class:`BucketSampler`.
     """
 
     def __init__(self, lengths: Sequence[tuple[int, int]], counts: Sequence[int], **options: Any) -> None:
@@ -247,43 +286,46 @@ class ChoiceSampler(BucketSampler):
         self.counts = np.array(counts)
 
     def chosen(self, epoch: int) -> np.ndarray:
-        """Return the place of one pair of every item."""
-        # 1: other numbers than those of the order
+        """Return the index of one pair of every item."""
+        # the third number makes the draws independent of the order
         draws = np.random.default_rng([self.seed, epoch, 1]).integers(self.counts)
         return np.cumsum(self.counts) - self.counts + draws
 
     def batches(self, epoch: int) -> list[list[int]]:
         """Return the batches of an epoch."""
         chosen: list[int] = self.chosen(epoch).tolist()
-        order = BucketSampler([self.lengths[place] for place in chosen], sentences=self.sentences, seed=self.seed)
-        return [[chosen[place] for place in batch] for batch in order.batches(epoch)]
+        order = BucketSampler([self.lengths[index] for index in chosen], sentences=self.sentences, seed=self.seed)
+        return [[chosen[index] for index in batch] for batch in order.batches(epoch)]
 
 
 def batch_loader(data: Dataset[Item], sampler: BucketSampler) -> DataLoader[Item]:
-    """Return a loader of a sampler's batches, with the sampler as its `sampler`, where Lightning sets the epoch."""
-    # batch_size=None: what the sampler yields, a list of places, is the index.
+    """Return a loader of the batches of a sampler, whose epoch Lightning sets."""
+    # with batch_size=None each list of indices from the sampler is the index into the data set
     return DataLoader(data, sampler=sampler, batch_size=None)
 
 
 def in_order(data: Any, *, sentences: int, device: torch.device) -> Iterator[Batch]:
-    """Give all pairs in order of their lengths, so many in a batch, on a device."""
+    """Yield all pairs in order of their lengths, in batches of ``sentences`` pairs, on a device."""
     for batch in batch_loader(data, BucketSampler(data.lengths, sentences=sentences, shuffle=False)):
         yield batch.to(device)
 
 
 class EpochSampler(BucketSampler):
-    """A `BucketSampler` of sentences that gives the epoch beside the places; without shuffling always epoch 0."""
+    """Sampler of batches of sentences, each with its epoch, which is 0 without shuffling."""
 
     def __init__(self, rows: Sequence[Tensor], **options: Any) -> None:
         super().__init__([(len(row), len(row)) for row in rows], **options)
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self.epoch if self.shuffle else 0
-        return ((epoch, places) for places in self.part(self.batches(epoch)))
+        return ((epoch, indices) for indices in self.part(self.batches(epoch)))
 
 
 class Sentences(Dataset[Item]):
-    """Sentences as ids, with whatever goes with them; indexed by an epoch and a list of places."""
+    """Sentences as ids; an epoch and a list of indices give a batch of them.
+
+    A subclass defines the batches.
+    """
 
     def __init__(self, rows: Sequence[Tensor]) -> None:
         self.rows = rows
@@ -296,6 +338,6 @@ class Sentences(Dataset[Item]):
         return batch_loader(self, EpochSampler(self.rows, **options))
 
     def batches(self, device: torch.device, *, sentences: int) -> Iterator[Item]:
-        """Give all sentences in order of their lengths, on a device."""
+        """Yield all sentences in order of their lengths, in batches, on a device."""
         for index in EpochSampler(self.rows, sentences=sentences, shuffle=False):  # a loader would draw a number
             yield move_data_to_device(self[index], device)

@@ -1,4 +1,4 @@
-"""GLUE: sentences, or pairs of them, with a class or a grade; eight tasks as they are published."""
+"""GLUE: eight published tasks of sentences or sentence pairs with a class or a grade."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,53 +12,71 @@ from experiments.data.places import NEW_COPY, SPLITS, data_folder, missing
 from experiments.data.text.parallel_text import read_lines
 from experiments.files import reading
 
-HELD_OUT = 0.1  # of the training part, where the task has no other validation part
+HELD_OUT = 0.1  # share of the training part that is held out if the task has no validation part
 
 
 @dataclass(frozen=True, eq=False)
 class LabeledPairs:
-    """Sentences, or pairs of them, and their labels."""
+    """Sentences or sentence pairs, and their labels.
 
-    first: list[str]  # the sentences
-    second: list[str] | None  # the second sentence of each pair; None where there are no pairs
-    labels: Tensor  # [sentences], int64 places of the classes, or float32 grades
+    Attributes:
+        first: The sentences, or the first sentence of each pair.
+        second: The second sentence of each pair; None for single sentences.
+        labels: Indices of the classes, int64 ``[sentences]``, or grades, float32 ``[sentences]``.
+    """
+
+    first: list[str]
+    second: list[str] | None
+    labels: Tensor
 
     def __len__(self) -> int:
         return len(self.first)
 
-    def select(self, places: Tensor) -> "LabeledPairs":
-        """Return the sentences at these places, in this order."""
-        first, second = ([side[place] for place in places.tolist()] for side in (self.first, self.second or self.first))
-        return LabeledPairs(first, None if self.second is None else second, self.labels[places])
+    def select(self, indices: Tensor) -> "LabeledPairs":
+        """Return the examples with these indices, in this order."""
+        sides = (self.first, self.second or self.first)
+        first, second = ([side[index] for index in indices.tolist()] for side in sides)
+        return LabeledPairs(first, None if self.second is None else second, self.labels[indices])
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlueFiles:
-    """One task; its files have cells with tabs between them, counted from 0, and never quoted."""
+    """Files of one task, whose lines have cells with tabs between them, without quotes; cells are counted from 0.
 
-    title: str  # its usual name, and its folder inside glue/
-    files: Mapping[str, str]  # names of the files of its parts; a part that is missing is held out of the training part
-    source: str  # where they come from
-    first: int  # cell of the sentence
-    label: int  # cell of the label
-    second: int | None = None  # cell of the second sentence, where there are pairs
-    header: str = (
-        ""  # what a first line that names the columns calls that of the label; a file may be without that line
-    )
-    labels: tuple[str, ...] = ()  # text of each class, in their order, as the file has it; none for grades from 0 to 5
-    classes: tuple[str, ...] = ()  # names of the classes, none for grades
-    gaps: bool = False  # whether a few of the published lines lack a cell; these are left out
+    Attributes:
+        title: Usual name of the task, and its folder inside glue/.
+        files: Name of the file of each part. A missing validation part is held out of the training part.
+        source: Origin of the files, for messages.
+        first: Cell of the sentence.
+        label: Cell of the label.
+        second: Cell of the second sentence; None for single sentences.
+        header: Name of the column of the label in a first line that names the columns; the line may be missing.
+        labels: Text of each class in the file, in the order of the classes; none for grades from 0 to 5.
+        classes: Names of the classes; none for grades.
+        gaps: Whether a few of the published lines lack a cell; these lines are left out.
+    """
+
+    title: str
+    files: Mapping[str, str]
+    source: str
+    first: int
+    label: int
+    second: int | None = None
+    header: str = ""
+    labels: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    gaps: bool = False
 
     @property
     def regression(self) -> bool:
-        """Whether labels are grades and no classes."""
+        """Whether labels are grades instead of classes."""
         return not self.classes
 
 
 _ZIP = "https://dl.fbaipublicfiles.com/glue/data/{}.zip (it is not fetched)"
 _ENTAILMENT = ("entailment", "not_entailment")
 _THREE = ("entailment", "neutral", "contradiction")
-_GAPS = 0.01  # of the lines at most
+_GAPS = 0.01  # largest share of lines that lack a cell
 
 GLUE: dict[GlueName, GlueFiles] = {
     "rte": GlueFiles(
@@ -85,7 +103,7 @@ GLUE: dict[GlueName, GlueFiles] = {
         source="http://ixa2.si.ehu.eus/stswiki/images/4/48/Stsbenchmark.tar.gz (it is not fetched)",
         first=5, second=6, label=4,
     ),
-    # of the two development parts of MNLI that whose genres are those of the training part
+    # the development part of MNLI whose genres are those of the training part
     "mnli": GlueFiles(
         title="MNLI", files={"train": "train.tsv", "test": "dev_matched.tsv"}, source=_ZIP.format("MNLI"),
         first=8, second=9, label=-1, header="gold_label", labels=_THREE, classes=_THREE,
@@ -100,39 +118,43 @@ GLUE: dict[GlueName, GlueFiles] = {
         gaps=True,
     ),
 }  # fmt: skip
-"""The tasks, by the names of their commands."""
+"""Files of the tasks, by the names of the commands."""
 CLASSES = GLUE["sst2"].classes
 
 
 def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[str, LabeledPairs]:
-    """Load the parts "train", "val" and "test" of a task from the folder glue/ .
+    """Load the parts "train", "val" and "test" of a task from the folder glue/.
 
-    Labels of GLUE's own test parts are not public. So the test part of RTE, CoLA, MNLI, QNLI and QQP is their
-    development part (of MNLI the matched one), that of MRPC and STS-B the one of their publishers, and that of SST-2
-    the treebank's (the same sentences as GLUE's). Validation is the development part of SST-2 and STS-B; of the others
-    a tenth of the training part, always the same one, is held out for it. Nothing is chosen on what is reported.
+    The labels of GLUE's test parts are not public, so other parts are used for the test: for RTE, CoLA, MNLI (matched),
+    QNLI and QQP the development part, for MRPC and STS-B the test part of their publishers, and for SST-2 the test part
+    of the treebank (the same sentences as in GLUE). The validation part of SST-2 and STS-B is the development part. For
+    all other tasks a tenth of the training part is held out for validation, the same one in every run. Nothing is
+    chosen on the test part.
 
-    A training part may be in one file, train.tsv, or divided: train_part1.tsv, train_part2.tsv and so on.
+    A training part may be one file, train.tsv, or several: train_part1.tsv, train_part2.tsv and so on.
 
     Source:
         Wang et al., GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding, 2019.
     """
     task, folder = GLUE[name], data_folder(data_root) / "glue"
-    found = {part: read_part(task, folder / task.title / file) for part, file in task.files.items()}
-    if "val" not in found:
-        whole = found["train"]
+    parts = {part: read_part(task, folder / task.title / file) for part, file in task.files.items()}
+    if "val" not in parts:
+        whole = parts["train"]
         order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
         size = max(1, int(HELD_OUT * len(order)))
-        found |= {"val": whole.select(order[:size]), "train": whole.select(order[size:].sort().values)}
-    return {part: found[part] for part in SPLITS}
+        parts |= {"val": whole.select(order[:size]), "train": whole.select(order[size:].sort().values)}
+    return {part: parts[part] for part in SPLITS}
 
 
 def load_sst2(*, train: int = 10_000, data_root: Path | str | None = None) -> dict[str, LabeledPairs]:
-    """Load film reviews, SST-2, from train.tsv and dev.tsv of GLUE, sentences in small letters.
+    """Load film reviews, SST-2, from train.tsv and dev.tsv of GLUE, in lower case.
 
-    The training part holds sentences and phrases of them; there are `train` at most, the same ones in every run. GLUE
-    hides the labels of its test part, so its development part (872 sentences) is divided: its first, third, ...
-    sentences are to validate on, the others to test on. Scores are no GLUE scores.
+    The labels of GLUE's test part are not public, so its development part (872 sentences) is divided: the first, third,
+    ... sentences are for validation, the other sentences for the test. Scores are hence no GLUE scores.
+
+    Args:
+        train: Largest number of training examples, sentences and phrases; they are the same in every run.
+        data_root: Folder of the data sets.
 
     Source:
         Socher et al., Recursive Deep Models for Semantic Compositionality Over a Sentiment Treebank, 2013.
@@ -140,14 +162,20 @@ def load_sst2(*, train: int = 10_000, data_root: Path | str | None = None) -> di
     folder = data_folder(data_root) / "glue" / "SST-2"
     whole, dev = (read_part(GLUE["sst2"], folder / f"{name}.tsv") for name in ("train", "dev"))
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))[:train]
-    places = torch.arange(len(dev))
-    parts = whole.select(order), dev.select(places[::2]), dev.select(places[1::2])
+    indices = torch.arange(len(dev))
+    parts = whole.select(order), dev.select(indices[::2]), dev.select(indices[1::2])
     texts = (LabeledPairs([sentence.lower() for sentence in part.first], None, part.labels) for part in parts)
     return dict(zip(SPLITS, texts, strict=True))
 
 
 def read_part(task: GlueFiles, path: Path) -> LabeledPairs:
-    """One part of a task, from one file or from several."""
+    """Read one part of a task, from one file or from several.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        DamagedFileError: A line has other content.
+        ValueError: Too many lines lack a cell, or the part is empty.
+    """
     paths = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}_part[0-9]{path.suffix}"))
     if not paths:
         raise missing(path, f"a file of {task.source}", f"glue/{task.title}")

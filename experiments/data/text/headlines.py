@@ -1,4 +1,4 @@
-"""Texts and the headlines that people have given them: JSON lines, as of samples of Gigaword."""
+"""Texts with headlines written by people, from JSON lines such as samples of Gigaword."""
 
 import json
 import re
@@ -19,23 +19,28 @@ _FILES = {
 
 @dataclass(frozen=True, eq=False)
 class HeadlineText:
-    """Texts and their headlines, as `plain_words` writes both."""
+    """Texts and their headlines, both in the form of `plain_words`.
 
-    texts: list[str]  # the texts
-    headlines: list[tuple[str, ...]]  # one headline or more of every text
+    Attributes:
+        texts: The texts.
+        headlines: One or more headlines of every text.
+    """
+
+    texts: list[str]
+    headlines: list[tuple[str, ...]]
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def kept(self, places: list[int]) -> "HeadlineText":
-        """The texts at these places, with their headlines."""
-        return HeadlineText([self.texts[i] for i in places], [self.headlines[i] for i in places])
+    def select(self, indices: list[int]) -> "HeadlineText":
+        """Return the texts with these indices, with their headlines."""
+        return HeadlineText([self.texts[i] for i in indices], [self.headlines[i] for i in indices])
 
 
 def plain_words(text: str) -> str:
-    """Return a text in small letters, with # for every digit and unk for the sign of an unknown word.
+    """Return a text in lower case, with # for every digit and unk for the sign of an unknown word.
 
-    So Gigaword is commonly prepared; its words stand between blanks, and so do punctuation marks.
+    Gigaword is commonly prepared in this way. Its words and punctuation marks have blanks between them.
 
     Example:
         >>> plain_words("Shares of <unk>  fell 3.5 percent .")
@@ -48,49 +53,60 @@ def plain_words(text: str) -> str:
 
 
 def lead(text: str, count: int) -> str:
-    """Return the first words of a text."""
+    """Return the first ``count`` words of a text."""
     return " ".join(text.split()[:count])
 
 
 def load_headlines(
     *, data_root: Path | str | None = None, files: Mapping[str, Path | None] | None = None
 ) -> dict[str, HeadlineText]:
-    """Load texts with headlines to train on, to validate on and to test on.
+    """Load the training, validation and test texts with their headlines.
 
-    Training texts that are also to validate or to test on, and validation texts that are also to test on, are left
-    out.
+    Training texts that also occur in another split are left out, and so are validation texts that also occur in the
+    test split. The files in the folder of the data sets are headline-train/gigaword_train_sample,
+    headline-train/gigaword_valid_sample and headline/gigaword, each as .jsonl or packed as .jsonl.gz.
 
-    There lie headline-train/gigaword_train_sample, headline-train/gigaword_valid_sample and headline/gigaword, each as
-    .jsonl or packed as .jsonl.gz; of a split another file may be given.
+    Args:
+        data_root: Folder of the data sets.
+        files: Other files, by split.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: All texts of a file also occur in another split.
+        DamagedFileError: A file has other content.
 
     Source:
         Graff and Cieri, English Gigaword, 2003; Rush, Chopra and Weston, 2015.
     """
-    folder, given = data_folder(data_root), files or {}
-    paths = {split: given.get(split) or _find(folder / _FILES[split]) for split in SPLITS}
-    found, held_out = dict[str, HeadlineText](), set[str]()
+    folder, files = data_folder(data_root), files or {}
+    paths = {split: files.get(split) or _find_file(folder / _FILES[split]) for split in SPLITS}
+    splits, held_out = dict[str, HeadlineText](), set[str]()
     for split in reversed(SPLITS):
         data = read_headlines(paths[split])
-        found[split] = data.kept([place for place, text in enumerate(data.texts) if text not in held_out])
-        if not len(found[split]):
-            raise ValueError(f"{paths[split]}: all its texts are in other files too; expected some of its own")
+        splits[split] = data.select([index for index, text in enumerate(data.texts) if text not in held_out])
+        if not len(splits[split]):
+            raise ValueError(f"{paths[split]}: all its texts are in other files too; expected some that are not")
         held_out.update(data.texts)
-    return {split: found[split] for split in SPLITS}
+    return {split: splits[split] for split in SPLITS}
 
 
-def _find(stem: Path) -> Path:
+def _find_file(stem: Path) -> Path:
     source = f"{_EXPECTED} (it is not fetched; Gigaword is sold by the Linguistic Data Consortium)"
     paths = [stem.with_name(f"{stem.name}{ending}") for ending in (".jsonl", ".jsonl.gz")]
     return first_file(paths, source, stem.parent.name)
 
 
 def read_headlines(path: Path) -> HeadlineText:
-    """Read a file of JSON lines: objects with a text ("text") and a list of headlines ("summaries"); others may be."""
+    """Read a file of JSON lines, each an object with a text ("text") and a list of headlines ("summaries").
+
+    Raises:
+        DamagedFileError: The file is missing, or a line has other content.
+    """
     texts, headlines = list[str](), list[tuple[str, ...]]()
     with reading(path, _EXPECTED):
         lines = read_packed(path).decode().removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
-        with reading(f"{path}: line {number}", "an object with 'text' and one of 'summaries' or more, none empty"):
+        with reading(f"{path}: line {number}", "an object with 'text' and a list of 'summaries', none of them empty"):
             entry = json.loads(line)
             texts.append(plain_words(entry["text"]))
             headlines.append(tuple(map(plain_words, entry["summaries"])))

@@ -1,4 +1,4 @@
-"""Sentence pairs to translate, by the name of their data set."""
+"""Data sets of sentence pairs, by name."""
 
 import gzip
 import re
@@ -21,13 +21,19 @@ from pyro_attention.analysis import Alignment, read_pharaoh, read_sentences
 from pyro_attention.registry import Registry
 from pyro_attention.text_lines import split_lines
 
-# From the folder of the data sets, split, source and target language, and what becomes of a line, to the pairs.
+# a reader takes the folder of the data sets, a split, source and target language, and the rules for lines
 Reader = Callable[[Path, str, tuple[str, str], Rules], ParallelText]
 
 
 @dataclass(frozen=True)
 class ParallelReader:
-    """A data set of sentence pairs: what reads it, its languages, and whether punctuation stands between blanks."""
+    """Data set of sentence pairs.
+
+    Attributes:
+        read: Its reader.
+        languages: Its languages.
+        tokenized: Whether its files have blanks around punctuation marks.
+    """
 
     read: Reader
     languages: tuple[str, ...]
@@ -48,29 +54,41 @@ def _register(name: str, *languages: str, tokenized: bool = False) -> Callable[[
 def load_parallel(
     name: str, split: str, *, source: str = "de", target: str = "en", data_root: Path | str | None = None, **rules: Any
 ) -> ParallelText:
-    """Load one split of a data set of sentence pairs; files are described at its reader.
+    """Load one split of a data set of sentence pairs.
 
-    The rules are fields of `Rules`: what becomes of a line.
+    The reader of the data set describes the files.
+
+    Args:
+        name: Name of the data set.
+        split: "train", "val" or "test".
+        source: Language to translate from.
+        target: Language to translate to.
+        data_root: Folder of the data sets.
+        rules: Fields of `Rules`.
+
+    Raises:
+        ValueError: The data set does not have these languages, or a line is bad.
+        FileNotFoundError: A file is missing.
     """
     reader = PARALLEL[name]
     if not {source, target} <= set(reader.languages) or source == target:
         languages = ", ".join(reader.languages)
         raise ValueError(
-            f"{source!r} to {target!r}; expected two different ones of the languages of {name}: {languages}"
+            f"source is {source!r} and target {target!r}; expected two different languages of {name}: {languages}"
         )
     return reader.read(data_folder(data_root), split, (source, target), Rules(**rules))
 
 
-_SIZES = {"train": 4000, "val": 500, "test": 500}  # in this order in the file
+_SIZES = {"train": 4000, "val": 500, "test": 500}  # pairs of each split, in the order of the file
 
 
 def toy_translation(*, train: int = 4000, val: int = 500, test: int = 500) -> dict[str, ParallelText]:
-    """Read the splits of the embedded corpus, or the first pairs of each; all links of its gold alignments are sure.
+    """Read the first pairs of the splits of the embedded corpus, with gold links that are all sure.
 
-    It was drawn from a small grammar in German and English at once: words that say the same are linked. About 240
-    German and 190 English words, 4 to 20 in a sentence; the languages differ in order, in words that are several or
-    none in the other, in inflection and in ambiguity. No sentence of either language is there twice. What is said makes
-    no sense:
+    The corpus was drawn from a small grammar that makes German and English sentences together, and links words with the
+    same meaning. It has about 240 German and 190 English words. A sentence has 4 to 20 words, and occurs only once. The
+    languages differ in the order of words, in inflection, in ambiguity, and in the number of words for the same
+    meaning. The sentences make no sense:
 
         die Frau sieht heute eine Haustür oft an .
         the woman often looks at a front door today .
@@ -96,12 +114,12 @@ def _link(text: str) -> tuple[int, int]:
 
 @_register("toy", "de", "en", tokenized=True)
 def read_toy(_: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """The embedded corpus, with gold alignments; needs no file. Of the rules only small letters count."""
+    """Read the embedded corpus with its gold links, which needs no file; only the rule ``lowercase`` is used."""
     text = toy_corpus()[split]
     if rules.lowercase:
         source, target = ([sentence.lower() for sentence in side] for side in (text.source, text.target))
         text = replace(text, source=source, target=target)
-    return text if languages == ("de", "en") else text.turned()
+    return text if languages == ("de", "en") else text.swapped()
 
 
 toy_corpus = cache(toy_translation)
@@ -112,9 +130,9 @@ ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/c9be912dc05a3ebf9a
 
 @_register("multi30k", "de", "en", "fr")
 def read_multi30k(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """Multi30k: captions of photographs, in multi30k/task1; fetched from its authors' repository when missing.
+    """Read Multi30k, captions of photographs, in multi30k/task1.
 
-    The test split is that of 2016.
+    Missing files are fetched from the repository of the authors. The test split is that of 2016.
 
     Source:
         Elliott, Frank, Sima'an and Specia, Multi30K, 2016; https://github.com/multi30k/dataset.
@@ -128,77 +146,76 @@ def read_multi30k(root: Path, split: str, languages: tuple[str, str], rules: Rul
 
 @_register("iwslt14", "de", "en", tokenized=True)
 def read_iwslt14(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """IWSLT14: TED talks, tokenized and in small letters, as fairseq's prepare-iwslt14.sh writes them.
+    """Read IWSLT14: TED talks, tokenized and in lower case, as written by fairseq's prepare-iwslt14.sh.
 
-    They lie in iwslt14-de-en. Joints of word pieces ("@@ ") are undone. Where train.* is missing but the samples
-    lowres_train_v1.bpe.* and lowres_train_v2.bpe.* are there, these are the training split and the name is
-    `iwslt14-lowres`: without repeated pairs and without pairs that share a side with the other splits.
+    The files lie in iwslt14-de-en. Word pieces ("@@ ") are joined. If train.* is missing but the samples
+    lowres_train_v1.bpe.* and lowres_train_v2.bpe.* exist, these are the training split, and the name is
+    `iwslt14-lowres`. Repeated pairs and pairs that share a side with another split are then left out.
 
     Source:
         Cettolo et al., Report on the 11th IWSLT Evaluation Campaign, 2014.
     """
     folder = root / "iwslt14-de-en"
 
-    def there(stem: str) -> bool:
+    def exists(stem: str) -> bool:
         return all((folder / f"{stem}.{language}").is_file() for language in languages)
 
     def read(stem: str) -> ParallelText:
-        paths = _both(folder, stem, languages, "sentences as fairseq's prepare-iwslt14.sh writes them")
+        paths = _language_files(folder, stem, languages, "sentences as fairseq's prepare-iwslt14.sh writes them")
         sides = [[line.replace(b"@@ ", b"") for line in read_lines(path)] for path in paths]
         return clean_pairs(sides, paths, rules, name="iwslt14", languages=languages)
 
-    samples = [sample for sample in ("lowres_train_v1.bpe", "lowres_train_v2.bpe") if there(sample)]
-    if split == "train" and samples and not there("train"):
-        held_out = [read(other) for other in ("valid", "test") if there(other)]
-        return _distinct([read(sample) for sample in samples], held_out, name="iwslt14-lowres")
+    samples = [sample for sample in ("lowres_train_v1.bpe", "lowres_train_v2.bpe") if exists(sample)]
+    if split == "train" and samples and not exists("train"):
+        held_out = [read(stem) for stem in ("valid", "test") if exists(stem)]
+        return _join_distinct([read(sample) for sample in samples], held_out, name="iwslt14-lowres")
     return read("valid" if split == "val" else split)
 
 
-def _both(folder: Path, stem: str, languages: tuple[str, str], expected: str) -> tuple[Path, Path]:
-    """The files of both languages, each plain or else packed (.gz)."""
+def _language_files(folder: Path, stem: str, languages: tuple[str, str], expected: str) -> tuple[Path, Path]:
+    """Return the files of both languages, each plain or else packed (.gz)."""
     paths = [[folder / f"{stem}.{language}{ending}" for ending in ("", ".gz")] for language in languages]
     return first_file(paths[0], expected, folder.name), first_file(paths[1], expected, folder.name)
 
 
-def _distinct(samples: list[ParallelText], held_out: list[ParallelText], *, name: str) -> ParallelText:
-    """Join samples without repeated pairs and without pairs that have a side in common with texts held out."""
+def _join_distinct(samples: list[ParallelText], held_out: list[ParallelText], *, name: str) -> ParallelText:
+    """Join samples without repeated pairs and without pairs that share a side with held-out texts."""
     sources = {sentence for text in held_out for sentence in text.source}
     targets = {sentence for text in held_out for sentence in text.target}
     skipped: Counter[str] = Counter()
-    kept: dict[tuple[str, str], None] = {}
+    pairs: dict[tuple[str, str], None] = {}
     for text in samples:
         skipped.update(text.skipped)
         for pair in zip(text.source, text.target, strict=True):
-            if pair in kept:
+            if pair in pairs:
                 skipped["repeated"] += 1
             elif pair[0] in sources or pair[1] in targets:
                 skipped["held out"] += 1
             else:
-                kept[pair] = None
-    first, second = map(list, zip(*kept, strict=True))
+                pairs[pair] = None
+    first, second = map(list, zip(*pairs, strict=True))
     return ParallelText(first, second, name, samples[0].languages, skipped=dict(skipped))
 
 
 @_register("ted", "de", "en", tokenized=True)
 def read_ted(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """TED talks where the whole training text of IWSLT14 is missing: what there is of it, and further pairs.
+    """Read TED talks from the available parts of IWSLT14 and further pairs, if its whole training text is missing.
 
-    The training text is that of `iwslt14` (its samples, where it has no other) and the pairs of ted-de-en-extra,
-    train.de and train.en, tokenized and in small letters as those are and perhaps packed as .gz: without repeated
-    pairs, without pairs that share a side with held-out text, and without pairs in which words were replaced by gaps,
-    <S_3> in German and <T_3> in English. About half of the further pairs have such gaps; a network would learn to write
-    them.
+    The training text is that of `iwslt14` (its samples, if it has no other) and the pairs of ted-de-en-extra, train.de
+    and train.en, which are tokenized, in lower case, and may be packed as .gz. Repeated pairs and pairs that share a
+    side with a held-out text are left out. Pairs in which words were replaced by gaps (<S_3> in German, <T_3> in
+    English) are left out too, since a network would learn to write the gaps; these are about half of the further pairs.
 
-    Every fourth pair of iwslt14-de-en/valid.* is the validation text and the others are the test text, as test.* may be
-    missing too. So its scores cannot be compared with published ones.
+    Every fourth pair of iwslt14-de-en/valid.* is for validation, and the other pairs are the test text, as test.* may
+    be missing. Scores can hence not be compared with published ones.
     """
-    # what leaves training pairs out does not change what is held out
+    # the rules that leave out training pairs do not change the held-out text
     held_out = read_iwslt14(root, "val", languages, Rules(lowercase=rules.lowercase) if split == "train" else rules)
     if split != "train":
-        places = [place for place in range(len(held_out)) if (place % 4 == 0) == (split == "val")]
-        return replace(held_out.chosen(places), name="ted")
+        indices = [index for index in range(len(held_out)) if (index % 4 == 0) == (split == "val")]
+        return replace(held_out.chosen(indices), name="ted")
     folder = root / "ted-de-en-extra"
-    paths = _both(folder, "train", languages, "sentences of TED talks")
+    paths = _language_files(folder, "train", languages, "sentences of TED talks")
     sides = [read_lines(path) for path in paths]
     pairs = zip(*sides, strict=False)  # sides that differ in length are refused below
     gaps = [any(re.search(rb"<[ST]_\d+>", line, re.IGNORECASE) for line in pair) for pair in pairs]
@@ -206,16 +223,16 @@ def read_ted(root: Path, split: str, languages: tuple[str, str], rules: Rules) -
     more = clean_pairs(sides, paths, rules, name=folder.name, languages=languages, numbers=whole)
     if any(gaps):
         more = replace(more, skipped=more.skipped | {"gaps": sum(gaps)})
-    return _distinct([read_iwslt14(root, "train", languages, rules), more], [held_out], name="ted")
+    return _join_distinct([read_iwslt14(root, "train", languages, rules), more], [held_out], name="ted")
 
 
 @_register("tatoeba", "de", "en")
 def read_tatoeba(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """Tatoeba: short sentences in English and German, a tab between them, in tatoeba-deu-eng/deu.txt.
+    """Read Tatoeba: short sentences in English and German with a tab between them, in tatoeba-deu-eng/deu.txt.
 
-    There are 2000 pairs, or the next few, to validate on, and as many to test on. Sentences with a side in common, but
-    for case and punctuation, are in one split, and the order is mixed, as the file is sorted by length. Which pairs are
-    in a split does not depend on the rules.
+    About 2000 pairs are for validation, and as many for the test. Pairs that share a side, apart from case and
+    punctuation, are in the same split. The order is shuffled, since the file is sorted by length. The splits do not
+    depend on the rules.
 
     Source:
         https://tatoeba.org by way of https://www.manythings.org/anki.
@@ -233,14 +250,17 @@ def read_tatoeba(root: Path, split: str, languages: tuple[str, str], rules: Rule
 
 
 def _tatoeba_split(rows: list[list[bytes]]) -> dict[str, list[int]]:
-    """Line numbers, from 0: groups of pairs that share a side, in an order drawn by hashing, cut into three splits."""
+    """Return the line numbers of each split, counted from 0.
+
+    Pairs that share a side form a group. The groups are ordered by hashes and cut into three splits.
+    """
     keys = [np.unique([_letters(row[side]) for row in rows], return_inverse=True)[1] for side in (0, 1)]
     sides = keys[0], keys[0].max() + 1 + keys[1]
     joined = coo_matrix((np.ones(len(rows)), sides), shape=(sides[1].max() + 1,) * 2)
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for number, group in enumerate(connected_components(joined, directed=False)[1][sides[0]].tolist()):
         groups[group].append(number)
-    # Hashes instead of a random generator: the order is the same in every release of Python.
+    # the order by hashes is the same in every release of Python, unlike that of a random generator
     hashes = [sha256(b"\t".join(row[:2])).digest() for row in rows]
     size = min(2000, len(rows) // 10)
     splits: dict[str, list[int]] = {name: [] for name in SPLITS}
@@ -250,21 +270,21 @@ def _tatoeba_split(rows: list[list[bytes]]) -> dict[str, list[int]]:
 
 
 def _letters(text: bytes) -> str:
-    """Small letters without punctuation."""
+    """Return the letters of a text in lower case, without punctuation."""
     whole = text.decode(errors="replace")
     return " ".join(re.findall(r"\w+", whole.casefold())) or whole
 
 
-# Texts with hand-aligned gold links to test on
+# texts with hand-aligned gold links for the test
 
 
 @_register("europarl_de_en", "de", "en", tokenized=True)
 def read_europarl(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """Europarl, in europarl-de-en: speeches in the European Parliament, and 100 hand-aligned pairs.
+    """Read Europarl, speeches in the European Parliament with 100 hand-aligned pairs, in europarl-de-en.
 
-    The last 500 pairs of train.de and train.en are there to validate on; the test split is gold/test.de, gold/test.en
-    and gold/de-en.wa, whose links are all sure. The training text is divided into words as the links count them, and
-    "ß" is "ss" throughout: training and test text have old and new spelling, "daß" and "dass".
+    The last 500 pairs of train.de and train.en are for validation. The test split is gold/test.de, gold/test.en and
+    gold/de-en.wa, whose links are all sure. The training text is divided into words as the links count them. "ß"
+    becomes "ss" everywhere, since the texts have old and new spelling ("daß" and "dass").
 
     Source:
         Koehn, Europarl, 2005; the links: Bicici, The Regression Model of Machine Translation, 2011.
@@ -273,14 +293,14 @@ def read_europarl(root: Path, split: str, languages: tuple[str, str], rules: Rul
     if split == "test":
         gold = folder / "gold"
         text = _read_gold((gold / "test.de", gold / "test.en"), gold / "de-en.wa", ("de", "en"), rules, accents=True)
-        return text if languages == ("de", "en") else text.turned()
+        return text if languages == ("de", "en") else text.swapped()
     paths, sides = _read_divided(folder, "train", languages, accents=True)
     first = max(len(sides[0]) - 500, len(sides[0]) // 2)
     numbers = range(first, len(sides[0])) if split == "val" else range(first)
     return clean_pairs(sides, paths, rules, name=folder.name, languages=languages, numbers=numbers)
 
 
-NOVELS = {  # folder, and the names of the French and the English text
+NOVELS = {  # names of the French and the English text, by folder
     "ChatBotte_MasterCat": ("ChatBotte", "MasterCat"),
     "LAuberge_TheInn": ("LAuberge", "TheInn"),
     "LaBarbeBleue_BlueBeard": ("LaBarbeBleue", "BlueBeard"),
@@ -291,11 +311,11 @@ NOVELS = {  # folder, and the names of the French and the English text
 
 @_register("hansards_fr_en", "fr", "en", tokenized=True)
 def read_hansards(root: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """Hansards of Canada, in hansards-fr-en (train and dev); the test split are the hand-aligned novels of Alibi.
+    """Read the Hansards of Canada, in hansards-fr-en (train and dev), with hand-aligned novels as test split.
 
-    These lie in word-alignment/alibi-fr-en, a folder for each of five novels: 522 pairs with sure and possible links.
-    The Hansards' text is divided into words as the links count them, with clitics apart ("l' eau", "don 't"). It has
-    lost its accents, and so the novels lose theirs.
+    The novels are those of Alibi, in word-alignment/alibi-fr-en with a folder for each of five novels: 522 pairs with
+    sure and possible links. The text of the Hansards is divided into words as the links count them, with separate
+    clitics ("l' eau", "don 't"). It has no accents, so the accents of the novels are removed.
 
     Source:
         Germann, Aligned Hansards of the 36th Parliament of Canada, 2001; the links: Xu and Yvon, Novel annotation
@@ -312,18 +332,18 @@ def read_hansards(root: Path, split: str, languages: tuple[str, str], rules: Rul
         files = folder / f"{french}_sents.txt", folder / f"{english}_sents.txt"
         texts.append(_read_gold(files, folder / f"ali_w2w_{novel}.txt", ("fr", "en"), rules, accents=False))
     source, target, sure, possible = (
-        [one for text in texts for one in getattr(text, side)]
+        [item for text in texts for item in getattr(text, side)]
         for side in ("source", "target", "alignments", "possible")
     )
     text = ParallelText(source, target, "word-alignment/alibi-fr-en", ("fr", "en"), sure, possible=possible)
-    return text if languages == ("fr", "en") else text.turned()
+    return text if languages == ("fr", "en") else text.swapped()
 
 
 def _read_divided(
     folder: Path, stem: str, languages: tuple[str, str], *, accents: bool
 ) -> tuple[tuple[Path, Path], list[list[bytes]]]:
-    """The files of raw texts, and their lines with a blank between words; see `divide` and `plain`."""
-    paths = _both(
+    """Return the files of raw texts, and their lines with a blank between words; see `divide` and `plain`."""
+    paths = _language_files(
         folder, stem, languages, f"sentences of {folder.name}, a line each, and the same for the other language"
     )
 
@@ -331,7 +351,7 @@ def _read_divided(
         try:
             return divide(plain(line.decode(), accents=accents), language).encode()
         except UnicodeDecodeError:
-            return line  # whoever checks the lines says where it is
+            return line  # clean_pairs names the line in its error
 
     return paths, [
         [words(line, name) for line in read_lines(path)] for path, name in zip(paths, languages, strict=True)
@@ -341,10 +361,10 @@ def _read_divided(
 def _read_gold(
     files: tuple[Path, Path], links: Path, languages: tuple[str, str], rules: Rules, *, accents: bool
 ) -> ParallelText:
-    """Sentence pairs whose words are linked by hand, a sentence a line, with the links in Pharaoh format.
+    """Read sentence pairs with hand-made links in Pharaoh format, one sentence a line.
 
-    All three files may have an id and a tab before each line. The words are those that the links count, whatever the
-    rules say; no pair is left out.
+    All three files may have an id and a tab before each line. The words are those that the links count, regardless of
+    the rules, and no pair is left out.
     """
     first, second = (read_sentences(path) for path in files)
     gold = read_pharaoh(links)
@@ -352,14 +372,14 @@ def _read_gold(
         counts = f"{len(first)}, {len(second)} and {len(gold)}"
         raise ValueError(f"{links}: {counts} sentences and links; expected the same in the same order; {NEW_COPY}")
     sides = [[plain(" ".join(words), accents=accents).encode() for words in side.values()] for side in (first, second)]
-    whole = rules._replace(skip=False, words="none", max_words=None)
-    text = clean_pairs(sides, files, whole, name=files[0].parents[1].name, languages=languages)
+    rules = rules._replace(skip=False, words="none", max_words=None)
+    text = clean_pairs(sides, files, rules, name=files[0].parents[1].name, languages=languages)
     sure, possible = [], []
-    for key, found in gold.items():
+    for key, links_of in gold.items():
         sizes = len(first[key]), len(second[key])
-        outside = [link for link in found.possible if link[0] >= sizes[0] or link[1] >= sizes[1]]
+        outside = [link for link in links_of.possible if link[0] >= sizes[0] or link[1] >= sizes[1]]
         if outside:
             raise ValueError(f"{links}, sentence {key}: link {min(outside)} lies outside of {sizes} words; {NEW_COPY}")
-        sure.append(Alignment(found.sure, *sizes))
-        possible.append(Alignment(found.possible, *sizes))
+        sure.append(Alignment(links_of.sure, *sizes))
+        possible.append(Alignment(links_of.possible, *sizes))
     return replace(text, alignments=sure, possible=possible)

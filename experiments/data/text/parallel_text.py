@@ -1,4 +1,4 @@
-"""Sentences and their translations, and reading them from two plain text files."""
+"""Sentence pairs, and how they are read from two plain text files."""
 
 import codecs
 from collections import Counter
@@ -15,61 +15,89 @@ from pyro_attention.text_lines import split_lines
 
 @dataclass(frozen=True, eq=False)
 class ParallelText:
-    """Sentences and their translations; words are what blanks separate."""
+    """Sentence pairs, with blanks between the words.
 
-    source: list[str]  # sentences to translate
-    target: list[str]  # their translations, as many
-    name: str  # name of the data set
-    languages: tuple[str, str]  # languages of source and target
-    alignments: list[Alignment] | None = None  # sure gold links between the words of each pair, where there are any
-    skipped: dict[str, int] = field(default_factory=dict)  # number of pairs that were left out, by the reason
-    possible: list[Alignment] | None = None  # gold links that may be as well, the sure ones among them
+    Attributes:
+        source: Sentences to translate.
+        target: Translation of each sentence.
+        name: Name of the data set.
+        languages: Languages of source and target.
+        alignments: Sure gold links of each pair; None for text without gold links.
+        skipped: Number of pairs that were left out, by reason.
+        possible: Possible gold links of each pair, which include the sure links; None if all links are sure.
+    """
+
+    source: list[str]
+    target: list[str]
+    name: str
+    languages: tuple[str, str]
+    alignments: list[Alignment] | None = None
+    skipped: dict[str, int] = field(default_factory=dict)
+    possible: list[Alignment] | None = None
 
     def __len__(self) -> int:
         return len(self.source)
 
     def first(self, count: int) -> "ParallelText":
-        """The first pairs, as many as there are."""
+        """Return the first ``count`` pairs, or all if there are fewer."""
         return self.chosen(range(min(count, len(self))))
 
-    def chosen(self, places: Sequence[int]) -> "ParallelText":
-        """The pairs at these places, in this order."""
-        source, target = ([side[place] for place in places] for side in (self.source, self.target))
-        links = (self.alignments, self.possible)
-        alignments, possible = (None if one is None else [one[place] for place in places] for one in links)
+    def chosen(self, indices: Sequence[int]) -> "ParallelText":
+        """Return the pairs with these indices, in this order."""
+        source, target = ([side[index] for index in indices] for side in (self.source, self.target))
+        alignments, possible = (
+            None if links is None else [links[index] for index in indices] for links in (self.alignments, self.possible)
+        )
         return ParallelText(source, target, self.name, self.languages, alignments, self.skipped, possible)
 
-    def turned(self) -> "ParallelText":
-        """The same pairs with source and target swapped."""
+    def swapped(self) -> "ParallelText":
+        """Return the pairs with source and target swapped."""
         alignments, possible = (
-            None if links is None else [one.transposed() for one in links] for links in (self.alignments, self.possible)
+            None if links is None else [alignment.transposed() for alignment in links]
+            for links in (self.alignments, self.possible)
         )
         languages = self.languages[1], self.languages[0]
         return ParallelText(self.target, self.source, self.name, languages, alignments, self.skipped, possible)
 
+    def word_pairs(self) -> list[tuple[list[str], list[str]]]:
+        """Return the source and target words of every pair."""
+        return [(source.split(), target.split()) for source, target in zip(self.source, self.target, strict=True)]
+
     @property
     def gold(self) -> list[GoldAlignment] | None:
-        """Sure and possible gold links of each pair, where there are any."""
+        """Sure and possible gold links of each pair; None for text without gold links."""
         if self.alignments is None:
             return None
         both = zip(self.alignments, self.possible or self.alignments, strict=True)
         return [GoldAlignment(sure.links, possible.links) for sure, possible in both]
 
 
-LETTERS = 50  # of a word, at most, on average over a sentence; a line of more is no sentence of words
+LETTERS = 50  # largest mean length of the words of a sentence; a line with more letters is no sentence
 
 
 class Rules(NamedTuple):
-    """What becomes of a line."""
+    """Rules by which a line becomes a sentence.
 
-    lowercase: bool = False  # make all letters small
-    max_words: int | None = None  # most words that a sentence may have on either side, of LETTERS letters on average
-    skip: bool = False  # leave out pairs with a side that is empty, longer than max_words or not UTF-8, and count them
-    words: WordRule = "none"  # how sentences are divided into words, see `divide_words`
+    Attributes:
+        lowercase: Convert all letters to lower case.
+        max_words: Largest number of words of a sentence, of LETTERS letters on average; any number for None.
+        skip: Leave out and count pairs with a side that is empty, too long or not UTF-8, instead of stopping.
+        words: How sentences are divided into words; see `divide_words`.
+    """
+
+    lowercase: bool = False
+    max_words: int | None = None
+    skip: bool = False
+    words: WordRule = "none"
 
 
 class Fault(NamedTuple):
-    """What is wrong with a line: a word to count it by, and a message of file, line, what was seen and expected."""
+    """Fault of a line.
+
+    Attributes:
+        reason: Kind of the fault in one word, by which faults are counted.
+        message: File and line, what was seen and what was expected.
+    """
 
     reason: str
     message: str
@@ -80,8 +108,18 @@ def read_parallel(
 ) -> ParallelText:
     """Read sentence pairs from two plain text files (UTF-8), where line i of one translates line i of the other.
 
-    Only a line feed ends a line. White space (also no-break spaces) becomes single blanks.
-    The name is by default that of the source file; the rules are fields of `Rules`.
+    Only a line feed ends a line. White space, including no-break spaces, becomes single blanks.
+
+    Args:
+        source: File of the source sentences.
+        target: File of their translations.
+        languages: Languages of source and target.
+        name: Name of the text; that of the source file when omitted.
+        rules: Fields of `Rules`.
+
+    Raises:
+        ValueError: The files differ in their number of lines, or a line is bad.
+        DamagedFileError: A file is missing or cannot be read.
     """
     paths = Path(source), Path(target)
     sides = [read_lines(path) for path in paths]
@@ -89,7 +127,7 @@ def read_parallel(
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file, which may be packed (.gz), without their ends and without a byte order mark."""
+    """Return the lines of a file, which may be packed (.gz), without line ends and without a byte order mark."""
     with reading(path, "a plain text file (UTF-8) of one sentence a line"):
         return split_lines(read_packed(path).removeprefix(codecs.BOM_UTF8))
 
@@ -103,11 +141,23 @@ def clean_pairs(
     languages: tuple[str, str],
     numbers: Sequence[int] | None = None,
 ) -> ParallelText:
-    """Check and clean the lines of both sides, of all or of these numbers (counted from 0); see `read_parallel`."""
+    """Check and clean the lines of both sides.
+
+    Args:
+        sides: Lines of the source and of the target.
+        paths: Their files, for messages.
+        rules: How a line becomes a sentence.
+        name: Name of the text.
+        languages: Languages of source and target.
+        numbers: Numbers of the lines to use, counted from 0; all lines when omitted.
+
+    Raises:
+        ValueError: The sides differ in their number of lines, or a line is bad.
+    """
     if len(sides[0]) != len(sides[1]):
         raise ValueError(
             f"{paths[0]}: {len(sides[0])} lines, but {len(sides[1])} in {paths[1]}; expected as many (in UTF-8), as "
-            f"line i of one translates line i of the other. Find the line that is missing or divided."
+            f"line i of one translates line i of the other; find the line that is missing or divided"
         )
     if numbers is not None:
         sides = [[side[number] for number in numbers] for side in sides]
@@ -120,11 +170,11 @@ def clean_pairs(
             skipped[fault.reason] += 1
         else:
             raise ValueError(
-                f"{fault.message}. Mend this line, remove the pair from both sides, or pass skip=True (--skip-bad on "
-                f"the command line) to leave out and count such pairs."
+                f"{fault.message}; correct this line, remove the pair from both sides, or pass skip=True (--skip-bad "
+                f"on the command line) to leave out and count such pairs"
             )
     if not pairs:
-        raise ValueError(f"{paths[0]}: no sentence pairs, {skipped.total()} skipped; expected at least one.")
+        raise ValueError(f"{paths[0]}: no sentence pairs, {skipped.total()} skipped; expected at least one")
     source, target = map(list, zip(*pairs, strict=True))
     return ParallelText(source, target, name, languages, skipped=dict(skipped))
 
@@ -132,9 +182,9 @@ def clean_pairs(
 def checked_lines(
     sides: Sequence[list[bytes]], paths: Sequence[Path], rules: Rules, *, numbers: Iterable[int] | None = None
 ) -> Iterator[tuple[list[str], Fault | None]]:
-    """Yield line i of every side as a sentence, and what is wrong with the first of them that has a fault.
+    """Yield the sentences of line i of every side, and the first fault among these lines.
 
-    There is one side for a text to translate, and two for pairs; see also `clean_pairs`.
+    A text to translate has one side, sentence pairs have two; the arguments are those of `clean_pairs`.
     """
     for number, *lines in zip(range(len(sides[0])) if numbers is None else numbers, *sides, strict=True):
         checked = [_check(line, f"{path}: line {number + 1}", rules) for line, path in zip(lines, paths, strict=True)]
@@ -142,14 +192,16 @@ def checked_lines(
 
 
 def _check(line: bytes, where: str, rules: Rules) -> tuple[str, Fault | None]:
-    """The sentence of a line, and what is wrong with it."""
+    """Return the sentence of a line, and its fault if there is one."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        seen = f"is not UTF-8, its byte {error.start + 1} is 0x{line[error.start]:02x}"
-        return "", Fault("undecodable", f"{where} {seen}; expected UTF-8 (iconv converts other encodings)")
-    if rules.max_words is not None and len(text) > (most := LETTERS * rules.max_words):
-        return "", Fault("long", f"{where} has {len(text)} letters; expected {most} at most ({LETTERS} * max_words)")
+        byte = f"its byte {error.start + 1} is 0x{line[error.start]:02x}"
+        return "", Fault(
+            "undecodable", f"{where} is not UTF-8, {byte}; expected UTF-8 (iconv converts other encodings)"
+        )
+    if rules.max_words is not None and len(text) > (largest := LETTERS * rules.max_words):
+        return "", Fault("long", f"{where} has {len(text)} letters; expected {largest} at most ({LETTERS} * max_words)")
     text = divide_words(text, rules.words)
     count = len(text.split())
     if not count:

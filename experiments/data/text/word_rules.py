@@ -1,4 +1,4 @@
-"""Words of a sentence: how raw text is divided into words and punctuation, and joined again."""
+"""Rules that divide raw text into words and punctuation marks, and join them again."""
 
 import re
 import unicodedata
@@ -7,43 +7,50 @@ from typing import Any, Literal
 
 WordRule = Literal["none", "nltk"]
 
-# one sign for what texts write in several ways; a soft hyphen is no sign at all
+# one sign for several spellings of it; a soft hyphen is removed
 _SIGNS = str.maketrans(
     {**dict.fromkeys("’‘`´", "'"), **dict.fromkeys("«»“”„", '"'), **dict.fromkeys("–—", "-"), "\u00ad": ""}
 )
-# letters that do not come apart into a letter and an accent; ß, because the new spelling of German has it elsewhere
+# letters without a decomposition into letter and accent; and ß, which the new spelling of German uses differently
 _LETTERS = str.maketrans({"œ": "oe", "Œ": "Oe", "æ": "ae", "Æ": "Ae", "ß": "ss"})
-# abbreviations with their full stop; numbers; words, which may have hyphens; any other sign by itself
+# abbreviations with their period; numbers; words, which may have hyphens; any other single sign
 _COMMON = r"\b(?:[A-Z]|Dr|MM|Mrs?|Ms|St)\.(?=\s)|\d+(?:[.,]\d+)+|\w+(?:-\w+)*|\S"
 _CLITICS = {"en": r"(?<=\w)'(?:s|d|m|t|ll|re|ve)\b|", "fr": r"\w+(?:-\w+)*'(?=\w)|"}
 
 
 def divide_words(text: str, rule: WordRule) -> str:
-    """Return a sentence with a blank between every two words; punctuation marks are words.
+    """Return a sentence with a blank between every two words, where punctuation marks are words.
 
-    "none" takes the words that are there, between blanks: for text that is tokenized already. "nltk" is the rule of
-    NLTK's `NLTKWordTokenizer`: marks and the full stop at the end of the sentence are split off ("z.B." and "3.5" are
-    left whole), straight double quotes become `` and '', and English contractions are divided ("do n't").
+    Args:
+        text: A sentence.
+        rule: "none" takes the words between blanks, for text that is tokenized. "nltk" is the rule of NLTK's
+            `NLTKWordTokenizer`: punctuation marks and the period at the end of the sentence are split off ("z.B." and
+            "3.5" are not divided), straight double quotes become `` and '', and English contractions are divided
+            ("do n't").
     """
     words: list[str] = text.split() if rule == "none" else _nltk()[0].tokenize(text)
-    # a full stop at the end may bring a blank along
+    # NLTK may add a blank to a period at the end
     return " ".join(" ".join(words).split())
 
 
 def join_words(text: str, rule: WordRule) -> str:
-    """Return a sentence that `divide_words` has divided as one writes it, by NLTK's `TreebankWordDetokenizer`."""
+    """Return a sentence in its usual spelling, after `divide_words`, by NLTK's `TreebankWordDetokenizer`."""
     return text if rule == "none" else str(_nltk()[1].detokenize(text.split()))
 
 
 @cache
 def _nltk() -> tuple[Any, Any]:
-    from nltk.tokenize import NLTKWordTokenizer, TreebankWordDetokenizer  # takes a second
+    from nltk.tokenize import NLTKWordTokenizer, TreebankWordDetokenizer  # the import takes a second
 
     return NLTKWordTokenizer(), TreebankWordDetokenizer()
 
 
 def plain(text: str, *, accents: bool = True) -> str:
-    """Return a text of as many words in one spelling: typewriter's signs, "ss" for "ß" and, if asked, no accents.
+    """Return a text with as many words in a uniform spelling: plain quotes and dashes, and "ss" for "ß".
+
+    Args:
+        text: A text.
+        accents: Whether letters keep their accents.
 
     Example:
         >>> plain("daß l’été «naïf»"), plain("l’été «naïf» —", accents=False)
@@ -62,9 +69,9 @@ def _plain(word: str, accents: bool) -> str:
 def divide(text: str, language: str) -> str:
     """Return a text with a blank between every two words, as hand-aligned texts count them.
 
-    Marks and, by the language, clitics are words. The rules are those of the tokeniser of Europarl, as far as those
-    texts show them: "president 's" and "don 't" in English, "l' eau" and "qu' il" in French; words with hyphens stay
-    whole.
+    Punctuation marks are words, and so are the clitics of English ("president 's", "don 't") and French ("l' eau",
+    "qu' il"). Words with hyphens are not divided. The rules are those of the tokenizer of Europarl, as far as the
+    hand-aligned texts show them.
 
     Example:
         >>> divide("Mr. Barnier's six-year plan (of 2.5 %)", "en")

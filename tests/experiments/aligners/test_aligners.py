@@ -20,7 +20,7 @@ from experiments.aligners.scores import (
     total_scores,
     written_links,
 )
-from experiments.aligners.task import aligners, compare, pyro_align, word_pairs
+from experiments.aligners.task import aligners, compare, pyro_align
 from experiments.data.text.parallel_text import ParallelText
 from experiments.files import UserError
 from pyro_attention.analysis import Alignment, GoldAlignment, alignment_error_rate
@@ -71,7 +71,7 @@ def test_the_interval_is_that_of_a_mean():
     rate, low, high = bootstrap(counts)
     error = 100 * (0.25 * 0.75 / 200) ** 0.5
     assert rate == pytest.approx(25)
-    # 5000 draws: an end's own standard error is about .03 of the deviation
+    # 5000 draws: an end's test_pairs standard error is about .03 of the deviation
     assert (high - low) / (2 * 1.96 * error) == pytest.approx(1.0, abs=0.1)
     assert (rate, low, high) == bootstrap(counts)
 
@@ -130,7 +130,7 @@ def test_eflomal_is_given_all_sentences_and_its_last_links_count(tmp_path, monke
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    pairs, text = word_pairs(TEST), [*word_pairs(TRAIN), *word_pairs(TEST)]
+    pairs, text = TEST.word_pairs(), [*TRAIN.word_pairs(), *TEST.word_pairs()]
     known = aligners()
     assert list(known)[:3] == ["IBM Model 1", "eflomal", "eflomal, votes of 6 runs"]
     for name in ("eflomal", "eflomal, votes of 6 runs"):
@@ -171,7 +171,7 @@ def test_cross_fitting_is_a_row_that_one_asks_for(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(drawn, "_TEST", 4)
-    monkeypatch.setattr(task, "_measured", alike)
+    monkeypatch.setattr(task, "_run_measured", alike)
     names = [row["aligner"] for row in compare(AlignersConfig(dataset="drawn-order", pairs=4))]
     assert {"IBM Model 1", "pyro-align"} <= {*names}
     assert "pyro-align, cross-fitted" not in names
@@ -183,6 +183,6 @@ def test_cross_fitting_is_a_row_that_one_asks_for(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "most"), [("drawn-order", 0.02), ("drawn-jumps", 0.035)])
 def test_probabilities_of_links_that_the_text_tells_are_right(name, most):
     train, test = drawn_text(name, 20000)
-    own = word_pairs(test)
-    aligned = pyro_align([*word_pairs(train), *own], own)
+    test_pairs = test.word_pairs()
+    aligned = pyro_align([*train.word_pairs(), *test_pairs], test_pairs)
     assert calibration_error(*written_links(aligned, aligned.links, test.gold)) < most

@@ -9,10 +9,10 @@ import torch
 from nltk.translate.bleu_score import corpus_bleu as nltk_bleu
 
 from experiments.captioning import wordnet
-from experiments.captioning.evaluation import (
+from experiments.captioning.evaluation import doubt_metrics
+from experiments.captioning.scores import (
     cider_d,
     corpus_bleu,
-    ranking,
     rouge_l,
     score_captions,
     set_scores,
@@ -105,7 +105,7 @@ def test_cider(captions, references, expected):
 @pytest.mark.parametrize(
     ("captions", "references", "message"),
     [
-        ([], [], "0 captions and references of 0 images; expected one caption an image, and one image at least"),
+        ([], [], "0 captions and references of 0 images; expected one caption for each image, and at least one image"),
         (["a dog"], [["a dog"], ["a cat"]], "1 captions and references of 2 images"),
         (["a dog", "a cat"], [["a dog"], []], "image 1 has no references"),
     ],
@@ -164,7 +164,7 @@ TRUE = [["a dog runs on grass"], ["two men sit there"], ["a bicycle stands"], ["
 def test_doubt_ranks_captions(doubt, correlation):
     scores = cider_d(*split_words(SURE, TRUE))
     assert sorted(scores, reverse=True) == scores
-    found = ranking({"spread": torch.tensor(doubt, dtype=torch.float)}, SURE, TRUE)
+    found = doubt_metrics({"spread": torch.tensor(doubt, dtype=torch.float)}, SURE, TRUE)
     assert found.get("test_rank_spread") == (correlation and pytest.approx(correlation))
     surest = scores[::-1] if correlation == 1 else scores
     assert found["test_cider_d_spread_50"] == pytest.approx(100 * sum(surest[:2]) / 2)

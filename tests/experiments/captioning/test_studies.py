@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from experiments.captioning import studies
+from experiments.captioning.batches import batches
 from experiments.captioning.config import CaptioningConfig
-from experiments.captioning.evaluation import batches
 from experiments.captioning.studies import gradient_noise, loss_terms
 from experiments.captioning.task import CaptionData, CaptioningTask, load_images
 from pyro_attention import AttentionELBO

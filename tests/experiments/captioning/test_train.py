@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from experiments.captioning.attention import map_scores, pointing
+from experiments.captioning.batches import batches
 from experiments.captioning.config import CaptioningConfig
-from experiments.captioning.evaluation import batches, map_scores, pointing
 from experiments.captioning.task import CaptioningTask, load_images, load_trained, read_config, view_caption
 from experiments.data.images import image_features
 from experiments.data.images.captions import ImageFile
@@ -18,7 +19,7 @@ from experiments.data.images.region_captions import (
     EncodedCaptions,
     RegionCaptions,
     SegmentationMaps,
-    own_photograph,
+    photograph_regions,
 )
 from experiments.data.text.batches import train_tokenizer
 from experiments.folder import read_metrics
@@ -31,7 +32,7 @@ from pyro_attention.analysis import decompose_uncertainty
 from tests.experiments.captioning.tiny_captions import (
     SIZES,
     TINY,
-    colour_encoder,
+    color_encoder,
     command_line,
     small_scenes,
     tiny_options,
@@ -111,7 +112,7 @@ def test_pointing_of_known_weights(wrong, monkeypatch, finished):
                 posterior[0, row, place, (cell + (missed and image == 1 and word == first)) % 9] = 1
         return BatchAlignment(0.6 * posterior[0] + 0.4 / 9, posterior)
 
-    monkeypatch.setattr("experiments.captioning.evaluation.align_batch", align)
+    monkeypatch.setattr("experiments.captioning.attention.align_batch", align)
     found = pointing(trained, data, captions)
     count = 1 + sum(cell >= 0 for row in cells for cell in row)
     expected = (count - 1 - wrong) / count
@@ -204,7 +205,7 @@ def described(tmp_path_factory):
     points[..., :2], points[..., 2:] = 1, 2
     np.savez(root / "maps.npz", names=names, classes=["background", "person", "dog"], named=points)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(image_features, "mobilenet_grid", colour_encoder)
+        patch.setattr(image_features, "mobilenet_grid", color_encoder)
         options = photograph_options(root, "--encoder", "mobilenet_v2", "--maps", root / "maps.npz")
         assert command_line("train", *options, "--guide", "weibull") == 0
     return root / "run"
@@ -224,7 +225,7 @@ def test_a_pretrained_encoder_with_maps(described):
 
 
 def test_a_photograph_of_ones_own(described, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(image_features, "mobilenet_grid", colour_encoder)
+    monkeypatch.setattr(image_features, "mobilenet_grid", color_encoder)
     # one of the test photographs, so that its caption is known
     photo = described.parent / "flickr8k" / "Flicker8k_Dataset" / "test1.jpg"
     cache = described.parent / "flickr8k" / "cache"
@@ -236,6 +237,6 @@ def test_a_photograph_of_ones_own(described, tmp_path, capsys, monkeypatch):
     assert sorted(cache.iterdir()) == made
     test = load_images(read_config(described))["test"]
     assert test.shown(0).shape == (3, 40, 32)  # the shape of the photograph
-    own = own_photograph(Image.new("RGB", (1280, 320)), test)
+    own = photograph_regions(Image.new("RGB", (1280, 320)), test)
     assert own.shown(0).shape == (3, 160, 640)
-    torch.testing.assert_close(own.regions, encode(colour_encoder(None), torch.zeros(1, 3, 64, 64)))
+    torch.testing.assert_close(own.regions, encode(color_encoder(None), torch.zeros(1, 3, 64, 64)))

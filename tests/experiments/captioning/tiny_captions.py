@@ -31,14 +31,14 @@ def command_line(*arguments: object) -> int:
     return run_commands(COMMANDS, name="experiments.captioning", arguments=[str(argument) for argument in arguments])
 
 
-def colour_encoder(_: Path | None) -> GridEncoder:
-    """In the place of MobileNetV2: the mean colours of 32 x 32 pixels."""
+def color_encoder(_: Path | None) -> GridEncoder:
+    """In the place of MobileNetV2: the mean colors of 32 x 32 pixels."""
     return GridEncoder("tiny", torch.nn.Sequential(Scale(), torch.nn.AvgPool2d(32)))
 
 
-def photograph(colour: tuple[int, int, int], *, mode: str = "RGB") -> bytes:
-    """A JPEG of one colour with a dark corner."""
-    pixels = np.full((40, 32, 3), colour, np.uint8)
+def photograph(color: tuple[int, int, int], *, mode: str = "RGB") -> bytes:
+    """A JPEG of one color with a dark corner."""
+    pixels = np.full((40, 32, 3), color, np.uint8)
     pixels[:12, :12] //= 4
     file = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(file, "JPEG")
@@ -51,12 +51,12 @@ def write_flickr8k(root: Path) -> Path:
     for stem, number in (("train", 6), ("dev", 3), ("test", 3)):
         names = [f"{stem}{place}.jpg" for place in range(number)]
         for place, name in enumerate(names):
-            colour = list(COLOURS)[place % 3]
+            color = list(COLOURS)[place % 3]
             path = folder / "Flicker8k_Dataset" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            # one in grey and one in the colours of a printer
-            path.write_bytes(photograph(COLOURS[colour], mode={1: "L", 2: "CMYK"}.get(place, "RGB")))
-            tokens += [f"{name}#0\tA {colour} picture .", f"{name}#1\tA {colour} square with a dark corner ."]
+            # one in gray and one in the colors of a printer
+            path.write_bytes(photograph(COLOURS[color], mode={1: "L", 2: "CMYK"}.get(place, "RGB")))
+            tokens += [f"{name}#0\tA {color} picture .", f"{name}#1\tA {color} square with a dark corner ."]
         (folder / "text").mkdir(exist_ok=True)
         (folder / "text" / f"Flickr_8k.{stem}Images.txt").write_text("".join(f"{name}\n" for name in names))
     (folder / "text" / "Flickr8k.token.txt").write_text("".join(f"{line}\n" for line in tokens))

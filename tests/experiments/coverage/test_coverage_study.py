@@ -1,7 +1,6 @@
 """Problems whose weights are known: the truth covers, an ensemble and a Laplace approximation widen, runs resume."""
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from experiments.coverage.task import CoverageTask, build, draws, generate, scor
 from experiments.folder import open_run
 from experiments.study import Finished
 from pyro_attention import EvidenceELBO
-from tests.experiments.test_declarations import glossary
 
 TINY = {"items": 200, "max_epochs": 1, "num_samples": 200, "draws": 4, "progress": False}
 
@@ -46,22 +44,13 @@ def test_the_spread_is_that_of_log_weights(family):
     "ignore:the KL outweighs", "ignore:the Hessian", "ignore:.*draws are too few"
 )  # hardly anything is trained
 @pytest.mark.parametrize(
-    ("options", "kind"),
-    [
-        ({"objective": "soft", "laplace": True}, "laplace"),
-        ({"objective": "soft", "dropout": 0.1}, "dropout"),
-        ({"objective": "soft", "members": 2}, "mean"),
-        ({"objective": "evidence", "family": "weibull", "laplace": True}, "laplace"),
-        ({"objective": "evidence", "toy": "multinomial", "check": True}, "mean"),
-        ({"objective": "elbo", "kl_weight": 0.1}, "mean"),
-    ],
+    "options", [{"objective": "evidence", "toy": "multinomial", "check": True}, {"objective": "soft", "members": 2}]
 )
-def test_a_training_has_intervals_and_is_read_again(options, kind, tmp_path):
+def test_a_training_has_intervals_and_is_read_again(options, tmp_path):
     config = CoverageConfig(out=tmp_path, **TINY, **options)
     metrics = CoverageTask().run(config)
-    assert metrics[f"{kind}_width"] > 0
-    assert [name for name in metrics if not any(re.fullmatch(pattern, name) for pattern in glossary())] == []
-    assert CoverageTask().run(CoverageConfig(out=tmp_path, resume=True, **TINY, **options)) == pytest.approx(metrics)
+    assert metrics["mean_width"] > 0
+    assert CoverageTask().run(replace(config, resume=True)) == pytest.approx(metrics)
 
 
 README = Path(__file__).parents[3] / "README.md"
@@ -91,7 +80,8 @@ def test_members_of_an_ensemble_know_other_items(tmp_path):
     options = {**TINY, "batch_size": 200, "repeats": 200, "learning_rate": 0.05}
     config = CoverageConfig(toy="ignorance", noise="known", objective="soft", members=2, out=tmp_path, **options)
     assert CoverageTask().run(config)["mean_width"] > 0.01  # on the same items they end at the same optimum
-    open_run(tmp_path, replace(config, overwrite=True))  # leaves no member for a later --resume
+    with open_run(tmp_path, replace(config, overwrite=True)):  # leaves no member for a later --resume
+        pass
     assert {path.name for path in tmp_path.rglob("*")} == {".lock", "config.yaml"}
 
 

@@ -234,7 +234,7 @@ def test_bad_files_and_runs(finished, tmp_path):
     with pytest.raises(UserError, match=r"line 2 has .* expected a context and a question with a tab"):
         predict_file(PredictConfig(run=finished("squad")[1].out, file=file))
     (tmp_path / "config.yaml").write_text("task: translation")
-    with pytest.raises(UserError, match="task is 'translation', expected the folder of a run"):
+    with pytest.raises(UserError, match="task is 'translation'; expected the folder of a run"):
         predict_file(PredictConfig(run=tmp_path, file=file))
 
 

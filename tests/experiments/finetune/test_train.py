@@ -199,8 +199,12 @@ def test_training_leaves_out_an_answer_that_is_in_no_window(tiny_config):
     ("task", "options", "message"),
     [
         ("rte", {"length": 500}, "length is 500, and model .* has 40 positions; pass --length 40"),
-        ("stsb", {"out_of_domain": ("cola",)}, "out_of_domain is cola for stsb, expected other tasks"),
-        ("squad", {"stride": 11}, "length is 20 and stride 11, expected a length of 20 at least and a stride of half"),
+        ("stsb", {"out_of_domain": ("cola",)}, "out_of_domain is cola for stsb; expected another task"),
+        (
+            "squad",
+            {"stride": 11},
+            "length is 20 and stride 11; expected a length of at least 20 and a stride of at most half",
+        ),
     ],
 )
 def test_bad_options(task, options, message, tiny_config, tmp_path):

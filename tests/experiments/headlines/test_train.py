@@ -125,7 +125,7 @@ def test_headlines_of_a_file(finished, tmp_path, capsys):
     file.write_bytes(b"\n".join(lines) + b"\n")
     assert command_line(file) == 0
     shown = capsys.readouterr()
-    assert f"2 headlines, in small letters, with # for digits: {out}" in shown.out
+    assert f"2 headlines, in lower case, with # for digits: {out}" in shown.out
     assert "news.txt: line 3 has 1001 words; expected 1000 at most" in shown.err
     trained = load_trained(HeadlineTask(), finished("softmax")[0])
     first, last = (join_words(one.text, "nltk") for one in write_headlines(trained, AS_IN_TRAINING))

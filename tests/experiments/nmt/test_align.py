@@ -14,12 +14,12 @@ from experiments.nmt.align import (
     COLUMNS,
     PairAlignment,
     aligned_pairs,
-    alignment_summary,
+    alignment_metrics,
     table_lines,
 )
 from experiments.nmt.evaluation import perplexity
 from experiments.nmt.task import build, load_text, load_trained
-from experiments.nmt.texts import batches, read_gold, word_pairs
+from experiments.nmt.texts import batches, read_gold
 from experiments.sequence.alignments import align_batch, has_posterior_gap
 from experiments.sequence.model import model_arguments
 from pyro_attention.analysis import Alignment, alignment_error_rate, hard_alignment, read_pharaoh
@@ -47,8 +47,8 @@ def test_the_posterior_gap_is_what_the_bound_leaves_of_the_evidence(config, voca
     text = load_text(config, "test")
     gold = None
     if scheme in ("marginal", "weibull"):
-        gold = [aligned("0-0", *map(len, words)) for words in word_pairs(text)]
-    summary = alignment_summary(trained, replace(text, alignments=gold))
+        gold = [aligned("0-0", *map(len, words)) for words in text.word_pairs()]
+    summary = alignment_metrics(trained, replace(text, alignments=gold))
     # the prior of weibull sees the source alone
     assert ("test_prior_aer" in summary, "test_posterior_aer" in summary) == (scheme == "marginal", gold is not None)
     if gold is not None:

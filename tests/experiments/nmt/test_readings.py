@@ -106,5 +106,5 @@ def test_the_table(translation_run, reverse_run, tmp_path, capsys):
     assert {row["column"] for row in rows} == {"soft", "exact", "2 draws", "K = 1", "K = 2"}
     assert len(next(row for row in rows if row["labels"]["trained"] == "soft")["values"]) == 2
     assert "readings --k-max" in (out / "report.md").read_text()
-    with pytest.raises(UserError, match="runs is empty"):
+    with pytest.raises(UserError, match=r"runs is empty, expected .* such as '\[\"RUN\", \"OTHER\"\]'"):
         compare(ReadingsConfig(runs=()))

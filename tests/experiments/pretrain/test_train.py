@@ -10,10 +10,8 @@ from torch.nn.functional import nll_loss
 from experiments.data.text import masked_text, parallel
 from experiments.data.text.parallel import toy_translation
 from experiments.files import UserError
-from experiments.options import StudyOptions
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.pictures import BINS, hybrid_figure, hybrid_shares, mass_counts
-from experiments.pretrain.studies import STUDIES
 from experiments.pretrain.task import (
     PretrainTask,
     build_classifier,
@@ -23,9 +21,7 @@ from experiments.pretrain.task import (
     read_history,
     token_scores,
 )
-from experiments.report.report import read_results
 from experiments.run import load_trained
-from experiments.study import run_study
 from guides.schemes import build_normalizer
 from pyro_attention import Dense, predict
 
@@ -137,14 +133,41 @@ def test_bad_input(tmp_path):
     assert not (tmp_path / "sst2").exists()
 
 
-def test_the_pictures_of_the_table(tmp_path):
-    rows = ("softmax, soft", "hybrid, soft", "five sweeps, soft")
-    options = StudyOptions(
-        name="pretraining-english", seeds=1, rows=rows, workers=1, progress=False, out=tmp_path / "out",
-        results=tmp_path / "results", changes=TINY | {"dataset": "toy", "finetune_epochs": 0},
-    )  # fmt: skip
-    run_study(STUDIES, options)
-    (path,) = (tmp_path / "results").glob("*.json")
-    titles = {part.title: part.picture for part in read_results(path)[0].parts if part.picture is not None}
-    assert list(titles) == ["What keys receive", "Hybrid attention: hybrid, soft"]
-    assert all(picture.is_file() for picture in titles.values())
+def test_sentence_order_beside_hidden_pieces(tmp_path):
+    """End to end: metrics are those of the pairs, computed again, and what is trained is the sum of both means."""
+    config = tiny_config(tmp_path / "run", guide="weibull", sentence_order=True)
+    metrics = TASK.run(config)
+    assert 0 <= metrics["test_order_accuracy"] <= 1
+    assert "val_order_accuracy" in read_history(config.out)[0]
+    trained = load_trained(TASK, config)
+    scores = token_scores(trained)
+    assert scores == pytest.approx({name: metrics[name] for name in scores}, rel=1e-5)
+    batch = next(hidden_batches(trained))
+    assert batch.order.tolist() == next(hidden_batches(trained)).order.tolist()
+    module = TASK.build(tiny_config(tmp_path / "soft", guide="soft", sentence_order=True), tmp_path).module.eval()
+    loss = module.objective(*batch) / module.observations(batch)
+    assert loss.item() == pytest.approx(module.evaluate(batch)["loss"].item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_texts_of_ones_own(tmp_path, order):
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(["A dog runs.\nIt is fast.\nA cat sleeps."] * 40))
+    config = tiny_config(tmp_path / "run", guide="soft", dataset="own", text=path, sentence_order=order, sentences=27)
+    assert len(TASK.load(config)["train"]) == 9
+    assert TASK.run(config)["updates"] == (2 if order else 4)  # of 9 pairs, or 27 sentences, 8 at a time
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset": "english"}, "english do not follow one another.*--dataset toy, squad or own"),
+        ({"dataset": "own"}, "needs --text FILE"),
+        ({"dataset": "squad"}, "train-v1.1.json"),
+        ({"length": 4}, "length is 4, expected 5"),
+    ],
+)
+def test_bad_input_of_sentence_order(tmp_path, options, message):
+    config = tiny_config(tmp_path / "run", **{"data_root": tmp_path, "sentence_order": True} | options)
+    with pytest.raises(UserError, match=message):
+        TASK.run(config)

@@ -195,7 +195,7 @@ def test_the_page_is_that_of_the_results_which_name_what_made_them():
         ("higher", (1.9, 2.1), "better"),
         ("higher", (-2.1, -1.9), "worse"),
         ("lower", (1.9, 2.1), "worse"),
-        ("higher", (-1.44, 0.0), "cannot be told"),
+        ("higher", (-1.44, 0.0), "no clear difference"),
     ],
 )
 def test_what_is_better_depends_on_the_metric(better, interval, verdict):

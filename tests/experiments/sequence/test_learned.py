@@ -8,7 +8,7 @@ import torch
 
 from experiments.data.text.batches import Batch, padded, teacher_forced
 from experiments.sequence.alignments import BatchAlignment, EntropySums
-from experiments.sequence.evaluation import unigram_perplexity, warnings_of
+from experiments.sequence.evaluation import training_warnings, unigram_perplexity
 
 GOOD = {
     "val_ppl": 10.0,
@@ -42,19 +42,19 @@ def test_word_frequencies_count_once_more_and_with_the_ends(val, probabilities):
     [
         ("val_ppl", 90.1, "perplexity is 90.1, that of a unigram model 100"),
         ("test_relative_entropy", 0.951, "nearly uniform: its entropy is 95.1%"),
-        ("test_attention_change", 0.049, "the same places for every word of a sentence: 4.9%"),
+        ("test_attention_change", 0.049, "the same for all words of a sentence: 4.9%"),
     ],
 )
 def test_what_shows_that_nothing_was_learned_is_said_in_a_sentence(metric, value, part):
-    [text] = warnings_of(GOOD | {metric: value})
+    [text] = training_warnings(GOOD | {metric: value})
     assert part in text
 
 
 def test_a_network_that_has_learned_something_is_not_warned_of():
     metrics = GOOD | {"val_ppl": 89.9, "test_relative_entropy": 0.95}
-    assert warnings_of(metrics) == []
+    assert training_warnings(metrics) == []
     # uniform attention is not said twice
-    texts = warnings_of(metrics | {"test_relative_entropy": 1.0, "test_attention_change": 0.0})
+    texts = training_warnings(metrics | {"test_relative_entropy": 1.0, "test_attention_change": 0.0})
     assert ["uniform" in text for text in texts] == [True]
 
 

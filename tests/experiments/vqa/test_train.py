@@ -13,7 +13,7 @@ from experiments.files import UserError
 from experiments.folder import read_metrics
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, Words, load_questions, load_words
-from experiments.vqa.task import ask, evaluate, guesses, load_trained, looked_at, outputs_of, reply_to
+from experiments.vqa.task import ask, evaluate, guesses, load_trained, outputs_of, region_weights, reply_to
 from pyro_attention.analysis import classification_scores, fit_temperature, pavpu
 from tests.experiments.data.questions.tiny_questions import write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
@@ -116,8 +116,8 @@ def test_the_mass_on_relevant_cells(weibull_run):
     metrics, (trained, questions) = read_metrics(weibull_run), load_trained(weibull_run)
     data, shares = questions["test"], []
     for batch in trained.answered(data).batches(trained.device, sentences=1):
-        weights = looked_at(trained, batch)[0, 0]
-        shares.append(sum(weights[cell].item() for cell in range(9) if data.relevant[batch.places[0], cell]))
+        weights = region_weights(trained, batch)[0, 0]
+        shares.append(sum(weights[cell].item() for cell in range(9) if data.relevant[batch.indices[0], cell]))
     assert metrics["relevant_mass"] == pytest.approx(sum(shares) / len(data), rel=1e-4)
     regions = data.regions.mask[data.photographs]
     assert metrics["uniform_mass"] == pytest.approx((data.relevant.sum(1) / regions.sum(1)).mean().item())
@@ -153,7 +153,7 @@ def test_blind_models_see_blank_regions():
 
 def test_ask(weibull_run, tmp_path, capsys):
     picture = tmp_path / "picture.png"
-    options = ("--place", 2, "--num-samples", 30, "--out", picture)
+    options = ("--image", 2, "--num-samples", 30, "--out", picture)
     assert command("ask", weibull_run, "What digit is left of the Zebra?", *options) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
@@ -183,7 +183,7 @@ def test_a_photograph_of_ones_own(tmp_path):
     cache = tmp_path / "easy-vqa" / "cache"
     made = sorted(cache.iterdir())
     options = {"run": tmp_path / "run", "question": "What color is the shape?", "num_samples": 5}
-    other, same = (ask(AskConfig(place=place, **options)) for place in (0, 4))
+    other, same = (ask(AskConfig(image=image, **options)) for image in (0, 4))
     own = ask(AskConfig(photo=tmp_path / "green.png", **options))
     torch.testing.assert_close(own.outputs.logits, same.outputs.logits)
     torch.testing.assert_close(own.weights, same.weights)
@@ -191,11 +191,13 @@ def test_a_photograph_of_ones_own(tmp_path):
     assert sorted(cache.iterdir()) == made
 
 
-@pytest.mark.parametrize("likelihood", ["single", "scores"])
+ALIGNED = {"model": "bottom_up", "guide": "categorical_enum", "layers": 0}
+
+
 @pytest.mark.parametrize(
-    "options", [{"model": "mcan"}, {"model": "bottom_up", "guide": "categorical_enum", "layers": 0}], ids=str
+    ("options", "likelihood"), [({"model": "mcan"}, "scores"), (ALIGNED, "scores"), (ALIGNED, "single")], ids=str
 )
-def test_answers_of_ten_people(likelihood, options, tmp_path, capsys):
+def test_answers_of_ten_people(options, likelihood, tmp_path, capsys):
     write_vqa_v2(tmp_path)
     run = tmp_path / "run"
     metrics = run_tiny(
@@ -234,3 +236,14 @@ def test_questions_alone(tmp_path):
         tmp_path / "run", dataset="vqa_v2", data_root=tmp_path, blind=True, guide="soft", test_noise=(0.0,)
     )
     assert 0 <= metrics["test_accuracy/mean"] <= 1
+
+
+def test_features_of_another_size_than_a_network_was_trained_on(tmp_path):
+    folder = write_vqa_v2(tmp_path)
+    config = {"dataset": "vqa_v2", "data_root": tmp_path, "model": "bottom_up", "guide": "soft", "test_noise": (0.0,)}
+    run_tiny(tmp_path / "run", **config)
+    for split in ("train2014", "val2014"):
+        for path in (folder / "features" / split).iterdir():
+            np.save(path, np.ones((2, 5), np.float32))
+    with pytest.raises(UserError, match="expected"):
+        load_trained(tmp_path / "run")

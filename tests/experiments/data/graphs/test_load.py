@@ -208,6 +208,13 @@ def test_planetoid(tmp_path, dump):
     assert edge_set(graph) == both({(0, 1), (0, 3), (1, 7), (4, 9), (2, 5)})
 
 
+@pytest.mark.parametrize("separator", ["\r", "\u2028", "\x85", "\x0c"])
+def test_only_line_feeds_part_the_lines_of_an_index(tmp_path, separator):
+    write_planetoid(tmp_path / "planetoid" / "raw", **{"test.index": f"9{separator}7\n".encode()})
+    with pytest.raises(ValueError, match=r"ind\.pubmed\.\*.*cannot be read"):
+        load_graph("pubmed", data_root=tmp_path)
+
+
 PERTURBATIONS = {
     "train_mask": (limit_labels, 2),
     "features": (add_feature_noise, 0.3),
@@ -275,7 +282,7 @@ def test_labels_of_each_class_are_kept():
     ("perturb", "changes", "amount", "message"),
     [
         (add_feature_noise, {"features": torch.ones(30, 1)}, 0.5, r"=0\.5: row \d+ of the features of 'ring' has no z"),
-        (add_edge_noise, {}, 14, "is 420 new ones, but only 405 pairs of nodes have none"),
+        (add_edge_noise, {}, 14, "is 420 new edges, but only 405 pairs of nodes have no edge"),
     ],
 )
 def test_bad_amounts(perturb, changes, amount, message):

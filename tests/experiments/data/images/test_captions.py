@@ -90,7 +90,7 @@ def test_names_stay_in_the_folder(coco, names):
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("CMYK", "JPEG"), ("P", "PNG")])
-def test_colours(tmp_path, mode, kind):
+def test_colors(tmp_path, mode, kind):
     image = ImageFile(write(tmp_path / "a.jpg", photograph((255, 255, 255), mode, kind))).open()
     assert (image.mode, image.size) == ("RGB", (12, 10))
     assert np.asarray(image).min() > 240

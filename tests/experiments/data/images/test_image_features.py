@@ -30,7 +30,7 @@ PIXELS = torch.arange(5 * 3 * 8 * 12).remainder(251).to(torch.uint8).view(5, 3, 
 
 @pytest.fixture
 def photographs(tmp_path):
-    """Four photographs of one colour each, of several shapes; the first is black."""
+    """Four photographs of one color each, of several shapes; the first is black."""
     images = []
     for number, size in enumerate([(20, 10), (10, 20), (16, 16), (7, 5)]):
         path = tmp_path / f"{number}.png"
@@ -99,7 +99,7 @@ def test_features_are_computed_once(tmp_path):
     pixels[4, 2, 7, 11] += 1
     for other in ((tiny(), pixels), (tiny(seed=1), PIXELS), (tiny(mean=0.4), PIXELS)):
         assert not torch.equal(grid_features(*other, tmp_path), first)
-    with pytest.raises(ValueError, match="bad: features that 16 bits do not hold"):
+    with pytest.raises(ValueError, match="bad: features do not fit into 16 bits"):
         grid_features(GridEncoder("bad", nn.Sequential(Scale(), nn.Threshold(10, 1e5))), PIXELS, tmp_path)
 
 
@@ -144,7 +144,7 @@ def test_mobilenet_is_computed_as_tensorflow_would(tmp_path):
 # the encoder of our own
 
 
-def coloured(number=48, size=32):
+def colored(number=48, size=32):
     """Red pictures of dogs and blue ones of cats."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 60, (number, 3, size, size), generator=generator, dtype=torch.uint8)
@@ -158,12 +158,12 @@ def test_content_targets():
     assert sorted(words) == ["cat", "dog", "park"]
     assert words[0] == "park"
     assert targets[:, words.index("dog")].tolist() == [True, False, False]
-    with pytest.raises(ValueError, match="2 images, no content word in their captions"):
+    with pytest.raises(ValueError, match="captions of 2 images have no content word"):
         content_targets([["the"], ["of a"]])
 
 
 def test_encoder_learns_the_words_and_is_trained_once(tmp_path, monkeypatch):
-    pixels, captions = coloured()
+    pixels, captions = colored()
     state = torch.get_rng_state()
     first = content_encoder(pixels, captions, tmp_path, epochs=3, batch_size=8)
     assert torch.equal(torch.get_rng_state(), state)

@@ -1,5 +1,7 @@
 """Questions about photographs that are encoded: easy-VQA and DAQUAR, in the formats of their files."""
 
+import json
+
 import pytest
 import torch
 
@@ -70,9 +72,16 @@ def test_daquar(tmp_path, archive):
 @pytest.mark.parametrize(
     ("name", "write", "file", "old", "new", "message"),
     [
-        ("easy_vqa", write_easy_vqa, "train_questions.json", '"red"', '"violet"', "question 1 .*answer not in answers"),
+        (
+            "easy_vqa",
+            write_easy_vqa,
+            "train_questions.json",
+            '"red"',
+            '"violet"',
+            "question 1 .*answer that is not in answers",
+        ),
         ("daquar", write_daquar, "text/data.csv", "image3", "image99", r"data\.csv: question 5 .*of a listed image"),
-        ("daquar", write_daquar, "text/data.csv", ",2,", ", ,", "question 2 .*the question has no answer.*mend it"),
+        ("daquar", write_daquar, "text/data.csv", ",2,", ", ,", "question 2 .*the question has no answer.*correct it"),
     ],
 )
 def test_bad_input_is_told(tmp_path, name, write, file, old, new, message):
@@ -95,3 +104,23 @@ def test_photographs_are_held_out_whole(count, share, held):
     assert (other.name, len(other), len(kept)) == ("other", 2 * held, 2 * (count - held))
     assert set(kept.photographs.tolist()).isdisjoint(other.photographs.tolist())
     assert torch.equal(data.held_out(share, "other")[1].photographs, other.photographs)
+
+
+SEPARATORS = ["\r", "\u2028", "\x85", "\x0c"]
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_only_line_feeds_part_answers(tmp_path, encoders, separator):
+    folder, answer = write_easy_vqa(tmp_path), f"dark{separator}red"
+    for path in (folder / "train_questions.json", folder / "test_questions.json"):
+        path.write_text(path.read_text().replace('"red"', json.dumps(answer)))
+    (folder / "answers.txt").write_text(f"{answer}\ngreen\nblue\nyes\nno\n", newline="")
+    assert load("easy_vqa", tmp_path)["test"].answers[:2] == (answer, "yes")
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_only_line_feeds_part_listed_images(tmp_path, separator):
+    path = write_daquar(tmp_path) / "text" / "test_images_list.txt"
+    path.write_text(f"image5{separator}image6\n", newline="")
+    with pytest.raises(ValueError, match=r"data\.csv: question 9 .*of a listed image"):
+        load("daquar", tmp_path, size=32)

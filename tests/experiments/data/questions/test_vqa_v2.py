@@ -10,7 +10,7 @@ import torch
 from experiments.data.questions.votes import normalize_answer, soft_scores, vqa_accuracy
 from experiments.data.questions.vqa_v2 import read_pairs, read_vqa_v2
 from experiments.vqa.model import Answered, Words
-from tests.experiments.data.questions.tiny_questions import VQA, vqa_rows, write_vqa_v2
+from tests.experiments.data.questions.tiny_questions import VQA, vqa_rows, write_features, write_vqa_v2
 
 # the metric
 
@@ -73,8 +73,39 @@ def test_an_excerpt_has_a_test_part_of_its_own_and_blind_networks_need_no_featur
     data = read_vqa_v2(tmp_path, blind=True)
     assert [len(questions) for questions in data.values()] == [6, 4, 4]
     assert data["test"].regions.features.shape == (2, 1, 1)
-    with pytest.raises(FileNotFoundError, match=r"train is missing.*or ask without them \(--blind\)"):
+    with pytest.raises(FileNotFoundError, match=r"train is missing.*or --blind to train without them"):
         read_vqa_v2(tmp_path)
+
+
+def test_several_views_of_a_photograph(tmp_path):
+    folder = write_vqa_v2(tmp_path, "none")
+    for view in (1, 2, 3):
+        (folder / "features" / str(view)).mkdir()
+        for split, photographs in VQA.items():
+            write_features(folder / "features" / str(view) / f"{split}2014", photographs, "npy", more=view)
+    train = read_vqa_v2(tmp_path, views=3)["train"]
+    assert train.regions.features.shape == (3, 3, 6, 4)
+    assert train.regions.mask.shape == (3, 3, 6)
+    for place, number in enumerate(VQA["train"]):
+        for view in (1, 2, 3):
+            row = train.regions.features[place, view - 1][train.regions.mask[place, view - 1]].float()
+            assert torch.allclose(row, torch.from_numpy(vqa_rows(number, more=view)), atol=5e-3)
+    assert read_vqa_v2(tmp_path, views=3, blind=True)["train"].regions.features.shape == (3, 3, 1, 1)
+    with pytest.raises(FileNotFoundError, match=r"train2014 is missing"):  # one view has its files elsewhere
+        read_vqa_v2(tmp_path)
+    (folder / "features" / "2" / "val2014" / "42.npy").unlink()
+    with pytest.raises(ValueError, match=r"2.val2014: no features of photograph 42"):
+        read_vqa_v2(tmp_path, views=3)
+
+
+def test_the_spread_of_many_features_is_that_of_some_photographs(tmp_path, monkeypatch):
+    write_vqa_v2(tmp_path)
+    regions = read_vqa_v2(tmp_path)["train"].regions
+    whole = torch.cat([torch.from_numpy(vqa_rows(number)) for number in VQA["train"]])
+    assert regions.spread == pytest.approx(whole.std().item(), rel=1e-2)
+    monkeypatch.setattr("experiments.data.questions.load._SPREAD_OF", 2 * 4 * 4)  # of two photographs
+    ends = torch.cat([torch.from_numpy(vqa_rows(VQA["train"][place])) for place in (0, 2)])
+    assert regions.spread == pytest.approx(ends.std().item(), rel=1e-2)
 
 
 def test_changed_features_are_read_again(tmp_path):
@@ -116,7 +147,7 @@ def all_features(folder):
         (annotations(lambda rows: rows.pop()), r"question 30001 is in .*questions.json and not in .*annotations.json"),
         (annotations(lambda rows: rows[0]["answers"].pop()), "question 9000 .*9 answers.*expected .* 10 people"),
         (annotations(lambda rows: rows[1].update(image_id=25)), "question 9001 .*another photograph"),
-        (annotations(lambda rows: rows.append(rows[0])), "no question, or one twice"),
+        (annotations(lambda rows: rows.append(rows[0])), "no question, or the same question twice"),
     ],
 )  # fmt: skip
 def test_bad_input_is_told(tmp_path, spoil, message):
@@ -128,7 +159,7 @@ def test_bad_input_is_told(tmp_path, spoil, message):
 def test_files_of_two_splits_do_not_fit(tmp_path):
     folder = write_vqa_v2(tmp_path)
     files = folder / "v2_OpenEnded_mscoco_train2014_questions.json", folder / "v2_mscoco_val2014_annotations.json"
-    with pytest.raises(ValueError, match=r"10 are in one of them\); expected files of one split"):
+    with pytest.raises(ValueError, match=r"10 questions are in one file alone\); expected files of one split"):
         read_pairs(*files)
 
 

@@ -70,9 +70,9 @@ def write_daquar(root: Path, *, archive: bool = False) -> Path:
 VQA = {"train": (9, 25, 30), "val": (42, 73)}
 
 
-def vqa_rows(number: int) -> np.ndarray:
-    """Features of the regions of a photograph, from 2 to 4 of them."""
-    return np.random.default_rng(number).normal(size=(2 + number % 3, 4)).astype(np.float32)
+def vqa_rows(number: int, more: int = 0) -> np.ndarray:
+    """Features of the regions of a photograph, from 2 to 4 of them, and more."""
+    return np.random.default_rng(number + more).normal(size=(2 + more + number % 3, 4)).astype(np.float32)
 
 
 def write_vqa_v2(root: Path, form: str = "npy", *, packed: bool = False, excerpt: bool = False) -> Path:
@@ -108,11 +108,11 @@ def write_vqa_v2(root: Path, form: str = "npy", *, packed: bool = False, excerpt
     return folder
 
 
-def write_features(folder: Path, photographs: tuple[int, ...], form: str) -> None:
+def write_features(folder: Path, photographs: tuple[int, ...], form: str, more: int = 0) -> None:
     """Features in a file of every photograph (npy, npz, mcan)."""
     folder.mkdir()
     for number in (*photographs, 999):  # nobody asks about the last
-        rows = vqa_rows(number)
+        rows = vqa_rows(number, more)
         if form == "npy":
             np.save(folder / f"{number}.npy", rows)
         elif form == "npz":

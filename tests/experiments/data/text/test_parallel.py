@@ -129,7 +129,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize(("reason", "source", "target", "message"), [(key, *row) for key, row in BAD_LINES.items()])
 def test_bad_lines_are_told_or_counted(read, reason, source, target, message):
-    with pytest.raises(ValueError, match=f"{re.escape(message)}.*Mend this line"):
+    with pytest.raises(ValueError, match=f"{re.escape(message)}.*correct this line"):
         read(source, target, max_words=3)
     assert read(source, target, max_words=3, skip=True).skipped == {reason: 1}
 

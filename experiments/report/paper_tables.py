@@ -1,0 +1,147 @@
+"""Tables on the pages of the papers that are made of experiments/results, beside the papers' numbers.
+
+A page has each between two comments, ``<!-- table: NAME -->`` and ``<!-- end -->``; ``python -m experiments.pages``
+fills in what stands between them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from experiments.report.report import RESULTS, Report, markdown_table, results_in
+from experiments.report.statistics import Estimate, Row
+
+_DOCS = RESULTS.parents[1] / "docs"
+PAGES = (_DOCS / "papers.md", *sorted((_DOCS / "papers").glob("*.md")))
+_BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)
+
+# Deng et al. (2018), tables 1 and 3: perplexity, BLEU, entropy
+_DENG = {
+    "soft": ("7.03", "32.31", "1.24"),
+    "marginal": ("6.33", "33.08", ".82"),
+    "hard_enum": ("7.37", "31.40", ".05"),
+    "hard_sample": ("7.38", "31.00", ".07"),
+    "dirichlet": ("7.58", "30.05", "2.02"),
+    "categorical_enum": ("6.03", "33.10", ".54"),
+    "categorical_sample": ("6.13", "33.09", ".52"),
+}
+# table 2, left: K-max perplexity and BLEU with five weights
+_DENG_K_MAX = {
+    "marginal": ("6.89", "32.97"),
+    "hard_enum": ("7.37", "31.37"),
+    "hard_sample": ("7.38", "31.04"),
+    "categorical_enum": ("6.37", "33.00"),
+    "categorical_sample": ("6.45", "33.01"),
+}
+_RUNS = {"going on": "translation-multi30k", "from scratch": "translation-multi30k-from-scratch"}
+
+
+def first_table(name: str, reports: Mapping[str, Report]) -> Mapping[str, Row]:
+    """Return the rows of the first table of a report by the names in their first column; none where it is missing."""
+    parts = reports[name].parts if name in reports else ()
+    rows = next((part.rows for part in parts if part.rows), ())
+    return {str(next(iter(row.values()))): row for row in rows}
+
+
+def cell(rows: Mapping[str, Row], row: str, column: str, digits: int) -> str:
+    """Return the mean of a cell, with its standard deviation over the seeds where there are several; "-" without it."""
+    found = rows.get(row, {}).get(column, "-")
+    if not isinstance(found, Estimate):
+        return str(found)
+    spread = "" if found.count < 2 else f" ± {found.spread:.{digits}f}"
+    return re.sub(r"\b0(?=\.)", "", f"{found.mean:.{digits}f}{spread}")
+
+
+def schemes(reports: Mapping[str, Report]) -> str:
+    """Return perplexity, BLEU and entropy of every scheme: the paper's, going on from soft attention, from scratch."""
+    ours = {title: first_table(name, reports) for title, name in _RUNS.items()}
+    rows = []
+    for scheme, paper in _DENG.items():
+        row = {"scheme": f"`{scheme}`"}
+        for number, (metric, digits) in enumerate({"perplexity": 2, "BLEU": 1, "entropy": 2}.items()):
+            row[f"{metric}: paper"] = paper[number]
+            row |= {f"{metric}, {title}": cell(found, scheme, metric, digits) for title, found in ours.items()}
+        rows.append(row)
+    return markdown_table(rows)
+
+
+def k_max(reports: Mapping[str, Report]) -> str:
+    """Return perplexity and BLEU of every scheme when it is read with the five largest weights of each word."""
+    ours = {title: first_table(name, reports) for title, name in _RUNS.items()}
+    rows = []
+    for scheme, (perplexity, bleu) in _DENG_K_MAX.items():
+        exact = _DENG[scheme]
+        row = {"scheme": f"`{scheme}`", "perplexity: paper": f"{exact[0]}, {perplexity}"}
+        row |= {f"perplexity, {of}": _pair(found, scheme, "perplexity", "K-max ppl", 2) for of, found in ours.items()}
+        row["BLEU: paper"] = f"{exact[1]}, {bleu}"
+        row |= {f"BLEU, {of}": _pair(found, scheme, "BLEU", "K-max BLEU", 1) for of, found in ours.items()}
+        rows.append(row)
+    return markdown_table(rows)
+
+
+def _pair(rows: Mapping[str, Row], row: str, first: str, second: str, digits: int) -> str:
+    cells = [cell(rows, row, column, digits).partition(" ±")[0] for column in (first, second)]
+    return "-" if cells == ["-", "-"] else ", ".join(cells)
+
+
+def other_readings(reports: Mapping[str, Report]) -> str:
+    """Return the perplexities of networks that are read in other ways than they were trained."""
+    rows = [
+        {name: entry if isinstance(entry, str) else cell({"": row}, "", name, 2) for name, entry in row.items()}
+        for row in first_table("readings-multi30k", reports).values()
+    ]
+    return markdown_table(rows) if rows else "No table of it is published yet."
+
+
+def hybrid_shares(reports: Mapping[str, Report]) -> str:
+    """Return the shares of doubly normalized attention that hybrid attention ends with, a column a layer."""
+    parts = reports["pretraining-english"].parts if "pretraining-english" in reports else ()
+    rows = next((part.rows for part in parts if part.rows and "layers.0" in part.rows[0]), ())
+    return markdown_table([{name: str(entry) for name, entry in row.items()} for row in rows]) if rows else "-"
+
+
+def pavpu(reports: Mapping[str, Report]) -> str:
+    """Return PAvPU of soft attention under dropout, and of WC under both noises, at all levels."""
+    parts = reports["vqa-digits"].parts if "vqa-digits" in reports else ()
+    rows = list[dict[str, str]]()
+    for name, title in (("soft", "Samples of dropout alone"), ("WC", "Samples of attention and dropout")):
+        for part in (part for part in parts if part.title.startswith(title)):
+            for row in (row for row in part.rows if row["row"] == name):
+                regions = str(row.get("images", part.title.rpartition("; ")[2]))  # a column in older results
+                levels = {f"level .{level}": cell({"": row}, "", f"PAvPU .{level}", 1) for level in ("01", "05", "10")}
+                rows.append({"regions": regions, "row": name} | levels)
+    return markdown_table(sorted(rows, key=lambda row: row["regions"])) if rows else "-"
+
+
+def sizes(_: Mapping[str, Report]) -> str:
+    """Return the files with published sizes, and what is in them."""
+    rows = []
+    for path in sorted(RESULTS.parent.glob("*/paper/*.yaml")):
+        options = yaml.safe_load(path.read_text())
+        shown = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())
+        rows.append({"file": f"`{path.relative_to(RESULTS.parents[1]).as_posix()}`", "options": shown})
+    return markdown_table(rows)
+
+
+TABLES = {
+    "sizes": sizes,
+    "pavpu": pavpu,
+    "schemes": schemes,
+    "k-max": k_max,
+    "readings": other_readings,
+    "hybrid-shares": hybrid_shares,
+}
+
+
+def filled(text: str, folder: Path = RESULTS) -> str:
+    """Return the text of a page with its tables filled in.
+
+    Raises:
+        KeyError: A table of the page is unknown.
+    """
+    reports = {report.name: report for report, _ in results_in(folder)}
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]](reports)}\n\n{block[3]}", text)
