@@ -376,6 +376,18 @@ def test_a_run_that_is_overwritten_stays_until_the_data_are_there(tmp_path):
         task.run(replace(config, resume=True))
 
 
+def test_of_two_runs_that_begin_in_a_new_folder_the_second_is_refused(tmp_path):
+    """Both find no folder; while the second loads its data, the first trains, or has trained."""
+    task, config = Regression(), TrainingOptions(out=tmp_path / "run", max_epochs=1, progress=False)
+    with run_folder(task, config) as second:
+        with run_folder(task, config) as first:
+            first.begin()
+            with pytest.raises(UserError, match="is in use by another process"):
+                second.begin()
+        with pytest.raises(UserError, match="holds this run already; pass --resume"):
+            second.begin()
+
+
 def test_a_run_that_stopped_early_has_all_epochs_that_it_takes(tmp_path, monkeypatch):
     task = Regression()
     task.kind, task.patience = Worse, 2
