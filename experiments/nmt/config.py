@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
 from experiments.data.names import ParallelName
@@ -95,12 +95,14 @@ class SearchOptions:
         sum_over: While searching, sum over so many most probable alignments of each word, where the scheme sums them
             out; all is exact, and takes several times as long.
         max_length: Most word pieces of a translation; longer ones are cut, and counted or named.
+        length_penalty: Exponent of the length penalty; as in training when omitted, 0 is without.
     """
 
     beam: PositiveInt | None = None
     k_max: PositiveInt | None = None
     sum_over: PositiveInt | Literal["all"] = 5
     max_length: PositiveInt = 100
+    length_penalty: NonNegativeFloat | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,8 @@ def translate(
 ) -> list[Translated]:
     """Translations of the source sentences by beam search, in the order of the text."""
     config, translations = trained.config, dict[int, Translated]()
-    given: dict[str, Any] = {} if options.beam is None else {"beam": options.beam}
+    chosen = {"beam": options.beam, "length_penalty": options.length_penalty}
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     terms = None if options.sum_over == "all" else options.sum_over
     inference = trained.inference(k_max=options.k_max, terms=terms)
     given |= {"inference": inference, "seed": config.seed, "max_length": options.max_length}
