@@ -30,6 +30,7 @@ class TranslationConfig(SequenceConfig):
         hidden: Width of encoder, decoder, attention and inference network; of two directions together.
         decoder_width: Width of the decoder; that of hidden when omitted.
         attention_width: Width of the network that scores; that of hidden when omitted.
+        scores: Scores of the attention, mlp or bilinear.
         layers: Layers of encoder, decoder and inference network.
         k_max: Evaluate also with so many largest weights of each word.
         selective_pairs: Measure on so many test pairs whether uncertainty tells good translations from bad ones.
@@ -54,6 +55,7 @@ class TranslationConfig(SequenceConfig):
     hidden: PositiveInt = 64
     decoder_width: PositiveInt | None = None
     attention_width: PositiveInt | None = None
+    scores: Literal["mlp", "bilinear"] = "mlp"
     layers: PositiveInt = 2
     k_max: PositiveInt | None = 5
     selective_pairs: NonNegativeInt = 0
@@ -70,7 +72,7 @@ class TranslationConfig(SequenceConfig):
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 15
 
-    USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}}
+    USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}, "attention_width": {"scores": ("mlp",)}}
     PAPER_SIZES: ClassVar[Sequence[str]] = ("iwslt14",)
 
     def __post_init__(self) -> None:
