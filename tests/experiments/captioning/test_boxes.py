@@ -86,7 +86,5 @@ def test_bad_features(tmp_path, spoil, message):
 
 def test_photographs_without_a_number(tmp_path):
     write_coco(tmp_path, "{:03d}x.jpg")
-    with pytest.raises(
-        UserError, match=r"000x\.jpg of train has no number at the end.*leave out --features"
-    ):
+    with pytest.raises(UserError, match=r"000x\.jpg of train has no number at the end.*leave out --features"):
         CaptioningTask().run(config_of(tmp_path, out=tmp_path / "run"))
