@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.temporal import TemporalNormalizer
 from pyro_attention import Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignments.weights import k_max as keep_largest
-from pyro_attention.layers.scores import Additive
+from pyro_attention.layers.scores import Additive, Bilinear
 
 InputFeed = Literal["expected", "sampled"]  # context that the decoder is fed with
 
@@ -135,7 +135,7 @@ class AttentionDecoder(nn.Module):
     """
 
     attention: LatentAttention
-    score: Additive
+    score: Additive | Bilinear
     output: nn.Linear
     layers = 1
 
@@ -156,7 +156,8 @@ class AttentionDecoder(nn.Module):
         """Return the state before the first word, for the output of :meth:`encode`."""
         zeros = memory.new_zeros(len(memory), self.output.in_features)
         cells = ((zeros, zeros),) * self.layers
-        return DecoderState(memory, self.score.key(memory), source_mask, cells, torch.zeros_like(memory[:, 0]))
+        keys = self.score.key(memory) if isinstance(self.score, Additive) else memory
+        return DecoderState(memory, keys, source_mask, cells, torch.zeros_like(memory[:, 0]))
 
     def init_uniform(self, init_range: float | None) -> None:
         """Draw all weights but the normalizer's from uniform(-init_range, init_range); None leaves them unchanged."""
@@ -166,6 +167,8 @@ class AttentionDecoder(nn.Module):
 
     def scores(self, state: DecoderState, queries: Tensor) -> Tensor:
         """Return the attention scores ``[..., N]`` of queries ``[..., width]`` for the keys of a state."""
+        if isinstance(self.score, Bilinear):
+            return (state.keys @ self.score.projection(queries).unsqueeze(-1)).squeeze(-1)
         return self.score.out((self.score.query(queries).unsqueeze(-2) + state.keys).tanh()).squeeze(-1)
 
     def advance(self, state: DecoderState, word: Tensor) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from models.decoder import AttentionDecoder, DecoderSizes, DecoderState, InputFe
 from models.temporal import TemporalNormalizer
 from pyro_attention import AlignmentPrior, LatentAttention, TokenLikelihood
 from pyro_attention.families.base import Prior
-from pyro_attention.layers.scores import Additive
+from pyro_attention.layers.scores import Additive, Bilinear
 from pyro_attention.ops.layers import encode_sequence
 from pyro_attention.ops.noise import Dropout
 
@@ -44,6 +45,7 @@ class Translation(AttentionDecoder):
         source_vocabulary: Number of source tokens.
         target_vocabulary: Number of target tokens.
         sizes: Widths and layers; :data:`PAPER` has those of the paper.
+        scores: Scores of the attention: "mlp" as in the paper, or "bilinear", which does as well there.
         dropout: Dropout of word vectors, between the layers, and before the output layer.
         prior: Prior of the attention; see :class:`AttentionDecoder`.
         init_range: Initial weights are uniform between minus and plus this number; 0.1 in the paper.
@@ -68,6 +70,7 @@ class Translation(AttentionDecoder):
         target_vocabulary: int,
         *,
         sizes: TranslationSizes | None = None,
+        scores: Literal["mlp", "bilinear"] = "mlp",
         dropout: float = 0.3,
         prior: Prior | None = None,
         init_range: float | None = None,
@@ -85,7 +88,11 @@ class Translation(AttentionDecoder):
         )
         widths = [sizes.embedding + sizes.memory] + [sizes.decoder] * (sizes.layers - 1)
         self.decoder = nn.ModuleList([nn.LSTMCell(width, sizes.decoder) for width in widths])
-        self.score = Additive(sizes.decoder, sizes.memory, sizes.attention)
+        self.score = (
+            Additive(sizes.decoder, sizes.memory, sizes.attention)
+            if scores == "mlp"
+            else Bilinear(sizes.decoder, sizes.memory)
+        )
         self.attention = LatentAttention("alignment", AlignmentPrior() if prior is None else prior)
         # two layers instead of one, so that an enumerated context is not repeated for every word
         self.from_query = nn.Linear(sizes.decoder, sizes.decoder)

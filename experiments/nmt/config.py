@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
 from experiments.data.names import ParallelName
@@ -30,6 +30,7 @@ class TranslationConfig(SequenceConfig):
         hidden: Width of encoder, decoder, attention and inference network; of two directions together.
         decoder_width: Width of the decoder; that of hidden when omitted.
         attention_width: Width of the network that computes scores; that of hidden when omitted.
+        scores: Scores of the attention, mlp or bilinear.
         layers: Layers of encoder, decoder and inference network.
         k_max: Evaluate also with only this number of largest attention weights of each word.
         selective_pairs: Number of test pairs on which to measure whether uncertain translations are worse; 0 for none.
@@ -56,6 +57,7 @@ class TranslationConfig(SequenceConfig):
     hidden: PositiveInt = 64
     decoder_width: PositiveInt | None = None
     attention_width: PositiveInt | None = None
+    scores: Literal["mlp", "bilinear"] = "mlp"
     layers: PositiveInt = 2
     k_max: PositiveInt | None = 5
     selective_pairs: NonNegativeInt = 0
@@ -72,7 +74,7 @@ class TranslationConfig(SequenceConfig):
     learning_rate: PositiveFloat = 3e-3
     max_epochs: PositiveInt = 15
 
-    USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}}
+    USED_BY: ClassVar[UsedBy] = {"text": {"dataset": ("own",)}, "attention_width": {"scores": ("mlp",)}}
     PAPER_SIZES: ClassVar[Sequence[str]] = ("iwslt14",)
 
     def __post_init__(self) -> None:
@@ -98,12 +100,14 @@ class SearchOptions:
         sum_over: Number of most probable alignments of each word that the search sums over, if the scheme sums
             alignments out. all is exact and takes several times as long. The perplexity is always exact.
         max_length: Largest number of word pieces of a translation; longer ones are cut, and counted or named.
+        length_penalty: Exponent of the length penalty; 1 when omitted, 0 is without a penalty.
     """
 
     beam: PositiveInt | None = None
     k_max: PositiveInt | None = None
     sum_over: PositiveInt | Literal["all"] = 5
     max_length: PositiveInt = 100
+    length_penalty: NonNegativeFloat | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,8 @@ def translate(
 ) -> list[Translated]:
     """Translate the source sentences by beam search, in the order of the text."""
     config, translations = trained.config, dict[int, Translated]()
-    search_options: dict[str, Any] = {} if options.beam is None else {"beam": options.beam}
+    given = {"beam": options.beam, "length_penalty": options.length_penalty}
+    search_options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     terms = None if options.sum_over == "all" else options.sum_over
     inference = trained.inference(k_max=options.k_max, terms=terms)
     search_options |= {"inference": inference, "seed": config.seed, "max_length": options.max_length}

@@ -118,7 +118,8 @@ def build(config: TranslationConfig, vocabulary: Vocabulary) -> Trained:
         if config.normalizer != "softmax":
             normalizer = TemporalNormalizer(share=0.5 if config.normalizer == "hybrid" else None)
         return Translation(
-            len(vocabulary), len(vocabulary), sizes=sizes, dropout=config.dropout, init_range=config.init_range,
+            len(vocabulary), len(vocabulary), sizes=sizes, scores=config.scores, dropout=config.dropout,
+            init_range=config.init_range,
             input_feed=config.input_feed, prior=prior(sizes.memory, 1), normalizer=normalizer,
         )  # fmt: skip
 

@@ -133,9 +133,7 @@ def test_resampling_follows_the_weights():
     """Each item by itself, each draw as often as its weight says, to less than one; what is in an item stays whole."""
     log_weights = torch.tensor([[0.5, 0.1, 0.3, 0.1], [0.0, 0.0, 1.0, 0.0]]).log().T
     own, inner = torch.arange(4.0).view(4, 1, 1).expand(4, 2, 5), torch.arange(4.0).view(4, 1, 1, 1).expand(4, 2, 3, 5)
-    found = ImportancePosterior(
-        {"own": own.unsqueeze(2), "inner": inner}, log_weights, (-2,), {"own": 2, "inner": 2}
-    )
+    found = ImportancePosterior({"own": own.unsqueeze(2), "inner": inner}, log_weights, (-2,), {"own": 2, "inner": 2})
     drawn = found.resample()
     for values in drawn.values():
         assert (values[:, 1] == 2).all()

@@ -199,6 +199,16 @@ def test_evaluation_on_files_is_that_of_the_same_text(translation_run, capsys):
     assert "--target-file" in capsys.readouterr().err
 
 
+def test_the_search_of_a_trained_network_has_another_length_penalty(translation_run, monkeypatch):
+    given, search = [], evaluation.sequence.search
+    monkeypatch.setattr(
+        evaluation.sequence, "search", lambda *parts, **options: given.append(options) or search(*parts, **options)
+    )
+    for penalty in (None, 0.0):
+        evaluate_run(EvaluateConfig(run=translation_run, length_penalty=penalty))
+    assert {options.get("length_penalty", "as in training") for options in given} == {"as in training", 0.0}
+
+
 RAW = {"de": "Er kam, sah (z.B.) Rom.", "en": 'He didn\'t go, "today".'}
 
 
