@@ -94,8 +94,10 @@ def test_every_public_name_stands_in_the_reference_once():
     ]
     assert missing == []
     assert len(PAGES) >= 10
-    in_the_index = re.findall(r"^\* :py:obj:`\w+ <(\S+)>`: \S", PAGES["index"], re.M)
+    in_the_index = re.findall(r"^\* :py:obj:`\w+ <(\S+)>`: \S", PAGES["all_names"], re.M)
     assert sorted(in_the_index) == sorted(LISTED)
+    at_the_top = re.findall(r"^\* :py:obj:`\w+ <pyro_attention\.(\S+)>`: \S", PAGES["index"], re.M)
+    assert sorted(at_the_top) == sorted(pyro_attention.__all__)
     assert all("auto" in text for name, text in PAGES.items() if name != "index")
     # else Sphinx puts the module at hand before the path, and no link finds it
     assert not re.search(r"py:data:: \S+\n(?!   :module:\n)", "\n".join(PAGES.values()))
