@@ -49,36 +49,36 @@ def first_table(name: str, reports: Mapping[str, Report]) -> Mapping[str, Row]:
 
 def cell(rows: Mapping[str, Row], row: str, column: str, digits: int) -> str:
     """Return the mean of a cell, with its standard deviation over the seeds where there are several; "-" without it."""
-    found = rows.get(row, {}).get(column, "-")
-    if not isinstance(found, Estimate):
-        return str(found)
-    spread = "" if found.count < 2 else f" ± {found.spread:.{digits}f}"
-    return re.sub(r"\b0(?=\.)", "", f"{found.mean:.{digits}f}{spread}")
+    value = rows.get(row, {}).get(column, "-")
+    if not isinstance(value, Estimate):
+        return str(value)
+    spread = "" if value.count < 2 else f" ± {value.spread:.{digits}f}"
+    return re.sub(r"\b0(?=\.)", "", f"{value.mean:.{digits}f}{spread}")
 
 
 def schemes(reports: Mapping[str, Report]) -> str:
     """Return perplexity, BLEU and entropy of every scheme: the paper's, going on from soft attention, from scratch."""
-    ours = {title: first_table(name, reports) for title, name in _RUNS.items()}
+    tables = {title: first_table(name, reports) for title, name in _RUNS.items()}
     rows = []
     for scheme, paper in _DENG.items():
         row = {"scheme": f"`{scheme}`"}
         for number, (metric, digits) in enumerate({"perplexity": 2, "BLEU": 1, "entropy": 2}.items()):
             row[f"{metric}: paper"] = paper[number]
-            row |= {f"{metric}, {title}": cell(found, scheme, metric, digits) for title, found in ours.items()}
+            row |= {f"{metric}, {title}": cell(table, scheme, metric, digits) for title, table in tables.items()}
         rows.append(row)
     return markdown_table(rows)
 
 
 def k_max(reports: Mapping[str, Report]) -> str:
     """Return perplexity and BLEU of every scheme when it is read with the five largest weights of each word."""
-    ours = {title: first_table(name, reports) for title, name in _RUNS.items()}
+    tables = {title: first_table(name, reports) for title, name in _RUNS.items()}
     rows = []
     for scheme, (perplexity, bleu) in _DENG_K_MAX.items():
         exact = _DENG[scheme]
         row = {"scheme": f"`{scheme}`", "perplexity: paper": f"{exact[0]}, {perplexity}"}
-        row |= {f"perplexity, {of}": _pair(found, scheme, "perplexity", "K-max ppl", 2) for of, found in ours.items()}
+        row |= {f"perplexity, {of}": _pair(table, scheme, "perplexity", "K-max ppl", 2) for of, table in tables.items()}
         row["BLEU: paper"] = f"{exact[1]}, {bleu}"
-        row |= {f"BLEU, {of}": _pair(found, scheme, "BLEU", "K-max BLEU", 1) for of, found in ours.items()}
+        row |= {f"BLEU, {of}": _pair(table, scheme, "BLEU", "K-max BLEU", 1) for of, table in tables.items()}
         rows.append(row)
     return markdown_table(rows)
 

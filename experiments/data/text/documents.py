@@ -35,16 +35,16 @@ def load_documents(
     documents; a twentieth of them validates, and as many are for the test, the same ones every time.
     """
     if name == "toy":
-        found = {split: _toy_documents(toy_corpus()[split].target) for split in SPLITS}
+        documents = {split: _toy_documents(toy_corpus()[split].target) for split in SPLITS}
     elif name == "squad":
-        found = {split: _paragraphs(data_root, split) for split in SPLITS}
+        documents = {split: _paragraphs(data_root, split) for split in SPLITS}
     elif text is None:
         raise UserError("dataset own needs --text FILE, a sentence a line, and an empty line between documents")
     else:
-        found = _divided(read_documents(text), text)
+        documents = _divided(read_documents(text), text)
     return {
-        split: [[sentence.lower() for sentence in document] for document in documents]
-        for split, documents in found.items()
+        split: [[sentence.lower() for sentence in document] for document in of_split]
+        for split, of_split in documents.items()
     }
 
 
@@ -97,8 +97,8 @@ def _divided(documents: list[Document], path: Path) -> dict[str, list[Document]]
         raise ValueError(f"{path} has {len(documents)} documents, expected {len(SPLITS)} at least, one for each part")
     order = torch.randperm(len(documents), generator=torch.Generator().manual_seed(0)).tolist()
     count = max(1, round(_HELD_OUT * len(documents)))
-    places = {"val": order[:count], "test": order[count : 2 * count], "train": order[2 * count :]}
-    return {split: [documents[place] for place in sorted(places[split])] for split in SPLITS}
+    indices = {"val": order[:count], "test": order[count : 2 * count], "train": order[2 * count :]}
+    return {split: [documents[index] for index in sorted(indices[split])] for split in SPLITS}
 
 
 class PairBatch(NamedTuple):
@@ -152,11 +152,11 @@ class SegmentPairs(Sentences[PairBatch]):
         self.vocabulary_size, self.share, self.seed = vocabulary_size, share, seed
 
     def __getitem__(self, index: tuple[int, Sequence[int]]) -> PairBatch:
-        epoch, places = index
-        generator = np.random.default_rng([self.seed, epoch, *places])
+        epoch, indices = index
+        generator = np.random.default_rng([self.seed, epoch, *indices])
         rows, order = [], []
-        for place in places:
-            chunk, swapped = self.chunks[place], int(generator.integers(2))
+        for number in indices:
+            chunk, swapped = self.chunks[number], int(generator.integers(2))
             parted = int(generator.integers(1, len(chunk)))
             pair = [torch.cat([*chunk[:parted]]), torch.cat([*chunk[parted:]])]
             rows.append(joined(*_shortened(pair[0], pair[1], self.room)[:: -1 if swapped else 1]))
