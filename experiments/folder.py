@@ -32,7 +32,9 @@ _SIGNATURE = {"out", "data_root", "device", "progress"}
 
 @contextmanager
 def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> Iterator[Path]:
-    """Hold the folder of a run, with its configuration saved in it, until the block ends.
+    """Hold the folder of a study, with its configuration saved in it, until the block ends.
+
+    Trainings, which can be resumed, take :func:`experiments.run.run_folder`.
 
     A run owns its folder: it is empty before (hidden files do not count), and ``overwrite`` removes all that it holds.
     Two configurations are the same when all fields agree that a subclass of :class:`SweepOptions` or

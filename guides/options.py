@@ -36,11 +36,12 @@ class KLScheduleOptions:
     """Schedule of the weight of the KL over the training steps.
 
     Args:
-        kl_schedule: constant; linear rises from 0 to the whole weight, sigmoid from .7 % of it.
+        kl_schedule: How the weight of the KL changes with the training step: constant, linear from 0, or sigmoid from
+            .7 % of it. It is for guides with a weight of the KL.
         kl_steps: Number of training steps in which the weight rises.
 
     Example:
-        >>> weight = KLScheduleOptions(kl_schedule="sigmoid", kl_steps=100).annealed(1.0)
+        >>> weight = KLScheduleOptions(kl_schedule="sigmoid", kl_steps=100).kl_weight_schedule(1.0)
         >>> [round(weight(step), 3) for step in (0, 25, 50, 75, 100)]
         [0.007, 0.076, 0.5, 0.924, 0.993]
     """
@@ -48,7 +49,7 @@ class KLScheduleOptions:
     kl_schedule: Literal["constant", "linear", "sigmoid"] = "constant"
     kl_steps: PositiveInt = 100
 
-    def annealed(self, weight: float) -> float | Callable[[int], float]:
+    def kl_weight_schedule(self, weight: float) -> float | Callable[[int], float]:
         """Return the weight, or its schedule for :class:`pyro_attention.AttentionELBO`."""
         from pyro_attention.schedules import rising  # it imports torch, which slows command lines down
 
@@ -78,20 +79,8 @@ class PosteriorOptions:
     USED_BY: ClassVar[UsedBy] = {
         "prior": {"guide": WEIGHTS, "objective": ("elbo",)},
         "kl_weight": {"guide": WEIGHTED, "objective": ("elbo",)},
-        "kl_schedule": {"guide": WEIGHTED, "objective": ("elbo",)},
-        "kl_steps": {"guide": WEIGHTED, "objective": ("elbo",), "kl_schedule": ("linear", "sigmoid")},
         "concentration": {"guide": ("weibull", "gamma")},
         "scale": {"guide": ("lognormal", "gaussian")},
-        "prior_rate": {"guide": ("weibull", "gamma"), "objective": ("elbo",)},
-        "prior_scale": {"guide": ("lognormal", "gaussian"), "objective": ("elbo",)},
-        "learnable": {"guide": WEIGHTS},
-        "objective": {"guide": POSITIVE},
-        "draws": {"guide": POSITIVE, "objective": ("evidence",)},
-        "learned_width": {"guide": POSITIVE, "objective": ("evidence",)},
-        "temperature": {"guide": ("gumbel",)},
-        "particles": {"guide": ("wake_sleep", "iwae")},
-        "top_k": {"guide": ("sparse_marginal", "sparse_enum")},
-        "roulette": {"guide": _SUMMED_OUT},
     }
 
 
@@ -125,6 +114,17 @@ class SchemeOptions(PosteriorOptions, KLScheduleOptions):
     draws: PositiveInt = 16
     learned_width: bool = False
 
+    USED_BY: ClassVar[UsedBy] = {
+        "kl_schedule": {"guide": WEIGHTED, "objective": ("elbo",)},
+        "kl_steps": {"guide": WEIGHTED, "objective": ("elbo",), "kl_schedule": ("linear", "sigmoid")},
+        "prior_rate": {"guide": ("weibull", "gamma"), "objective": ("elbo",)},
+        "prior_scale": {"guide": ("lognormal", "gaussian"), "objective": ("elbo",)},
+        "learnable": {"guide": WEIGHTS},
+        "objective": {"guide": POSITIVE},
+        "draws": {"guide": POSITIVE, "objective": ("evidence",)},
+        "learned_width": {"guide": POSITIVE, "objective": ("evidence",)},
+    }
+
     def build_scheme(self, **changes: Any) -> "Scheme":
         """Build the scheme, with ``changes`` to the arguments of :func:`guides.schemes.build_scheme`."""
         from guides.schemes import build_scheme  # it imports torch, which slows command lines down
@@ -133,7 +133,7 @@ class SchemeOptions(PosteriorOptions, KLScheduleOptions):
         names = [field.name for field in fields(AlignmentSchemeOptions) if field.name not in schedule]
         options = {name: getattr(self, name) for name in names if hasattr(self, name)}
         if "kl_weight" not in changes:
-            options["kl_weight"] = self.annealed(self.kl_weight)
+            options["kl_weight"] = self.kl_weight_schedule(self.kl_weight)
         return build_scheme(options.pop("guide"), **(options | changes))
 
 
@@ -159,3 +159,10 @@ class AlignmentSchemeOptions(SchemeOptions):
     particles: PositiveInt = 5
     top_k: PositiveInt | None = None
     roulette: NonNegativeFloat = 0.0
+
+    USED_BY: ClassVar[UsedBy] = {
+        "temperature": {"guide": ("gumbel",)},
+        "particles": {"guide": ("wake_sleep", "iwae")},
+        "top_k": {"guide": ("sparse_marginal", "sparse_enum")},
+        "roulette": {"guide": _SUMMED_OUT},
+    }

@@ -115,6 +115,10 @@ class LatentAttention(nn.Module):
     ) -> AttentionOutput:
         """Sample the weights and aggregate the values.
 
+        The record of the call (:meth:`make_call`, which normalizes the scores) gives the prior. The site is drawn from
+        it or, under a guide, from the posterior (:meth:`sample`). The value becomes weights: ``prior.weights`` reads it,
+        whoever drew it; for log S this is the softmax of the layout.
+
         Args:
             scores: ``[..., H, M, N]`` dense, ``[..., H, N]`` under ``Dense(event_dim=2)``, where queries lie in plates,
                 or ``[..., E, H]`` on a graph.
@@ -144,14 +148,14 @@ class LatentAttention(nn.Module):
         layout.check_values(values, scores, site=self.name)
         device = scores.device.type  # where autocast would redo the softmax inputs in half precision
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            call = self.call(as_float(scores), layout=layout, queries=queries, keys=keys)
+            call = self.make_call(as_float(scores), layout=layout, queries=queries, keys=keys)
             prior = self.prior(call)
             value = self.sample(call, prior)
             weights = self.dropout(prior.weights(value, self.normalizer))
         context = prior.context(value, weights.to(values.dtype), values)
         return AttentionOutput(context=context, weights=weights, rows=prior.rows(value, site=self.name))
 
-    def call(
+    def make_call(
         self, scores: Tensor, *, layout: Layout, queries: Tensor | None = None, keys: Tensor | None = None
     ) -> AttentionCall:
         """Return the record of one call, from which prior and posterior are made.

@@ -164,7 +164,7 @@ def test_values_that_all_heads_share(layer, graph, batch):
 def test_what_a_layer_proposes_is_what_its_site_has(layer, scores, values):
     """A posterior family makes the same posterior of it, without Pyro."""
     site, _ = posterior_and_prior(AttentionGuide(lambda: layer(scores, values), Weibull(3.0)), site="encoder.0")
-    call = layer.call(scores, layout=Dense())
+    call = layer.make_call(scores, layout=Dense())
     posterior = Weibull(3.0).posterior(call, layer.prior(call))
     torch.testing.assert_close(posterior.log_scale, site.log_scale, rtol=0, atol=0)
 
@@ -187,7 +187,7 @@ def test_queries_that_do_not_count(family, prior, mask):
     masked = Dense(QUERIES.expand(3, 1, LENGTH, LENGTH) if mask == "none" else MASKS[mask] & QUERIES)
     posterior, value, found = make_family(family, 5.0), None, []
     for layout in (counted, masked):
-        call = attention.call(scores, layout=layout, keys=keys)
+        call = attention.make_call(scores, layout=layout, keys=keys)
         p = attention.prior(call)
         q = posterior.posterior(call, p)
         value = q.rsample().detach() if value is None else value
@@ -198,7 +198,7 @@ def test_queries_that_do_not_count(family, prior, mask):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
     assert value[1, :, 3:].abs().sum() > 0  # the others are drawn, too
     if prior == "gamma_contextual" and mask == "padding":
-        of_counted = attention.prior(attention.call(scores, layout=counted, keys=keys))
+        of_counted = attention.prior(attention.make_call(scores, layout=counted, keys=keys))
         assert of_counted.log_concentration.shape == (3, 2, 1, LENGTH)  # it stays small
 
 

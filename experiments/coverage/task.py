@@ -171,7 +171,7 @@ def scheme(config: CoverageConfig) -> tuple[Prior, Family, AttentionELBO]:
         correction: Any = None if config.correction == "none" else config.correction
         return ScorePrior(family), FromPrior(), EvidenceELBO(config.draws, correction=correction, max_plate_nesting=1)
     prior = FixedGammaPrior() if weibull else FixedLogNormalPrior()
-    return prior, family, AttentionELBO(kl_weight=config.annealed(config.kl_weight), max_plate_nesting=1)
+    return prior, family, AttentionELBO(kl_weight=config.kl_weight_schedule(config.kl_weight), max_plate_nesting=1)
 
 
 def log_mean(log_likelihood: Tensor) -> Tensor:

@@ -180,7 +180,7 @@ def build(config: GraphConfig, genuine: GraphData) -> TrainedGraph:
     model = build_model(config, data, scheme.prior)
     # the weight needs the number of edges and heads
     weight = config.kl_weight * kl_factor(config, model, data, graph)
-    scheme = config.build_scheme(kl_weight=config.annealed(weight))
+    scheme = config.build_scheme(kl_weight=config.kl_weight_schedule(weight))
     module = GraphTraining(
         model, scheme.guide(model), scheme.objective(), learning_rate=config.learning_rate,
         weight_decay=config.weight_decay, metric=data.metric,

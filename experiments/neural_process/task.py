@@ -109,7 +109,7 @@ def scheme(config: NeuralProcessConfig) -> tuple[Prior, Family, AttentionELBO]:
             FromPrior(),
             EvidenceELBO(config.draws, correction=correction_of(config.draws), max_plate_nesting=1),
         )
-    elbo = AttentionELBO(kl_weight=config.annealed(config.kl_weight), max_plate_nesting=1)
+    elbo = AttentionELBO(kl_weight=config.kl_weight_schedule(config.kl_weight), max_plate_nesting=1)
     return ContextualGammaPrior(WIDTH // HEADS, HEADS), Weibull(config.concentration), elbo
 
 

@@ -269,7 +269,7 @@ def _draw_weights(model: AttentionDecoder, step: Step, inference: Inference) -> 
         return _log_prior(model, step, inference.k_max).exp().unsqueeze(1)
     # one head, and a plate of sentences
     keys, layout = step.state.memory.unsqueeze(1), Dense(step.state.mask.unsqueeze(1), event_dim=2)
-    call = model.attention.call(_as_float(step.scores).unsqueeze(1), layout=layout, keys=keys)
+    call = model.attention.make_call(_as_float(step.scores).unsqueeze(1), layout=layout, keys=keys)
     prior = model.attention.prior(call)
     draws = inference.family.posterior(call, prior).sample((inference.samples,))
     weights = prior.weights(draws, call.normalizer).squeeze(-2).transpose(0, 1)

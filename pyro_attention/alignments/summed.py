@@ -92,7 +92,10 @@ class AlignmentsAbove:
 
 
 class SummedLikelihood(TorchDistribution):
-    r"""The base of likelihoods that say themselves how they are summed over the alignments above them.
+    r"""Optional base of likelihoods that make the sum over alignments cheaper.
+
+    Any distribution that broadcasts is summed exactly without it. Alignments *above* an observation are sites that are
+    drawn before it and whose keys are summed out.
 
     :class:`AlignmentELBO` calls :meth:`below_alignments` of every observed site whose distribution is a
     ``SummedLikelihood``, and takes the log probability from the distribution that comes back. All other objectives take

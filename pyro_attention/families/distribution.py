@@ -247,8 +247,9 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
 class LogWeights(ContinuousWeights):
     """Distribution over ``log S`` of independent positive numbers S, whose softmax is the attention weights.
 
-    A subclass supplies :meth:`draw`, the moments per weight ``mean`` (E[log S]), ``variance`` (Var[log S]),
-    ``log_expected_weight`` (log E[S]) and ``entropy_per_weight``, and, to serve as a prior, :meth:`cross_entropy`.
+    A subclass supplies :meth:`draw`, :meth:`log_density`, the moments per weight ``mean`` (E[log S]) and ``variance``
+    (Var[log S]), ``entropy_per_weight``, and ``log_expected_weight`` (log E[S]) as a ``functools.cached_property``,
+    because :func:`around_scores` assigns it. To serve as a prior it also supplies :meth:`cross_entropy`.
     """
 
     kind: ClassVar[str] = "positive weights"

@@ -38,7 +38,7 @@ class WidthNetwork(nn.Module):
         >>> from pyro_attention import Dense, FixedGammaPrior, LatentAttention, LogNormal
         >>> family = LogNormal(scale=WidthNetwork(8, initial=0.5))
         >>> attention, queries = LatentAttention("attention", FixedGammaPrior()), torch.randn(2, 3, 8)
-        >>> call = attention.call(torch.zeros(2, 3, 4), layout=Dense(), queries=queries)
+        >>> call = attention.make_call(torch.zeros(2, 3, 4), layout=Dense(), queries=queries)
         >>> family.posterior(call, attention.prior(call)).scale.shape
         torch.Size([2, 3, 1])
     """

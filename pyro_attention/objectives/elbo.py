@@ -41,7 +41,9 @@ class DifferentiableELBO(ELBO):
         """Return the loss as a module, called with the arguments of the model."""
         return _CheckedModule(model, guide, self)  # type: ignore[arg-type]  # Pyro takes functions, too
 
-    _evaluate: Callable[..., Tensor]  # of model, guide, args and kwargs: the loss
+    def _evaluate(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Tensor:
+        """Return the loss of one evaluation; a subclass implements this."""
+        raise NotImplementedError
 
     def differentiable_loss(self, model: Model, guide: Model, *args: object, **kwargs: object) -> Tensor:
         """Return an estimate of the loss in nats, a scalar tensor with a gradient."""
@@ -87,6 +89,10 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
 
     Works wherever a Pyro ELBO does: ``SVI(model, guide, optim, AttentionELBO())``, and as a module for plain PyTorch
     and Lightning: ``AttentionELBO()(model, guide)``. With an :class:`AttentionGuide` the model runs once a step.
+
+    One evaluation is one run of the guide (``_get_trace``), which puts the posterior into each site, and then the KL of
+    each site (``_kl``): torch's ``kl_divergence`` chooses the rule by the two types, for log weights
+    :func:`pyro_attention.families.distribution.kl_log_weights`, cross entropy minus entropy.
 
     Args:
         kl_weight: Weight of the KL terms, or a callable of :attr:`step` (see :mod:`pyro_attention.schedules`); 0 skips

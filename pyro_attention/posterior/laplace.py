@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from pyro_attention._checks import check_kind, check_positive
 from pyro_attention._typing import Args, Model
 from pyro_attention.guide import DRAWS
+from pyro_attention.posterior.loss_sum import check_sum
 from pyro_attention.posterior.passes import seeded
-from pyro_attention.posterior.summed import check_sum
 
 __all__ = ["LaplacePosterior"]
 

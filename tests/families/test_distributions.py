@@ -462,7 +462,7 @@ def test_scores_of_a_call(normalize):
     mask = torch.tensor([[True, True, False], [False, False, False]])
     one, other = torch.randn(2, 1, 2, 3).unbind()
     attention = LatentAttention("attention", FixedGammaPrior(), normalize_scores=normalize)
-    replaced, expected = (attention.call(each, layout=Dense(mask)) for each in (one, other))
+    replaced, expected = (attention.make_call(each, layout=Dense(mask)) for each in (one, other))
     replaced = replaced.with_scores(other)
     assert torch.equal(replaced.scores, expected.scores)
     assert (replaced.scores[..., 2] == 0).all()

@@ -96,7 +96,7 @@ def test_a_family_of_weights_is_refused():
 def test_the_remedies_give_the_loss_of_the_guide():
     """The logarithm of a Weibull by Pyro's own means, the library's distribution, and the guide."""
     model, k = Model(FixedGammaPrior()), torch.tensor(10.0)
-    scores = model.attention.call(model.scores, layout=Dense()).scores
+    scores = model.attention.make_call(model.scores, layout=Dense()).scores
     log_scale = scores - torch.lgamma(1 + 1 / k)
     logarithm = dist.TransformedDistribution(dist.Weibull(log_scale.exp(), k.expand(SHAPE)), [ExpTransform().inv])
     many = {

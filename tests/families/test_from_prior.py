@@ -168,7 +168,7 @@ def test_parameters_that_a_loss_does_not_reach_are_named(data):
 def test_it_fits_alignments_that_are_drawn():
     assert FromPrior().kind is None
     layer = LatentAttention("z", AlignmentPrior())
-    call = layer.call(torch.zeros(2, 1, 3), layout=Dense(event_dim=2))
+    call = layer.make_call(torch.zeros(2, 1, 3), layout=Dense(event_dim=2))
     prior = layer.prior(call)
     assert FromPrior().posterior(call, prior) is prior
     assert type(elbo_for(Categorical())) is AlignmentELBO

@@ -229,7 +229,7 @@ def test_dirichlet_self_attention():
     """Queries in the event, several heads, a prior that a caller's ``normalize_scores`` cannot change."""
     attention = LatentAttention("attention", DirichletPrior(), normalize_scores=True)
     scores, values = torch.randn(2, 3, 3, requires_grad=True), torch.randn(2, 3, 4)
-    prior = attention.prior(attention.call(scores, layout=Dense()))
+    prior = attention.prior(attention.make_call(scores, layout=Dense()))
     assert prior.event_shape == (2, 3, 3)
     torch.testing.assert_close(prior.log_concentration, scores)
     guide = AttentionGuide(lambda: attention(scores, values).context, Dirichlet())

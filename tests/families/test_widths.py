@@ -94,7 +94,7 @@ def test_queries_in_plates():
     """A width for each query, ``[..., H, 1]``."""
     network, queries = varied("queries", heads=2), torch.randn(5, 4, 2, 3)
     attention = LatentAttention("attention", FixedGammaPrior())
-    call = attention.call(torch.randn(5, 4, 2, 6), layout=Dense(event_dim=2), queries=queries)
+    call = attention.make_call(torch.randn(5, 4, 2, 6), layout=Dense(event_dim=2), queries=queries)
     scale = LogNormal(network).posterior(call, attention.prior(call)).scale
     assert scale.shape == (5, 4, 2, 1)
     expected = 1e-3 + nn.functional.softplus(queries[3, 1, 1] @ network.weight[1] + network.bias[1])
@@ -125,7 +125,7 @@ def test_a_gamma_prior_around_low_scores_has_the_kl_of_high_ones(family):
     kls = []
     for shift in (0.0, -120.0):
         scores = (torch.randn(2, 1, 3, generator=torch.Generator().manual_seed(0)) + shift).requires_grad_()
-        call = attention.call(scores, layout=Dense(event_dim=2))
+        call = attention.make_call(scores, layout=Dense(event_dim=2))
         prior = attention.prior(call)
         kls.append(torch.distributions.kl_divergence(family.posterior(call, prior), prior))
         (slopes,) = torch.autograd.grad(kls[-1].sum(), scores)
