@@ -116,8 +116,8 @@ class LatentAttention(nn.Module):
         """Sample the weights and aggregate the values.
 
         The record of the call (:meth:`make_call`, which normalizes the scores) gives the prior. The site is drawn from
-        it or, under a guide, from the posterior (:meth:`sample`). The value becomes weights: ``prior.weights`` reads it,
-        whoever drew it; for log S this is the softmax of the layout.
+        it or, under a guide, from the posterior (:meth:`sample`). The value becomes weights: ``prior.weights`` reads
+        it, whoever drew it; for log S this is the softmax of the layout.
 
         Args:
             scores: ``[..., H, M, N]`` dense, ``[..., H, N]`` under ``Dense(event_dim=2)``, where queries lie in plates,

@@ -29,7 +29,7 @@ from pyro_attention.objectives.elbo import DifferentiableELBO
 from pyro_attention.objectives.validation import check_run
 
 if TYPE_CHECKING:
-    from pyro_attention._typing import Trace
+    from pyro_attention._typing import Args, Kwargs, Trace
     from pyro_attention.alignments._messages import Model, SampleMessage, Site, Traces
 
 __all__ = ["AlignmentELBO"]
@@ -99,7 +99,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         self.cut_record: dict[str, Tensor] = {}
         self._autocasts: list[torch.autocast] = []
 
-    def _evaluate(self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Tensor:
+    def _evaluate(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Tensor:
         elbo = torch.zeros(())
         with self._autocast_of_the_model_alone():
             for traces in self._get_traces(model, guide, args, kwargs):
