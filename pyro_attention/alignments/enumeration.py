@@ -123,7 +123,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             finally:
                 self._autocasts = []
 
-    def _get_trace(self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Traces:
+    def _get_trace(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Traces:
         with ExitStack() as stack:
             for autocast in self._autocasts:
                 stack.enter_context(autocast)
@@ -132,7 +132,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         return traces
 
     def _get_traces(
-        self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]
+        self, model: Model, guide: Model, args: Args, kwargs: Kwargs
     ) -> Iterator[Traces]:
         self.support_record, self.cut_record = {}, {}
         for model_trace, guide_trace in self._get_enumerated(model, guide, args, kwargs):
@@ -142,7 +142,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             yield model_trace, guide_trace
 
     def _get_enumerated(
-        self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]
+        self, model: Model, guide: Model, args: Args, kwargs: Kwargs
     ) -> Iterator[Traces]:
         messenger = poutine.unwrap(guide)
         if not isinstance(messenger, AttentionGuide):
@@ -173,7 +173,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             yield traces
 
     def _check_broadcasts(
-        self, model: Model, guide: Model, args: tuple[object, ...], kwargs: Mapping[str, object]
+        self, model: Model, guide: Model, args: Args, kwargs: Kwargs
     ) -> None:
         """Raise ValueError where a model is another one below enumerated alignments than below single ones.
 
