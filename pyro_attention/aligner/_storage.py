@@ -19,26 +19,26 @@ import torch
 from numpy.typing import NDArray
 
 from pyro_attention.aligner._corpus import Vocabulary, WordPairs
-from pyro_attention.aligner._member import Member
-from pyro_attention.aligner._training import Direction
+from pyro_attention.aligner._ensemble import Ensemble
+from pyro_attention.aligner._expectation import Direction
 from pyro_attention.aligner.strings import CLASSES
 from pyro_attention.atomic_write import write_atomic
 
-__all__ = ["FILE", "load_members", "save_members"]
+__all__ = ["FILE", "load_ensemble", "save_ensemble"]
 
 FILE = "aligner.safetensors"
-_FORMAT = "3"
+_FORMAT = "4"
 _OLD = "aligner.json"  # of formats 1 and 2, which had two files
 _SIDES = ("source", "target")
 _DIRECTIONS = ("forward", "backward")
 _FIELDS = ("translation", "null", "jumps")
 _COUNTS = ("members", "models")
 Arrays = dict[str, NDArray[Any]]
-Kept = tuple[list[Member], torch.Tensor, dict[str, Any]]
+Contents = tuple[Ensemble, torch.Tensor, dict[str, Any]]
 
 
-def save_members(folder: Path, members: Sequence[Member], ratios: torch.Tensor, settings: Mapping[str, Any]) -> None:
-    """Write the members of an aligner, its ratios and its settings into a folder, which is made where it is missing.
+def save_ensemble(folder: Path, ensemble: Ensemble, ratios: torch.Tensor, settings: Mapping[str, Any]) -> None:
+    """Write the ensemble of an aligner, its ratios and its settings into a folder, which is made where it is missing.
 
     Raises:
         ImportError: safetensors, of the extra ``align``, is not installed.
@@ -46,11 +46,17 @@ def save_members(folder: Path, members: Sequence[Member], ratios: torch.Tensor, 
     """
     from safetensors.numpy import save
 
-    arrays: Arrays = {"ratios": ratios.numpy()}
-    for place, member in enumerate(members):
-        arrays |= {f"{place}.{name}": array for name, array in _arrays_of(member).items()}
+    arrays: Arrays = {"ratios": ratios.numpy(), "keys": ensemble.pairs.keys}
+    for side, vocabulary in zip(_SIDES, ensemble.vocabularies, strict=True):
+        text = json.dumps(list(vocabulary.words), ensure_ascii=False)
+        arrays[f"words.{side}"] = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
+    for place, member in enumerate(ensemble.members):
+        for number, model in enumerate(member):
+            for direction, tables in zip(_DIRECTIONS, model, strict=True):
+                for field in _FIELDS:
+                    arrays[f"{place}.{number}.{direction}.{field}"] = getattr(tables, field).numpy()
     metadata = {
-        "format": _FORMAT, "members": str(len(members)), "models": str(len(members[0].models)),
+        "format": _FORMAT, "members": str(len(ensemble.members)), "models": str(len(ensemble.members[0])),
         "settings": json.dumps(dict(settings)),
     }  # fmt: skip
     content = save(arrays, metadata | {"sha256": _digest(arrays, metadata)})
@@ -58,20 +64,8 @@ def save_members(folder: Path, members: Sequence[Member], ratios: torch.Tensor, 
     write_atomic(folder / FILE, lambda file: file.write(content))
 
 
-def _arrays_of(member: Member) -> Arrays:
-    arrays: Arrays = {"keys": member.pairs.keys}
-    for side, vocabulary in zip(_SIDES, member.vocabularies, strict=True):
-        text = json.dumps(list(vocabulary.words), ensure_ascii=False)
-        arrays[f"words.{side}"] = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
-    for number, model in enumerate(member.models):
-        for direction, tables in zip(_DIRECTIONS, model, strict=True):
-            for field in _FIELDS:
-                arrays[f"{number}.{direction}.{field}"] = getattr(tables, field).numpy()
-    return arrays
-
-
-def load_members(folder: Path) -> Kept:
-    """Read what :func:`save_members` has written.
+def load_ensemble(folder: Path) -> Contents:
+    """Read what :func:`save_ensemble` has written.
 
     Raises:
         ImportError: safetensors is not installed.
@@ -120,47 +114,51 @@ def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
     return digest.hexdigest()
 
 
-def _checked(arrays: Arrays, metadata: dict[str, str]) -> Kept:
-    """Members, ratios and settings, once sizes and ranges are right."""
+def _checked(arrays: Arrays, metadata: dict[str, str]) -> Contents:
+    """Return ensemble, ratios and settings, once sizes and ranges are right."""
     members, models = (int(metadata[name]) if metadata.get(name, "").isdecimal() else 0 for name in _COUNTS)
-    of_member = ["keys", *(f"words.{side}" for side in _SIDES)]
-    of_member += [f"{number}.{way}.{field}" for number, way, field in product(range(models), _DIRECTIONS, _FIELDS)]
-    names = ["ratios", *(f"{place}.{name}" for place in range(members) for name in of_member)]
+    shared = ["ratios", "keys", *(f"words.{side}" for side in _SIDES)]
+    stems = [f"{member}.{model}.{way}" for member, model, way in product(range(members), range(models), _DIRECTIONS)]
+    names = [*shared, *(f"{stem}.{field}" for stem in stems for field in _FIELDS)]
     if not members or not models or {*names} != {*arrays}:
         raise _DamageError(f"has the arrays {', '.join(sorted(arrays))}, expected {', '.join(names)}")
     _check_weights(arrays["ratios"], "ratios", CLASSES)
-    found = [
-        _checked_member({name: arrays[f"{place}.{name}"] for name in of_member}, models) for place in range(members)
-    ]
+    words = [_words(arrays[f"words.{side}"]) for side in _SIDES]
+    sizes = len(words[0]), len(words[1])
+    _check_keys(arrays["keys"], sizes)
+    for stem in stems:
+        num_words = sizes[1] if stem.endswith(_DIRECTIONS[0]) else sizes[0]
+        _check_direction({field: arrays[f"{stem}.{field}"] for field in _FIELDS}, stem, len(arrays["keys"]), num_words)
     try:
         settings = dict(json.loads(metadata.get("settings", "")))
     except (ValueError, TypeError) as error:
         raise _DamageError(f"has settings that are no JSON ({error})") from error
-    return found, torch.from_numpy(arrays["ratios"]), settings
-
-
-def _checked_member(arrays: Arrays, models: int) -> Member:
-    words = [_words(arrays[f"words.{side}"]) for side in _SIDES]
-    sizes = len(words[0]), len(words[1])
-    keys = arrays["keys"]
-    _check(keys.dtype == np.int64 and keys.ndim == 1 and bool((np.diff(keys) > 0).all()), "keys", "ascending int64")
-    first, second = keys // (sizes[1] + 2), keys % (sizes[1] + 2)
-    inside = (keys >= 0) & (first < sizes[0]) & (second < sizes[1])
-    _check(bool(inside.all()), "keys", f"pairs of {sizes[0]} and {sizes[1]} words")
-    for number in range(models):
-        for way, told in zip(_DIRECTIONS, sizes[::-1], strict=True):
-            stem = f"{number}.{way}"
-            _check_weights(arrays[f"{stem}.translation"], f"{stem}.translation", len(keys), largest=1.0)
-            _check_weights(arrays[f"{stem}.null"], f"{stem}.null", told, largest=1.0)
-            jumps = arrays[f"{stem}.jumps"]
-            _check(len(jumps) % 2 == 1 and bool((jumps > 0).all()), f"{stem}.jumps", "an odd number of weights above 0")
-            _check_weights(jumps, f"{stem}.jumps", len(jumps))
 
     def direction(stem: str) -> Direction:
         return Direction(*(torch.from_numpy(arrays[f"{stem}.{field}"]) for field in _FIELDS))
 
-    kept = [(direction(f"{number}.forward"), direction(f"{number}.backward")) for number in range(models)]
-    return Member((Vocabulary.of([words[0]]), Vocabulary.of([words[1]])), WordPairs(keys, sizes), kept)
+    trained = [
+        [(direction(f"{member}.{model}.forward"), direction(f"{member}.{model}.backward")) for model in range(models)]
+        for member in range(members)
+    ]
+    vocabularies = Vocabulary.of([words[0]]), Vocabulary.of([words[1]])
+    ensemble = Ensemble(vocabularies, WordPairs(arrays["keys"], sizes), trained)
+    return ensemble, torch.from_numpy(arrays["ratios"]), settings
+
+
+def _check_keys(keys: NDArray[np.int64], sizes: tuple[int, int]) -> None:
+    _check(keys.dtype == np.int64 and keys.ndim == 1 and bool((np.diff(keys) > 0).all()), "keys", "ascending int64")
+    first, second = keys // (sizes[1] + 2), keys % (sizes[1] + 2)
+    inside = (keys >= 0) & (first < sizes[0]) & (second < sizes[1])
+    _check(bool(inside.all()), "keys", f"pairs of {sizes[0]} and {sizes[1]} words")
+
+
+def _check_direction(arrays: Arrays, name: str, num_pairs: int, num_words: int) -> None:
+    _check_weights(arrays["translation"], f"{name}.translation", num_pairs, largest=1.0)
+    _check_weights(arrays["null"], f"{name}.null", num_words, largest=1.0)
+    jumps = arrays["jumps"]
+    _check(len(jumps) % 2 == 1 and bool((jumps > 0).all()), f"{name}.jumps", "an odd number of weights above 0")
+    _check_weights(jumps, f"{name}.jumps", len(jumps))
 
 
 def _words(array: NDArray[Any]) -> list[str]:

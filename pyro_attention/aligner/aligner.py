@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_attention.aligner._chunk_files import Room, Workers, write_chunks
 from pyro_attention.aligner._corpus import Batch, Sentences
-from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, check_sides, composed, nfc
-from pyro_attention.aligner._member import Member, PairPosterior, member_count
-from pyro_attention.aligner._storage import load_members, save_members
+from pyro_attention.aligner._input import Anchors, ComposedPairs, check_anchors, check_lengths, check_sides, composed, nfc
+from pyro_attention.aligner._ensemble import Ensemble, PairPosterior, part_count
+from pyro_attention.aligner._storage import load_ensemble, save_ensemble
 from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.strings import CLASSES, SpelledText, string_ratios
 from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
@@ -119,9 +121,9 @@ class Aligner:
     """
 
     def __init__(
-        self, members: Sequence[Member], ratios: Tensor | None = None, settings: Mapping[str, Any] | None = None
+        self, ensemble: Ensemble, ratios: Tensor | None = None, settings: Mapping[str, Any] | None = None
     ) -> None:
-        self.members = list(members)
+        self.ensemble = ensemble
         self.ratios = torch.ones(CLASSES) if ratios is None else ratios
         self.settings = dict(settings or {})
 
@@ -153,27 +155,59 @@ class Aligner:
         """
         check_sides(source, target)
         check_lengths(source, target)
-        known = known or {}
-        if wrong := [pair for pair, count in known.items() if not (count >= 0 and isfinite(count))]:
-            raise ValueError(f"known counts {wrong[0]} {known[wrong[0]]} times, expected a number of observations >= 0")
-        parts = member_count(len(source)) if parts is None else parts
+        known = _checked_known(known)
+        parts = part_count(len(source)) if parts is None else parts
         if parts < 1:
             raise ValueError(f"parts is {parts}, expected 1 at least")
         source, target = composed(source), composed(target)
-        known = {(nfc(s), nfc(t)): count for (s, t), count in known.items()}
-        members = []
-        for part in range(parts):
-            sides = [
-                [line for place, line in enumerate(side) if parts == 1 or place % parts != part]
-                for side in (source, target)
-            ]
-            if not any(s and t for s, t in zip(*sides, strict=True)):
-                raise ValueError(
-                    "source and target have no pair with words on both sides, expected some thousand pairs"
-                )
-            members.append(Member.fit(sides[0], sides[1], known, progress=progress))
-        aligner = cls(members)
-        aligner.ratios = aligner._learned_ratios(SpelledText(source, target), source, target)
+        if not any(s and t for s, t in zip(source, target, strict=True)):
+            raise ValueError("source and target have no pair with words on both sides, expected some thousand pairs")
+        aligner = cls(Ensemble.fit(source, target, known, parts=parts, progress=progress))
+        aligner.ratios = aligner._learned_ratios(*_sample(source, target))
+        return aligner
+
+    @classmethod
+    def fit_stream(
+        cls,
+        pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
+        folder: str | Path,
+        *,
+        max_memory: int = 3000,
+        known: Mapping[tuple[str, str], float] | None = None,
+        processes: int = 1,
+        cluster: str | None = None,
+        progress: bool = False,
+    ) -> Aligner:
+        """Train on a text of any size, in bounded memory; one member is trained, on all pairs.
+
+        The text is written into a folder in chunks, which are read in every iteration. Where memory has room for all
+        words and pairs of words, the models are those of ``fit(source, target, parts=1)``, up to rounding. Otherwise
+        the rarest words are left out, and the pairs of words that stand together least.
+
+        Args:
+            pairs: Source and target words of every sentence pair, which are read three times.
+            folder: Folder for the chunks, of about 5 bytes for each possible link; it is made, and can be removed
+                afterward.
+            max_memory: Memory of this process in megabytes, about; each further process takes some 500 more.
+            known: As of :meth:`fit`.
+            processes: Processes that read the chunks; more than one need joblib, of the extra ``align``.
+            cluster: Address of a Dask scheduler, whose workers read the chunks in their place. They must see the folder
+                under the same name.
+            progress: Show a bar.
+
+        Raises:
+            ImportError: joblib, or distributed for a cluster, is not installed.
+            TypeError: Pairs that can be read once only.
+            ValueError: No pair has words on both sides, a pair whose links would not fit into memory, too little
+                memory, or observations below 0 or infinite.
+        """
+        known = _checked_known(known)
+        text = write_chunks(
+            ComposedPairs(pairs), Path(folder, "chunks"), room=Room.of(max_memory), known=known,
+            workers=Workers(processes, cluster),
+        )  # fmt: skip
+        aligner = cls(Ensemble.fit_chunks(text, progress=progress))
+        aligner.ratios = aligner._learned_ratios(*_stream_sample(ComposedPairs(pairs), text.num_sentences))
         return aligner
 
     def __call__(
@@ -219,7 +253,7 @@ class Aligner:
             check_anchors(source, target, anchors)
         compared = composed(source), composed(target)
         spelled = SpelledText(*compared) if strings else None
-        ratios = self.ratios if spelled is None else self._learned_ratios(spelled, *compared)
+        ratios = self.ratios if spelled is None else self._learned_ratios(*_sample(*compared))
         if encoder is not None:
             similarity = encoder_potentials(encoder, *compared, self._links, progress=progress)
         hints = _Hints(spelled, ratios, similarity, anchors)
@@ -229,6 +263,36 @@ class Aligner:
             for row, (s, t, posterior) in enumerate(zip(source, target, posteriors, strict=True))
         ]
 
+    def align_stream(
+        self,
+        pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
+        *,
+        strings: bool = True,
+        directions: bool = False,
+        block: int = 5000,
+    ) -> Iterator[AlignedPair]:
+        """Yield the alignments of a text of any size, one after the other.
+
+        Args:
+            pairs: Source and target words of every sentence pair, which are read twice.
+            strings: As in a call.
+            directions: As in a call.
+            block: Number of pairs that are aligned together.
+
+        Raises:
+            TypeError: Pairs that can be read once only.
+            ValueError: A pair whose links would not fit into memory.
+        """
+        compared = ComposedPairs(pairs)
+        sample = _stream_sample(compared, sum(1 for _ in compared)) if strings else ([], [])
+        ratios = self._learned_ratios(*sample)
+        text = zip(pairs, compared, strict=True)
+        while rows := list(islice(text, block)):
+            source, target = ([sides[side] for _, sides in rows] for side in (0, 1))
+            hints = _Hints(SpelledText(source, target) if strings else None, ratios, None, None)
+            for ((s, t), _), posterior in zip(rows, self._posteriors(source, target, hints), strict=True):
+                yield _aligned(list(s), list(t), posterior, (), directions)
+
     def save(self, folder: str | Path) -> None:
         """Write the aligner into a folder, as the file ``aligner.safetensors``.
 
@@ -236,7 +300,7 @@ class Aligner:
             ImportError: safetensors, of the extra ``align``, is not installed.
             OSError: The file cannot be written; one that was there is as it was.
         """
-        save_members(Path(folder), self.members, self.ratios, self.settings)
+        save_ensemble(Path(folder), self.ensemble, self.ratios, self.settings)
 
     @classmethod
     def load(cls, folder: str | Path) -> Aligner:
@@ -247,11 +311,11 @@ class Aligner:
             FileNotFoundError: The folder holds none.
             ValueError: Its file is damaged, or was written by another version.
         """
-        return cls(*load_members(Path(folder)))
+        return cls(*load_ensemble(Path(folder)))
 
     def knows(self, words: Iterable[str], side: int) -> int:
         """Return how many of some words are among those of the training text, source (0) or target (1)."""
-        known = {word for member in self.members for word in member.vocabularies[side].words}
+        known = self.ensemble.vocabularies[side].words
         return sum(count for word, count in Counter(words).items() if nfc(word) in known)
 
     def _links(self, source: Sentences, target: Sentences, similarity: Sequence[Tensor] | None) -> list[Tensor]:
@@ -265,43 +329,62 @@ class Aligner:
 
     def _posteriors(self, source: Sentences, target: Sentences, hints: _Hints) -> list[PairPosterior | None]:
         """Mean of the posteriors of all members; None of a pair with an empty side."""
-        found: list[list[PairPosterior]] = [[] for _ in source]
-        for member in self.members:
-            # evidence from elsewhere, which both directions share, counts once
-            odds = len(self.members) > 1 and hints.similarity is None
-            for row, posterior in member.posteriors(source, target, hints.potentials, odds=odds):
-                found[row].append(posterior)
-        return [_mean(posteriors) if posteriors else None for posteriors in found]
+        # evidence from elsewhere, which both directions share, counts once
+        odds = len(self.ensemble.members) > 1 and hints.similarity is None
+        posteriors: list[PairPosterior | None] = [None for _ in source]
+        for row, posterior in self.ensemble.posteriors(source, target, hints.potentials, odds=odds):
+            posteriors[row] = posterior
+        return posteriors
 
-    def _learned_ratios(self, spelled: SpelledText, source: Sentences, target: Sentences) -> Tensor:
-        """Ratios of the classes of strings in a text, those of the training text where it has few pairs."""
-        rows = [row for row, (s, t) in enumerate(zip(source, target, strict=True)) if s and t]
-        if len(rows) < _ENOUGH:
+    def _learned_ratios(self, source: Sentences, target: Sentences) -> Tensor:
+        """Return the ratios of the classes of strings in a sample, those of the training text where it is small."""
+        if len(source) < _ENOUGH:
             return self.ratios
-        rows = rows[:: -(-len(rows) // _SAMPLE)]
-        sample = [[side[row] for row in rows] for side in (source, target)]
-        classes = [spelled.classes([row])[..., 0] for row in rows]
-        seen = sum((part.flatten().bincount(minlength=CLASSES) for part in classes), torch.zeros(CLASSES))
+        spelled = SpelledText(source, target)
+        classes = [spelled.classes([row])[..., 0] for row in range(len(source))]
+        together = sum((part.flatten().bincount(minlength=CLASSES) for part in classes), torch.zeros(CLASSES))
         ratios = self.ratios
         for _ in range(_STEPS):
-            hints = _Hints(spelled, ratios, None, None, rows)
             linked = torch.zeros(CLASSES)
-            for part, posterior in zip(classes, self._posteriors(sample[0], sample[1], hints), strict=True):
+            hints = _Hints(spelled, ratios, None, None)
+            for part, posterior in zip(classes, self._posteriors(source, target, hints), strict=True):
                 if posterior is not None:
                     linked.index_add_(0, part.flatten(), posterior.links.flatten())
-            ratios = string_ratios(linked, seen)
+            ratios = string_ratios(linked, together)
         return ratios
+
+
+def _checked_known(known: Mapping[tuple[str, str], float] | None) -> dict[tuple[str, str], float]:
+    """Return the pairs of words that the user knows in the composed form, once their numbers are right."""
+    known = known or {}
+    if wrong := [pair for pair, count in known.items() if not (count >= 0 and isfinite(count))]:
+        raise ValueError(f"known counts {wrong[0]} {known[wrong[0]]} times, expected a number of observations >= 0")
+    return {(nfc(s), nfc(t)): count for (s, t), count in known.items()}
+
+
+def _sample(source: Sentences, target: Sentences) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
+    """Return some pairs with words on both sides, from all places of a text."""
+    rows = [row for row, (s, t) in enumerate(zip(source, target, strict=True)) if s and t]
+    rows = rows[:: max(1, -(-len(rows) // _SAMPLE))]
+    return [source[row] for row in rows], [target[row] for row in rows]
+
+
+def _stream_sample(
+    pairs: Iterable[tuple[Sequence[str], Sequence[str]]], count: int
+) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
+    """Return some pairs with words on both sides, from all places of a text of so many pairs."""
+    some = [pair for pair in islice(pairs, 0, None, max(1, count // _SAMPLE)) if all(pair)]
+    return [source for source, _ in some], [target for _, target in some]
 
 
 @dataclass(frozen=True)
 class _Hints:
-    """What is known of the links of a text beside its words; ``rows`` are its places in the spelled text."""
+    """What is known of the links of a text beside its words."""
 
     spelled: SpelledText | None
     ratios: Tensor
     similarity: Sequence[Tensor] | None
     anchors: Anchors | None
-    rows: Sequence[int] | None = None
 
     def potentials(self, batch: Batch) -> Tensor:
         """What the translation probabilities of a batch are multiplied by, ``[M, N, B]``, 0 at padded places."""
@@ -311,8 +394,7 @@ class _Hints:
         )
         factor = (target[:, None] & source).float()
         if self.spelled is not None:
-            rows = batch.rows if self.rows is None else [self.rows[row] for row in batch.rows]
-            classes = self.spelled.classes(rows)
+            classes = self.spelled.classes(batch.rows)
             factor *= self.ratios.index_select(0, classes.flatten()).view(classes.shape)
         if min(batch.source.size(0), batch.target.size(0)) > _BAND:
             factor *= _near_diagonal(batch)
@@ -340,16 +422,6 @@ def _near_diagonal(batch: Batch) -> Tensor:
     diagonal = torch.arange(len(batch.target))[:, None] * (lengths / batch.target_lengths)
     distance = (torch.arange(len(batch.source))[:, None] - diagonal[:, None]).abs_()
     return torch.where(distance > _BAND + _SHARE * lengths, _FAR, 1.0)
-
-
-def _mean(posteriors: Sequence[PairPosterior]) -> PairPosterior:
-    if len(posteriors) == 1:
-        return posteriors[0]
-    values: list[Any] = []
-    for field in fields(PairPosterior):
-        parts = [getattr(one, field.name) for one in posteriors]
-        values.append(sum(parts) / len(parts))
-    return PairPosterior(*values)
 
 
 def _aligned(

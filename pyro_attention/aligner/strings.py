@@ -21,7 +21,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from zlib import crc32
 
@@ -41,6 +41,7 @@ _BITS = 128  # pairs of letters are hashed into so many numbers
 _TOGETHER = 200_000  # pairs of words whose classes are computed together, so that little memory is taken
 _MARKS = 5  # classes with numbers or punctuation marks
 CLASSES = _MARKS + (len(_LENGTHS) + 1) * (len(_SHARES) + 1)
+_REMEMBERED = 200_000  # words whose spelling is computed once
 _PRIOR = 0.5  # links that are added to every class, and as large a share of the other pairs
 
 
@@ -132,6 +133,7 @@ def string_ratios(linked: Tensor, seen: Tensor) -> Tensor:
     return (one + smoothing) / (two + smoothing)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _spelled(word: str) -> tuple[int, int, int, int, int]:
     """Kind, number for equality, letters and both halves of the bits of a word."""
     plain = "".join(sign for sign in unicodedata.normalize("NFKD", word.lower()) if not unicodedata.combining(sign))

@@ -43,7 +43,7 @@ def test_a_model_is_kept_and_used(files, monkeypatch):
     pytest.importorskip("safetensors")
     (files / "dictionary").write_text("\ufeffHaus\thouse\t5\n", encoding="utf-8")  # as some editors begin a file
     main(["a", "b", "--model", "kept", "--dictionary", "dictionary"])
-    assert set(Aligner.load("kept").members[0].vocabularies[0].words) == set(GERMAN.lower().split())
+    assert set(Aligner.load("kept").ensemble.vocabularies[0].words) == set(GERMAN.lower().split())
     first = (files / "links.txt").read_text()
     monkeypatch.setattr(Aligner, "fit", None)  # it is not trained again
     main(["a", "b", "--model", "kept", "--anchors", "links.txt", "--out", "again.txt"])

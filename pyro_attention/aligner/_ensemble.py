@@ -1,0 +1,222 @@
+"""What an aligner has learned from one text: its words, their pairs, and models of both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_attention.aligner._backoff import Backoff
+from pyro_attention.aligner._corpus import Batch, Cells, Sentences, Vocabulary, WordPairs, batches
+from pyro_attention.aligner._expectation import Both, Direction, both_posteriors
+from pyro_attention.aligner._training import PRIOR_WEIGHT, TrainingText, train
+from pyro_attention.aligner.hmm import markov_posterior
+
+__all__ = ["Ensemble", "PairPosterior", "part_count"]
+
+_UNKNOWN = 1e-6  # p(word | word) of a pair that the training text has not, and p(word) of a word that it has not
+_KEPT = 1e-5  # pairs of words that are less probable in both directions and all models are forgotten
+_DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
+_AGREED = 1 / 2  # share of the model whose directions agree
+_PARTS = 2  # of a text, each of which one member lacks
+_FEWEST, _MANY = 50, 50_000  # pairs of a text from which on, and up to which, it is divided into parts
+Potentials = Callable[[Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class PairPosterior:
+    """Posterior of the alignment of a pair of N source and M target words.
+
+    Attributes:
+        links: Probability of every link, ``[M, N]``.
+        source_null, target_null: Probability that a word has no link, ``[N]`` and ``[M]``.
+        certainty: The largest probability of a link by the direction that is less sure of it, ``[M]``.
+        forward, backward: Probability of every link by each direction, ``[M, N]``.
+        log_evidence: Log probability of a word given the other side, mean over words and directions, in nats.
+        log_gain: How much more that is than its log probability without the other side.
+    """
+
+    links: Tensor
+    source_null: Tensor
+    target_null: Tensor
+    certainty: Tensor
+    forward: Tensor
+    backward: Tensor
+    log_evidence: float
+    log_gain: float
+
+
+class _BatchPosterior(NamedTuple):
+    """Means over members for a batch, as in :class:`PairPosterior`; the pairs stand last."""
+
+    links: Tensor
+    source_null: Tensor
+    target_null: Tensor
+    certainty: Tensor
+    forward: Tensor
+    backward: Tensor
+    log_evidence: Tensor
+    log_gain: Tensor
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Members that were trained on one text, each without one part of it, over the same words.
+
+    Attributes:
+        vocabularies: Words of the source and of the target.
+        pairs: Pairs of words that the members know.
+        members: The models of each member: one whose directions are apart, and one whose directions agree.
+    """
+
+    vocabularies: tuple[Vocabulary, Vocabulary]
+    pairs: WordPairs
+    members: Sequence[Sequence[Both]]
+
+    @classmethod
+    def fit(
+        cls, source: Sentences, target: Sentences, known: Mapping[tuple[str, str], float], *, parts: int, progress: bool
+    ) -> Ensemble:
+        """Train on sentence pairs in memory, and forget the pairs of words that are improbable."""
+        text = TrainingText.of(source, target, known, parts)
+        backoff = Backoff(text.vocabularies, text.pairs, PRIOR_WEIGHT)
+        stop = Event()
+        with ThreadPoolExecutor(2) as pool:  # both models side by side on two cores
+            trained = [
+                pool.submit(train, text, backoff, agree=agree, progress=progress, stop=stop) for agree in (False, True)
+            ]
+            try:
+                models = [training.result() for training in trained]
+            finally:
+                stop.set()  # Ctrl-C, or an error of one, ends both
+        return cls.of(text, models)
+
+    @classmethod
+    def fit_chunks(cls, text: TrainingText, *, progress: bool) -> Ensemble:
+        """Train on a text in files, one way of training after the other, so that less memory is taken."""
+        backoff = Backoff(text.vocabularies, text.pairs, PRIOR_WEIGHT)
+        stop = Event()
+        models = [train(text, backoff, agree=agree, progress=progress, stop=stop) for agree in (False, True)]
+        return cls.of(text, models)
+
+    @classmethod
+    def of(cls, text: TrainingText, models: Sequence[Sequence[Both]]) -> Ensemble:
+        """Return the ensemble of trained models, with the pairs of words that are probable to any of them.
+
+        Args:
+            text: What they were trained on.
+            models: For each way of training a model for each part.
+        """
+        keep = torch.zeros(len(text.pairs.keys), dtype=torch.bool)
+        for model in (model for way in models for model in way):
+            for direction in model:
+                keep |= direction.translation > _KEPT
+        pairs = WordPairs(text.pairs.keys[keep.numpy()], text.pairs.sizes)
+
+        def pruned(side: Direction) -> Direction:
+            return replace(side, translation=side.translation[keep])
+
+        members = [[(pruned(one), pruned(two)) for one, two in member] for member in zip(*models, strict=True)]
+        return cls(text.vocabularies, pairs, members)
+
+    def posteriors(
+        self, source: Sentences, target: Sentences, potentials: Potentials, *, odds: bool
+    ) -> Iterator[tuple[int, PairPosterior]]:
+        """Yield number and posterior of every pair with words on both sides, in any order.
+
+        Args:
+            source: Words of every sentence.
+            target: Words of the translations.
+            potentials: Gives what the probabilities of the links of a batch are multiplied by, ``[M, N, B]``, 0 at
+                padded places.
+            odds: Combine both directions by the mean of their log odds, which is surer than the geometric mean.
+        """
+        tables = [
+            [[direction.tables(_UNKNOWN, _UNKNOWN) for direction in model] for model in member]
+            for member in self.members
+        ]
+        for batch in batches(self.vocabularies, source, target):
+            cells, factors = self.pairs.find(batch), potentials(batch)
+            sums: _BatchPosterior | None = None
+            for member, table in zip(self.members, tables, strict=True):
+                posterior = _batch_posterior(member, table, batch, cells, factors, odds)
+                if sums is not None:
+                    for total, values in zip(sums, posterior, strict=True):
+                        total += values
+                sums = posterior if sums is None else sums
+            if sums is not None:
+                yield from zip(batch.rows, _pairs(sums, len(self.members), batch), strict=True)
+
+
+def _batch_posterior(
+    models: Sequence[Both], tables: Sequence[Sequence[tuple[Tensor, Tensor]]], batch: Batch, cells: Cells,
+    potentials: Tensor, odds: bool,
+) -> _BatchPosterior:  # fmt: skip
+    infer = partial(markov_posterior, count_jumps=False)
+    forward, backward = zip(
+        *(
+            both_posteriors(infer, model, table, batch, cells, potentials, least=_UNKNOWN)
+            for model, table in zip(models, tables, strict=True)
+        ),
+        strict=True,
+    )
+    one, two = (apart.links.lerp_(agreed.links, _AGREED) for apart, agreed in (forward, backward))
+    two = two.transpose(0, 1)
+    certainty = torch.minimum(one, two).amax(1)
+    if odds:
+        links = (_log_odds(one) + _log_odds(two)).div_(2).sigmoid_()
+    else:
+        links = (one * two).sqrt_().clamp_(max=1.0)
+    target_null, source_null = (apart.null.lerp(agreed.null, _AGREED) for apart, agreed in (forward, backward))
+    lengths = (batch.source_lengths, batch.target_lengths)
+    evidence = [
+        torch.stack([model.log_evidence for model in way]).mean(0) / length
+        for way, length in zip((forward, backward), lengths[::-1], strict=True)
+    ]
+    alone = [
+        torch.stack([_alone(table[side][1], words) for table in tables]).mean(0) / length
+        for side, (words, length) in enumerate(zip((batch.target, batch.source), lengths[::-1], strict=True))
+    ]
+    mean = (evidence[0] + evidence[1]) / 2
+    return _BatchPosterior(
+        links, source_null, target_null, certainty, one, two, mean, mean - (alone[0] + alone[1]) / 2
+    )  # fmt: skip
+
+
+def _pairs(sums: _BatchPosterior, count: int, batch: Batch) -> Iterator[PairPosterior]:
+    """Yield the posterior of every pair of a batch, by sums over so many members."""
+    if count > 1:
+        for total in sums:
+            total /= count
+    tables = [table.permute(2, 0, 1).contiguous().unbind() for table in (sums.links, sums.forward, sums.backward)]
+    words = [table.mT.contiguous().unbind() for table in (sums.source_null, sums.target_null, sums.certainty)]
+    lengths = zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)
+    numbers = zip(lengths, sums.log_evidence.tolist(), sums.log_gain.tolist(), strict=True)
+    for column, ((n, m), evidence, gain) in enumerate(numbers):
+        # copies, as otherwise each would keep the tables of the whole batch
+        links, forward, backward = (table[column][:m, :n].clone() for table in tables)
+        source_null, target_null, certainty = (
+            table[column][:length].clone() for table, length in zip(words, (n, m, m), strict=True)
+        )
+        yield PairPosterior(links, source_null, target_null, certainty, forward, backward, evidence, gain)
+
+
+def part_count(pairs: int) -> int:
+    """Return the number of parts that a text of so many pairs is divided into by default."""
+    return _PARTS if _FEWEST <= pairs <= _MANY else 1
+
+
+def _log_odds(probability: Tensor) -> Tensor:
+    return torch.logit(torch.lerp(probability, 1 - probability, _DOUBT), eps=1e-6)
+
+
+def _alone(null: Tensor, words: Tensor) -> Tensor:
+    """Return the log probability of the words of every pair without the other side; padding counts for nothing."""
+    table = null.clamp(max=1.0).log()
+    return table.index_select(0, words.flatten()).view(words.shape).sum(0)
