@@ -243,6 +243,12 @@ def word_pairs(text: Sequence[Batch], sizes: tuple[int, int], more: Ints) -> tup
 
 def unique_keys(batch: Batch, sizes: tuple[int, int]) -> UniqueKeys:
     """Return the keys of a batch."""
+    if batch.source.size(1) == 1:  # of one pair, which may be long: every word of it meets every other one
+        source, of_source = np.unique(batch.source[:, 0], return_inverse=True)
+        target, of_target = np.unique(batch.target[:, 0], return_inverse=True)
+        keys = (source[:, None] * (sizes[1] + 2) + target).ravel()
+        of_source, of_target = (of_side.ravel().astype(np.int32) for of_side in (of_source, of_target))
+        return UniqueKeys(keys, (of_source * np.int32(len(target)) + of_target[:, None])[:, :, None])
     cells = batch.source * (sizes[1] + 2) + batch.target[:, None]
     keys, inverse = np.unique(cells, return_inverse=True)
     return UniqueKeys(keys, inverse.reshape(cells.shape).astype(np.int32))  # NumPy has given it flat before 2.0

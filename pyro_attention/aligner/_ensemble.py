@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_attention.aligner._backoff import Backoff
 from pyro_attention.aligner._corpus import Batch, Cells, Sentences, Vocabulary, WordPairs, batches
-from pyro_attention.aligner._expectation import Both, Direction, both_posteriors
+from pyro_attention.aligner._expectation import Both, Direction, direction_posterior
 from pyro_attention.aligner._training import PRIOR_WEIGHT, TrainingText, train
 from pyro_attention.aligner.hmm import markov_posterior
 
@@ -37,7 +37,7 @@ class PairPosterior:
         links: Probability of every link, ``[M, N]``.
         source_null, target_null: Probability that a word has no link, ``[N]`` and ``[M]``.
         certainty: The largest probability of a link by the direction that is less sure of it, ``[M]``.
-        forward, backward: Probability of every link by each direction, ``[M, N]``.
+        forward, backward: Probability of every link by each direction, ``[M, N]``, where they are asked for.
         log_evidence: Log probability of a word given the other side, mean over words and directions, in nats.
         log_gain: How much more that is than its log probability without the other side.
     """
@@ -46,8 +46,8 @@ class PairPosterior:
     source_null: Tensor
     target_null: Tensor
     certainty: Tensor
-    forward: Tensor
-    backward: Tensor
+    forward: Tensor | None
+    backward: Tensor | None
     log_evidence: float
     log_gain: float
 
@@ -59,10 +59,10 @@ class _BatchPosterior(NamedTuple):
     source_null: Tensor
     target_null: Tensor
     certainty: Tensor
-    forward: Tensor
-    backward: Tensor
     log_evidence: Tensor
     log_gain: Tensor
+    forward: Tensor | None
+    backward: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,9 @@ class Ensemble:
         return cls(text.vocabularies, pairs, members)
 
     def posteriors(
-        self, source: Sentences, target: Sentences, potentials: Potentials, *, odds: bool
-    ) -> Iterator[tuple[int, PairPosterior]]:
+        self, source: Sentences, target: Sentences, potentials: Potentials, *, odds: bool,
+        directions: bool = False,
+    ) -> Iterator[tuple[int, PairPosterior]]:  # fmt: skip
         """Yield number and posterior of every pair with words on both sides, in any order.
 
         Args:
@@ -136,6 +137,7 @@ class Ensemble:
             potentials: Gives what the probabilities of the links of a batch are multiplied by, ``[M, N, B]``, 0 at
                 padded places.
             odds: Combine both directions by the mean of their log odds, which is surer than the geometric mean.
+            directions: Give the probabilities of each direction, too.
         """
         tables = [
             [[direction.tables(_UNKNOWN, _UNKNOWN) for direction in model] for model in member]
@@ -145,66 +147,96 @@ class Ensemble:
             cells, factors = self.pairs.find(batch), potentials(batch)
             sums: _BatchPosterior | None = None
             for member, table in zip(self.members, tables, strict=True):
-                posterior = _batch_posterior(member, table, batch, cells, factors, odds)
-                if sums is not None:
-                    for total, values in zip(sums, posterior, strict=True):
-                        total += values
-                sums = posterior if sums is None else sums
+                posterior = _batch_posterior(
+                    member, table, batch, cells, factors, odds=odds, directions=directions
+                )
+                if sums is None:
+                    sums = posterior
+                else:
+                    _add(sums, posterior)
             if sums is not None:
+                del cells, factors
                 yield from zip(batch.rows, _pairs(sums, len(self.members), batch), strict=True)
 
 
 def _batch_posterior(
     models: Sequence[Both], tables: Sequence[Sequence[tuple[Tensor, Tensor]]], batch: Batch, cells: Cells,
-    potentials: Tensor, odds: bool,
+    potentials: Tensor, *, odds: bool, directions: bool,
 ) -> _BatchPosterior:  # fmt: skip
-    infer = partial(markov_posterior, count_jumps=False)
-    forward, backward = zip(
-        *(
-            both_posteriors(infer, model, table, batch, cells, potentials, least=_UNKNOWN)
-            for model, table in zip(models, tables, strict=True)
-        ),
-        strict=True,
-    )
-    one, two = (apart.links.lerp_(agreed.links, _AGREED) for apart, agreed in (forward, backward))
+    one, target_null, *first = _averaged(0, models, tables, batch, cells, potentials)
+    two, source_null, *second = _averaged(1, models, tables, batch, cells, potentials)
     two = two.transpose(0, 1)
     certainty = torch.minimum(one, two).amax(1)
+    links = one if not directions else one.clone()
     if odds:
-        links = (_log_odds(one) + _log_odds(two)).div_(2).sigmoid_()
+        links = _log_odds_(links).add_(_log_odds_(two if not directions else two.clone())).div_(2).sigmoid_()
     else:
-        links = (one * two).sqrt_().clamp_(max=1.0)
-    target_null, source_null = (apart.null.lerp(agreed.null, _AGREED) for apart, agreed in (forward, backward))
-    lengths = (batch.source_lengths, batch.target_lengths)
-    evidence = [
-        torch.stack([model.log_evidence for model in way]).mean(0) / length
-        for way, length in zip((forward, backward), lengths[::-1], strict=True)
-    ]
-    alone = [
-        torch.stack([_alone(table[side][1], words) for table in tables]).mean(0) / length
-        for side, (words, length) in enumerate(zip((batch.target, batch.source), lengths[::-1], strict=True))
-    ]
-    mean = (evidence[0] + evidence[1]) / 2
+        links = links.mul_(two).sqrt_().clamp_(max=1.0)
+    log_evidence, alone = ((way + other) / 2 for way, other in zip(first, second, strict=True))
+    forward, backward = (one, two) if directions else (None, None)
     return _BatchPosterior(
-        links, source_null, target_null, certainty, one, two, mean, mean - (alone[0] + alone[1]) / 2
+        links, source_null, target_null, certainty, log_evidence, log_evidence - alone, forward, backward
     )  # fmt: skip
+
+
+def _averaged(
+    side: int, models: Sequence[Both], tables: Sequence[Sequence[tuple[Tensor, Tensor]]], batch: Batch, cells: Cells,
+    potentials: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Average one direction of the models that were trained apart and in agreement.
+
+    Returns:
+        Probabilities of links and of no link, and the log probability of a word with and without the other side.
+    """
+    infer = partial(markov_posterior, count_jumps=False)
+    apart, agreed = (
+        direction_posterior(
+            infer, side, model[side], table[side], batch, cells, potentials, least=_UNKNOWN
+        )
+        for model, table in zip(models, tables, strict=True)
+    )  # fmt: skip
+    words = (batch.target, batch.source)[side]
+    lengths = (batch.target_lengths, batch.source_lengths)[side]
+    alone = torch.stack([_alone(table[side][1], words) for table in tables]).mean(0)
+    return (
+        apart.links.lerp_(agreed.links, _AGREED),
+        apart.null.lerp_(agreed.null, _AGREED),
+        (apart.log_evidence + agreed.log_evidence) / 2 / lengths,
+        alone / lengths,
+    )
+
+
+def _add(sums: _BatchPosterior, posterior: _BatchPosterior) -> None:
+    for total, values in zip(sums, posterior, strict=True):
+        if total is not None and values is not None:
+            total += values
 
 
 def _pairs(sums: _BatchPosterior, count: int, batch: Batch) -> Iterator[PairPosterior]:
     """Yield the posterior of every pair of a batch, by sums over so many members."""
     if count > 1:
         for total in sums:
-            total /= count
-    tables = [table.permute(2, 0, 1).contiguous().unbind() for table in (sums.links, sums.forward, sums.backward)]
+            if total is not None:
+                total /= count
+    links = _by_pair(sums.links)
+    both = None if sums.forward is None or sums.backward is None else (_by_pair(sums.forward), _by_pair(sums.backward))
     words = [table.mT.contiguous().unbind() for table in (sums.source_null, sums.target_null, sums.certainty)]
     lengths = zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)
     numbers = zip(lengths, sums.log_evidence.tolist(), sums.log_gain.tolist(), strict=True)
     for column, ((n, m), evidence, gain) in enumerate(numbers):
         # copies, as otherwise each would keep the tables of the whole batch
-        links, forward, backward = (table[column][:m, :n].clone() for table in tables)
         source_null, target_null, certainty = (
             table[column][:length].clone() for table, length in zip(words, (n, m, m), strict=True)
         )
-        yield PairPosterior(links, source_null, target_null, certainty, forward, backward, evidence, gain)
+        forward, backward = (None, None) if both is None else (table[column][:m, :n].clone() for table in both)
+        yield PairPosterior(
+            links[column][:m, :n].clone(), source_null, target_null, certainty, forward, backward, evidence, gain
+        )
+
+
+def _by_pair(table: Tensor) -> Sequence[Tensor]:
+    """Return the matrix ``[M, N]`` of every pair, of ``[M, N, B]``."""
+    return table.permute(2, 0, 1).contiguous().unbind()
 
 
 def part_count(pairs: int) -> int:
@@ -212,8 +244,9 @@ def part_count(pairs: int) -> int:
     return _PARTS if _FEWEST <= pairs <= _MANY else 1
 
 
-def _log_odds(probability: Tensor) -> Tensor:
-    return torch.logit(torch.lerp(probability, 1 - probability, _DOUBT), eps=1e-6)
+def _log_odds_(probability: Tensor) -> Tensor:
+    """Turn probabilities into their log odds, in their memory."""
+    return probability.mul_(1 - 2 * _DOUBT).add_(_DOUBT).logit_(eps=1e-6)
 
 
 def _alone(null: Tensor, words: Tensor) -> Tensor:

