@@ -102,19 +102,19 @@ def _stream(
 
 
 def _preparation(options: argparse.Namespace, aligner: Aligner | None) -> Preparation:
-    """How the text is prepared: as the options say, or as that of an aligner which is there."""
+    """Return how the text is prepared: as the options say, or as the training text of a saved aligner was."""
     preparation = Preparation(options.tokenize, options.keep_case, options.subwords)
     if aligner is not None:
         settings = aligner.settings
-        kept = Preparation(
+        saved = Preparation(
             bool(settings.get("tokenize")), bool(settings.get("keep_case")), settings.get("subwords") or None
         )  # fmt: skip
-        if preparation not in (kept, Preparation()):
+        if preparation not in (saved, Preparation()):
             raise ValueError(
-                f"the aligner in {options.model} was trained on text prepared by {kept.settings}, and the options ask "
+                f"the aligner in {options.model} was trained on text prepared by {saved.settings}, and the options ask "
                 f"for {preparation.settings}; leave them out, or take another --model"
             )
-        preparation = kept
+        preparation = saved
     preparation.check()
     return preparation
 

@@ -71,7 +71,7 @@ class Backoff:
         return totals
 
     def translation(self, totals: Sequence[Tensor], given: int) -> Tensor:
-        """Return p(word | given word) of every pair by its counts; 0 where the source is given, 1 where the target is."""
+        """Return p(word | given word) of every pair by its counts, given the source (0) or the target (1)."""
         side, prior = 1 - given, torch.zeros(())
         for level, total in zip(self.levels[::-1], totals[:0:-1], strict=True):
             ratio = total / _sums(total, level.stem[given], len(level.share[given]))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from shutil import rmtree
@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 
 
 class Room(NamedTuple):
-    """What a text in files may take.
+    """Room that a text in files may take.
 
     Attributes:
         word_pairs: Pairs of words.
@@ -85,7 +85,7 @@ _PAIR_BYTES, _WORD_BYTES = 110, 250  # of a pair of words in a maximization step
 
 @dataclass(frozen=True)
 class Workers:
-    """Where the chunks of a text are read: by processes of this machine, or by a Dask cluster.
+    """Processes of this machine, or a Dask cluster, that read the chunks of a text.
 
     Attributes:
         processes: Number of processes; 1 is this one.
@@ -168,7 +168,7 @@ def write_chunks(
 def _count_words(
     pairs: Iterable[SentencePair], room: Room, known: Mapping[tuple[str, str], float]
 ) -> tuple[tuple[Vocabulary, Vocabulary], int]:
-    counters = Counter[str](), Counter[str]()
+    counters = [Counter[str](), Counter[str]()]
     num_sentences = num_aligned = 0
     for sides in pairs:
         num_sentences += 1
@@ -176,10 +176,7 @@ def _count_words(
         for number, (counter, side) in enumerate(zip(counters, sides, strict=True)):
             counter.update(side)
             if len(counter) > _FORGOTTEN * room.words:
-                counters = tuple(  # type: ignore[assignment]
-                    _most_frequent(counter, room.words) if place == number else counter
-                    for place, counter in enumerate(counters)
-                )
+                counters[number] = _most_frequent(counter, room.words)
     if not num_aligned:
         raise ValueError("the text has no pair with words on both sides, expected some thousand pairs")
     first, second = (
@@ -243,11 +240,12 @@ def _write_chunk(task: _ChunkTask) -> Path:
     }
     for name in ("source", "target", "source_lengths", "target_lengths"):
         arrays[name] = np.concatenate([getattr(batch, name).numpy().ravel().astype(np.int32) for batch in task.batches])
-    found, counts = _summed(
-        arrays["batch_keys"], np.concatenate([np.bincount(part.inverse.ravel()) for part in keys])  # type: ignore[arg-type]
+    keys_of_chunk, counts = _summed(
+        arrays["batch_keys"],
+        np.concatenate([np.bincount(part.inverse.ravel()) for part in keys]),  # type: ignore[arg-type]
     )
-    known = ~(is_padding(found, task.sizes) | _is_unknown(found, task.sizes))
-    arrays |= {"keys": found[known], "counts": counts[known]}
+    known = ~(is_padding(keys_of_chunk, task.sizes) | _is_unknown(keys_of_chunk, task.sizes))
+    arrays |= {"keys": keys_of_chunk[known], "counts": counts[known]}
     for name, array in arrays.items():
         np.save(task.path / f"{name}.npy", array)
     return task.path
@@ -289,7 +287,9 @@ def _merge(
         kept_keys = np.concatenate([kept_keys, keys[chosen]])
         kept_scores = np.concatenate([kept_scores, scores[chosen]])
         if len(kept_keys) > most:
-            least = max(least, float(np.partition(kept_scores, len(kept_scores) - most - 1)[len(kept_scores) - most - 1]))
+            least = max(
+                least, float(np.partition(kept_scores, len(kept_scores) - most - 1)[len(kept_scores) - most - 1])
+            )
             chosen = kept_scores > least
             kept_keys, kept_scores = kept_keys[chosen], kept_scores[chosen]
     return WordPairs(np.union1d(kept_keys, more), sizes)

@@ -1,4 +1,4 @@
-"""What an aligner has learned from one text: its words, their pairs, and models of both directions."""
+"""Models of both directions that were trained on one text, with its words and their pairs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,10 @@ class Ensemble:
         def pruned(side: Direction) -> Direction:
             return replace(side, translation=side.translation[keep])
 
-        members = [[(pruned(one), pruned(two)) for one, two in member] for member in zip(*models, strict=True)]
+        members = [
+            [(pruned(forward), pruned(backward)) for forward, backward in member]
+            for member in zip(*models, strict=True)
+        ]
         return cls(text.vocabularies, pairs, members)
 
     def posteriors(
@@ -147,9 +150,7 @@ class Ensemble:
             cells, factors = self.pairs.find(batch), potentials(batch)
             sums: _BatchPosterior | None = None
             for member, table in zip(self.members, tables, strict=True):
-                posterior = _batch_posterior(
-                    member, table, batch, cells, factors, odds=odds, directions=directions
-                )
+                posterior = _batch_posterior(member, table, batch, cells, factors, odds=odds, directions=directions)
                 if sums is None:
                     sums = posterior
                 else:
@@ -163,19 +164,20 @@ def _batch_posterior(
     models: Sequence[Both], tables: Sequence[Sequence[tuple[Tensor, Tensor]]], batch: Batch, cells: Cells,
     potentials: Tensor, *, odds: bool, directions: bool,
 ) -> _BatchPosterior:  # fmt: skip
-    one, target_null, *first = _averaged(0, models, tables, batch, cells, potentials)
-    two, source_null, *second = _averaged(1, models, tables, batch, cells, potentials)
-    two = two.transpose(0, 1)
-    certainty = torch.minimum(one, two).amax(1)
-    links = one if not directions else one.clone()
+    forward, target_null, *first = _averaged(0, models, tables, batch, cells, potentials)
+    backward, source_null, *second = _averaged(1, models, tables, batch, cells, potentials)
+    backward = backward.transpose(0, 1)
+    certainty = torch.minimum(forward, backward).amax(1)
+    # without need of the directions their memory becomes that of the links
+    links, other = (forward.clone(), backward.clone()) if directions else (forward, backward)
     if odds:
-        links = _log_odds_(links).add_(_log_odds_(two if not directions else two.clone())).div_(2).sigmoid_()
+        links = _log_odds_(links).add_(_log_odds_(other)).div_(2).sigmoid_()
     else:
-        links = links.mul_(two).sqrt_().clamp_(max=1.0)
-    log_evidence, alone = ((way + other) / 2 for way, other in zip(first, second, strict=True))
-    forward, backward = (one, two) if directions else (None, None)
+        links = links.mul_(other).sqrt_().clamp_(max=1.0)
+    log_evidence, alone = ((one_way + back) / 2 for one_way, back in zip(first, second, strict=True))
+    both = (forward, backward) if directions else (None, None)
     return _BatchPosterior(
-        links, source_null, target_null, certainty, log_evidence, log_evidence - alone, forward, backward
+        links, source_null, target_null, certainty, log_evidence, log_evidence - alone, *both
     )  # fmt: skip
 
 

@@ -18,7 +18,17 @@ from pyro_attention.aligner._corpus import Batch, Cells
 from pyro_attention.aligner._moves import NO_LINK
 from pyro_attention.aligner.hmm import Posterior, markov_posterior, uniform_posterior
 
-__all__ = ["Both", "Chunk", "ChunkCounts", "Chunks", "Counts", "Direction", "Step", "direction_posterior", "expected_counts"]
+__all__ = [
+    "Both",
+    "Chunk",
+    "ChunkCounts",
+    "Chunks",
+    "Counts",
+    "Direction",
+    "Step",
+    "direction_posterior",
+    "expected_counts",
+]
 
 Infer = Callable[[Tensor, Tensor, Tensor, Tensor], Posterior]
 _UNKNOWN_WORD = 1e-6  # p(word | NULL) of a word that the vocabulary has no room for, so that evidence stays above 0
@@ -76,7 +86,7 @@ def direction_posterior(
 
 @dataclass(frozen=True)
 class Step:
-    """Which expectation step is done.
+    """Kind of an expectation step.
 
     Attributes:
         markov: With the prior of jumps, otherwise all source words are equally probable.
@@ -115,13 +125,13 @@ class Counts:
 
     def add(self, counts: Counts, pairs: Tensor | None = None) -> None:
         """Add other counts, whose pairs of words have these numbers among all, or are all."""
-        for own, more in zip(self.pairs, counts.pairs, strict=True):
+        for total, more in zip(self.pairs, counts.pairs, strict=True):
             if pairs is None:
-                own += more
+                total += more
             else:
-                own.index_add_(0, pairs, more)
-        for own, more in zip((*self.null, *self.jumps), (*counts.null, *counts.jumps), strict=True):
-            own += more
+                total.index_add_(0, pairs, more)
+        for total, more in zip((*self.null, *self.jumps), (*counts.null, *counts.jumps), strict=True):
+            total += more
 
 
 @dataclass(frozen=True)
@@ -177,7 +187,9 @@ def expected_counts(chunk: Chunk, models: Sequence[Both], step: Step) -> list[Co
     for part in range(step.parts):
         model = models[part % len(models)]
         zeros = Counts.zeros(num_pairs + 2, model, agree=step.agree)
-        null = [direction.null.new_zeros(len(direction.null) + 2) for direction in model]  # padding and unknown words are counted
+        null = [
+            direction.null.new_zeros(len(direction.null) + 2) for direction in model
+        ]  # padding and unknown words are counted
         sums.append(Counts(zeros.pairs, null, zeros.jumps))
     for batch, cells in zip(chunk.batches, chunk.cells, strict=True):
         number = batch.part % len(models)

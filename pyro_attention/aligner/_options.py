@@ -29,7 +29,9 @@ def make_parser() -> argparse.ArgumentParser:
         "probable every link is. Without --train or --model the aligner is trained on the two files themselves. Files "
         "whose names end with .gz are packed; - is standard input or output.",
     )
-    parser.add_argument("source", type=Path, help="sentences, one a line, in UTF-8; or, alone, `source ||| target` or .jsonl")
+    parser.add_argument(
+        "source", type=Path, help="sentences, one a line, in UTF-8; or, alone, `source ||| target` or .jsonl"
+    )
     parser.add_argument("target", type=Path, nargs="?", help="their translations")
     _add_text(parser.add_argument_group("words"))
     _add_training(parser.add_argument_group("training"))
@@ -107,13 +109,15 @@ def _add_links(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--balance", type=float, default=1.0, help="how many times as much recall counts as precision; default 1"
     )
-    one = group.add_mutually_exclusive_group()
-    one.add_argument(
+    combination = group.add_mutually_exclusive_group()
+    combination.add_argument(
         "--direction",
         choices=("forward", "backward"),
         help="links of one direction: a source word for every target word, or a target word for every source word",
     )
-    one.add_argument("--symmetrize", choices=get_args(SymmetrizeMethod), help="combine the links of both directions so")
+    combination.add_argument(
+        "--symmetrize", choices=get_args(SymmetrizeMethod), help="combine the links of both directions so"
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -150,8 +154,10 @@ def check_options(options: argparse.Namespace) -> None:
     if options.encoder is not None:
         check_encoder(options.encoder)
     if not (0 < options.coverage <= 1 and 0 <= options.min_probability <= 1):
-        seen = f"--coverage is {options.coverage}, --min-probability {options.min_probability}"
-        raise ValueError(f"{seen}, expected a share above 0 and up to 1, and a probability")
+        raise ValueError(
+            f"--coverage is {options.coverage}, --min-probability {options.min_probability}, expected a share above 0 "
+            f"and up to 1, and a probability"
+        )
     if not 0 < options.balance < float("inf"):
         raise ValueError(f"--balance is {options.balance}, expected a number above 0")
     if options.balance != 1 and (options.direction or options.symmetrize):
@@ -182,6 +188,8 @@ def _check_memory(options: argparse.Namespace) -> None:
         raise ValueError("--coverage needs all pairs in memory; take --min-probability with --max-memory")
     if STANDARD in (options.source, options.target, *(options.train or ())):
         raise ValueError("--max-memory reads the text several times; expected files in place of standard input")
+    if options.scratch is not None and not options.scratch.is_dir():
+        raise FileNotFoundError(f"--scratch {options.scratch} is no folder; make it first")
     if options.processes < 1:
         raise ValueError(f"--processes is {options.processes}, expected 1 at least")
     if options.processes > 1 and find_spec("joblib") is None:

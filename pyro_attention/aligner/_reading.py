@@ -16,7 +16,16 @@ from pyro_attention.aligner.text import Preparation, lacks_blanks
 from pyro_attention.analysis.alignments.links import read_pharaoh
 from pyro_attention.text_lines import decode_lines, read_lines
 
-__all__ = ["SentencePairs", "TextFiles", "check_languages", "is_jsonl", "read_anchors", "read_dictionary", "read_pairs", "warn"]
+__all__ = [
+    "SentencePairs",
+    "TextFiles",
+    "check_languages",
+    "is_jsonl",
+    "read_anchors",
+    "read_dictionary",
+    "read_pairs",
+    "warn",
+]
 
 STANDARD = Path("-")
 BETWEEN = " ||| "  # the sides of a pair in one file
@@ -64,7 +73,7 @@ class TextFiles:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What the files are called."""
+        """Names of both files."""
         return str(self.source), str(self.source if self.target is None else self.target)
 
     def written(self) -> Iterator[tuple[list[str], list[str]]]:
@@ -183,7 +192,9 @@ def _json_sides(location: str, line: str) -> tuple[str, str]:
             side = " ".join(side)
         if not isinstance(side, str):
             example = '{"source": "das Haus", "target": ["the", "house"]}'
-            raise ValueError(f"{location} is {line[:80]!r}, expected JSON with a source and a target, such as {example}")
+            raise ValueError(
+                f"{location} is {line[:80]!r}, expected JSON with a source and a target, such as {example}"
+            )
         texts.append(side.replace("\n", " "))
     return texts[0], texts[1]
 
@@ -227,7 +238,7 @@ def read_dictionary(
         for vocabulary, words in zip(vocabularies, composed(pair), strict=True):
             vocabulary.update(words)
     entries = matched = 0
-    for place, line in read_lines(path):
+    for location, line in read_lines(path):
         if not line.strip():
             continue
         entry = _ENTRY.fullmatch(line.strip())
@@ -235,7 +246,7 @@ def read_dictionary(
         sides = [preparation.compared(preparation.words(entry[side])) for side in (1, 2)] if entry else [[], []]
         if not all(sides) or count > _MOST:
             columns = f"source, target and perhaps a number of observations up to {_MOST:g}, with tabs between"
-            raise ValueError(f"{place} is {line[:80]!r}, expected {columns}")
+            raise ValueError(f"{location} is {line[:80]!r}, expected {columns}")
         entries += 1
         matched += all(
             word in vocabulary for side, vocabulary in zip(composed(sides), vocabularies, strict=True) for word in side
@@ -274,5 +285,5 @@ def check_languages(aligner: Aligner, text: SentencePairs | TextFiles) -> None:
 
 
 def warn(message: str) -> None:
-    """Say something on standard error."""
+    """Print a message on standard error."""
     print(f"pyro-align: {message}", file=sys.stderr)

@@ -8,7 +8,7 @@ was damaged, or put together from two, is refused and never aligns other words t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -50,11 +50,11 @@ def save_ensemble(folder: Path, ensemble: Ensemble, ratios: torch.Tensor, settin
     for side, vocabulary in zip(_SIDES, ensemble.vocabularies, strict=True):
         text = json.dumps(list(vocabulary.words), ensure_ascii=False)
         arrays[f"words.{side}"] = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
-    for place, member in enumerate(ensemble.members):
+    for row, member in enumerate(ensemble.members):
         for number, model in enumerate(member):
             for direction, tables in zip(_DIRECTIONS, model, strict=True):
                 for field in _FIELDS:
-                    arrays[f"{place}.{number}.{direction}.{field}"] = getattr(tables, field).numpy()
+                    arrays[f"{row}.{number}.{direction}.{field}"] = getattr(tables, field).numpy()
     metadata = {
         "format": _FORMAT, "members": str(len(ensemble.members)), "models": str(len(ensemble.members[0])),
         "settings": json.dumps(dict(settings)),
@@ -84,7 +84,7 @@ def load_ensemble(folder: Path) -> Contents:
 
 
 class _DamageError(Exception):
-    """What is wrong with a file, to be read after "the aligner in FOLDER"."""
+    """Damage of a file; its message continues "the aligner in FOLDER"."""
 
 
 def _read(path: Path) -> tuple[Arrays, dict[str, str]]:

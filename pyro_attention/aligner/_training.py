@@ -29,7 +29,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_attention.aligner._backoff import Backoff
-from pyro_attention.aligner._corpus import Division, Sentences, Vocabulary, WordPairs, batches, word_pairs
+from pyro_attention.aligner._corpus import Division, Ints, Sentences, Vocabulary, WordPairs, batches, word_pairs
 from pyro_attention.aligner._expectation import Both, Chunk, Chunks, Counts, Direction, Step
 
 __all__ = ["ITERATIONS", "PRIOR_WEIGHT", "TrainingText", "divide", "train"]
@@ -69,7 +69,9 @@ class TrainingText:
     known: Tensor
 
     @classmethod
-    def of(cls, source: Sentences, target: Sentences, known: Mapping[tuple[str, str], float], parts: int) -> TrainingText:
+    def of(
+        cls, source: Sentences, target: Sentences, known: Mapping[tuple[str, str], float], parts: int
+    ) -> TrainingText:
         """Return sentence pairs in memory, as one chunk."""
         vocabularies = (
             Vocabulary.of(source, [word for word, _ in known]), Vocabulary.of(target, [word for _, word in known])
@@ -103,7 +105,7 @@ class TrainingText:
 
     def maximize(self, counts: Sequence[Counts], backoff: Backoff) -> Both:
         """Return the model of the sum of some counts."""
-        summed = [torch.stack(ways).sum(0) if len(ways) > 1 else ways[0] for ways in zip(*(c.pairs for c in counts))]
+        summed = [sum(parts[1:], parts[0]) for parts in zip(*(part.pairs for part in counts), strict=True)]
         totals = [backoff.totals(pairs + self.known if len(self.known) else pairs) for pairs in summed]
         directions = []
         for given, words in enumerate(self.vocabularies[::-1]):
@@ -115,7 +117,7 @@ class TrainingText:
         return directions[0], directions[1]
 
 
-def known_keys(vocabularies: tuple[Vocabulary, Vocabulary], known: Mapping[tuple[str, str], float]) -> np.ndarray:
+def known_keys(vocabularies: tuple[Vocabulary, Vocabulary], known: Mapping[tuple[str, str], float]) -> Ints:
     """Return the keys of the pairs of words that the user knows."""
     first, second = vocabularies
     keys = [first.words[s] * (len(second.words) + 2) + second.words[t] for s, t in known]
@@ -134,9 +136,7 @@ def known_counts(
     return counts
 
 
-def train(
-    text: TrainingText, backoff: Backoff, *, agree: bool, stop: Event, progress: bool = False
-) -> list[Both]:
+def train(text: TrainingText, backoff: Backoff, *, agree: bool, stop: Event, progress: bool = False) -> list[Both]:
     """Train both directions, from source to target and back, apart or in agreement, unless somebody says stop.
 
     Returns:

@@ -39,9 +39,7 @@ _LEAD = (
 _IN_MEMORY = 32 * 2**20  # bytes of an output beyond which it waits on disk
 
 
-def write_outputs(
-    options: argparse.Namespace, pairs: Iterable[tuple[AlignedPair, Sequence[Sequence[str]]]]
-) -> None:
+def write_outputs(options: argparse.Namespace, pairs: Iterable[tuple[AlignedPair, Sequence[Sequence[str]]]]) -> None:
     """Write links, tables, scores and a page; files appear when all pairs are there.
 
     Args:
@@ -120,7 +118,7 @@ def _write_page(path: Path, pairs: Sequence[AlignedPair]) -> None:
 
 
 class _Summary:
-    """What the terminal says at the end, and the pairs whose words are least certain on average."""
+    """Summary for the terminal, with the pairs whose words are least certain on average."""
 
     def __init__(self, most_uncertain: int) -> None:
         self._count = most_uncertain

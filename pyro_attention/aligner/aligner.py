@@ -15,8 +15,16 @@ from torch import Tensor
 
 from pyro_attention.aligner._chunk_files import Room, Workers, write_chunks
 from pyro_attention.aligner._corpus import Batch, Sentences
-from pyro_attention.aligner._input import Anchors, ComposedPairs, check_anchors, check_lengths, check_sides, composed, nfc
 from pyro_attention.aligner._ensemble import Ensemble, PairPosterior, part_count
+from pyro_attention.aligner._input import (
+    Anchors,
+    ComposedPairs,
+    check_anchors,
+    check_lengths,
+    check_sides,
+    composed,
+    nfc,
+)
 from pyro_attention.aligner._storage import load_ensemble, save_ensemble
 from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.strings import CLASSES, SpelledText, string_ratios
@@ -40,9 +48,9 @@ class AlignedPair:
     Attributes:
         source: Words of the source, N.
         target: Words of the target, M.
-        links: Probability of every link, ``[M, N]``, by both directions and all members; 1 of a known link.
+        links: Probability of every link, ``[M, N]``, by both directions and all members; 1 for a known link.
         source_null: Probability that a source word has no link, ``[N]``, by the direction that links source words.
-        target_null: The same of the target words, ``[M]``.
+        target_null: Probability that a target word has no link, ``[M]``.
         certainty: How sure the link of every target word is, ``[M]``, from 0 to 1: the largest probability of a link
             by the direction that is less sure of it.
         log_evidence: Log probability of a word given the other sentence, in nats, mean over words and directions; NaN
@@ -51,7 +59,7 @@ class AlignedPair:
             sentences are no translations of each other.
         forward: Probability of every link by the direction that gives each target word a source word, ``[M, N]``, or
             None unless ``directions=True`` was asked for.
-        backward: The same by the direction that gives each source word a target word, ``[M, N]``.
+        backward: Probability of every link by the direction that gives each source word a target word, ``[M, N]``.
     """
 
     source: list[str]
@@ -91,20 +99,21 @@ class Aligner:
     r"""Aligns the words of sentence pairs after :meth:`fit` has seen some sentence pairs without links.
 
     The alignment is a latent site with a Markov prior, and its posterior is exact. Two models are trained, one whose
-    directions are apart and one whose directions agree, and their posteriors are averaged with weights 1/3 and 2/3:
-    agreement finds more links, and alone it would be too sure of them. The probability of a link is the geometric mean
+    directions are apart and one whose directions agree, and their posteriors are averaged: agreement finds more links,
+    and alone it would be too sure of them. The probability of a link is the geometric mean
     of those of both directions.
 
-    A text of 50 to 50 000 pairs is trained on by four members, each without a quarter of it, whose posteriors are
-    averaged. So a part of what is said of a pair comes from a member that has not seen it: there are fewer errors, and
-    rare words are not believed to be known because the text itself has them. As the average is less sure than a member
-    is, both directions are then combined by the mean of their log odds.
+    A text of 50 to 50 000 pairs has two members, whose posteriors are averaged. They are trained together, and the
+    last steps of each count the links of one half of the text only: so half of what is said of a pair comes from a
+    member that has not counted it. There are fewer errors, and rare words are not believed to be known because the text
+    itself has them. As the average is less sure than a member is, both directions are then combined by the mean of
+    their log odds.
 
     At alignment the letters of the words are a second observation, see :mod:`pyro_attention.aligner.strings`. Words are
     compared in Unicode's composed form (NFC).
 
     Attributes:
-        members: What was trained.
+        ensemble: The trained members, with their words and pairs of words.
         ratios: Likelihood ratio of every class of pairs of strings, as the training text has it.
         settings: How the text was prepared, kept with the aligner for who prepares the next one.
 
@@ -141,12 +150,11 @@ class Aligner:
 
         Args:
             source: Words of every sentence. Lower-case them, and separate punctuation: what differs is another word.
-            target: Those of the translations.
+            target: Words of the translations.
             known: Pairs of a source word and a target word that count as so many observations more, such as the entries
                 of a dictionary with 10 each.
-            parts: Number of members, each of which is trained without one part of the text, every so-manieth pair; 1 is
-                one member that is trained on all. By default 4 for 50 to 50 000 pairs and 1 for others: four take three
-                times as long as one.
+            parts: Number of members, each of which lacks the counts of one part of the text, every so-manieth pair; 1
+                is one member of all pairs. By default 2 for 50 to 50 000 pairs and 1 for others.
             progress: Show a bar.
 
         Raises:
@@ -226,7 +234,7 @@ class Aligner:
 
         Args:
             source: Words of every sentence, prepared as those of the training.
-            target: Those of the translations.
+            target: Words of the translations.
             anchors: Links (source word, target word) of every pair that are known, counted from 0. Their probability is
                 1, and the links of the words around them follow from them; a word may have several.
             similarity: Log potentials of the links of every pair, ``[M, N]``, such as similarities of an encoder's word
@@ -384,7 +392,7 @@ def _stream_sample(
 
 @dataclass(frozen=True)
 class _Hints:
-    """What is known of the links of a text beside its words."""
+    """Evidence of the links of a text beside its words."""
 
     spelled: SpelledText | None
     ratios: Tensor
@@ -392,7 +400,7 @@ class _Hints:
     anchors: Anchors | None
 
     def potentials(self, batch: Batch) -> Tensor:
-        """What the translation probabilities of a batch are multiplied by, ``[M, N, B]``, 0 at padded places."""
+        """Return the factors of the translation probabilities of a batch, ``[M, N, B]``, 0 at padded places."""
         source, target = (
             torch.arange(len(words))[:, None] < lengths
             for words, lengths in ((batch.source, batch.source_lengths), (batch.target, batch.target_lengths))
@@ -419,7 +427,7 @@ class _Hints:
 
 
 def _near_diagonal(batch: Batch) -> Tensor:
-    """What the links of long texts are multiplied by, ``[M, N, B]``: less where their places differ much.
+    """Return factors of the links of long texts, ``[M, N, B]``, which are lower where their places differ much.
 
     So equal words of other sentences are no rivals, and passages that were moved are found all the same.
     """
@@ -434,12 +442,12 @@ def _aligned(
     source: list[str], target: list[str], posterior: PairPosterior | None, anchors: Iterable[tuple[int, int]],
     directions: bool,
 ) -> AlignedPair:  # fmt: skip
-    """A pair with its posterior, in which known links are certain."""
+    """Return a pair with its posterior, in which known links are certain."""
     if posterior is None:
         empty = torch.zeros(len(target), len(source))
         both = (empty, empty) if directions else (None, None)
-        ones = torch.ones(len(source)), torch.ones(len(target))
-        return AlignedPair(source, target, empty, *ones, torch.zeros(len(target)), nan, nan, *both)
+        nulls = torch.ones(len(source)), torch.ones(len(target))
+        return AlignedPair(source, target, empty, *nulls, torch.zeros(len(target)), nan, nan, *both)
     for s, t in anchors:
         for table in (posterior.links, posterior.forward, posterior.backward):
             if table is not None:
@@ -464,12 +472,12 @@ def cross_fit(
     """Align a text by aligners that have not seen the part that they align, so that they are not too sure of it.
 
     Args:
-        source: As of :meth:`Aligner.fit`.
-        target: Likewise.
+        source: Words of every sentence.
+        target: Words of the translations.
         parts: Number of parts, each of every so many sentences; as many aligners are trained.
-        known: Likewise.
-        encoder: As for an :class:`Aligner` that aligns.
-        progress: Likewise.
+        known: Pairs of words that the user knows, as in :meth:`Aligner.fit`.
+        encoder: Folder of an encoder, as for an :class:`Aligner` that aligns.
+        progress: Show bars.
 
     Raises:
         ValueError: Fewer than two parts, or more than pairs.
@@ -477,9 +485,9 @@ def cross_fit(
     check_sides(source, target)
     if not 2 <= parts <= len(source):
         raise ValueError(f"parts is {parts}, expected 2 to the number of sentence pairs, {len(source)}")
-    found: list[list[AlignedPair]] = []
+    aligned: list[list[AlignedPair]] = []
     for part in range(parts):
-        seen = [[line for place, line in enumerate(side) if place % parts != part] for side in (source, target)]
-        aligner = Aligner.fit(*seen, known=known, parts=1, progress=progress)
-        found.append(aligner(source[part::parts], target[part::parts], encoder=encoder, progress=progress))
-    return [found[place % parts][place // parts] for place in range(len(source))]
+        training = [[line for row, line in enumerate(side) if row % parts != part] for side in (source, target)]
+        aligner = Aligner.fit(*training, known=known, parts=1, progress=progress)
+        aligned.append(aligner(source[part::parts], target[part::parts], encoder=encoder, progress=progress))
+    return [aligned[row % parts][row // parts] for row in range(len(source))]

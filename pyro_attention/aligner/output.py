@@ -1,4 +1,4 @@
-"""What an aligner writes: links, tables of words, scores of pairs, and where these go."""
+"""Lines of the outputs of an aligner: links, tables of words, scores of pairs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _largest_f(probabilities: Tensor, balance: float) -> Links:
     if not len(sums):
         return {}
     best = (sums / (np.arange(1, len(sums) + 1) + weight * total)).max()
-    source, target = (table.T > best * (1 + 1e-12)).nonzero()
+    source, target = (best * (1 + 1e-12) < table.T).nonzero()
     return dict(zip(zip(source.tolist(), target.tolist(), strict=True), table[target, source].tolist(), strict=True))
 
 
@@ -101,7 +101,7 @@ def link_line(pair: AlignedPair, links: Links, *, probabilities: bool, words: bo
 
 
 def pair_record(pair: AlignedPair, links: Links) -> str:
-    """Return a pair as a line of JSON: words, links with their probabilities, and scores (null where a side is empty)."""
+    """Return a pair in JSON: words, links with their probabilities, and scores, null where a side is empty."""
     record = {
         "source": pair.source,
         "target": pair.target,

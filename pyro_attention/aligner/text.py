@@ -81,7 +81,7 @@ class Preparation:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is kept with an aligner."""
+        """Fields as a mapping, which is saved with an aligner."""
         return asdict(self)
 
 
@@ -92,6 +92,6 @@ def _pattern() -> Any:
 
 
 def lacks_blanks(sentences: Sequence[Sequence[str]]) -> bool:
-    """Whether words of a script that writes no blanks seem not to be divided."""
-    lengths = [len(found) for words in sentences for word in words if (found := _UNSPACED.findall(word))]
+    """Return whether words of a script that writes no blanks seem not to be divided."""
+    lengths = [len(signs) for words in sentences for word in words if (signs := _UNSPACED.findall(word))]
     return bool(lengths) and sum(lengths) / len(lengths) > _LONG and len(lengths) > 0.2 * sum(map(len, sentences))

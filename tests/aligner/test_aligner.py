@@ -12,12 +12,13 @@ import torch
 
 from experiments.data.text.parallel import toy_translation
 from pyro_attention import AlignmentPrior, Dense, LatentAttention, exact_alignments
-from pyro_attention.aligner import Aligner, cross_fit
+from pyro_attention.aligner import AlignedPair, Aligner, cross_fit
 from pyro_attention.aligner._backoff import Backoff
 from pyro_attention.aligner._ensemble import Ensemble, part_count
-from pyro_attention.aligner._training import PRIOR_WEIGHT, TrainingText, train
 from pyro_attention.aligner._moves import NO_LINK, BandedMoves, DenseMoves
+from pyro_attention.aligner._training import PRIOR_WEIGHT, TrainingText, train
 from pyro_attention.aligner.hmm import markov_posterior, uniform_posterior
+from pyro_attention.aligner.output import pair_links
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate
 
 GERMAN = [line.split() for line in ("das haus", "das buch", "ein buch", "ein haus", "das alte haus")] * 4
@@ -245,7 +246,7 @@ def test_members_are_averaged_and_each_lacks_a_part():
 
 
 def test_a_member_knows_nothing_of_the_part_that_it_lacks():
-    """A word that only the pairs of one part have: the member without them has its prior, the others its translation."""
+    """A word that only the pairs of one part have: the member without them has its prior, the other its translation."""
     source = [["das", "quatsch"] if place % 2 else line for place, line in enumerate(GERMAN * 3)]
     target = [["the", "nonsense"] if place % 2 else line for place, line in enumerate(ENGLISH * 3)]
     text = TrainingText.of(source, target, {}, 2)
@@ -311,6 +312,23 @@ def test_bad_text(source, target, options, error, message):
 def test_bad_hints(small, options, message):
     with pytest.raises(ValueError, match=message):
         small([["das", "haus"]], [["the", "house"]], **options)
+
+
+def test_written_links_are_those_of_minimum_bayes_risk():
+    """The quicker way that writes links chooses what the analysis does, of any table and balance."""
+    generator = torch.Generator().manual_seed(0)
+    for number in range(300):
+        shape = torch.randint(1, 12, (2,), generator=generator).tolist()
+        links = torch.rand(shape, generator=generator) ** (1 + number % 30)
+        if number % 7 == 0:
+            links = (links > 0.6).float()
+        if number % 5 == 0:
+            links = links.round(decimals=1)
+        words = [[""] * size for size in shape[::-1]]
+        nulls = [torch.zeros(size) for size in shape[::-1]]
+        pair = AlignedPair(*words, links, *nulls, nulls[1])
+        for balance in (0.3, 1.0, 4.0):
+            assert set(pair_links(pair, balance=balance)) == pair.linked(balance).links
 
 
 def test_numpy_before_2_gives_the_places_of_unique_keys_flat(small, monkeypatch):

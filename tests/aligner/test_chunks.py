@@ -66,7 +66,9 @@ def test_a_dask_cluster_gives_exactly_the_parameters_of_one_process(pairs, tmp_p
     pytest.importorskip("joblib")
     distributed = pytest.importorskip("distributed")
     one = trained(pairs, tmp_path / "one", 50)
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster:
         two = trained(pairs, tmp_path / "two", 50, workers=Workers(cluster=cluster.scheduler_address))
     assert all(map(torch.equal, tables(two), tables(one)))
 
@@ -98,9 +100,7 @@ def test_where_memory_has_room_for_fewer_pairs_of_words_the_likeliest_stay(pairs
     most = len(counts) // 3
     rarest = min(counts, key=share)
     words = [list(first)[rarest // (len(second) + 2)], list(second)[rarest % (len(second) + 2)]]
-    text = write_chunks(
-        pairs, tmp_path / "some", room=Room(most, PLENTY, chunk), known={(words[0], words[1]): 1.0}
-    )
+    text = write_chunks(pairs, tmp_path / "some", room=Room(most, PLENTY, chunk), known={(words[0], words[1]): 1.0})
     kept = set(text.pairs.keys.tolist())
     assert rarest in kept
     assert len(kept) <= most + 1
