@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import torch
 
@@ -23,7 +24,7 @@ from pyro_attention.aligner._reading import (
 )
 from pyro_attention.aligner._writer import write_outputs
 from pyro_attention.aligner.aligner import AlignedPair, Aligner, cross_fit
-from pyro_attention.aligner.text import Preparation
+from pyro_attention.aligner.text import Preparation, SubwordStyle
 
 __all__ = ["main"]
 
@@ -97,8 +98,8 @@ def _stream(
     pairs = aligner.align_stream(
         text, strings=not options.no_strings, directions=bool(options.direction or options.symmetrize)
     )
-    for pair, (source, target), words in zip(pairs, text.written(), text, strict=True):
-        yield replace(pair, source=source, target=target), words
+    for pair, (source, target) in zip(pairs, text.written(), strict=True):
+        yield replace(pair, source=source, target=target), (pair.source, pair.target)
 
 
 def _preparation(options: argparse.Namespace, aligner: Aligner | None) -> Preparation:
@@ -106,9 +107,8 @@ def _preparation(options: argparse.Namespace, aligner: Aligner | None) -> Prepar
     preparation = Preparation(options.tokenize, options.keep_case, options.subwords)
     if aligner is not None:
         settings = aligner.settings
-        saved = Preparation(
-            bool(settings.get("tokenize")), bool(settings.get("keep_case")), settings.get("subwords") or None
-        )  # fmt: skip
+        subwords = cast("SubwordStyle | None", settings.get("subwords") or None)  # checked below
+        saved = Preparation(bool(settings.get("tokenize")), bool(settings.get("keep_case")), subwords)
         if preparation not in (saved, Preparation()):
             raise ValueError(
                 f"the aligner in {options.model} was trained on text prepared by {saved.settings}, and the options ask "

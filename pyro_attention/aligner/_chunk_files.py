@@ -233,17 +233,15 @@ def _write_chunk(task: _ChunkTask) -> Path:
         (*part.inverse.shape[::-1], len(part.keys), batch.part, batch.counts_jumps)  # B, N, M and U
         for batch, part in zip(task.batches, keys, strict=True)
     ]
+    batch_keys = np.concatenate([part.keys for part in keys])
     arrays: dict[str, NDArray[np.generic]] = {
         "shapes": np.array(shapes, dtype=np.int64),
-        "batch_keys": np.concatenate([part.keys for part in keys]),
+        "batch_keys": batch_keys,
         "inverse": np.concatenate([part.inverse.ravel() for part in keys]),
     }
     for name in ("source", "target", "source_lengths", "target_lengths"):
         arrays[name] = np.concatenate([getattr(batch, name).numpy().ravel().astype(np.int32) for batch in task.batches])
-    keys_of_chunk, counts = _summed(
-        arrays["batch_keys"],
-        np.concatenate([np.bincount(part.inverse.ravel()) for part in keys]),  # type: ignore[arg-type]
-    )
+    keys_of_chunk, counts = _summed(batch_keys, np.concatenate([np.bincount(part.inverse.ravel()) for part in keys]))
     known = ~(is_padding(keys_of_chunk, task.sizes) | _is_unknown(keys_of_chunk, task.sizes))
     arrays |= {"keys": keys_of_chunk[known], "counts": counts[known]}
     for name, array in arrays.items():

@@ -146,9 +146,12 @@ def batches(
     def batch() -> Batch:
         part, counts_jumps = group[rows[0]][0]
         sides = [[words[row] for row in rows] for words in (source, target)]
-        padded = [pad_sequence(words, padding_value=number) for words, number in zip(sides, padding, strict=True)]
-        lengths = [torch.tensor([len(sentence) for sentence in words]) for words in sides]
-        return Batch([first + row for row in rows], *padded, *lengths, part=part, counts_jumps=counts_jumps)
+        first_side, second_side = (
+            pad_sequence(words, padding_value=number) for words, number in zip(sides, padding, strict=True)
+        )
+        source_lengths, target_lengths = (torch.tensor([len(sentence) for sentence in words]) for words in sides)
+        numbers = [first + row for row in rows]
+        return Batch(numbers, first_side, second_side, source_lengths, target_lengths, part, counts_jumps)
 
     for row in sorted((row for row, size in enumerate(sizes) if min(size)), key=lambda i: group[i]):
         longer = (max(longest[0], sizes[row][0]), max(longest[1], sizes[row][1]))
@@ -247,8 +250,8 @@ def unique_keys(batch: Batch, sizes: tuple[int, int]) -> UniqueKeys:
         source, of_source = np.unique(batch.source[:, 0], return_inverse=True)
         target, of_target = np.unique(batch.target[:, 0], return_inverse=True)
         keys = (source[:, None] * (sizes[1] + 2) + target).ravel()
-        of_source, of_target = (of_side.ravel().astype(np.int32) for of_side in (of_source, of_target))
-        return UniqueKeys(keys, (of_source * np.int32(len(target)) + of_target[:, None])[:, :, None])
+        row, column = of_target.ravel().astype(np.int32), of_source.ravel().astype(np.int32)
+        return UniqueKeys(keys, (column * np.int32(len(target)) + row[:, None])[:, :, None])
     cells = batch.source * (sizes[1] + 2) + batch.target[:, None]
     keys, inverse = np.unique(cells, return_inverse=True)
     return UniqueKeys(keys, inverse.reshape(cells.shape).astype(np.int32))  # NumPy has given it flat before 2.0

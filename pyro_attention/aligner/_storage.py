@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from pyro_attention.aligner._corpus import Vocabulary, WordPairs
 from pyro_attention.aligner._ensemble import Ensemble
 from pyro_attention.aligner._expectation import Direction
 from pyro_attention.aligner.strings import CLASSES
+from pyro_attention.aligner.text import Setting
 from pyro_attention.atomic_write import write_atomic
 
 __all__ = ["FILE", "load_ensemble", "save_ensemble"]
@@ -33,11 +33,11 @@ _SIDES = ("source", "target")
 _DIRECTIONS = ("forward", "backward")
 _FIELDS = ("translation", "null", "jumps")
 _COUNTS = ("members", "models")
-Arrays = dict[str, NDArray[Any]]
-Contents = tuple[Ensemble, torch.Tensor, dict[str, Any]]
+Arrays = dict[str, NDArray[np.generic]]
+Contents = tuple[Ensemble, torch.Tensor, dict[str, Setting]]
 
 
-def save_ensemble(folder: Path, ensemble: Ensemble, ratios: torch.Tensor, settings: Mapping[str, Any]) -> None:
+def save_ensemble(folder: Path, ensemble: Ensemble, ratios: torch.Tensor, settings: Mapping[str, Setting]) -> None:
     """Write the ensemble of an aligner, its ratios and its settings into a folder, which is made where it is missing.
 
     Raises:
@@ -104,7 +104,7 @@ def _read(path: Path) -> tuple[Arrays, dict[str, str]]:
     return arrays, metadata
 
 
-def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+def _digest(arrays: Mapping[str, NDArray[np.generic]], metadata: Mapping[str, str]) -> str:
     """SHA-256 of names, types, shapes and values of all arrays, and of the metadata."""
     digest = sha256(json.dumps(sorted(metadata.items())).encode())
     for name in sorted(arrays):
@@ -161,7 +161,7 @@ def _check_direction(arrays: Arrays, name: str, num_pairs: int, num_words: int) 
     _check_weights(jumps, f"{name}.jumps", len(jumps))
 
 
-def _words(array: NDArray[Any]) -> list[str]:
+def _words(array: NDArray[np.generic]) -> list[str]:
     try:
         words = json.loads(array.tobytes().decode("utf-8", "surrogatepass"))
     except ValueError as error:
@@ -171,7 +171,7 @@ def _words(array: NDArray[Any]) -> list[str]:
     return list(words)
 
 
-def _check_weights(values: NDArray[Any], name: str, count: int, largest: float = np.inf) -> None:
+def _check_weights(values: NDArray[np.generic], name: str, count: int, largest: float = np.inf) -> None:
     _check(values.dtype == np.float32 and values.shape == (count,), name, f"{count} numbers in float32")
     # sums in float32 may exceed 1 by rounding
     _check(bool((np.isfinite(values) & (values >= 0) & (values <= largest * (1 + 1e-3))).all()), name, "probabilities")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +27,7 @@ from pyro_attention.aligner._input import (
 from pyro_attention.aligner._storage import load_ensemble, save_ensemble
 from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.strings import CLASSES, SpelledText, string_ratios
+from pyro_attention.aligner.text import Setting
 from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
 
 __all__ = ["AlignedPair", "Aligner", "cross_fit"]
@@ -130,7 +130,7 @@ class Aligner:
     """
 
     def __init__(
-        self, ensemble: Ensemble, ratios: Tensor | None = None, settings: Mapping[str, Any] | None = None
+        self, ensemble: Ensemble, ratios: Tensor | None = None, settings: Mapping[str, Setting] | None = None
     ) -> None:
         self.ensemble = ensemble
         self.ratios = torch.ones(CLASSES) if ratios is None else ratios
@@ -215,7 +215,7 @@ class Aligner:
             workers=Workers(processes, cluster),
         )  # fmt: skip
         aligner = cls(Ensemble.fit_chunks(text, progress=progress))
-        aligner.ratios = aligner._learned_ratios(*_stream_sample(ComposedPairs(pairs), text.num_sentences))
+        aligner.ratios = aligner._learned_ratios(*_stream_sample(ComposedPairs(pairs)))
         return aligner
 
     def __call__(
@@ -291,16 +291,18 @@ class Aligner:
             TypeError: Pairs that can be read once only.
             ValueError: A pair whose links would not fit into memory.
         """
-        compared = ComposedPairs(pairs)
-        sample = _stream_sample(compared, sum(1 for _ in compared)) if strings else ([], [])
-        ratios = self._learned_ratios(*sample)
-        text = zip(pairs, compared, strict=True)
+        ratios = self._learned_ratios(*_stream_sample(ComposedPairs(pairs))) if strings else self.ratios
+        text, first = iter(pairs), 0
         while rows := list(islice(text, block)):
-            source, target = ([sides[side] for _, sides in rows] for side in (0, 1))
-            hints = _Hints(SpelledText(source, target) if strings else None, ratios, None, None)
-            posteriors = self._posteriors(source, target, hints, directions=directions)
-            for ((s, t), _), posterior in zip(rows, posteriors, strict=True):
+            source, target = [s for s, _ in rows], [t for _, t in rows]
+            check_sides(source, target)
+            check_lengths(source, target, first=first)
+            compared = composed(source), composed(target)
+            hints = _Hints(SpelledText(*compared) if strings else None, ratios, None, None)
+            posteriors = self._posteriors(*compared, hints, directions=directions)
+            for s, t, posterior in zip(source, target, posteriors, strict=True):
                 yield _aligned(list(s), list(t), posterior, (), directions)
+            first += len(rows)
 
     def save(self, folder: str | Path) -> None:
         """Write the aligner into a folder, as the file ``aligner.safetensors``.
@@ -383,11 +385,17 @@ def _sample(source: Sentences, target: Sentences) -> tuple[list[Sequence[str]], 
 
 
 def _stream_sample(
-    pairs: Iterable[tuple[Sequence[str], Sequence[str]]], count: int
+    pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
 ) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
-    """Return some pairs with words on both sides, from all places of a text of so many pairs."""
-    some = [pair for pair in islice(pairs, 0, None, max(1, count // _SAMPLE)) if all(pair)]
-    return [source for source, _ in some], [target for _, target in some]
+    """Return some pairs with words on both sides, from all places of a text of any size, which is read once."""
+    step, sample = 1, list[tuple[int, tuple[Sequence[str], Sequence[str]]]]()
+    for number, pair in enumerate(pairs):
+        if number % step == 0 and all(pair):
+            sample.append((number, pair))
+            if len(sample) > _SAMPLE:
+                step *= 2
+                sample = [(row, pair) for row, pair in sample if row % step == 0]
+    return [source for _, (source, _) in sample], [target for _, (_, target) in sample]
 
 
 @dataclass(frozen=True)
