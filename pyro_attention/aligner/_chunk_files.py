@@ -243,7 +243,7 @@ def _write_chunk(task: _ChunkTask) -> Path:
         arrays[name] = np.concatenate([getattr(batch, name).numpy().ravel().astype(np.int32) for batch in task.batches])
     keys_of_chunk, counts = _summed(batch_keys, np.concatenate([np.bincount(part.inverse.ravel()) for part in keys]))
     known = ~(is_padding(keys_of_chunk, task.sizes) | _is_unknown(keys_of_chunk, task.sizes))
-    arrays |= {"keys": keys_of_chunk[known], "counts": counts[known]}
+    arrays |= {"keys": keys_of_chunk[known], "counts": counts[known].astype(np.int32)}
     for name, array in arrays.items():
         np.save(task.path / f"{name}.npy", array)
     return task.path
@@ -269,15 +269,11 @@ def _merge(
     paths: Sequence[Path], vocabularies: tuple[Vocabulary, Vocabulary], sizes: tuple[int, int], more: Ints, most: int
 ) -> WordPairs:
     """Return the pairs of words of all chunks, ``most`` of them at most, and ``more``."""
-    stored = [
-        (np.load(path / "keys.npy", mmap_mode="r"), np.load(path / "counts.npy", mmap_mode="r")) for path in paths
-    ]
     shares = [vocabulary.share.double().numpy() for vocabulary in vocabularies]
     kept_keys, kept_scores, least = np.zeros(0, dtype=np.int64), np.zeros(0), 0.0
-    for low, high in _ranges([keys for keys, _ in stored], sizes):
-        pieces = [(keys[slice(*np.searchsorted(keys, (low, high)))], counts[slice(*np.searchsorted(keys, (low, high)))])
-                  for keys, counts in stored]  # fmt: skip
-        keys, counts = _summed(*(np.concatenate(column).astype(np.int64) for column in zip(*pieces, strict=True)))
+    for low, high in _ranges(paths, sizes):
+        pieces = [_entries(path, low, high) for path in paths]
+        keys, counts = _summed(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
         first, second = keys // (sizes[1] + 2), keys % (sizes[1] + 2)
         # a share of the links that the rarer word could have
         scores = counts / np.minimum(shares[0][first], shares[1][second])
@@ -293,9 +289,18 @@ def _merge(
     return WordPairs(np.union1d(kept_keys, more), sizes)
 
 
-def _ranges(stored: Sequence[Ints], sizes: tuple[int, int]) -> list[tuple[int, int]]:
+def _entries(path: Path, low: int, high: int) -> tuple[Ints, Ints]:
+    """Return the pairs of words of a chunk in a range of keys; its files are closed again."""
+    keys, counts = (np.load(path / f"{name}.npy", mmap_mode="r") for name in ("keys", "counts"))
+    part = slice(*np.searchsorted(keys, (low, high)))
+    return np.array(keys[part]), counts[part].astype(np.int64)
+
+
+def _ranges(paths: Sequence[Path], sizes: tuple[int, int]) -> list[tuple[int, int]]:
     """Return ranges of keys with about ``_ENTRIES`` entries in all chunks."""
-    histogram = sum((np.bincount(keys // (sizes[1] + 2), minlength=sizes[0]) for keys in stored), np.zeros(1, np.int64))
+    histogram = np.zeros(sizes[0], dtype=np.int64)
+    for path in paths:
+        histogram += np.bincount(np.load(path / "keys.npy", mmap_mode="r") // (sizes[1] + 2), minlength=sizes[0])
     number = np.cumsum(histogram) // _ENTRIES
     ends = [*(np.flatnonzero(np.diff(number)) + 1).tolist(), sizes[0]]
     starts = [0, *ends[:-1]]
