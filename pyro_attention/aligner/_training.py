@@ -32,7 +32,7 @@ from pyro_attention.aligner._backoff import Backoff
 from pyro_attention.aligner._corpus import Division, Ints, Sentences, Vocabulary, WordPairs, batches, word_pairs
 from pyro_attention.aligner._expectation import Both, Chunk, Chunks, Counts, Direction, Step
 
-__all__ = ["ITERATIONS", "PRIOR_WEIGHT", "TrainingText", "divide", "train"]
+__all__ = ["ITERATIONS", "PRIOR_WEIGHT", "TrainingText", "divide", "known_counts", "known_keys", "train"]
 
 ITERATIONS = (5, 5)  # of the model without jumps, and of the one with them
 _MUCH, _MORE = 50_000, 3  # pairs of which held-out text is more probable after so many iterations more
