@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pyro_attention.aligner._corpus import Vocabulary, WordPairs
+from pyro_attention.aligner._corpus import Ints, Vocabulary, WordPairs
 from pyro_attention.aligner._ensemble import Ensemble
 from pyro_attention.aligner._expectation import Direction
 from pyro_attention.aligner.strings import CLASSES
@@ -34,6 +35,7 @@ _DIRECTIONS = ("forward", "backward")
 _FIELDS = ("translation", "null", "jumps")
 _COUNTS = ("members", "models")
 Arrays = dict[str, NDArray[np.generic]]
+Floats = NDArray[np.float32]
 Contents = tuple[Ensemble, torch.Tensor, dict[str, Setting]]
 
 
@@ -122,13 +124,15 @@ def _checked(arrays: Arrays, metadata: dict[str, str]) -> Contents:
     names = [*shared, *(f"{stem}.{field}" for stem in stems for field in _FIELDS)]
     if not members or not models or {*names} != {*arrays}:
         raise _DamageError(f"has the arrays {', '.join(sorted(arrays))}, expected {', '.join(names)}")
-    _check_weights(arrays["ratios"], "ratios", CLASSES)
+    keys = cast("Ints", arrays["keys"])  # types and shapes are checked below
+    weights = cast("dict[str, Floats]", arrays)
+    _check_weights(weights["ratios"], "ratios", CLASSES)
     words = [_words(arrays[f"words.{side}"]) for side in _SIDES]
     sizes = len(words[0]), len(words[1])
-    _check_keys(arrays["keys"], sizes)
+    _check_keys(keys, sizes)
     for stem in stems:
         num_words = sizes[1] if stem.endswith(_DIRECTIONS[0]) else sizes[0]
-        _check_direction({field: arrays[f"{stem}.{field}"] for field in _FIELDS}, stem, len(arrays["keys"]), num_words)
+        _check_direction({field: weights[f"{stem}.{field}"] for field in _FIELDS}, stem, len(keys), num_words)
     try:
         settings = dict(json.loads(metadata.get("settings", "")))
     except (ValueError, TypeError) as error:
@@ -142,18 +146,18 @@ def _checked(arrays: Arrays, metadata: dict[str, str]) -> Contents:
         for member in range(members)
     ]
     vocabularies = Vocabulary.of([words[0]]), Vocabulary.of([words[1]])
-    ensemble = Ensemble(vocabularies, WordPairs(arrays["keys"], sizes), trained)
+    ensemble = Ensemble(vocabularies, WordPairs(keys, sizes), trained)
     return ensemble, torch.from_numpy(arrays["ratios"]), settings
 
 
-def _check_keys(keys: NDArray[np.int64], sizes: tuple[int, int]) -> None:
+def _check_keys(keys: Ints, sizes: tuple[int, int]) -> None:
     _check(keys.dtype == np.int64 and keys.ndim == 1 and bool((np.diff(keys) > 0).all()), "keys", "ascending int64")
     first, second = keys // (sizes[1] + 2), keys % (sizes[1] + 2)
     inside = (keys >= 0) & (first < sizes[0]) & (second < sizes[1])
     _check(bool(inside.all()), "keys", f"pairs of {sizes[0]} and {sizes[1]} words")
 
 
-def _check_direction(arrays: Arrays, name: str, num_pairs: int, num_words: int) -> None:
+def _check_direction(arrays: Mapping[str, Floats], name: str, num_pairs: int, num_words: int) -> None:
     _check_weights(arrays["translation"], f"{name}.translation", num_pairs, largest=1.0)
     _check_weights(arrays["null"], f"{name}.null", num_words, largest=1.0)
     jumps = arrays["jumps"]
@@ -171,7 +175,7 @@ def _words(array: NDArray[np.generic]) -> list[str]:
     return list(words)
 
 
-def _check_weights(values: NDArray[np.generic], name: str, count: int, largest: float = np.inf) -> None:
+def _check_weights(values: Floats, name: str, count: int, largest: float = np.inf) -> None:
     _check(values.dtype == np.float32 and values.shape == (count,), name, f"{count} numbers in float32")
     # sums in float32 may exceed 1 by rounding
     _check(bool((np.isfinite(values) & (values >= 0) & (values <= largest * (1 + 1e-3))).all()), name, "probabilities")
