@@ -81,7 +81,8 @@ def check_outputs(outputs: Mapping[str, Path], inputs: Mapping[str, Path], *, ov
         overwrite: Files that are there already, but no inputs, may be replaced.
 
     Raises:
-        ValueError: An output is an input or another output, or is there already and must not be replaced.
+        ValueError: An output is an input or another output, is there already and must not be replaced, or has a
+            second name (a hard link), which would be lost.
         OSError: Its folder is missing or cannot be written into, or it is a folder itself.
     """
     checked: dict[str, Path] = {}
@@ -95,6 +96,11 @@ def check_outputs(outputs: Mapping[str, Path], inputs: Mapping[str, Path], *, ov
         _check_place(name, path)
         if path.exists() and not overwrite:
             raise ValueError(f"{name} {path} is there already; pass --overwrite to replace it, or choose another file")
+        if path.is_file() and path.stat().st_nlink > 1:
+            raise ValueError(
+                f"{name} {path} has a second name (a hard link), under which the old content would stay; remove {path} "
+                f"first, or choose another file"
+            )
         checked[name] = path
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import codecs
 import gzip
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import AnyStr
 
@@ -35,13 +36,19 @@ def split_lines(text: AnyStr) -> list[AnyStr]:
 def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """Yield location (for error messages) and text of every line of a file in UTF-8, which may be packed by gzip.
 
-    A byte order mark is no part of the first word.
+    The file is read line by line, so that its size does not matter. A byte order mark is no part of the first word.
 
     Raises:
         ValueError: A line is not UTF-8, or a file whose name ends with ``.gz`` is not packed by gzip.
         OSError: The file cannot be read.
     """
-    yield from decode_lines(_unpacked(Path(path)), str(path))
+    path = Path(path)
+    packed = path.suffix == ".gz"
+    try:
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            yield from _decoded(file, str(path))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked ({error}), expected a file packed by gzip") from error
 
 
 def decode_lines(content: bytes, name: str) -> Iterator[tuple[str, str]]:
@@ -51,21 +58,17 @@ def decode_lines(content: bytes, name: str) -> Iterator[tuple[str, str]]:
         content: The bytes of a file.
         name: Name of the file in the locations.
     """
-    for number, line in enumerate(split_lines(content.removeprefix(codecs.BOM_UTF8)), start=1):
+    yield from _decoded(split_lines(content), name)
+
+
+def _decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(lines, start=1):
         location = f"{name}, line {number}"
+        text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if text.endswith(b"\n"):  # of a file; only then does a carriage return belong to the end
+            text = text[:-1].removesuffix(b"\r")
         try:
-            text = line.decode()
+            yield location, text.decode()
         except UnicodeDecodeError as error:
-            problem = f"byte {error.start + 1} is 0x{line[error.start]:02x}"
+            problem = f"byte {error.start + 1} is 0x{text[error.start]:02x}"
             raise ValueError(f"{location}: {problem}; expected UTF-8, convert the file (iconv does)") from error
-        yield location, text
-
-
-def _unpacked(path: Path) -> bytes:
-    content = path.read_bytes()
-    if path.suffix != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (EOFError, OSError) as error:
-        raise ValueError(f"{path} cannot be unpacked ({error}), expected a file packed by gzip") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pyro_attention.aligner._corpus import Sentences
 
-__all__ = ["Anchors", "check_anchors", "check_lengths", "check_sides", "composed", "nfc"]
+__all__ = ["Anchors", "ComposedPairs", "check_anchors", "check_lengths", "check_sides", "composed", "nfc"]
 
 _MOST_LINKS = 10_000_000  # possible ones of a pair, each of which takes some hundred bytes
 Anchors = Sequence[Sequence[tuple[int, int]]]
@@ -60,6 +60,26 @@ def composed(sentences: Sentences) -> list[list[str]]:
     return [
         list(sentence) if "".join(sentence).isascii() else [nfc(word) for word in sentence] for sentence in sentences
     ]
+
+
+class ComposedPairs:
+    """Sentence pairs that are read again and again, with words in the composed form; they are checked on the way.
+
+    Args:
+        pairs: Source and target words of every sentence pair.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> None:
+        if iter(pairs) is pairs:
+            raise TypeError("pairs can be read once, expected a list, or an object that iterates anew each time")
+        self._pairs = pairs
+
+    def __iter__(self) -> Iterator[tuple[list[str], list[str]]]:
+        for number, (source, target) in enumerate(self._pairs):
+            check_sides([source], [target])
+            check_lengths([source], [target], first=number)
+            first, second = composed([source, target])
+            yield first, second
 
 
 def nfc(word: str) -> str:

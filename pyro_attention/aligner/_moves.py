@@ -27,7 +27,7 @@ class DenseMoves:
         self.into = self.weights.mT.contiguous()
 
     def scale(self, lengths: Tensor) -> Tensor:
-        """What the weights of the jumps from every state are multiplied by, ``[N + 1, B]``."""
+        """Return the factors of the weights of the jumps from every state, ``[N + 1, B]``."""
         return (1 - NO_LINK) / self.weights.cumsum(1).index_select(1, lengths - 1)
 
     def follow(self, before: Tensor, out: Tensor) -> None:
@@ -58,7 +58,7 @@ class BandedMoves:
         self.to_places, self.to_states = inner.flip(0)[None, None], inner[None, None].contiguous()
 
     def scale(self, lengths: Tensor) -> Tensor:
-        """What the weights of the jumps from every state are multiplied by, ``[N + 1, B]``."""
+        """Return the factors of the weights of the jumps from every state, ``[N + 1, B]``."""
         reach, state = self.reach, torch.arange(-1, self.num_source, device=lengths.device)[:, None]
         first, last = -state, lengths - 1 - state  # widths of the jumps to the first and to the last place
         sums = pad(self.jumps.double().cumsum(0), (1, 0))

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
+from pyro_attention.aligner._chunk_files import Room
 from pyro_attention.aligner._reading import STANDARD
 from pyro_attention.aligner._storage import FILE
 from pyro_attention.aligner.encoder import check_encoder
@@ -28,7 +29,9 @@ def make_parser() -> argparse.ArgumentParser:
         "probable every link is. Without --train or --model the aligner is trained on the two files themselves. Files "
         "whose names end with .gz are packed; - is standard input or output.",
     )
-    parser.add_argument("source", type=Path, help="sentences, one a line, in UTF-8; or, alone, `source ||| target`")
+    parser.add_argument(
+        "source", type=Path, help="sentences, one a line, in UTF-8; or, alone, `source ||| target` or .jsonl"
+    )
     parser.add_argument("target", type=Path, nargs="?", help="their translations")
     _add_text(parser.add_argument_group("words"))
     _add_training(parser.add_argument_group("training"))
@@ -62,7 +65,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--parts",
         type=int,
-        help="members, each trained without one part of the text; 4 for 50 to 50 000 pairs, else 1, which is faster",
+        help="members, each without one part of the text; 2 for 50 to 50 000 pairs, else 1",
     )
     group.add_argument(
         "--dictionary",
@@ -77,6 +80,19 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         type=Path,
         metavar="FOLDER",
         help="also ask the word vectors of a multilingual encoder of Hugging Face (needs the extra transformers)",
+    )
+    group.add_argument(
+        "--max-memory",
+        type=int,
+        metavar="MB",
+        help="for texts of any size: train in so much memory, about, on chunks in files; one member",
+    )
+    group.add_argument(
+        "--scratch", type=Path, metavar="FOLDER", help="folder for the chunks of --max-memory; default: a temporary one"
+    )
+    group.add_argument("--processes", type=int, default=1, help="processes that read the chunks; default: %(default)s")
+    group.add_argument(
+        "--cluster", metavar="ADDRESS", help="let the workers of this Dask scheduler read the chunks in --scratch"
     )
     group.add_argument("--no-strings", action="store_true", help="do not ask the letters of the words")
 
@@ -93,13 +109,15 @@ def _add_links(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--balance", type=float, default=1.0, help="how many times as much recall counts as precision; default 1"
     )
-    one = group.add_mutually_exclusive_group()
-    one.add_argument(
+    combination = group.add_mutually_exclusive_group()
+    combination.add_argument(
         "--direction",
         choices=("forward", "backward"),
         help="links of one direction: a source word for every target word, or a target word for every source word",
     )
-    one.add_argument("--symmetrize", choices=get_args(SymmetrizeMethod), help="combine the links of both directions so")
+    combination.add_argument(
+        "--symmetrize", choices=get_args(SymmetrizeMethod), help="combine the links of both directions so"
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -107,7 +125,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--out",
         type=Path,
         default=Path("links.txt"),
-        help="links of every pair, `i-j` counted from 0 (Pharaoh format); default: %(default)s",
+        help="links of every pair, `i-j` counted from 0 (Pharaoh format); where the name ends with .jsonl also words "
+        "and scores, as JSON; default: %(default)s",
     )
     group.add_argument("--probabilities", action="store_true", help="write `i-j:p`")
     group.add_argument("--words", action="store_true", help="write `source|target` in place of `i-j`")
@@ -135,8 +154,10 @@ def check_options(options: argparse.Namespace) -> None:
     if options.encoder is not None:
         check_encoder(options.encoder)
     if not (0 < options.coverage <= 1 and 0 <= options.min_probability <= 1):
-        seen = f"--coverage is {options.coverage}, --min-probability {options.min_probability}"
-        raise ValueError(f"{seen}, expected a share above 0 and up to 1, and a probability")
+        raise ValueError(
+            f"--coverage is {options.coverage}, --min-probability {options.min_probability}, expected a share above 0 "
+            f"and up to 1, and a probability"
+        )
     if not 0 < options.balance < float("inf"):
         raise ValueError(f"--balance is {options.balance}, expected a number above 0")
     if options.balance != 1 and (options.direction or options.symmetrize):
@@ -145,11 +166,40 @@ def check_options(options: argparse.Namespace) -> None:
         raise ValueError("--cross-fit trains on the text itself; leave out --train, --model and --anchors")
     if options.cross_fit is not None and (options.direction or options.symmetrize or options.parts):
         raise ValueError("--cross-fit has no --direction, --symmetrize and --parts; leave them out")
+    if options.jsonl and (options.words or options.probabilities):
+        raise ValueError("--out is JSON, which has words and probabilities; leave out --words and --probabilities")
+    _check_memory(options)
     if keeps_aligner(options) and (options.train or options.dictionary or options.parts):
         raise ValueError(
             f"{options.model} holds an aligner already; leave out --train, --parts and --dictionary, or take another "
             f"--model"
         )
+
+
+def _check_memory(options: argparse.Namespace) -> None:
+    if options.max_memory is None:
+        if options.processes != 1 or options.cluster or options.scratch:
+            raise ValueError("--processes, --cluster and --scratch are of --max-memory; pass it, such as 3000")
+        return
+    for name in ("cross_fit", "parts", "encoder", "anchors", "documents"):
+        if getattr(options, name):
+            raise ValueError(f"--max-memory has no --{name.replace('_', '-')}; leave out one of them")
+    if options.coverage < 1:
+        raise ValueError("--coverage needs all pairs in memory; take --min-probability with --max-memory")
+    if STANDARD in (options.source, options.target, *(options.train or ())):
+        raise ValueError("--max-memory reads the text several times; expected files in place of standard input")
+    if options.scratch is not None and not options.scratch.is_dir():
+        raise FileNotFoundError(f"--scratch {options.scratch} is no folder; make it first")
+    if options.processes < 1:
+        raise ValueError(f"--processes is {options.processes}, expected 1 at least")
+    if options.processes > 1 and find_spec("joblib") is None:
+        raise ImportError("--processes needs joblib: pip install 'pyro-attention[align]'")
+    if options.cluster is not None:
+        if options.scratch is None:
+            raise ValueError("--cluster needs --scratch, a folder that this machine and all workers see")
+        if find_spec("distributed") is None or find_spec("joblib") is None:
+            raise ImportError("--cluster needs distributed and joblib: pip install 'pyro-attention[align,cluster]'")
+    Room.of(options.max_memory)
 
 
 def _check_places(options: argparse.Namespace) -> None:

@@ -8,37 +8,39 @@ was damaged, or put together from two, is refused and never aligns other words t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pyro_attention.aligner._corpus import Vocabulary, WordPairs
-from pyro_attention.aligner._member import Member
-from pyro_attention.aligner._training import Direction
+from pyro_attention.aligner._corpus import Ints, Vocabulary, WordPairs
+from pyro_attention.aligner._ensemble import Ensemble
+from pyro_attention.aligner._expectation import Direction
 from pyro_attention.aligner.strings import CLASSES
+from pyro_attention.aligner.text import Setting
 from pyro_attention.atomic_write import write_atomic
 
-__all__ = ["FILE", "load_members", "save_members"]
+__all__ = ["FILE", "load_ensemble", "save_ensemble"]
 
 FILE = "aligner.safetensors"
-_FORMAT = "3"
+_FORMAT = "4"
 _OLD = "aligner.json"  # of formats 1 and 2, which had two files
 _SIDES = ("source", "target")
 _DIRECTIONS = ("forward", "backward")
 _FIELDS = ("translation", "null", "jumps")
 _COUNTS = ("members", "models")
-Arrays = dict[str, NDArray[Any]]
-Kept = tuple[list[Member], torch.Tensor, dict[str, Any]]
+Arrays = dict[str, NDArray[np.generic]]
+Floats = NDArray[np.float32]
+Contents = tuple[Ensemble, torch.Tensor, dict[str, Setting]]
 
 
-def save_members(folder: Path, members: Sequence[Member], ratios: torch.Tensor, settings: Mapping[str, Any]) -> None:
-    """Write the members of an aligner, its ratios and its settings into a folder, which is made where it is missing.
+def save_ensemble(folder: Path, ensemble: Ensemble, ratios: torch.Tensor, settings: Mapping[str, Setting]) -> None:
+    """Write the ensemble of an aligner, its ratios and its settings into a folder, which is made where it is missing.
 
     Raises:
         ImportError: safetensors, of the extra ``align``, is not installed.
@@ -46,11 +48,17 @@ def save_members(folder: Path, members: Sequence[Member], ratios: torch.Tensor, 
     """
     from safetensors.numpy import save
 
-    arrays: Arrays = {"ratios": ratios.numpy()}
-    for place, member in enumerate(members):
-        arrays |= {f"{place}.{name}": array for name, array in _arrays_of(member).items()}
+    arrays: Arrays = {"ratios": ratios.numpy(), "keys": ensemble.pairs.keys}
+    for side, vocabulary in zip(_SIDES, ensemble.vocabularies, strict=True):
+        text = json.dumps(list(vocabulary.words), ensure_ascii=False)
+        arrays[f"words.{side}"] = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
+    for row, member in enumerate(ensemble.members):
+        for number, model in enumerate(member):
+            for direction, tables in zip(_DIRECTIONS, model, strict=True):
+                for field in _FIELDS:
+                    arrays[f"{row}.{number}.{direction}.{field}"] = getattr(tables, field).numpy()
     metadata = {
-        "format": _FORMAT, "members": str(len(members)), "models": str(len(members[0].models)),
+        "format": _FORMAT, "members": str(len(ensemble.members)), "models": str(len(ensemble.members[0])),
         "settings": json.dumps(dict(settings)),
     }  # fmt: skip
     content = save(arrays, metadata | {"sha256": _digest(arrays, metadata)})
@@ -58,20 +66,8 @@ def save_members(folder: Path, members: Sequence[Member], ratios: torch.Tensor, 
     write_atomic(folder / FILE, lambda file: file.write(content))
 
 
-def _arrays_of(member: Member) -> Arrays:
-    arrays: Arrays = {"keys": member.pairs.keys}
-    for side, vocabulary in zip(_SIDES, member.vocabularies, strict=True):
-        text = json.dumps(list(vocabulary.words), ensure_ascii=False)
-        arrays[f"words.{side}"] = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
-    for number, model in enumerate(member.models):
-        for direction, tables in zip(_DIRECTIONS, model, strict=True):
-            for field in _FIELDS:
-                arrays[f"{number}.{direction}.{field}"] = getattr(tables, field).numpy()
-    return arrays
-
-
-def load_members(folder: Path) -> Kept:
-    """Read what :func:`save_members` has written.
+def load_ensemble(folder: Path) -> Contents:
+    """Read what :func:`save_ensemble` has written.
 
     Raises:
         ImportError: safetensors is not installed.
@@ -90,7 +86,7 @@ def load_members(folder: Path) -> Kept:
 
 
 class _DamageError(Exception):
-    """What is wrong with a file, to be read after "the aligner in FOLDER"."""
+    """Damage of a file; its message continues "the aligner in FOLDER"."""
 
 
 def _read(path: Path) -> tuple[Arrays, dict[str, str]]:
@@ -110,7 +106,7 @@ def _read(path: Path) -> tuple[Arrays, dict[str, str]]:
     return arrays, metadata
 
 
-def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+def _digest(arrays: Mapping[str, NDArray[np.generic]], metadata: Mapping[str, str]) -> str:
     """SHA-256 of names, types, shapes and values of all arrays, and of the metadata."""
     digest = sha256(json.dumps(sorted(metadata.items())).encode())
     for name in sorted(arrays):
@@ -120,50 +116,56 @@ def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
     return digest.hexdigest()
 
 
-def _checked(arrays: Arrays, metadata: dict[str, str]) -> Kept:
-    """Members, ratios and settings, once sizes and ranges are right."""
+def _checked(arrays: Arrays, metadata: dict[str, str]) -> Contents:
+    """Return ensemble, ratios and settings, once sizes and ranges are right."""
     members, models = (int(metadata[name]) if metadata.get(name, "").isdecimal() else 0 for name in _COUNTS)
-    of_member = ["keys", *(f"words.{side}" for side in _SIDES)]
-    of_member += [f"{number}.{way}.{field}" for number, way, field in product(range(models), _DIRECTIONS, _FIELDS)]
-    names = ["ratios", *(f"{place}.{name}" for place in range(members) for name in of_member)]
+    shared = ["ratios", "keys", *(f"words.{side}" for side in _SIDES)]
+    stems = [f"{member}.{model}.{way}" for member, model, way in product(range(members), range(models), _DIRECTIONS)]
+    names = [*shared, *(f"{stem}.{field}" for stem in stems for field in _FIELDS)]
     if not members or not models or {*names} != {*arrays}:
         raise _DamageError(f"has the arrays {', '.join(sorted(arrays))}, expected {', '.join(names)}")
-    _check_weights(arrays["ratios"], "ratios", CLASSES)
-    found = [
-        _checked_member({name: arrays[f"{place}.{name}"] for name in of_member}, models) for place in range(members)
-    ]
+    keys = cast("Ints", arrays["keys"])  # types and shapes are checked below
+    weights = cast("dict[str, Floats]", arrays)
+    _check_weights(weights["ratios"], "ratios", CLASSES)
+    words = [_words(arrays[f"words.{side}"]) for side in _SIDES]
+    sizes = len(words[0]), len(words[1])
+    _check_keys(keys, sizes)
+    for stem in stems:
+        num_words = sizes[1] if stem.endswith(_DIRECTIONS[0]) else sizes[0]
+        _check_direction({field: weights[f"{stem}.{field}"] for field in _FIELDS}, stem, len(keys), num_words)
     try:
         settings = dict(json.loads(metadata.get("settings", "")))
     except (ValueError, TypeError) as error:
         raise _DamageError(f"has settings that are no JSON ({error})") from error
-    return found, torch.from_numpy(arrays["ratios"]), settings
-
-
-def _checked_member(arrays: Arrays, models: int) -> Member:
-    words = [_words(arrays[f"words.{side}"]) for side in _SIDES]
-    sizes = len(words[0]), len(words[1])
-    keys = arrays["keys"]
-    _check(keys.dtype == np.int64 and keys.ndim == 1 and bool((np.diff(keys) > 0).all()), "keys", "ascending int64")
-    first, second = keys // (sizes[1] + 2), keys % (sizes[1] + 2)
-    inside = (keys >= 0) & (first < sizes[0]) & (second < sizes[1])
-    _check(bool(inside.all()), "keys", f"pairs of {sizes[0]} and {sizes[1]} words")
-    for number in range(models):
-        for way, told in zip(_DIRECTIONS, sizes[::-1], strict=True):
-            stem = f"{number}.{way}"
-            _check_weights(arrays[f"{stem}.translation"], f"{stem}.translation", len(keys), largest=1.0)
-            _check_weights(arrays[f"{stem}.null"], f"{stem}.null", told, largest=1.0)
-            jumps = arrays[f"{stem}.jumps"]
-            _check(len(jumps) % 2 == 1 and bool((jumps > 0).all()), f"{stem}.jumps", "an odd number of weights above 0")
-            _check_weights(jumps, f"{stem}.jumps", len(jumps))
 
     def direction(stem: str) -> Direction:
         return Direction(*(torch.from_numpy(arrays[f"{stem}.{field}"]) for field in _FIELDS))
 
-    kept = [(direction(f"{number}.forward"), direction(f"{number}.backward")) for number in range(models)]
-    return Member((Vocabulary.of([words[0]]), Vocabulary.of([words[1]])), WordPairs(keys, sizes), kept)
+    trained = [
+        [(direction(f"{member}.{model}.forward"), direction(f"{member}.{model}.backward")) for model in range(models)]
+        for member in range(members)
+    ]
+    vocabularies = Vocabulary.of([words[0]]), Vocabulary.of([words[1]])
+    ensemble = Ensemble(vocabularies, WordPairs(keys, sizes), trained)
+    return ensemble, torch.from_numpy(arrays["ratios"]), settings
 
 
-def _words(array: NDArray[Any]) -> list[str]:
+def _check_keys(keys: Ints, sizes: tuple[int, int]) -> None:
+    _check(keys.dtype == np.int64 and keys.ndim == 1 and bool((np.diff(keys) > 0).all()), "keys", "ascending int64")
+    first, second = keys // (sizes[1] + 2), keys % (sizes[1] + 2)
+    inside = (keys >= 0) & (first < sizes[0]) & (second < sizes[1])
+    _check(bool(inside.all()), "keys", f"pairs of {sizes[0]} and {sizes[1]} words")
+
+
+def _check_direction(arrays: Mapping[str, Floats], name: str, num_pairs: int, num_words: int) -> None:
+    _check_weights(arrays["translation"], f"{name}.translation", num_pairs, largest=1.0)
+    _check_weights(arrays["null"], f"{name}.null", num_words, largest=1.0)
+    jumps = arrays["jumps"]
+    _check(len(jumps) % 2 == 1 and bool((jumps > 0).all()), f"{name}.jumps", "an odd number of weights above 0")
+    _check_weights(jumps, f"{name}.jumps", len(jumps))
+
+
+def _words(array: NDArray[np.generic]) -> list[str]:
     try:
         words = json.loads(array.tobytes().decode("utf-8", "surrogatepass"))
     except ValueError as error:
@@ -173,7 +175,7 @@ def _words(array: NDArray[Any]) -> list[str]:
     return list(words)
 
 
-def _check_weights(values: NDArray[Any], name: str, count: int, largest: float = np.inf) -> None:
+def _check_weights(values: Floats, name: str, count: int, largest: float = np.inf) -> None:
     _check(values.dtype == np.float32 and values.shape == (count,), name, f"{count} numbers in float32")
     # sums in float32 may exceed 1 by rounding
     _check(bool((np.isfinite(values) & (values >= 0) & (values <= largest * (1 + 1e-3))).all()), name, "probabilities")

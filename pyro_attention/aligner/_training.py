@@ -9,14 +9,18 @@ whose mean backs off to the stems of the words, their first letters, on average 
     p(t \mid s) = \frac{n(s, t) + w\, \pi(t \mid s)}{n(s) + w}, \quad
     \pi(t \mid s) = \frac{n(\bar s, \bar t)}{n(\bar s)}\, \frac{n(t)}{n(\bar t)}
 
-Source: Liang, Taskar and Klein (2006), Alignment by Agreement.
+A text may be divided into parts, whose counts stay apart. In the last M-steps there is one model for each part, by the
+counts of all other parts, and the next E-step aligns each part by the model that lacks it: the words of a pair do not
+confirm themselves.
+
+Source: Liang, Taskar and Klein (2006), Alignment by Agreement; counts of the other parts: Jelinek and Mercer (1980),
+Interpolated Estimation of Markov Source Parameters from Sparse Data (deleted estimation).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from threading import Event
 
 import numpy as np
@@ -24,96 +28,62 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_attention.aligner._corpus import Batch, Cells, Sentences, Vocabulary, WordPairs, batches, word_pairs
-from pyro_attention.aligner._moves import NO_LINK
-from pyro_attention.aligner.hmm import Posterior, markov_posterior, uniform_posterior
+from pyro_attention.aligner._backoff import Backoff
+from pyro_attention.aligner._corpus import Division, Ints, Sentences, Vocabulary, WordPairs, batches, word_pairs
+from pyro_attention.aligner._expectation import Both, Chunk, Chunks, Counts, Direction, Step
 
-__all__ = ["ITERATIONS", "Both", "Direction", "Text", "both_posteriors", "train"]
+__all__ = ["ITERATIONS", "PRIOR_WEIGHT", "TrainingText", "divide", "known_counts", "known_keys", "train"]
 
-Infer = Callable[[Tensor, Tensor, Tensor, Tensor], Posterior]
 ITERATIONS = (5, 5)  # of the model without jumps, and of the one with them
 _MUCH, _MORE = 50_000, 3  # pairs of which held-out text is more probable after so many iterations more
 PRIOR_WEIGHT = 1.0
-STEMS = (1, 2, 3, 4, 6)  # letters; of those tried the text is most probable with them
 _REACH = 60  # words; longer jumps are as probable as this one
-_LEAST = 1e-6  # p(word | word) that an encoder or a known link may still outweigh
-_COUNTED = 25  # batches at least, which tell of the jumps, as these are few
+_COUNTED = 2500  # pairs at least, which tell of the jumps, as these are few
 _SMOOTHING = 0.02  # share of the jumps that is spread over all widths
+_FEW = 2000  # pairs up to which only the last M-step is by parts; of more pairs the last two
+
+
+def divide(num_pairs: int, parts: int) -> Division:
+    """Return how so many sentence pairs are divided into parts."""
+    return Division(parts, max(1, num_pairs // _COUNTED))
 
 
 @dataclass(frozen=True)
-class Direction:
-    """How the words of one language are made of those of the other one.
+class TrainingText:
+    """Sentence pairs to train on.
 
     Attributes:
-        translation: p(word | word of the other language) of every pair, ``[P]``.
-        null: p(word | NULL), ``[V]``.
-        jumps: Weights of the jumps, ``[2 K + 1]``.
+        vocabularies: Words of the source and of the target.
+        pairs: Pairs of words that stand together.
+        chunks: The sentence pairs.
+        num_sentences: Number of sentence pairs.
+        parts: Number of their parts.
+        known: Numbers of observations of the pairs of words that the user knows, ``[P]``; empty where there are none.
     """
 
-    translation: Tensor
-    null: Tensor
-    jumps: Tensor
+    vocabularies: tuple[Vocabulary, Vocabulary]
+    pairs: WordPairs
+    chunks: Chunks
+    num_sentences: int
+    parts: int
+    known: Tensor
 
-    def tables(self, unknown: float) -> tuple[Tensor, Tensor]:
-        """Probabilities of pairs and of words without a link; after them those of padding and of what is unknown."""
-        pairs = torch.cat([self.translation, self.translation.new_tensor([0.0, unknown])])
-        return pairs, torch.cat([self.null, self.null.new_tensor([1 / NO_LINK, unknown])])
-
-
-def both_posteriors(
-    posterior: Infer, directions: Both, tables: Sequence[tuple[Tensor, Tensor]], batch: Batch, cells: Cells,
-    potentials: Tensor | None = None,
-) -> tuple[Posterior, Posterior]:  # fmt: skip
-    """Posteriors of a batch in both directions; those of the backward one are ``[N, M, B]``.
-
-    Args:
-        posterior: With the prior of jumps or without.
-        directions: The model.
-        tables: Their :meth:`Direction.tables`.
-        batch: Sentence pairs.
-        cells: Their pairs of words.
-        potentials: What the probabilities of links are multiplied by, ``[M, N, B]``; 0 at padded places.
-    """
-    found = []
-    words, lengths = (batch.target, batch.source), (batch.source_lengths, batch.target_lengths)
-    for side, (direction, (pairs, nulls)) in enumerate(zip(directions, tables, strict=True)):
-        emission = cells.gather(pairs)
-        if potentials is not None:
-            emission = emission.clamp_min(_LEAST) * potentials
-        if side:
-            emission = emission.transpose(0, 1)
-        none = nulls.index_select(0, words[side].flatten()).view(words[side].shape)
-        found.append(posterior(emission, none, direction.jumps, lengths[side]))
-    return found[0], found[1]
-
-
-Both = tuple[Direction, Direction]
-
-
-class Text:
-    """Sentence pairs to train on: their words, the pairs of these, and batches.
-
-    Args:
-        source, target: Words of every sentence.
-        known: Pairs of words that the user knows, with their numbers of observations.
-    """
-
-    def __init__(self, source: Sentences, target: Sentences, known: Mapping[tuple[str, str], float]) -> None:
-        self.vocabularies = (
+    @classmethod
+    def of(
+        cls, source: Sentences, target: Sentences, known: Mapping[tuple[str, str], float], parts: int
+    ) -> TrainingText:
+        """Return sentence pairs in memory, as one chunk."""
+        vocabularies = (
             Vocabulary.of(source, [word for word, _ in known]), Vocabulary.of(target, [word for _, word in known])
         )  # fmt: skip
-        first, second = self.vocabularies
-        self.batches = list(batches(self.vocabularies, source, target))
-        keys = [first.words[s] * (len(second.words) + 2) + second.words[t] for s, t in known]
-        sizes = len(first.words), len(second.words)
-        self.pairs, self.cells = word_pairs(self.batches, sizes, np.array(keys, dtype=np.int64))
-        self.known = torch.zeros(len(self.pairs.keys))
-        self.known[np.searchsorted(self.pairs.keys, keys)] = torch.tensor(list(known.values()), dtype=torch.float32)
-        self.backoff = _Backoff(self.vocabularies, self.pairs)
+        text = list(batches(vocabularies, source, target, division=divide(len(source), parts)))
+        sizes = len(vocabularies[0].words), len(vocabularies[1].words)
+        pairs, cells = word_pairs(text, sizes, known_keys(vocabularies, known))
+        observed = known_counts(vocabularies, pairs, known)
+        return cls(vocabularies, pairs, Chunk(text, cells), len(source), parts, observed)
 
     def start(self) -> Both:
-        """All pairs of words alike."""
+        """Return a model to which all pairs of words are alike."""
         jumps = torch.full((2 * _REACH + 1,), 1 / (2 * _REACH + 1))
         first, second = (
             Direction(torch.full((len(self.pairs.keys),), 1 / len(words.words)), words.share, jumps)
@@ -121,113 +91,70 @@ class Text:
         )
         return first, second
 
-    def iterate(self, directions: Both, *, markov: bool, agree: bool) -> Both:
-        """One iteration, with the prior of jumps or without."""
-        tables = [direction.tables(0.0) for direction in directions]
-        counts = [_Counts(*table, direction.jumps) for table, direction in zip(tables, directions, strict=True)]
-        some = max(1, len(self.batches) // _COUNTED)
-        for number, (batch, cells) in enumerate(zip(self.batches, self.cells, strict=True)):
-            infer = partial(markov_posterior, count_jumps=number % some == 0) if markov else uniform_posterior
-            found = both_posteriors(infer, directions, tables, batch, cells)
-            links = [found[0].links, found[1].links.transpose(0, 1)]
-            if agree:
-                links = [links[0].mul_(links[1])]
-            for count, part in zip(counts, links, strict=False):  # in agreement both have the same
-                cells.add_to(count.pairs, part)
-            for count, one, words in zip(counts, found, (batch.target, batch.source), strict=True):
-                count.null.index_add_(0, words.flatten(), one.null.flatten())
-                count.jumps += one.jumps
-        totals = [self.backoff.totals(count.pairs[:-2] + self.known) for count in counts[: 2 - agree]]
-        first, second = (
-            count.maximize(self.backoff.translation(totals[given % len(totals)], given), words.share)
-            for given, (count, words) in enumerate(zip(counts, self.vocabularies[::-1], strict=True))
-        )
-        return first, second
+    def counts(self, models: Sequence[Both], step: Step) -> list[Counts]:
+        """Return the expected counts of every part."""
+        sums: list[Counts] = []
+        for chunk in self.chunks.expected(models, step):
+            if chunk.pairs is None:  # all of the text
+                return list(chunk.parts)
+            if not sums:
+                sums = [Counts.zeros(len(self.pairs.keys), models[0], agree=step.agree) for _ in range(step.parts)]
+            for total, part in zip(sums, chunk.parts, strict=True):
+                total.add(part, chunk.pairs)
+        return sums
+
+    def maximize(self, counts: Sequence[Counts], backoff: Backoff) -> Both:
+        """Return the model of the sum of some counts."""
+        summed = [sum(parts[1:], parts[0]) for parts in zip(*(part.pairs for part in counts), strict=True)]
+        totals = [backoff.totals(pairs + self.known if len(self.known) else pairs) for pairs in summed]
+        directions = []
+        for given, words in enumerate(self.vocabularies[::-1]):
+            translation = backoff.translation(totals[given % len(totals)], given)
+            jumps = sum((part.jumps[given] for part in counts), torch.zeros(2 * _REACH + 1))
+            jumps = jumps + (_SMOOTHING * jumps.sum() + 1e-6) / len(jumps)
+            null = sum((part.null[given] for part in counts), PRIOR_WEIGHT * words.share)
+            directions.append(Direction(translation, null / null.sum(), jumps / jumps.sum()))
+        return directions[0], directions[1]
 
 
-class _Counts:
-    """Expected numbers of a direction's pairs, words without a link, and jumps; padding among them."""
-
-    def __init__(self, pairs: Tensor, null: Tensor, jumps: Tensor) -> None:
-        self.pairs, self.null, self.jumps = (torch.zeros_like(one) for one in (pairs, null, jumps))
-
-    def maximize(self, translation: Tensor, share: Tensor) -> Direction:
-        jumps = self.jumps + (_SMOOTHING * self.jumps.sum() + 1e-6) / len(self.jumps)
-        null = self.null[:-2] + PRIOR_WEIGHT * share
-        return Direction(translation, null / null.sum(), jumps / jumps.sum())
+def known_keys(vocabularies: tuple[Vocabulary, Vocabulary], known: Mapping[tuple[str, str], float]) -> Ints:
+    """Return the keys of the pairs of words that the user knows."""
+    first, second = vocabularies
+    keys = [first.words[s] * (len(second.words) + 2) + second.words[t] for s, t in known]
+    return np.array(keys, dtype=np.int64)
 
 
-class _Stems:
-    """Pairs of stems of one length.
+def known_counts(
+    vocabularies: tuple[Vocabulary, Vocabulary], pairs: WordPairs, known: Mapping[tuple[str, str], float]
+) -> Tensor:
+    """Return the numbers of observations of all pairs of words, ``[P]``; empty where the user knows none."""
+    if not known:
+        return torch.zeros(0)
+    counts = torch.zeros(len(pairs.keys))
+    positions = np.searchsorted(pairs.keys, known_keys(vocabularies, known))
+    counts[positions] = torch.tensor(list(known.values()), dtype=counts.dtype)
+    return counts
 
-    Attributes:
-        pair: Number of the pair of stems of every pair of longer ones, or of words.
-        stem: Number of the stem of every pair of stems, in the source and in the target.
-        share: Share of every stem among all words, of the source and of the target.
+
+def train(text: TrainingText, backoff: Backoff, *, agree: bool, stop: Event, progress: bool = False) -> list[Both]:
+    """Train both directions, from source to target and back, apart or in agreement, unless somebody says stop.
+
+    Returns:
+        A model for each part of the text, by the counts of all other parts.
     """
-
-    def __init__(self, numbers: Sequence[Tensor], vocabularies: Sequence[Vocabulary], pairs: Sequence[Tensor]) -> None:
-        counts = [int(number.max()) + 1 for number in numbers]
-        keys, pair = (pairs[0] * counts[1] + pairs[1]).unique(return_inverse=True)
-        self.pair = pair.int()  # there are many
-        self.stem = [keys // counts[1], keys % counts[1]]
-        self.share = [
-            torch.zeros(count).index_add_(0, number, vocabulary.share).clamp_min(1e-30)
-            for count, number, vocabulary in zip(counts, numbers, vocabularies, strict=True)
-        ]
-
-
-class _Backoff:
-    """The prior of the translations: what is known of the stems of a pair of words, mean over lengths of stems."""
-
-    def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary], pairs: WordPairs) -> None:
-        self.words = [pairs.source.int(), pairs.target.int()]
-        self.share = [vocabulary.share for vocabulary in vocabularies]
-        self.levels: list[_Stems] = []
-        above, finer = [pairs.source, pairs.target], [torch.arange(len(words.words)) for words in vocabularies]
-        for length in sorted(STEMS, reverse=True):
-            numbers = [vocabulary.stems(length) for vocabulary in vocabularies]
-            # the shorter stem of a longer one, or of a word
-            parent = [
-                torch.zeros(int(old.max()) + 1, dtype=torch.int64).index_copy_(0, old, new)
-                for old, new in zip(finer, numbers, strict=True)
-            ]
-            stems = _Stems(numbers, vocabularies, [part[one] for part, one in zip(parent, above, strict=True)])
-            self.levels.append(stems)
-            above, finer = stems.stem, numbers
-
-    def totals(self, counts: Tensor) -> list[Tensor]:
-        """Counts of the pairs of words, and of those of ever shorter stems."""
-        totals = [counts]
-        for level in self.levels:
-            totals.append(torch.zeros(len(level.stem[0])).index_add_(0, level.pair, totals[-1]))
-        return totals
-
-    def translation(self, totals: list[Tensor], given: int) -> Tensor:
-        """p(told | given) of every pair by its counts; 0 where the source is given, 1 where the target is."""
-        told, prior = 1 - given, torch.zeros(())
-        for level, total in zip(self.levels[::-1], totals[:0:-1], strict=True):
-            own = total / _sums(total, level.stem[given], len(level.share[given]))
-            own = own.div_(level.share[told].index_select(0, level.stem[told])).add_(prior)
-            prior = own.index_select(0, level.pair)
-        weight = PRIOR_WEIGHT / len(self.levels)
-        smooth = torch.addcmul(totals[0], prior, self.share[told].index_select(0, self.words[told]), value=weight)
-        return smooth.div_(_sums(smooth, self.words[given], len(self.share[given])))
-
-
-def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
-    """The sum of the group of every value."""
-    return torch.zeros(count).index_add_(0, groups, values).clamp_min(1e-30).index_select(0, groups)
-
-
-def train(text: Text, *, agree: bool, stop: Event, progress: bool = False) -> Both:
-    """Both directions, from source to target and back, trained apart or in agreement, unless somebody says stop."""
-    directions = text.start()
-    more = _MORE if sum(len(batch.rows) for batch in text.batches) >= _MUCH else 0
-    steps = [False] * ITERATIONS[0] + [True] * (ITERATIONS[1] + more)
+    more = _MORE if text.num_sentences >= _MUCH else 0
+    markov = [False] * ITERATIONS[0] + [True] * (ITERATIONS[1] + more)
     name = "in agreement" if agree else "apart"
-    for markov in tqdm(steps, desc=name, unit="iteration", position=int(agree), disable=not progress):
+    models = [text.start()]
+    for left, with_jumps in zip(
+        range(len(markov))[::-1], tqdm(markov, desc=name, unit="iteration", position=int(agree), disable=not progress),
+        strict=True,
+    ):  # fmt: skip
         if stop.is_set():
             break
-        directions = text.iterate(directions, markov=markov, agree=agree)
-    return directions
+        counts = text.counts(models, Step(with_jumps, agree, text.parts))
+        if left < (1 if text.num_sentences < _FEW else 2) and text.parts > 1:
+            models = [text.maximize([*counts[:part], *counts[part + 1 :]], backoff) for part in range(text.parts)]
+        else:
+            models = [text.maximize(counts, backoff)]
+    return models

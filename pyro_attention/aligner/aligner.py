@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyro_attention.aligner._chunk_files import Room, Workers, write_chunks
 from pyro_attention.aligner._corpus import Batch, Sentences
-from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, check_sides, composed, nfc
-from pyro_attention.aligner._member import Member, PairPosterior, member_count
-from pyro_attention.aligner._storage import load_members, save_members
+from pyro_attention.aligner._ensemble import Ensemble, PairPosterior, part_count
+from pyro_attention.aligner._input import (
+    Anchors,
+    ComposedPairs,
+    check_anchors,
+    check_lengths,
+    check_sides,
+    composed,
+    nfc,
+)
+from pyro_attention.aligner._storage import load_ensemble, save_ensemble
 from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.strings import CLASSES, SpelledText, string_ratios
+from pyro_attention.aligner.text import Setting
 from pyro_attention.analysis.alignments.weights import Alignment, mbr_alignment
 
 __all__ = ["AlignedPair", "Aligner", "cross_fit"]
@@ -38,9 +48,9 @@ class AlignedPair:
     Attributes:
         source: Words of the source, N.
         target: Words of the target, M.
-        links: Probability of every link, ``[M, N]``, by both directions and all members; 1 of a known link.
+        links: Probability of every link, ``[M, N]``, by both directions and all members; 1 for a known link.
         source_null: Probability that a source word has no link, ``[N]``, by the direction that links source words.
-        target_null: The same of the target words, ``[M]``.
+        target_null: Probability that a target word has no link, ``[M]``.
         certainty: How sure the link of every target word is, ``[M]``, from 0 to 1: the largest probability of a link
             by the direction that is less sure of it.
         log_evidence: Log probability of a word given the other sentence, in nats, mean over words and directions; NaN
@@ -49,7 +59,7 @@ class AlignedPair:
             sentences are no translations of each other.
         forward: Probability of every link by the direction that gives each target word a source word, ``[M, N]``, or
             None unless ``directions=True`` was asked for.
-        backward: The same by the direction that gives each source word a target word, ``[M, N]``.
+        backward: Probability of every link by the direction that gives each source word a target word, ``[M, N]``.
     """
 
     source: list[str]
@@ -89,20 +99,21 @@ class Aligner:
     r"""Aligns the words of sentence pairs after :meth:`fit` has seen some sentence pairs without links.
 
     The alignment is a latent site with a Markov prior, and its posterior is exact. Two models are trained, one whose
-    directions are apart and one whose directions agree, and their posteriors are averaged with weights 1/3 and 2/3:
-    agreement finds more links, and alone it would be too sure of them. The probability of a link is the geometric mean
+    directions are apart and one whose directions agree, and their posteriors are averaged: agreement finds more links,
+    and alone it would be too sure of them. The probability of a link is the geometric mean
     of those of both directions.
 
-    A text of 50 to 50 000 pairs is trained on by four members, each without a quarter of it, whose posteriors are
-    averaged. So a part of what is said of a pair comes from a member that has not seen it: there are fewer errors, and
-    rare words are not believed to be known because the text itself has them. As the average is less sure than a member
-    is, both directions are then combined by the mean of their log odds.
+    A text of 50 to 50 000 pairs has two members, whose posteriors are averaged. They are trained together, and the
+    last steps of each count the links of one half of the text only: so half of what is said of a pair comes from a
+    member that has not counted it. There are fewer errors, and rare words are not believed to be known because the text
+    itself has them. As the average is less sure than a member is, both directions are then combined by the mean of
+    their log odds.
 
     At alignment the letters of the words are a second observation, see :mod:`pyro_attention.aligner.strings`. Words are
     compared in Unicode's composed form (NFC).
 
     Attributes:
-        members: What was trained.
+        ensemble: The trained members, with their words and pairs of words.
         ratios: Likelihood ratio of every class of pairs of strings, as the training text has it.
         settings: How the text was prepared, kept with the aligner for who prepares the next one.
 
@@ -119,9 +130,9 @@ class Aligner:
     """
 
     def __init__(
-        self, members: Sequence[Member], ratios: Tensor | None = None, settings: Mapping[str, Any] | None = None
+        self, ensemble: Ensemble, ratios: Tensor | None = None, settings: Mapping[str, Setting] | None = None
     ) -> None:
-        self.members = list(members)
+        self.ensemble = ensemble
         self.ratios = torch.ones(CLASSES) if ratios is None else ratios
         self.settings = dict(settings or {})
 
@@ -139,12 +150,11 @@ class Aligner:
 
         Args:
             source: Words of every sentence. Lower-case them, and separate punctuation: what differs is another word.
-            target: Those of the translations.
+            target: Words of the translations.
             known: Pairs of a source word and a target word that count as so many observations more, such as the entries
                 of a dictionary with 10 each.
-            parts: Number of members, each of which is trained without one part of the text, every so-manieth pair; 1 is
-                one member that is trained on all. By default 4 for 50 to 50 000 pairs and 1 for others: four take three
-                times as long as one.
+            parts: Number of members, each of which lacks the counts of one part of the text, every so-manieth pair; 1
+                is one member of all pairs. By default 2 for 50 to 50 000 pairs and 1 for others.
             progress: Show a bar.
 
         Raises:
@@ -153,27 +163,59 @@ class Aligner:
         """
         check_sides(source, target)
         check_lengths(source, target)
-        known = known or {}
-        if wrong := [pair for pair, count in known.items() if not (count >= 0 and isfinite(count))]:
-            raise ValueError(f"known counts {wrong[0]} {known[wrong[0]]} times, expected a number of observations >= 0")
-        parts = member_count(len(source)) if parts is None else parts
+        known = _checked_known(known)
+        parts = part_count(len(source)) if parts is None else parts
         if parts < 1:
             raise ValueError(f"parts is {parts}, expected 1 at least")
         source, target = composed(source), composed(target)
-        known = {(nfc(s), nfc(t)): count for (s, t), count in known.items()}
-        members = []
-        for part in range(parts):
-            sides = [
-                [line for place, line in enumerate(side) if parts == 1 or place % parts != part]
-                for side in (source, target)
-            ]
-            if not any(s and t for s, t in zip(*sides, strict=True)):
-                raise ValueError(
-                    "source and target have no pair with words on both sides, expected some thousand pairs"
-                )
-            members.append(Member.fit(sides[0], sides[1], known, progress=progress))
-        aligner = cls(members)
-        aligner.ratios = aligner._learned_ratios(SpelledText(source, target), source, target)
+        if not any(s and t for s, t in zip(source, target, strict=True)):
+            raise ValueError("source and target have no pair with words on both sides, expected some thousand pairs")
+        aligner = cls(Ensemble.fit(source, target, known, parts=parts, progress=progress))
+        aligner.ratios = aligner._learned_ratios(*_sample(source, target))
+        return aligner
+
+    @classmethod
+    def fit_stream(
+        cls,
+        pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
+        folder: str | Path,
+        *,
+        max_memory: int = 3000,
+        known: Mapping[tuple[str, str], float] | None = None,
+        processes: int = 1,
+        cluster: str | None = None,
+        progress: bool = False,
+    ) -> Aligner:
+        """Train on a text of any size, in bounded memory; one member is trained, on all pairs.
+
+        The text is written into a folder in chunks, which are read in every iteration. Where memory has room for all
+        words and pairs of words, the models are those of ``fit(source, target, parts=1)``, up to rounding. Otherwise
+        the rarest words are left out, and the pairs of words that stand together least.
+
+        Args:
+            pairs: Source and target words of every sentence pair, which are read three times.
+            folder: Folder for the chunks, of about 5 bytes for each possible link; it is made, and can be removed
+                afterward.
+            max_memory: Memory of this process in megabytes, about; each further process takes some 500 more.
+            known: As of :meth:`fit`.
+            processes: Processes that read the chunks; more than one need joblib, of the extra ``align``.
+            cluster: Address of a Dask scheduler, whose workers read the chunks in their place. They must see the folder
+                under the same name.
+            progress: Show a bar.
+
+        Raises:
+            ImportError: joblib, or distributed for a cluster, is not installed.
+            TypeError: Pairs that can be read once only.
+            ValueError: No pair has words on both sides, a pair whose links would not fit into memory, too little
+                memory, or observations below 0 or infinite.
+        """
+        known = _checked_known(known)
+        text = write_chunks(
+            ComposedPairs(pairs), Path(folder, "chunks"), room=Room.of(max_memory), known=known,
+            workers=Workers(processes, cluster),
+        )  # fmt: skip
+        aligner = cls(Ensemble.fit_chunks(text, progress=progress))
+        aligner.ratios = aligner._learned_ratios(*_stream_sample(ComposedPairs(pairs)))
         return aligner
 
     def __call__(
@@ -192,7 +234,7 @@ class Aligner:
 
         Args:
             source: Words of every sentence, prepared as those of the training.
-            target: Those of the translations.
+            target: Words of the translations.
             anchors: Links (source word, target word) of every pair that are known, counted from 0. Their probability is
                 1, and the links of the words around them follow from them; a word may have several.
             similarity: Log potentials of the links of every pair, ``[M, N]``, such as similarities of an encoder's word
@@ -219,15 +261,48 @@ class Aligner:
             check_anchors(source, target, anchors)
         compared = composed(source), composed(target)
         spelled = SpelledText(*compared) if strings else None
-        ratios = self.ratios if spelled is None else self._learned_ratios(spelled, *compared)
+        ratios = self.ratios if spelled is None else self._learned_ratios(*_sample(*compared))
         if encoder is not None:
             similarity = encoder_potentials(encoder, *compared, self._links, progress=progress)
         hints = _Hints(spelled, ratios, similarity, anchors)
-        posteriors = self._posteriors(*compared, hints)
+        posteriors = self._posteriors(*compared, hints, directions=directions)
         return [
             _aligned(list(s), list(t), posterior, () if anchors is None else anchors[row], directions)
             for row, (s, t, posterior) in enumerate(zip(source, target, posteriors, strict=True))
         ]
+
+    def align_stream(
+        self,
+        pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
+        *,
+        strings: bool = True,
+        directions: bool = False,
+        block: int = 5000,
+    ) -> Iterator[AlignedPair]:
+        """Yield the alignments of a text of any size, one after the other.
+
+        Args:
+            pairs: Source and target words of every sentence pair, which are read twice.
+            strings: As in a call.
+            directions: As in a call.
+            block: Number of pairs that are aligned together.
+
+        Raises:
+            TypeError: Pairs that can be read once only.
+            ValueError: A pair whose links would not fit into memory.
+        """
+        ratios = self._learned_ratios(*_stream_sample(ComposedPairs(pairs))) if strings else self.ratios
+        text, first = iter(pairs), 0
+        while rows := list(islice(text, block)):
+            source, target = [s for s, _ in rows], [t for _, t in rows]
+            check_sides(source, target)
+            check_lengths(source, target, first=first)
+            compared = composed(source), composed(target)
+            hints = _Hints(SpelledText(*compared) if strings else None, ratios, None, None)
+            posteriors = self._posteriors(*compared, hints, directions=directions)
+            for s, t, posterior in zip(source, target, posteriors, strict=True):
+                yield _aligned(list(s), list(t), posterior, (), directions)
+            first += len(rows)
 
     def save(self, folder: str | Path) -> None:
         """Write the aligner into a folder, as the file ``aligner.safetensors``.
@@ -236,7 +311,7 @@ class Aligner:
             ImportError: safetensors, of the extra ``align``, is not installed.
             OSError: The file cannot be written; one that was there is as it was.
         """
-        save_members(Path(folder), self.members, self.ratios, self.settings)
+        save_ensemble(Path(folder), self.ensemble, self.ratios, self.settings)
 
     @classmethod
     def load(cls, folder: str | Path) -> Aligner:
@@ -247,11 +322,11 @@ class Aligner:
             FileNotFoundError: The folder holds none.
             ValueError: Its file is damaged, or was written by another version.
         """
-        return cls(*load_members(Path(folder)))
+        return cls(*load_ensemble(Path(folder)))
 
     def knows(self, words: Iterable[str], side: int) -> int:
         """Return how many of some words are among those of the training text, source (0) or target (1)."""
-        known = {word for member in self.members for word in member.vocabularies[side].words}
+        known = self.ensemble.vocabularies[side].words
         return sum(count for word, count in Counter(words).items() if nfc(word) in known)
 
     def _links(self, source: Sentences, target: Sentences, similarity: Sequence[Tensor] | None) -> list[Tensor]:
@@ -263,56 +338,84 @@ class Aligner:
             for shape, posterior in zip(shapes, posteriors, strict=True)
         ]
 
-    def _posteriors(self, source: Sentences, target: Sentences, hints: _Hints) -> list[PairPosterior | None]:
+    def _posteriors(
+        self, source: Sentences, target: Sentences, hints: _Hints, *, directions: bool = False
+    ) -> list[PairPosterior | None]:
         """Mean of the posteriors of all members; None of a pair with an empty side."""
-        found: list[list[PairPosterior]] = [[] for _ in source]
-        for member in self.members:
-            # evidence from elsewhere, which both directions share, counts once
-            odds = len(self.members) > 1 and hints.similarity is None
-            for row, posterior in member.posteriors(source, target, hints.potentials, odds=odds):
-                found[row].append(posterior)
-        return [_mean(posteriors) if posteriors else None for posteriors in found]
+        # evidence from elsewhere, which both directions share, counts once
+        odds = len(self.ensemble.members) > 1 and hints.similarity is None
+        posteriors: list[PairPosterior | None] = [None for _ in source]
+        for row, posterior in self.ensemble.posteriors(
+            source, target, hints.potentials, odds=odds, directions=directions
+        ):
+            posteriors[row] = posterior
+        return posteriors
 
-    def _learned_ratios(self, spelled: SpelledText, source: Sentences, target: Sentences) -> Tensor:
-        """Ratios of the classes of strings in a text, those of the training text where it has few pairs."""
-        rows = [row for row, (s, t) in enumerate(zip(source, target, strict=True)) if s and t]
-        if len(rows) < _ENOUGH:
+    def _learned_ratios(self, source: Sentences, target: Sentences) -> Tensor:
+        """Return the ratios of the classes of strings in a sample, those of the training text where it is small."""
+        if len(source) < _ENOUGH:
             return self.ratios
-        rows = rows[:: -(-len(rows) // _SAMPLE)]
-        sample = [[side[row] for row in rows] for side in (source, target)]
-        classes = [spelled.classes([row])[..., 0] for row in rows]
-        seen = sum((part.flatten().bincount(minlength=CLASSES) for part in classes), torch.zeros(CLASSES))
+        spelled = SpelledText(source, target)
+        classes = [spelled.classes([row])[..., 0] for row in range(len(source))]
+        together = sum((part.flatten().bincount(minlength=CLASSES) for part in classes), torch.zeros(CLASSES))
         ratios = self.ratios
         for _ in range(_STEPS):
-            hints = _Hints(spelled, ratios, None, None, rows)
             linked = torch.zeros(CLASSES)
-            for part, posterior in zip(classes, self._posteriors(sample[0], sample[1], hints), strict=True):
+            hints = _Hints(spelled, ratios, None, None)
+            for part, posterior in zip(classes, self._posteriors(source, target, hints), strict=True):
                 if posterior is not None:
                     linked.index_add_(0, part.flatten(), posterior.links.flatten())
-            ratios = string_ratios(linked, seen)
+            ratios = string_ratios(linked, together)
         return ratios
+
+
+def _checked_known(known: Mapping[tuple[str, str], float] | None) -> dict[tuple[str, str], float]:
+    """Return the pairs of words that the user knows in the composed form, once their numbers are right."""
+    known = known or {}
+    if wrong := [pair for pair, count in known.items() if not (count >= 0 and isfinite(count))]:
+        raise ValueError(f"known counts {wrong[0]} {known[wrong[0]]} times, expected a number of observations >= 0")
+    return {(nfc(s), nfc(t)): count for (s, t), count in known.items()}
+
+
+def _sample(source: Sentences, target: Sentences) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
+    """Return some pairs with words on both sides, from all places of a text."""
+    rows = [row for row, (s, t) in enumerate(zip(source, target, strict=True)) if s and t]
+    rows = rows[:: max(1, -(-len(rows) // _SAMPLE))]
+    return [source[row] for row in rows], [target[row] for row in rows]
+
+
+def _stream_sample(
+    pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
+) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
+    """Return some pairs with words on both sides, from all places of a text of any size, which is read once."""
+    step, sample = 1, list[tuple[int, tuple[Sequence[str], Sequence[str]]]]()
+    for number, pair in enumerate(pairs):
+        if number % step == 0 and all(pair):
+            sample.append((number, pair))
+            if len(sample) > _SAMPLE:
+                step *= 2
+                sample = [(row, pair) for row, pair in sample if row % step == 0]
+    return [source for _, (source, _) in sample], [target for _, (_, target) in sample]
 
 
 @dataclass(frozen=True)
 class _Hints:
-    """What is known of the links of a text beside its words; ``rows`` are its places in the spelled text."""
+    """Evidence of the links of a text beside its words."""
 
     spelled: SpelledText | None
     ratios: Tensor
     similarity: Sequence[Tensor] | None
     anchors: Anchors | None
-    rows: Sequence[int] | None = None
 
     def potentials(self, batch: Batch) -> Tensor:
-        """What the translation probabilities of a batch are multiplied by, ``[M, N, B]``, 0 at padded places."""
+        """Return the factors of the translation probabilities of a batch, ``[M, N, B]``, 0 at padded places."""
         source, target = (
             torch.arange(len(words))[:, None] < lengths
             for words, lengths in ((batch.source, batch.source_lengths), (batch.target, batch.target_lengths))
         )
         factor = (target[:, None] & source).float()
         if self.spelled is not None:
-            rows = batch.rows if self.rows is None else [self.rows[row] for row in batch.rows]
-            classes = self.spelled.classes(rows)
+            classes = self.spelled.classes(batch.rows)
             factor *= self.ratios.index_select(0, classes.flatten()).view(classes.shape)
         if min(batch.source.size(0), batch.target.size(0)) > _BAND:
             factor *= _near_diagonal(batch)
@@ -332,45 +435,36 @@ class _Hints:
 
 
 def _near_diagonal(batch: Batch) -> Tensor:
-    """What the links of long texts are multiplied by, ``[M, N, B]``: less where their places differ much.
+    """Return factors of the links of long texts, ``[M, N, B]``, which are lower where their places differ much.
 
     So equal words of other sentences are no rivals, and passages that were moved are found all the same.
     """
     lengths = batch.source_lengths
     diagonal = torch.arange(len(batch.target))[:, None] * (lengths / batch.target_lengths)
     distance = (torch.arange(len(batch.source))[:, None] - diagonal[:, None]).abs_()
-    return torch.where(distance > _BAND + _SHARE * lengths, _FAR, 1.0)
-
-
-def _mean(posteriors: Sequence[PairPosterior]) -> PairPosterior:
-    if len(posteriors) == 1:
-        return posteriors[0]
-    values: list[Any] = []
-    for field in fields(PairPosterior):
-        parts = [getattr(one, field.name) for one in posteriors]
-        values.append(sum(parts) / len(parts))
-    return PairPosterior(*values)
+    far = distance > _BAND + _SHARE * lengths
+    return distance.fill_(1.0).masked_fill_(far, _FAR)
 
 
 def _aligned(
     source: list[str], target: list[str], posterior: PairPosterior | None, anchors: Iterable[tuple[int, int]],
     directions: bool,
 ) -> AlignedPair:  # fmt: skip
-    """A pair with its posterior, in which known links are certain."""
+    """Return a pair with its posterior, in which known links are certain."""
     if posterior is None:
         empty = torch.zeros(len(target), len(source))
         both = (empty, empty) if directions else (None, None)
-        ones = torch.ones(len(source)), torch.ones(len(target))
-        return AlignedPair(source, target, empty, *ones, torch.zeros(len(target)), nan, nan, *both)
+        nulls = torch.ones(len(source)), torch.ones(len(target))
+        return AlignedPair(source, target, empty, *nulls, torch.zeros(len(target)), nan, nan, *both)
     for s, t in anchors:
         for table in (posterior.links, posterior.forward, posterior.backward):
-            table[t, s] = 1
+            if table is not None:
+                table[t, s] = 1
         posterior.source_null[s] = posterior.target_null[t] = 0
         posterior.certainty[t] = 1
-    both = (posterior.forward, posterior.backward) if directions else (None, None)
     return AlignedPair(
         source, target, posterior.links, posterior.source_null, posterior.target_null, posterior.certainty,
-        posterior.log_evidence, posterior.log_gain, *both,
+        posterior.log_evidence, posterior.log_gain, posterior.forward, posterior.backward,
     )  # fmt: skip
 
 
@@ -386,12 +480,12 @@ def cross_fit(
     """Align a text by aligners that have not seen the part that they align, so that they are not too sure of it.
 
     Args:
-        source: As of :meth:`Aligner.fit`.
-        target: Likewise.
+        source: Words of every sentence.
+        target: Words of the translations.
         parts: Number of parts, each of every so many sentences; as many aligners are trained.
-        known: Likewise.
-        encoder: As for an :class:`Aligner` that aligns.
-        progress: Likewise.
+        known: Pairs of words that the user knows, as in :meth:`Aligner.fit`.
+        encoder: Folder of an encoder, as for an :class:`Aligner` that aligns.
+        progress: Show bars.
 
     Raises:
         ValueError: Fewer than two parts, or more than pairs.
@@ -399,9 +493,9 @@ def cross_fit(
     check_sides(source, target)
     if not 2 <= parts <= len(source):
         raise ValueError(f"parts is {parts}, expected 2 to the number of sentence pairs, {len(source)}")
-    found: list[list[AlignedPair]] = []
+    aligned: list[list[AlignedPair]] = []
     for part in range(parts):
-        seen = [[line for place, line in enumerate(side) if place % parts != part] for side in (source, target)]
-        aligner = Aligner.fit(*seen, known=known, parts=1, progress=progress)
-        found.append(aligner(source[part::parts], target[part::parts], encoder=encoder, progress=progress))
-    return [found[place % parts][place // parts] for place in range(len(source))]
+        training = [[line for row, line in enumerate(side) if row % parts != part] for side in (source, target)]
+        aligner = Aligner.fit(*training, known=known, parts=1, progress=progress)
+        aligned.append(aligner(source[part::parts], target[part::parts], encoder=encoder, progress=progress))
+    return [aligned[row % parts][row // parts] for row in range(len(source))]

@@ -1,4 +1,4 @@
-r"""What the vectors of a multilingual encoder say of links.
+r"""Evidence of links in the vectors of a multilingual encoder.
 
 The similarity of a target word and a source word is the cosine of their vectors, which are means over their pieces in
 one layer, less the mean of the language. It is drawn from a normal distribution, whose mean is :math:`\mu_1` where the
@@ -75,10 +75,10 @@ def encoder_potentials(
             belongs to.
     """
     encoder = _Encoder(folder)
-    found = [torch.zeros(len(t), len(s)) for s, t in zip(source, target, strict=True)]
-    rows = [row for row, pair in enumerate(found) if pair.numel()]
+    potentials = [torch.zeros(len(t), len(s)) for s, t in zip(source, target, strict=True)]
+    rows = [row for row, pair in enumerate(potentials) if pair.numel()]
     if not rows:
-        return found
+        return potentials
     chosen = rows[:: -(-len(rows) // _SAMPLE)]
     sample = [source[row] for row in chosen], [target[row] for row in chosen]
     vectors = [encoder.vectors(side, encoder.middle) for side in sample]
@@ -97,8 +97,8 @@ def encoder_potentials(
         part = rows[start : start + _SAMPLE]
         sides = [encoder.vectors([side[row] for row in part], [layer]) for side in (source, target)]
         for row, s, t in zip(part, *sides, strict=True):
-            found[row] = evidence.log_ratio(_similarity(s[:, 0] - means[0][best], t[:, 0] - means[1][best]))
-    return found
+            potentials[row] = evidence.log_ratio(_similarity(s[:, 0] - means[0][best], t[:, 0] - means[1][best]))
+    return potentials
 
 
 def _similarity(source: Tensor, target: Tensor) -> Tensor:
@@ -112,26 +112,26 @@ class _Evidence:
     """Means of the similarities of words that are linked and of others, and their common variance."""
 
     linked: float
-    others: float
+    unlinked: float
     variance: float
 
     @classmethod
     def of(cls, similarity: Sequence[Tensor], links: Sequence[Tensor]) -> _Evidence:
-        """That under which similarities are most probable, by the probabilities of the links."""
-        seen, weight = (torch.cat([pair.flatten() for pair in pairs]).double() for pairs in (similarity, links))
+        """Return the means and variance under which similarities are most probable, by the probabilities of links."""
+        values, weight = (torch.cat([pair.flatten() for pair in pairs]).double() for pairs in (similarity, links))
         parts = torch.stack([weight, 1 - weight])
-        means = (parts * seen).sum(1) / parts.sum(1).clamp_min(1e-9)
-        variance = (parts * (seen - means[:, None]).square()).sum() / len(seen)
+        means = (parts * values).sum(1) / parts.sum(1).clamp_min(1e-9)
+        variance = (parts * (values - means[:, None]).square()).sum() / len(values)
         return cls(means[0].item(), means[1].item(), variance.clamp_min(1e-9).item())
 
     @property
     def separation(self) -> float:
-        return (self.linked - self.others) / math.sqrt(self.variance)
+        return (self.linked - self.unlinked) / math.sqrt(self.variance)
 
     def log_ratio(self, similarity: Tensor) -> Tensor:
         # vectors of which a link tells nothing have a slope of 0
-        slope = max(self.linked - self.others, 0.0) / self.variance
-        return (similarity - (self.linked + self.others) / 2) * slope
+        slope = max(self.linked - self.unlinked, 0.0) / self.variance
+        return (similarity - (self.linked + self.unlinked) / 2) * slope
 
 
 class _Window(NamedTuple):
@@ -169,17 +169,17 @@ class _Encoder:
     def vectors(self, sentences: Sentences, layers: Sequence[int]) -> list[Tensor]:
         """Vectors of the words of every sentence, means over their pieces, ``[words, layers, width]``."""
         windows = [window for row, sentence in enumerate(sentences) for window in self._windows(row, sentence)]
-        order = sorted(range(len(windows)), key=lambda place: len(windows[place].words))
+        order = sorted(range(len(windows)), key=lambda number: len(windows[number].words))
         read: list[Tensor] = [torch.zeros(0)] * len(windows)
         for start in range(0, len(order), _BATCH):
             part = order[start : start + _BATCH]
-            words = [windows[place].words for place in part]
-            for place, vectors in zip(part, self._read(words, layers), strict=True):
-                read[place] = vectors[windows[place].skipped : windows[place].end]
-        found: list[list[Tensor]] = [[] for _ in sentences]
+            words = [windows[number].words for number in part]
+            for number, vectors in zip(part, self._read(words, layers), strict=True):
+                read[number] = vectors[windows[number].skipped : windows[number].end]
+        of_sentences: list[list[Tensor]] = [[] for _ in sentences]
         for window, vectors in zip(windows, read, strict=True):
-            found[window.row].append(vectors)
-        return [torch.cat(parts) for parts in found]
+            of_sentences[window.row].append(vectors)
+        return [torch.cat(parts) for parts in of_sentences]
 
     def _windows(self, row: int, sentence: Sequence[str]) -> Iterator[_Window]:
         """Parts of a sentence that the encoder can read, each with some words of its neighbors around it."""

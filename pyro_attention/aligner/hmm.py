@@ -46,7 +46,7 @@ def _scratch(like: Tensor, *shapes: Sequence[int]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Posterior:
-    """What the words of a batch of sentence pairs say of their alignments.
+    """Posterior of the alignments of a batch of sentence pairs.
 
     Attributes:
         links: Probability of every link, ``[M, N, B]``.

@@ -1,20 +1,38 @@
-"""What an aligner writes: links, tables of words, scores of pairs, and where these go."""
+"""Lines of the outputs of an aligner: links, tables of words, scores of pairs."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
+from shutil import copyfileobj
+from typing import IO
+
+import numpy as np
+from torch import Tensor
 
 from pyro_attention.aligner.aligner import AlignedPair
 from pyro_attention.analysis.alignments.links import SymmetrizeMethod, symmetrize
 from pyro_attention.analysis.alignments.weights import Alignment, hard_alignment
 from pyro_attention.atomic_write import write_atomic
 
-__all__ = ["Links", "lexicon_lines", "link_line", "pair_links", "score_lines", "table_lines", "write_lines"]
+__all__ = [
+    "SCORES",
+    "STANDARD",
+    "TABLE",
+    "Lexicon",
+    "Links",
+    "link_line",
+    "pair_links",
+    "pair_record",
+    "score_line",
+    "table_lines",
+    "write_spooled",
+]
 
 Links = Mapping[tuple[int, int], float]  # (source word, target word) and probability
 STANDARD = Path("-")
@@ -36,19 +54,33 @@ def pair_links(
     """
     if not pair.links.numel():
         return {}
-    probability = pair.links
     if direction is None and method is None:
-        found = pair.linked(balance)
+        return _largest_f(pair.links, balance)
+    forward, backward = _hard(pair)
+    probability = pair.links
+    if method is not None:
+        alignment = symmetrize(forward, backward, method=method)
     else:
-        forward, backward = _hard(pair)
-        if method is not None:
-            found = symmetrize(forward, backward, method=method)
-        else:
-            found = forward if direction == "forward" else backward
-            table = pair.forward if direction == "forward" else pair.backward
-            probability = probability if table is None else table
+        alignment = forward if direction == "forward" else backward
+        table = pair.forward if direction == "forward" else pair.backward
+        probability = probability if table is None else table
     rows = probability.tolist()
-    return {(s, t): rows[t][s] for s, t in sorted(found.links)}
+    return {(s, t): rows[t][s] for s, t in sorted(alignment.links)}
+
+
+def _largest_f(probabilities: Tensor, balance: float) -> Links:
+    """Return the links of :func:`pyro_attention.analysis.mbr_alignment`, in a fifth of its time."""
+    table = probabilities.numpy()
+    weight = balance**2
+    total = table.sum(dtype=np.float64)
+    # the threshold is at least what the most probable link alone would make it
+    likely = table[table > table.max() / (1 + weight * total)].astype(np.float64)
+    sums = np.sort(likely)[::-1].cumsum()
+    if not len(sums):
+        return {}
+    best = (sums / (np.arange(1, len(sums) + 1) + weight * total)).max()
+    source, target = (best * (1 + 1e-12) < table.T).nonzero()
+    return dict(zip(zip(source.tolist(), target.tolist(), strict=True), table[target, source].tolist(), strict=True))
 
 
 def _hard(pair: AlignedPair) -> tuple[Alignment, Alignment]:
@@ -68,58 +100,82 @@ def link_line(pair: AlignedPair, links: Links, *, probabilities: bool, words: bo
     return " ".join(items)
 
 
-def table_lines(pairs: Sequence[AlignedPair], links: Sequence[Links]) -> Iterator[str]:
-    """Yield a table of links with their words and probabilities."""
-    yield "pair\tsource\ttarget\tsource_word\ttarget_word\tprobability"
-    for number, (pair, found) in enumerate(zip(pairs, links, strict=True), 1):
-        for (s, t), p in found.items():
-            yield f"{number}\t{s}\t{t}\t{pair.source[s]}\t{pair.target[t]}\t{p:.4f}"
+def pair_record(pair: AlignedPair, links: Links) -> str:
+    """Return a pair in JSON: words, links with their probabilities, and scores, null where a side is empty."""
+    record = {
+        "source": pair.source,
+        "target": pair.target,
+        "links": [[s, t, round(probability, 4)] for (s, t), probability in links.items()],
+        "gain": None if isnan(pair.log_gain) else round(pair.log_gain, 4),
+        "log_evidence": None if isnan(pair.log_evidence) else round(pair.log_evidence, 4),
+        "linked": None if isnan(pair.log_gain) else round(_linked_share(pair), 4),
+    }
+    return json.dumps(record, ensure_ascii=False)
 
 
-def score_lines(pairs: Iterable[AlignedPair]) -> Iterator[str]:
-    """Yield a table with a line a pair: gain and evidence in nats a word, and the expected share of linked words.
+TABLE = "pair\tsource\ttarget\tsource_word\ttarget_word\tprobability"  # first line of a table of links
+SCORES = "gain\tlog_evidence\tlinked"  # first line of a table of scores
+
+
+def table_lines(number: int, pair: AlignedPair, links: Links) -> Iterator[str]:
+    """Yield the links of a pair of this number with their words and probabilities."""
+    for (s, t), p in links.items():
+        yield f"{number}\t{s}\t{t}\t{pair.source[s]}\t{pair.target[t]}\t{p:.4f}"
+
+
+def score_line(pair: AlignedPair) -> str:
+    """Return gain and evidence of a pair in nats a word, and the expected share of linked words.
 
     The gain is what the other sentence adds to the log probability of a word; it is low where the sentences are no
-    translations of each other. Pairs with an empty side have empty cells.
+    translations of each other. A pair with an empty side has empty cells.
     """
-    yield "gain\tlog_evidence\tlinked"
-    for pair in pairs:
-        if isnan(pair.log_gain):
-            yield "\t\t"
-        else:
-            linked = 1 - (pair.source_null.mean() + pair.target_null.mean()).item() / 2
-            yield f"{pair.log_gain:.4f}\t{pair.log_evidence:.4f}\t{linked:.4f}"
+    if isnan(pair.log_gain):
+        return "\t\t"
+    return f"{pair.log_gain:.4f}\t{pair.log_evidence:.4f}\t{_linked_share(pair):.4f}"
 
 
-def lexicon_lines(pairs: Sequence[AlignedPair], compared: Sequence[Sequence[Sequence[str]]]) -> Iterator[str]:
-    """Yield a table of word pairs: both probabilities of translation and the expected number of links in the text.
-
-    Args:
-        pairs: Aligned sentences.
-        compared: Their words as they are compared, of the source and of the target.
-    """
-    counts: defaultdict[tuple[str, str], float] = defaultdict(float)
-    totals: tuple[defaultdict[str, float], defaultdict[str, float]] = (defaultdict(float), defaultdict(float))
-    for pair, source, target in zip(pairs, *compared, strict=True):
-        places = (pair.links > _LEAST).nonzero()
-        for (t, s), probability in zip(places.tolist(), pair.links[places[:, 0], places[:, 1]].tolist(), strict=True):
-            counts[source[s], target[t]] += probability
-            totals[0][source[s]] += probability
-            totals[1][target[t]] += probability
-    yield "source\ttarget\tp(target | source)\tp(source | target)\tlinks"
-    for (s, t), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if count >= _RARE:
-            yield f"{s}\t{t}\t{count / totals[0][s]:.4f}\t{count / totals[1][t]:.4f}\t{count:.2f}"
+def _linked_share(pair: AlignedPair) -> float:
+    return 1 - (pair.source_null.mean() + pair.target_null.mean()).item() / 2
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines in UTF-8, packed where the name ends with .gz, to standard output where it is ``-``."""
-    content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")
+class Lexicon:
+    """Word pairs of a text, with both probabilities of translation and the expected number of links."""
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._totals: tuple[defaultdict[str, float], defaultdict[str, float]] = defaultdict(float), defaultdict(float)
+
+    def add(self, pair: AlignedPair, compared: Sequence[Sequence[str]]) -> None:
+        """Count the links of a pair, whose words are compared as these, of the source and of the target."""
+        source, target = compared
+        likely = (pair.links > _LEAST).nonzero()
+        for (t, s), probability in zip(likely.tolist(), pair.links[likely[:, 0], likely[:, 1]].tolist(), strict=True):
+            self._counts[source[s], target[t]] += probability
+            self._totals[0][source[s]] += probability
+            self._totals[1][target[t]] += probability
+
+    def lines(self) -> Iterator[str]:
+        """Yield the table, the most frequent word pairs first."""
+        yield "source\ttarget\tp(target | source)\tp(source | target)\tlinks"
+        for (s, t), count in sorted(self._counts.items(), key=lambda item: (-item[1], item[0])):
+            if count >= _RARE:
+                yield f"{s}\t{t}\t{count / self._totals[0][s]:.4f}\t{count / self._totals[1][t]:.4f}\t{count:.2f}"
+
+
+def write_spooled(path: Path, spool: IO[bytes]) -> None:
+    """Write what a temporary file holds, packed where the name ends with .gz, to standard output where it is ``-``."""
+    spool.seek(0)
     if path == STANDARD:
         sys.stdout.flush()
-        sys.stdout.buffer.write(content)
+        copyfileobj(spool, sys.stdout.buffer)
         sys.stdout.buffer.flush()
+    else:
+        write_atomic(path, lambda file: _copy(spool, file, packed=path.suffix == ".gz"))
+
+
+def _copy(spool: IO[bytes], file: IO[bytes], *, packed: bool) -> None:
+    if not packed:
+        copyfileobj(spool, file)
         return
-    if path.suffix == ".gz":
-        content = gzip.compress(content, mtime=0)
-    write_atomic(path, lambda file: file.write(content))
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as archive:
+        copyfileobj(spool, archive)

@@ -1,4 +1,4 @@
-r"""What the letters of two words say of a link: names, numbers and cognates are written alike in many languages.
+r"""Evidence of links in the letters of two words: names, numbers and cognates are alike in many languages.
 
 Every pair of words has a class by how alike its words are written: for words, by the number of letters of the shorter
 one and by the share of pairs of neighboring letters that both have (Dice's coefficient); for numbers and punctuation
@@ -21,7 +21,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from zlib import crc32
 
@@ -41,6 +41,7 @@ _BITS = 128  # pairs of letters are hashed into so many numbers
 _TOGETHER = 200_000  # pairs of words whose classes are computed together, so that little memory is taken
 _MARKS = 5  # classes with numbers or punctuation marks
 CLASSES = _MARKS + (len(_LENGTHS) + 1) * (len(_SHARES) + 1)
+_REMEMBERED = 200_000  # words whose spelling is computed once
 _PRIOR = 0.5  # links that are added to every class, and as large a share of the other pairs
 
 
@@ -74,16 +75,16 @@ class Spelling:
         return _popcount(self.bits)
 
     def classes(self, source: NDArray[np.int64], other: Spelling, target: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Class of every pair of a word of this side and one of the other, by their numbers."""
-        one, two = self.kind[source], other.kind[target]
+        """Return the class of every pair of a word of this side and one of the other, by their numbers."""
+        first, second = self.kind[source], other.kind[target]
         shared = _popcount(self.bits[source] & other.bits[target])
         dice = 2 * shared / np.maximum(1, self.count[source] + other.count[target])
         length = np.searchsorted(_LENGTHS, np.minimum(self.length[source], other.length[target]))
-        found = _MARKS + length * (len(_SHARES) + 1) + np.searchsorted(_SHARES, dice)
+        classes = _MARKS + length * (len(_SHARES) + 1) + np.searchsorted(_SHARES, dice)
         equal = self.same[source] == other.same[target]
-        found = np.where((one == 1) & (two == 1), np.where(equal, 0, 1), found)  # numbers
-        found = np.where((one == 2) & (two == 2), np.where(equal, 2, 3), found)  # marks
-        return np.where(one != two, 4, found)
+        classes = np.where((first == 1) & (second == 1), np.where(equal, 0, 1), classes)  # numbers
+        classes = np.where((first == 2) & (second == 2), np.where(equal, 2, 3), classes)  # marks
+        return np.where(first != second, 4, classes)
 
 
 class SpelledText:
@@ -91,25 +92,25 @@ class SpelledText:
 
     Args:
         source: Words of every sentence.
-        target: Those of the translations.
+        target: Words of the translations.
     """
 
     def __init__(self, source: Sentences, target: Sentences) -> None:
         self._sides = [_spelled_side(side) for side in (source, target)]
 
     def classes(self, rows: Sequence[int]) -> Tensor:
-        """Class of every pair of words of the pairs at these places, ``[M, N, B]``; any class at padded places."""
+        """Return the class of every pair of words of these sentence pairs, ``[M, N, B]``; any class for padding."""
         (source, spelling), (target, other) = self._sides
         first, second = (pad_sequence([side[row] for row in rows]).numpy() for side in (source, target))
-        found = np.empty((len(second), len(first), len(rows)), dtype=np.int32)
+        classes = np.empty((len(second), len(first), len(rows)), dtype=np.int32)
         step = max(1, _TOGETHER // max(1, first.size))
         for start in range(0, len(second), step):
-            part = found[start : start + step]
-            words, others = (
+            part = classes[start : start + step]
+            words, other_words = (
                 np.broadcast_to(numbers, part.shape) for numbers in (first[None], second[start : start + step, None])
             )
-            part[:] = spelling.classes(words, other, others)
-        return torch.from_numpy(found)
+            part[:] = spelling.classes(words, other, other_words)
+        return torch.from_numpy(classes)
 
 
 def _spelled_side(sentences: Sentences) -> tuple[Sequence[Tensor], Spelling]:
@@ -119,19 +120,20 @@ def _spelled_side(sentences: Sentences) -> tuple[Sequence[Tensor], Spelling]:
     return flat.split([len(sentence) for sentence in sentences]), Spelling.of(list(words))
 
 
-def string_ratios(linked: Tensor, seen: Tensor) -> Tensor:
-    """Likelihood ratio of every class, ``[CLASSES]``, by the expected numbers of links and of all pairs of words.
+def string_ratios(linked: Tensor, together: Tensor) -> Tensor:
+    """Return the likelihood ratio of every class, ``[CLASSES]``, by expected numbers of links and of all word pairs.
 
     Args:
         linked: Expected number of links of every class.
-        seen: Number of pairs of words that stand together.
+        together: Number of pairs of words of every class that stand together.
     """
-    others = (seen - linked).clamp_min(0)
+    unlinked = (together - linked).clamp_min(0)
     smoothing = _PRIOR / linked.sum().clamp_min(1)
-    one, two = (counts / counts.sum().clamp_min(1) for counts in (linked, others))
-    return (one + smoothing) / (two + smoothing)
+    shares = [counts / counts.sum().clamp_min(1) for counts in (linked, unlinked)]
+    return (shares[0] + smoothing) / (shares[1] + smoothing)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _spelled(word: str) -> tuple[int, int, int, int, int]:
     """Kind, number for equality, letters and both halves of the bits of a word."""
     plain = "".join(sign for sign in unicodedata.normalize("NFKD", word.lower()) if not unicodedata.combining(sign))
@@ -154,10 +156,10 @@ _MARK |= {"。": ".", "।": ".", "۔": ".", "،": ",", "、": ",", "؟": "?", "
 
 
 def _popcount(bits: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Number of bits set in every row."""
+    """Return the number of bits set in every row."""
     parts = np.ascontiguousarray(bits).view(np.uint16)
-    found: NDArray[np.int64] = _COUNTS[parts].sum(-1, dtype=np.int64)
-    return found
+    counts: NDArray[np.int64] = _COUNTS[parts].sum(-1, dtype=np.int64)
+    return counts
 
 
 _COUNTS = np.array([bin(number).count("1") for number in range(2**16)], dtype=np.uint8)

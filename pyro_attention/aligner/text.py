@@ -13,16 +13,17 @@ Words are compared in small letters unless ``keep_case``, and in the composed fo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Literal, cast, get_args
 
-__all__ = ["Preparation", "SubwordStyle", "lacks_blanks"]
+__all__ = ["Preparation", "Setting", "SubwordStyle", "lacks_blanks"]
 
 SubwordStyle = Literal["@@", "##", "▁"]
+Setting = bool | str | None  # of a preparation, saved with an aligner
 _BLANKS = re.compile(r"[ \t\r\v\f]+")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _LONG = 6  # signs of scripts without blanks in a word, on average, from which on words seem not to be divided
@@ -72,7 +73,7 @@ class Preparation:
         elif self.subwords == "▁":
             line = line.replace(" ", "").replace("▁", " ")
         if self.tokenize:
-            return list(_pattern().findall(line))
+            return _divide()(line)
         return [word for word in _BLANKS.split(line) if word]
 
     def compared(self, words: Iterable[str]) -> list[str]:
@@ -80,18 +81,18 @@ class Preparation:
         return list(words) if self.keep_case else [word.lower() for word in words]
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """What is kept with an aligner."""
+    def settings(self) -> dict[str, Setting]:
+        """Fields as a mapping, which is saved with an aligner."""
         return asdict(self)
 
 
 @cache
-def _pattern() -> Any:
+def _divide() -> Callable[[str], list[str]]:
     regex = import_module("regex")  # of the extra "align"
-    return regex.compile(_WORDS, regex.VERBOSE)
+    return cast("Callable[[str], list[str]]", regex.compile(_WORDS, regex.VERBOSE).findall)
 
 
 def lacks_blanks(sentences: Sequence[Sequence[str]]) -> bool:
-    """Whether words of a script that writes no blanks seem not to be divided."""
-    lengths = [len(found) for words in sentences for word in words if (found := _UNSPACED.findall(word))]
+    """Return whether words of a script that writes no blanks seem not to be divided."""
+    lengths = [len(signs) for words in sentences for word in words if (signs := _UNSPACED.findall(word))]
     return bool(lengths) and sum(lengths) / len(lengths) > _LONG and len(lengths) > 0.2 * sum(map(len, sentences))

@@ -131,9 +131,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
         _sum_in_one_dtype(traces)
         return traces
 
-    def _get_traces(
-        self, model: Model, guide: Model, args: Args, kwargs: Kwargs
-    ) -> Iterator[Traces]:
+    def _get_traces(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Iterator[Traces]:
         self.support_record, self.cut_record = {}, {}
         for model_trace, guide_trace in self._get_enumerated(model, guide, args, kwargs):
             self._terms = {
@@ -141,9 +139,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             }
             yield model_trace, guide_trace
 
-    def _get_enumerated(
-        self, model: Model, guide: Model, args: Args, kwargs: Kwargs
-    ) -> Iterator[Traces]:
+    def _get_enumerated(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Iterator[Traces]:
         messenger = poutine.unwrap(guide)
         if not isinstance(messenger, AttentionGuide):
             yield from super()._get_traces(model, guide, args, kwargs)
@@ -172,9 +168,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
                     record[name] = record.get(name, 0) + value / self.num_particles
             yield traces
 
-    def _check_broadcasts(
-        self, model: Model, guide: Model, args: Args, kwargs: Kwargs
-    ) -> None:
+    def _check_broadcasts(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> None:
         """Raise ValueError where a model is another one below enumerated alignments than below single ones.
 
         It is looked at in the first, 10th, 100th, ... call with a model.

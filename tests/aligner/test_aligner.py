@@ -3,6 +3,7 @@
 import unicodedata
 from itertools import product
 from math import inf, isnan, log
+from threading import Event
 
 import numpy as np
 import pyro
@@ -11,10 +12,13 @@ import torch
 
 from experiments.data.text.parallel import toy_translation
 from pyro_attention import AlignmentPrior, Dense, LatentAttention, exact_alignments
-from pyro_attention.aligner import Aligner, cross_fit
-from pyro_attention.aligner._member import member_count
+from pyro_attention.aligner import AlignedPair, Aligner, cross_fit
+from pyro_attention.aligner._backoff import Backoff
+from pyro_attention.aligner._ensemble import Ensemble, part_count
 from pyro_attention.aligner._moves import NO_LINK, BandedMoves, DenseMoves
+from pyro_attention.aligner._training import PRIOR_WEIGHT, TrainingText, train
 from pyro_attention.aligner.hmm import markov_posterior, uniform_posterior
+from pyro_attention.aligner.output import pair_links
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate
 
 GERMAN = [line.split() for line in ("das haus", "das buch", "ein buch", "ein haus", "das alte haus")] * 4
@@ -231,23 +235,33 @@ def test_composed_and_decomposed_letters_are_the_same_word(small):
 
 def test_members_are_averaged_and_each_lacks_a_part():
     source, target = GERMAN * 3, ENGLISH * 3
-    found = Aligner.fit(source, target, parts=3)(source, target, strings=False)
-    members = [
-        Aligner.fit(
-            *([line for place, line in enumerate(side) if place % 3 != part] for side in (source, target)), parts=1
-        )
-        for part in range(3)
-    ]
+    aligner = Aligner.fit(source, target, parts=3)
+    pairs = aligner(source, target, strings=False, directions=True)
+    ensemble = aligner.ensemble
+    members = [Aligner(Ensemble(ensemble.vocabularies, ensemble.pairs, [member])) for member in ensemble.members]
+    assert len(members) == 3
     for place in range(5):
         forward = torch.stack([one(source, target, strings=False, directions=True)[place].forward for one in members])
-        pair = Aligner([one.members[0] for one in members])(source, target, strings=False, directions=True)[place]
-        torch.testing.assert_close(pair.forward, forward.mean(0))
-        torch.testing.assert_close(pair.links, found[place].links)
+        torch.testing.assert_close(pairs[place].forward, forward.mean(0))
 
 
-@pytest.mark.parametrize(("pairs", "members"), [(20, 1), (49, 1), (50, 4), (50_000, 4), (50_001, 1)])
-def test_how_many_members_a_text_has(pairs, members):
-    assert member_count(pairs) == members
+def test_a_member_knows_nothing_of_the_part_that_it_lacks():
+    """A word that only the pairs of one part have: the member without them has its prior, the other its translation."""
+    source = [["das", "quatsch"] if place % 2 else line for place, line in enumerate(GERMAN * 3)]
+    target = [["the", "nonsense"] if place % 2 else line for place, line in enumerate(ENGLISH * 3)]
+    text = TrainingText.of(source, target, {}, 2)
+    backoff = Backoff(text.vocabularies, text.pairs, PRIOR_WEIGHT)
+    models = train(text, backoff, agree=False, stop=Event())
+    words = [text.vocabularies[side].words[word] for side, word in enumerate(("quatsch", "nonsense"))]
+    pair = int(((text.pairs.source == words[0]) & (text.pairs.target == words[1])).nonzero())
+    without, within = models[1][0].translation[pair], models[0][0].translation[pair]  # part 0 has the even places
+    assert within > 0.9
+    assert without < 0.5 * within
+
+
+@pytest.mark.parametrize(("pairs", "parts"), [(20, 1), (49, 1), (50, 2), (50_000, 2), (50_001, 1)])
+def test_how_many_parts_a_text_has(pairs, parts):
+    assert part_count(pairs) == parts
 
 
 def test_a_pair_tells_whether_it_is_a_translation():
@@ -298,6 +312,23 @@ def test_bad_text(source, target, options, error, message):
 def test_bad_hints(small, options, message):
     with pytest.raises(ValueError, match=message):
         small([["das", "haus"]], [["the", "house"]], **options)
+
+
+def test_written_links_are_those_of_minimum_bayes_risk():
+    """The quicker way that writes links chooses what the analysis does, of any table and balance."""
+    generator = torch.Generator().manual_seed(0)
+    for number in range(300):
+        shape = torch.randint(1, 12, (2,), generator=generator).tolist()
+        links = torch.rand(shape, generator=generator) ** (1 + number % 30)
+        if number % 7 == 0:
+            links = (links > 0.6).float()
+        if number % 5 == 0:
+            links = links.round(decimals=1)
+        words = [[""] * size for size in shape[::-1]]
+        nulls = [torch.zeros(size) for size in shape[::-1]]
+        pair = AlignedPair(*words, links, *nulls, nulls[1])
+        for balance in (0.3, 1.0, 4.0):
+            assert set(pair_links(pair, balance=balance)) == pair.linked(balance).links
 
 
 def test_numpy_before_2_gives_the_places_of_unique_keys_flat(small, monkeypatch):

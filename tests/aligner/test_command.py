@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import json
+import os
 import re
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def test_a_model_is_kept_and_used(files, monkeypatch):
     pytest.importorskip("safetensors")
     (files / "dictionary").write_text("\ufeffHaus\thouse\t5\n", encoding="utf-8")  # as some editors begin a file
     main(["a", "b", "--model", "kept", "--dictionary", "dictionary"])
-    assert set(Aligner.load("kept").members[0].vocabularies[0].words) == set(GERMAN.lower().split())
+    assert set(Aligner.load("kept").ensemble.vocabularies[0].words) == set(GERMAN.lower().split())
     first = (files / "links.txt").read_text()
     monkeypatch.setattr(Aligner, "fit", None)  # it is not trained again
     main(["a", "b", "--model", "kept", "--anchors", "links.txt", "--out", "again.txt"])
@@ -144,6 +146,101 @@ def test_signs_inside_of_a_line_shift_nothing(files, sign):
     links = (files / "links.txt").read_bytes().decode().split("\n")
     assert len(links) == 9
     assert links[7] == "0-0 1-1"
+
+
+def test_an_output_with_a_second_name_is_not_torn_from_it(files, untrained):
+    (files / "links.txt").write_text("old")
+    (files / "second").hardlink_to(files / "links.txt")
+    with pytest.raises(SystemExit, match=r"--out links\.txt has a second name"):
+        main(["a", "b", "--overwrite"])
+    assert (files / "second").read_text() == (files / "links.txt").read_text() == "old"
+
+
+def test_a_full_disk_leaves_the_old_file(files, monkeypatch):
+    def full(*_):
+        raise OSError(28, os.strerror(28))
+
+    (files / "links.txt").write_text("old")
+    monkeypatch.setattr("pyro_attention.aligner.output.copyfileobj", full)
+    with pytest.raises(SystemExit, match=r"links\.txt cannot be written: No space left on device"):
+        main(["a", "b", "--overwrite"])
+    assert (files / "links.txt").read_text() == "old"
+    assert sorted(path.name for path in files.iterdir()) == ["a", "b", "links.txt"]
+
+
+RECORDS = [
+    {"source": "Das Haus", "target": ["the", "house"]},
+    {"source": ["Das", "Buch"], "target": "the\nbook"},
+    {"source": "Ein Buch", "target": "a book", "id": 7},
+    {"source": "", "target": "nothing"},
+] * 3
+
+
+def test_json_lines_in_and_out(files):
+    (files / "pairs.jsonl.gz").write_bytes(gzip.compress("".join(f"{json.dumps(r)}\n" for r in RECORDS).encode()))
+    main(["pairs.jsonl.gz", "--out", "links.jsonl"])
+    records = [json.loads(line) for line in (files / "links.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(records) == len(RECORDS)
+    assert (records[1]["source"], records[1]["target"]) == (["Das", "Buch"], ["the", "book"])
+    assert [link[:2] for link in records[0]["links"]] == [[0, 0], [1, 1]]
+    assert all(0 < p <= 1 for record in records for *_, p in record["links"])
+    assert records[3] == {
+        "source": [], "target": ["nothing"], "links": [], "gain": None, "log_evidence": None, "linked": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line", ["das ||| the", "[1, 2]", '{"source": "das"}', '{"source": "das", "target": 3}', '{"source": ["a", 1]}', ""]
+)
+def test_lines_that_are_no_pairs_in_json(files, untrained, line):
+    (files / "pairs.jsonl").write_text(json.dumps(RECORDS[0]) + "\n" + line + "\n")
+    with pytest.raises(SystemExit, match=r"pairs.jsonl, line 2 is .*, expected JSON with a source and a target"):
+        main(["pairs.jsonl"])
+
+
+def test_a_text_in_bounded_memory(files, capsys):
+    """The same lines as with one part, every output, and nothing left behind."""
+    main(["a", "b", "--parts", "1", "--tsv", "table", "--scores", "scores", "--lexicon", "lexicon"])
+    (files / "scratch").mkdir()
+    (files / "dictionary").write_text("Haus\thouse\t0\n")
+    new = ["--out", "new", "--tsv", "table2", "--scores", "scores2", "--lexicon", "lexicon2", "--html", "page.html"]
+    main(["a", "b", "--max-memory", "1000", "--scratch", "scratch", "--dictionary", "dictionary", *new])
+    for old, name in (("links.txt", "new"), ("table", "table2"), ("scores", "scores2"), ("lexicon", "lexicon2")):
+        numbers = [re.findall(r"-?\d+\.\d+", (files / file).read_text()) for file in (old, name)]
+        words = [re.sub(r"-?\d+\.\d+", "", (files / file).read_text()) for file in (old, name)]
+        assert words[0] == words[1]
+        assert [float(n) for n in numbers[1]] == pytest.approx([float(n) for n in numbers[0]], abs=2e-3)
+    assert not list((files / "scratch").iterdir())
+    assert "the text has the words of 1 of 1 entries" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-memory", "100"], "100 MB of memory are too few"),
+        (["--max-memory", "3000", "--coverage", ".5"], "--coverage needs all pairs in memory"),
+        (["--max-memory", "3000", "--parts", "2"], "--max-memory has no --parts"),
+        (["--max-memory", "3000", "--cross-fit", "2"], "--max-memory has no --cross-fit"),
+        (["--max-memory", "3000", "--anchors", "a"], "--max-memory has no --anchors"),
+        (["--max-memory", "3000", "--processes", "0"], "--processes is 0"),
+        (["--max-memory", "3000", "--cluster", "tcp://nowhere:1"], "--cluster needs --scratch"),
+        (["--max-memory", "3000", "--scratch", "nowhere"], "--scratch nowhere is no folder"),
+        (["--processes", "2"], "--processes, --cluster and --scratch are of --max-memory"),
+        (["--out", "x.jsonl", "--words"], "leave out --words"),
+        (["--max-memory", "3000", "--train", "a", "short"], "a has 6 lines and short 1"),
+    ],
+)
+def test_options_of_large_texts_are_checked_before_the_training(files, monkeypatch, arguments, message):
+    (files / "short").write_text("the house\n")
+    monkeypatch.setattr(Aligner, "fit_stream", None)
+    monkeypatch.setattr(Aligner, "fit", None)
+    with pytest.raises(SystemExit, match=message):
+        main(["a", "b", *arguments])
+
+
+def test_large_texts_are_files_that_can_be_read_again(files):
+    with pytest.raises(SystemExit, match="expected files in place of standard input"):
+        main(["-", "b", "--max-memory", "3000"])
 
 
 def test_known_links_stay_below_any_probability(files):

@@ -41,9 +41,9 @@ def test_similarities_are_weighed_by_their_densities():
     similarity = torch.where(links > 0, 0.6, 0.1) + 0.15 * torch.randn(40000)
     evidence = _Evidence.of([similarity], [links])
     assert evidence.separation == pytest.approx(0.5 / 0.15, rel=0.02)
-    linked, others = (Normal(mean, evidence.variance**0.5) for mean in (evidence.linked, evidence.others))
+    linked, unlinked = (Normal(mean, evidence.variance**0.5) for mean in (evidence.linked, evidence.unlinked))
     seen = torch.tensor([-0.5, 0.1, 0.35, 0.9])
-    torch.testing.assert_close(evidence.log_ratio(seen), linked.log_prob(seen) - others.log_prob(seen))
+    torch.testing.assert_close(evidence.log_ratio(seen), linked.log_prob(seen) - unlinked.log_prob(seen))
 
 
 def test_vectors_of_words_are_means_over_their_pieces(folder):

@@ -179,3 +179,11 @@ def test_wrong_files(read, text, options, message, tmp_path):
 def test_links_that_do_not_fit(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_an_id_of_two_lines_is_refused(tmp_path):
+    """Links of one would take the place of the other's; by ids, and by the number of a line beside an id."""
+    for text in ("7\t0-0\n7\t1-1\n", "1\t0-0\n0-1\n"):
+        (tmp_path / "gold").write_text(text)
+        with pytest.raises(ValueError, match=r"gold, line 2 has the id '[17]', as .*gold, line 1 has"):
+            read_pharaoh(tmp_path / "gold")

@@ -234,7 +234,8 @@ def read_pharaoh(path: str | Path, *, index: int = 0, target_first: bool = False
         Links by sentence id; the number of the line, from 0, where there are no ids.
 
     Raises:
-        ValueError: What is no link, or a position 0 where words are counted from 1; with file and line.
+        ValueError: What is no link, a position 0 where words are counted from 1, or an id that two lines have; with
+            file and line.
 
     Example:
         >>> import tempfile
@@ -308,10 +309,18 @@ def read_sentences(path: str | Path) -> dict[str, list[str]]:
 
 
 def _named_lines(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield location, id and text of every line."""
+    """Yield location, id and text of every line; ValueError where two lines have one id."""
+    locations: dict[str, str] = {}
     for number, (location, line) in enumerate(read_lines(path)):
         name, tab, text = line.partition("\t")
-        yield (location, name.strip(), text) if tab else (location, str(number), line)
+        name, text = (name.strip(), text) if tab else (str(number), line)
+        if name in locations:
+            raise ValueError(
+                f"{location} has the id {name!r}, as {locations[name]} has; expected an id for each sentence pair: "
+                f"rename or remove one of them"
+            )
+        locations[name] = location
+        yield location, name, text
 
 
 def _link(location: str, numbers: tuple[str, str], index: int, target_first: bool) -> Link:
