@@ -23,7 +23,7 @@ from experiments.data.images.region_captions import RegionCaptions, Segmentation
 from experiments.data.text.batches import BEGIN, END
 from experiments.sequence import evaluation as sequence
 from experiments.sequence.evaluation import BATCH, sentence_doubts
-from experiments.sequence.model import AnyTrained, perplexity
+from experiments.sequence.model import AnyTrained, predictive_perplexity
 from models.decoding import Hypothesis, Inference, beam_search, sample
 from pyro_attention import Soft
 
@@ -69,7 +69,7 @@ def evaluate(
     metrics |= random_caption_scores(data["train"], test)
     metrics |= attention_metrics(trained, test, maps, references)
     metrics |= {
-        "test_ppl": perplexity(trained, batches(trained, test, references=references)),
+        "test_ppl": predictive_perplexity(trained, batches(trained, test, references=references)),
         "word_pieces": len(trained.vocabulary),
     }
     if not photographs:

@@ -1,6 +1,7 @@
 """Names of data sets, and options of turning photographs into regions; this imports no reader.
 
-A new graph has its name in ``GraphName`` here and a reader that is registered under it in ``data/graphs/load.py``.
+A new graph has its name in ``GraphName`` here and a reader that is registered under it in ``data/graphs/load.py``; new
+sentence pairs have their name in ``ParallelName`` and their reader in ``data/text/parallel.py``.
 """
 
 from collections.abc import Mapping, Sequence

@@ -59,7 +59,7 @@ def link_calibration(weights: Sequence[Tensor], gold: Sequence[GoldAlignment]) -
     return {"aer": alignment_error_rate(links, gold).aer, "ece": error, **means}
 
 
-def perplexity(networks: Sequence[Trained], text: ParallelText, *, runs: int = 1) -> float:
+def mixture_perplexity(networks: Sequence[Trained], text: ParallelText, *, runs: int = 1) -> float:
     """Return the perplexity of the mean probabilities of several networks.
 
     Args:
@@ -92,7 +92,7 @@ def calibration(networks: Sequence[Trained], text: ParallelText) -> dict[str, fl
         before = weights if given else [pair.prior for pair in pairs if pair.prior is not None]
         tables.setdefault("mean_before", []).append(before)
         tables.setdefault("mean_given", []).append(given or weights)
-    metrics = {"mean_ppl": perplexity(networks, text)} if len(networks) > 1 else {}
+    metrics = {"mean_ppl": mixture_perplexity(networks, text)} if len(networks) > 1 else {}
     if networks[0].is_random:
         low, high = zip(*(equal_tailed(pair.posterior, LEVEL)[1:] for pair in pairs), strict=True)
         metrics["mean_width"] = torch.cat([(b - a).amax(1) for a, b in zip(low, high, strict=True)]).mean().item()
@@ -102,7 +102,7 @@ def calibration(networks: Sequence[Trained], text: ParallelText) -> dict[str, fl
     if config.guide == "soft" and len(networks) == 1:
         # dropout masks lie before the attention, so that each sample needs a pass of its own
         further["dropout"] = {"noise": "dropout", "num_samples": _DROPOUT_RUNS, "chunk_size": 1}
-        metrics["dropout_ppl"] = perplexity(networks, text, runs=_DROPOUT_RUNS)
+        metrics["dropout_ppl"] = mixture_perplexity(networks, text, runs=_DROPOUT_RUNS)
     for kind, options in further.items():
         tables[f"{kind}_before"] = [[pair.posterior.mean(0) for pair in aligned_pairs(networks[0], text, **options)]]
     for name, tables_of_networks in tables.items():

@@ -22,8 +22,7 @@ from experiments.nmt.align import alignment_metrics
 from experiments.nmt.config import SearchOptions, TranslationConfig
 from experiments.nmt.texts import batches, tokenized
 from experiments.sequence import evaluation as sequence
-from experiments.sequence.model import AnyTrained
-from experiments.sequence.model import perplexity as sequence_perplexity
+from experiments.sequence.model import AnyTrained, predictive_perplexity
 
 _EXACT = SearchOptions(sum_over="all")
 
@@ -56,7 +55,7 @@ class Score(NamedTuple):
 
 def perplexity(trained: AnyTrained, text: ParallelText, *, k_max: int | None = None) -> float:
     """Return the perplexity per word piece of the target sentences of a text."""
-    return sequence_perplexity(trained, batches(trained, text), k_max=k_max)
+    return predictive_perplexity(trained, batches(trained, text), k_max=k_max)
 
 
 def translate(

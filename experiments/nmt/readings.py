@@ -44,7 +44,7 @@ def as_alignment(model: AttentionDecoder) -> Iterator[None]:
         model.attention.prior = prior
 
 
-def perplexity(trained: Trained, text: ParallelText, inference: Inference) -> float:
+def perplexity_under(trained: Trained, text: ParallelText, inference: Inference) -> float:
     """Return the perplexity per word piece of a text under one reading of the attention.
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, section 5 and table 2.
@@ -78,7 +78,7 @@ def compare(config: ReadingsConfig) -> dict[str, float]:
         text = text if config.pairs is None else text.first(config.pairs)
         for name, inference in readings(config.k_max, config.draws).items():
             row = values.setdefault(trained.config.guide, {})
-            row.setdefault(name, []).append(perplexity(trained, text, inference))
+            row.setdefault(name, []).append(perplexity_under(trained, text, inference))
     rows: list[Row] = [
         {"trained": guide} | {name: summarize(perplexities, 3) for name, perplexities in row.items()}
         for guide, row in values.items()

@@ -111,12 +111,12 @@ class Pooling(pyro.nn.PyroModule):
         return of_images, logits
 
 
-def train(model: Pooling, family: Family, bags: Bags, *, steps: int, weight_decay: float) -> Pooling:
+def train(model: Pooling, family: Family, bags: Bags, *, steps: int, weight_decay: float, kl_weight: float) -> Pooling:
     """Train networks, each on its fold of the bags at once."""
     guide = AttentionGuide(model, family)
     elbo = elbo_for(guide, max_plate_nesting=2)
     if isinstance(elbo, AttentionELBO):
-        elbo.kl_weight = 0.01
+        elbo.kl_weight = kl_weight
     loss = elbo(model, guide)
     optimizer = torch.optim.Adam(model.parameters(), 0.01, weight_decay=weight_decay)
     for _ in range(steps):
@@ -146,14 +146,16 @@ def split(bags: Bags) -> tuple[Bags, Bags]:
     return Bags(*(part[:, size:] for part in rolled)), Bags(*(part[:, :size] for part in rolled))
 
 
-def cross_fit(family: Family, bags: Bags, *, steps: int, seed: int = 0, largest: bool = False) -> Pooling:
+def cross_fit(
+    family: Family, bags: Bags, *, steps: int, kl_weight: float, seed: int = 0, largest: bool = False
+) -> Pooling:
     """Train a network for each fold, with the weight decay by which it predicts the labels of its fold best."""
     (training, held_out), models, losses = split(bags), [], []
     prior = FixedGammaPrior() if isinstance(family, Weibull) else AlignmentPrior()
     for decay in DECAYS:
         torch.manual_seed(seed)
         model = Pooling(prior, len(training.y), largest=largest)
-        models.append(train(model, family, training, steps=steps, weight_decay=decay))
+        models.append(train(model, family, training, steps=steps, weight_decay=decay, kl_weight=kl_weight))
         loss = nn.functional.binary_cross_entropy(predicted(model, family, held_out)[0], held_out.y, reduction="none")
         losses.append(loss.mean(-1))
     best = torch.stack(losses).argmin(0)
@@ -167,7 +169,7 @@ def score(config: ReasonConfig, data: tuple[Bags, Bags], _: Path) -> dict[str, f
     bags, test = data
     families: dict[str, Family] = {"soft": Soft(), "weibull": Weibull(10.0), "marginal": Marginal()}
     family, largest = families[config.guide], config.pooling == "max"
-    model = cross_fit(family, bags, steps=config.steps, seed=config.seed, largest=largest)
+    model = cross_fit(family, bags, steps=config.steps, kl_weight=config.kl_weight, seed=config.seed, largest=largest)
     tests = Bags(*(torch.cat([part] * FOLDS) for part in test))
     p, weights = predicted(model, family, tests)
     if config.guide == "weibull":

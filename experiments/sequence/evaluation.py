@@ -128,6 +128,9 @@ def sentence_doubts(trained: AnyTrained, batches: Iterable[Batch], inference: In
 
 
 def validation_perplexities(trained: TrainedText[Any, Any], encoded: Encoded, fitted: Fitted) -> dict[str, float]:
-    """Return the validation perplexity of the network, and of a unigram model of the training data."""
+    """Return the validation perplexity of the network, and of a unigram model of the training data.
+
+    Random weights stand at their mean here; the test perplexity averages over draws of them.
+    """
     unigram = unigram_perplexity(encoded.targets, encoded.val.targets, vocabulary=len(trained.vocabulary))
     return {"val_ppl": math.exp(fitted.history[fitted.best_epoch]["val_loss"]), "val_ppl_unigram": unigram}

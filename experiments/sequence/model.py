@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from torch import Tensor, nn
 
-from experiments.callbacks import SamplerEpoch, read_weights, weights_file
+from experiments.callbacks import read_weights, weights_file
 from experiments.data.text.batches import Batch, BucketSampler, Vocabulary, batch_loader
 from experiments.files import UserError, user_errors
 from experiments.options import TrainingOptions
@@ -23,7 +23,7 @@ from experiments.training import (
     OneCycleTraining,
     PriorFactory,
     Trained,
-    fit,
+    fit_batches,
     load_best,
     resolve_device,
 )
@@ -153,12 +153,9 @@ class Encoded:
 def fit_sequences(trained: Trained[Any, Any], encoded: Encoded, folder: Path, *, patience: int) -> Fitted:
     """Train a network that writes sentences until its validation loss has not improved for ``patience`` epochs."""
     config = trained.config
-    in_order = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
-    loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, in_order)
-    return fit(
-        config, trained.module, *loaders, folder=folder, patience=patience, monitor={"val_loss": "min"},
-        gradient_clip=config.gradient_clip, callbacks=[SamplerEpoch(encoded.sampler, in_order)],
-    )  # fmt: skip
+    val_sampler = BucketSampler(encoded.val.lengths, sentences=config.batch_size, shuffle=False)
+    loaders = batch_loader(encoded.train, encoded.sampler), batch_loader(encoded.val, val_sampler)
+    return fit_batches(config, trained.module, *loaders, folder=folder, patience=patience)
 
 
 def prediction_family(guide: AttentionGuide) -> Family:
@@ -207,8 +204,11 @@ AnyTrained = TrainedSequences[Any, Any]  # translation or captioning
 Trainable = TypeVar("Trainable", bound=Trained[Any, Any])
 
 
-def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | None = None) -> float:
-    """Return the perplexity per word piece under the predictive distribution of the network's own scheme."""
+def predictive_perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | None = None) -> float:
+    """Return the perplexity per word piece under the predictive distribution of the network's own scheme.
+
+    Random weights are averaged over the configured number of draws, inside the logarithm.
+    """
     trained.module.eval()
     inference = trained.inference(samples=None, k_max=k_max)
     with seeded(trained.config.seed):
@@ -218,7 +218,9 @@ def perplexity(trained: AnyTrained, batches: Iterable[Batch], *, k_max: int | No
 
 
 def mean_perplexity(batches: Iterable[Batch], log_probs: Callable[[Batch], Tensor]) -> float:
-    """Return the perplexity per word piece, the exponential of the mean negative log probability.
+    """Return the perplexity, the exponential of the mean negative log probability of a word piece.
+
+    The mean is over all word pieces of all sentences, ``</s>`` included, each of which counts the same.
 
     Args:
         batches: The sentences.

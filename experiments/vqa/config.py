@@ -11,7 +11,7 @@ from experiments.cli import Command
 from experiments.data.names import PhotoQuestionsName, RegionOptions
 from experiments.options import BatchOptions, Device, Dropout, StudyOptions
 from guides.names import NormalizerName, SchemeName
-from guides.options import AlignmentSchemeOptions, UsedBy
+from guides.options import AMORTIZED, AlignmentSchemeOptions, UsedBy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,8 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
             omitted.
         layers: Number of layers of MCAN over the question and over the regions; in bottom_up, number of layers in which
             the regions attend to each other first.
-        heads: Number of heads of the attention of MCAN.
+        heads: Number of heads of MCAN's attention, and of the layers of bottom_up in which regions attend to each
+            other.
         dropout: Dropout probability of attention weights, of the output of every layer, and ahead of the answers.
         kl_weight: Weight of the KL, which is summed over all attention weights of a question.
         feature_noise: Standard deviation of Gaussian noise on the regions in training, in units of the standard
@@ -77,7 +78,9 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     USED_BY: ClassVar[UsedBy] = {
         "normalizer": {"model": ("mcan", "multi_view")},
         "likelihood": {"dataset": ("vqa_v2",)},
-        "answer_embedding": {"model": ("bottom_up",)},
+        "answer_embedding": {"model": ("bottom_up",), "guide": AMORTIZED},
+        "heads": {"model": ("mcan", "bottom_up")},
+        "layers": {"model": ("mcan", "bottom_up")},
     }
     PAPER_SIZES: ClassVar[Sequence[str]] = ("mcan", "bottom_up", "multi_view")
 

@@ -25,7 +25,7 @@ from experiments.data.text.batches import train_tokenizer
 from experiments.folder import read_metrics
 from experiments.sequence.alignments import BatchAlignment
 from experiments.sequence.evaluation import word_uncertainty
-from experiments.sequence.model import perplexity
+from experiments.sequence.model import predictive_perplexity
 from models.decoding import Inference
 from models.decoding.next_word import next_word_mixture
 from pyro_attention.analysis import decompose_uncertainty
@@ -77,7 +77,9 @@ def test_a_scheme_trains_and_evaluates(guide, finished):
     assert metrics["updates"] == SIZES["train"] / TINY["batch_size"]
     trained, data = trained_and_data(finished(guide))
     # the same numbers from the checkpoint
-    assert perplexity(trained, batches(trained, data, references=1)) == pytest.approx(metrics["test_ppl"], rel=1e-5)
+    assert predictive_perplexity(trained, batches(trained, data, references=1)) == pytest.approx(
+        metrics["test_ppl"], rel=1e-5
+    )
 
 
 def test_show(finished, tmp_path, capsys):

@@ -8,11 +8,10 @@ import torch
 
 from experiments.files import UserError
 from experiments.nmt.config import ReadingsConfig
-from experiments.nmt.readings import as_alignment, compare, perplexity, readings
+from experiments.nmt.readings import as_alignment, compare, perplexity_under, readings
 from experiments.nmt.task import load_text, load_trained
 from experiments.nmt.texts import batches
-from experiments.sequence.model import model_arguments
-from experiments.sequence.model import perplexity as own_perplexity
+from experiments.sequence.model import model_arguments, predictive_perplexity
 from models.decoding import Inference, target_log_probs
 from pyro_attention import AlignmentPrior, Soft
 from tests.experiments.nmt.tiny_text import command_line
@@ -77,13 +76,13 @@ def test_draws_estimate_the_sum(trained):
     assert ((means.mean(0) - exact).abs() <= 5 * error + 1e-6).all()
 
 
-def test_each_reading_of_its_own_scheme_is_its_own_perplexity(trained):
+def test_each_reading_of_its_own_scheme_is_its_predictive_perplexity(trained):
     text = load_text(trained.config, "test")
-    own = own_perplexity(trained, batches(trained, text))
+    own = predictive_perplexity(trained, batches(trained, text))
     name = "soft" if trained.config.guide == "soft" else "exact"
-    assert perplexity(trained, text, readings((), 3)[name]) == pytest.approx(own, rel=1e-6)
+    assert perplexity_under(trained, text, readings((), 3)[name]) == pytest.approx(own, rel=1e-6)
     # as many as there are: K-max is exact
-    values = {name: perplexity(trained, text, one) for name, one in readings((1, 500), 3).items()}
+    values = {name: perplexity_under(trained, text, one) for name, one in readings((1, 500), 3).items()}
     assert values["K = 500"] == pytest.approx(values["exact"], rel=1e-6)
     assert all(math.isfinite(value) for value in values.values())
 
