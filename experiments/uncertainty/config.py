@@ -2,11 +2,74 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from jsonargparse.typing import PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
-from experiments.options import RunOptions
+from experiments.finetune.config import GlueConfig
+from experiments.options import RunOptions, SweepOptions
+
+TaskName = Literal["sst2", "rte", "mrpc", "cola"]
+Domain = Literal["headlines", "sst2", "rte", "mrpc"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(GlueConfig):
+    """Fine-tune one network of the comparison, and predict with every uncertainty that it allows.
+
+    Args:
+        domain: Where the sentences come from that are out of domain: headlines of Gigaword, or another task.
+        train_items: Training examples at most; the same ones for every network.
+        val_items: Validation examples at most.
+        test_items: Test examples at most, and as many out of domain.
+        adapter_rank: Rank of LoRA on queries and values, which then are trained with the output layer alone; 0 trains
+            all weights.
+        after_training: Predict with Laplace posteriors and with random weights too, which need no other training.
+        widths: Widths of LogNormal weights without training, of which the validation examples choose one.
+        prior_scales: Standard deviations of the Laplace priors, of which they choose one.
+        curvature_items: Training examples that the curvature of the score network is computed on.
+    """
+
+    domain: Domain = "headlines"
+    train_items: PositiveInt = 1000
+    val_items: PositiveInt = 250
+    test_items: PositiveInt = 400
+    adapter_rank: NonNegativeInt = 0
+    after_training: bool = False
+    widths: tuple[PositiveFloat, ...] = (0.2, 0.5, 1.0)
+    prior_scales: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
+    curvature_items: PositiveInt = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(SweepOptions):
+    """Compare kinds of uncertainty of a fine-tuned transformer: accuracy, calibration, selection, out of domain.
+
+    Every row has the same budget of passes for a prediction, or fewer. What is complete in the folder is read, so tasks
+    can be added later by --resume.
+
+    Args:
+        model: Folder of the pretrained model and its tokenizer, or its name on the hub.
+        tasks: Tasks of GLUE.
+        seeds: Networks of every row, which are averaged.
+        members: Networks of an ensemble, and passes of every other row that draws.
+        max_epochs: Epochs of every training.
+        train_items: Training examples of a task at most.
+        val_items: Validation examples at most, which choose temperatures, widths and scales of priors.
+        test_items: Test examples at most, and as many out of domain.
+        resamples: Resamples of the test examples for the intervals.
+    """
+
+    model: str
+    tasks: tuple[TaskName, ...] = ("sst2", "cola", "rte", "mrpc")
+    seeds: PositiveInt = 3
+    members: PositiveInt = 5
+    max_epochs: PositiveInt = 3
+    train_items: PositiveInt = 1000
+    val_items: PositiveInt = 250
+    test_items: PositiveInt = 400
+    resamples: PositiveInt = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,4 +102,7 @@ class SmolLM2Config(RunOptions):
     results: Path | None = None
 
 
-COMMANDS = {"smollm2": Command(SmolLM2Config, "experiments.uncertainty.smollm2:run")}
+COMMANDS = {
+    "compare": Command(CompareConfig, "experiments.uncertainty.compare:compare"),
+    "smollm2": Command(SmolLM2Config, "experiments.uncertainty.smollm2:run"),
+}
