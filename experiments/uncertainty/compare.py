@@ -1,4 +1,4 @@
-"""Which uncertainty of a fine-tuned transformer to take: rows of one budget of passes, on tasks of GLUE."""
+"""Comparison of kinds of uncertainty of a fine-tuned transformer: rows of one budget of passes, on tasks of GLUE."""
 
 from __future__ import annotations
 

@@ -143,8 +143,8 @@ def best_on_validation(
     """Return logits of all parts at the candidate with the best NLL on the validation part, and the candidate."""
     values = [make(candidate, ["val"])["val"] for candidate in candidates]
     losses = [nll(logits, labels) for logits in values]
-    place = losses.index(min(losses))
-    return {"val": values[place]} | make(candidates[place], ["test", "domain"]), candidates[place]
+    best = losses.index(min(losses))
+    return {"val": values[best]} | make(candidates[best], ["test", "domain"]), candidates[best]
 
 
 def last_layer(trained: FineTuned, data: Mapping[str, EncodedPairs]) -> tuple[Logits, float]:
@@ -188,7 +188,8 @@ def score_network(trained: FineTuned, data: Mapping[str, EncodedPairs]) -> tuple
     names = [name for name, _ in model.named_parameters() if name.endswith("attention.self.query.weight")]
     train = data["train"]
     places = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))
-    batches = [(train.padded([place]), train.labels[[place]]) for place in places[: config.curvature_items].tolist()]
+    items = places[: config.curvature_items].tolist()
+    batches = [(train.padded([item]), train.labels[[item]]) for item in items]
 
     def loss(inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(model(inputs), labels, reduction="sum")

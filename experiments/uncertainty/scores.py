@@ -18,7 +18,7 @@ _BINS = 15
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one network, or one ensemble, says of the test items and of those out of domain.
+    """Probabilities and uncertainties of one network, or one ensemble, on test items and items out of domain.
 
     Attributes:
         mean: Mean class probabilities of the test items ``[items, classes]``.
@@ -136,9 +136,9 @@ def resampled_scores(
         of_seeds = [score_items(prediction, labels, *whole) for prediction in row]
         of_draws = [[score_items(prediction, labels, *places) for prediction in row] for places in draws]
         scores[name] = Scores(
-            {metric: np.array([found[metric] for found in of_seeds]) for metric in of_seeds[0]},
+            {metric: np.array([values[metric] for values in of_seeds]) for metric in of_seeds[0]},
             {
-                metric: np.array([np.mean([found[metric] for found in of_draw]) for of_draw in of_draws])
+                metric: np.array([np.mean([values[metric] for values in of_draw]) for of_draw in of_draws])
                 for metric in of_seeds[0]
             },
         )

@@ -175,7 +175,7 @@ def choose(records: Sequence[Mapping[str, Any]], kind: str) -> tuple[str, str]:
 def pick(questions: Sequence[Question], count: int) -> list[Question]:
     """Some questions, drawn once and for all."""
     order = torch.randperm(len(questions), generator=torch.Generator().manual_seed(0)).tolist()
-    return [questions[place] for place in order[:count]]
+    return [questions[item] for item in order[:count]]
 
 
 def auroc_against(
@@ -187,11 +187,11 @@ def auroc_against(
     while len(differences) < resamples:
         draw = torch.randint(len(right), (len(right),), generator=generator)
         if 0 < right[draw].sum() < len(right):
-            one, other = (wrong_answer_auroc(column[draw], right[draw]) for column in scores)
-            differences.append(one - other)
+            auroc, of_baseline = (wrong_answer_auroc(column[draw], right[draw]) for column in scores)
+            differences.append(auroc - of_baseline)
     low, high = torch.tensor(differences, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
-    one, other = (wrong_answer_auroc(column, right) for column in scores)
-    return Estimate(one - other, low=low, high=high, digits=3)
+    auroc, of_baseline = (wrong_answer_auroc(column, right) for column in scores)
+    return Estimate(auroc - of_baseline, low=low, high=high, digits=3)
 
 
 def table(
@@ -205,7 +205,7 @@ def table(
     }
     for kind, (width, measure) in chosen.items():
         draws = [record["draws"][kind][width] for record in records]
-        seconds = [one + more["seconds"] for one, more in zip(read, draws, strict=True)]
+        seconds = [reading + draw["seconds"] for reading, draw in zip(read, draws, strict=True)]
         columns[f"{kind}({width}), {measure}"] = [draw[measure] for draw in draws], seconds
     rows: list[Row] = []
     metrics = {f"{mode}/accuracy": right.double().mean().item()}

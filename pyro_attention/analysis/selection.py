@@ -1,4 +1,4 @@
-"""Which items to keep: ranks by uncertainty, a threshold that validation items choose, and what it is worth."""
+"""Selection of items by uncertainty: ranks, a threshold that validation items choose, and its worth."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def choose_threshold(uncertainty: Tensor, correct: Tensor, *, accuracy: float) -
             f"no threshold reaches an accuracy of {accuracy} on the {len(right)} validation items: the best is "
             f"{curve[last].max().item():.3f}; ask for less, or take a better model"
         )
-    place = int(enough[-1])
-    return Threshold(round(rising[place].item(), 7), (place + 1) / len(right), curve[place].item())
+    last_kept = int(enough[-1])
+    return Threshold(round(rising[last_kept].item(), 7), (last_kept + 1) / len(right), curve[last_kept].item())
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class SelectionValue:
-    """What ordering items by an uncertainty is worth.
+    """Worth of ordering items by an uncertainty.
 
     Attributes:
         area: Area under the risk-coverage curve: mean error over all coverages, lower is better.
