@@ -27,6 +27,7 @@ from pyro_attention.posterior.predictive import seeded
 
 PARTS = ("val", "test", "domain")
 LAST_LAYER_DRAWS = 100  # of the output layer: they need no pass of the network
+_QUERIES = "attention.self.query.weight"  # what the names of BERT's queries end with
 Logits = dict[str, Tensor]  # by part, [S, items, classes]
 
 
@@ -72,6 +73,11 @@ class NetworkTask(GlueTask):
     script = "experiments.uncertainty"
 
     def wrap(self, config: Any, network: Any) -> PairModel:
+        if not any(name.endswith(_QUERIES) for name, _ in network.named_parameters()):
+            raise UserError(
+                f"model {config.model} is a {type(network).__name__}, expected one with the layers of BERT "
+                f"({_QUERIES}), as adapters and Laplace posteriors are put there; take a BERT"
+            )
         if config.adapter_rank:
             lora = LoraConfig(
                 r=config.adapter_rank, lora_alpha=2 * config.adapter_rank, lora_dropout=0.1,
@@ -185,7 +191,7 @@ def score_network(trained: FineTuned, data: Mapping[str, EncodedPairs]) -> tuple
     """
     config: Any = trained.config
     model = trained.module.objective.model
-    names = [name for name, _ in model.named_parameters() if name.endswith("attention.self.query.weight")]
+    names = [name for name, _ in model.named_parameters() if name.endswith(_QUERIES)]
     train = data["train"]
     places = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))
     items = places[: config.curvature_items].tolist()

@@ -9,6 +9,7 @@ import torch
 from scipy.special import softmax
 from sklearn.metrics import roc_auc_score
 from torch.distributions import MultivariateNormal
+from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from experiments.files import UserError
 from experiments.uncertainty import compare as comparison
@@ -129,6 +130,14 @@ def test_pairs_need_pairs_out_of_domain(data):
     config = NetworkConfig(model=str(data / "bert"), data_root=data, task="rte", domain="headlines")
     with pytest.raises(UserError, match="domain is headlines, which has single sentences, and rte has pairs"):
         load_parts(config)
+
+
+def test_models_without_the_layers_of_bert(data):
+    config = NetworkConfig(model="distil", data_root=data, task="sst2")
+    sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "vocab_size": 30}
+    network = DistilBertForSequenceClassification(DistilBertConfig(**sizes))
+    with pytest.raises(UserError, match=r"model distil is a DistilBert.*expected one with the layers of BERT"):
+        NetworkTask().wrap(config, network)
 
 
 def test_the_output_layer_has_the_posterior_of_its_hessian():
