@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from experiments.cli import command_line
+from experiments.files import UserError, expected_one_of
 from experiments.folder import exclusive, open_run, write_environment, write_metrics
 from experiments.parallel import run_all
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
@@ -73,7 +74,14 @@ METHODS: Mapping[str, Method] = {
 }
 """Rows of the table; the first one is what the others are compared with."""
 BASELINE = next(iter(METHODS))
-Predictions = dict[str, list[Prediction]]  # by row, one a seed
+
+
+def chosen_methods(config: CompareConfig) -> dict[str, Method]:
+    """Return the rows that are asked for, soft attention among them; UserError where one is unknown."""
+    for row in config.rows:
+        if row not in METHODS:
+            raise UserError(f"rows '{row}': {expected_one_of(METHODS, row)}")
+    return {row: method for row, method in METHODS.items() if row in (BASELINE, *(config.rows or METHODS))}
 
 
 def network_configs(config: CompareConfig, folder: Path) -> dict[tuple[str, str, int], NetworkConfig]:
@@ -81,16 +89,19 @@ def network_configs(config: CompareConfig, folder: Path) -> dict[tuple[str, str,
     shared = {
         name: getattr(config, name) for name in ("model", "max_epochs", "train_items", "val_items", "test_items")
     } | {"precision": "bf16-mixed", "keep_weights": False, "num_samples": config.members}
-    ensembles = {method.training for method in METHODS.values() if method.ensemble}
+    counts = dict[str, int]()
+    for method in chosen_methods(config).values():
+        count = config.members if method.ensemble else config.seeds
+        counts[method.training] = max(count, counts.get(method.training, 0))
     return {
         (task, name, seed): NetworkConfig(
-            **config.for_runs(), **shared, **options, task=task, domain=DOMAINS[task], seed=seed,
+            **config.for_runs(), **shared, **TRAININGS[name], task=task, domain=DOMAINS[task], seed=seed,
             pooling="pair" if task in ("rte", "mrpc") else "head", out=folder / task / name / str(seed),
             after_training=name == "soft" and seed < config.seeds,
         )
         for task in config.tasks
-        for name, options in TRAININGS.items()
-        for seed in range(max(config.seeds, config.members) if name in ensembles else config.seeds)
+        for name, count in counts.items()
+        for seed in range(count)
     }  # fmt: skip
 
 
@@ -100,18 +111,14 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         return dict(arrays)
 
 
-def predictions_of(method: Method, networks: Sequence[Mapping[str, NDArray[Any]]], *, seeds: int) -> list[Prediction]:
+def predictions_of(method: Method, networks: Sequence[Mapping[str, NDArray[Any]]]) -> list[Prediction]:
     """Return the predictions of a row, one a seed; of an ensemble one alone.
 
     Args:
         method: The row.
-        networks: Arrays of its networks, by seed.
-        seeds: How many networks are averaged.
+        networks: Arrays of its networks, by seed; of an ensemble those of its members.
     """
-    probabilities = [
-        [_probabilities(method, arrays, part) for part in ("test", "domain")]
-        for arrays in (networks if method.ensemble else networks[:seeds])
-    ]
+    probabilities = [[_probabilities(method, arrays, part) for part in ("test", "domain")] for arrays in networks]
     if method.ensemble:
         probabilities = [[np.concatenate(parts) for parts in zip(*probabilities, strict=True)]]
     return [predict_from(*parts) for parts in probabilities]
@@ -136,19 +143,17 @@ def task_parts(
     task: TaskName, config: CompareConfig, folder: Path
 ) -> tuple[list[Row], list[Row], dict[str, float], dict[str, dict[str, Difference]]]:
     """Return the rows of a task, their differences to soft attention, its metrics, and these differences by row."""
-    networks = {
-        name: [read_arrays(path) for path in sorted((folder / task / name).iterdir(), key=lambda path: int(path.name))]
-        for name in TRAININGS
-    }
-    labels = networks["soft"][0]["labels_test"]
-    predictions = {
-        row: predictions_of(method, networks[method.training][: max(config.seeds, config.members)], seeds=config.seeds)
-        for row, method in METHODS.items()
-    }
+    methods, predictions = chosen_methods(config), dict[str, list[Prediction]]()
+    for row, method in methods.items():
+        seeds = range(config.members if method.ensemble else config.seeds)
+        predictions[row] = predictions_of(
+            method, [read_arrays(folder / task / method.training / str(seed)) for seed in seeds]
+        )
+    labels = read_arrays(folder / task / METHODS[BASELINE].training / "0")["labels_test"]
     scores = resampled_scores(predictions, labels, resamples=config.resamples)
     rows, differences, metrics = list[Row](), list[Row](), dict[str, float]()
     by_row = dict[str, dict[str, Difference]]()
-    for row, method in METHODS.items():
+    for row, method in methods.items():
         estimates = {metric: estimate(scores[row], metric) for metric in METRICS if metric in scores[row].by_seed}
         metrics |= {f"{task}/{row}/{metric}": cell.mean for metric, cell in estimates.items()}
         cells = {metric: estimates.get(metric, "-") for metric in METRICS}
@@ -183,9 +188,11 @@ def difference(scores: Scores, baseline: Scores, metric: str, task: str) -> Diff
     )  # fmt: skip
 
 
-def summary_rows(differences: Mapping[TaskName, Mapping[str, Mapping[str, Difference]]]) -> Iterator[Row]:
+def summary_rows(
+    differences: Mapping[TaskName, Mapping[str, Mapping[str, Difference]]], methods: Mapping[str, Method]
+) -> Iterator[Row]:
     """Yield for every row how many tasks it is clearly better and clearly worse than soft attention at, by metric."""
-    for row, method in METHODS.items():
+    for row, method in methods.items():
         if row == BASELINE:
             continue
         cells = {}
@@ -211,15 +218,17 @@ def best_rows(metrics: Mapping[str, float], tasks: Sequence[TaskName]) -> Iterat
             for row in METHODS
             if all(f"{task}/{row}/{metric}" in metrics for task in tasks)
         }
+        if not means:
+            continue
         sign = -1 if metric in HIGHER else 1
         order = sorted(means, key=lambda row: sign * means[row])
-        of_library = next(row for row in order if METHODS[row].of_library)
+        of_library = next((row for row in order if METHODS[row].of_library), "-")
         yield {
             "metric": metric,
             "best row": order[0],
             "value": f"{means[order[0]]:.3f}",
             "best row of this library": of_library,
-            "its value": f"{means[of_library]:.3f}",
+            "its value": f"{means[of_library]:.3f}" if of_library in means else "-",
             BASELINE: f"{means[BASELINE]:.3f}" if BASELINE in means else "-",
         }
 
@@ -240,8 +249,9 @@ TEXT = (
 @exclusive
 def compare(config: CompareConfig) -> dict[str, float]:
     """Train the networks that are not there yet, print the tables, and write metrics, report and results/."""
+    chosen_methods(config)  # unknown rows are refused before anything is written
     folder = config.out or Path("runs", "uncertainty-compare")
-    open_run(folder, config, free=("tasks", "resamples", "results"))
+    open_run(folder, config, free=("tasks", "rows", "resamples"))
     run_all(
         NetworkTask().run, network_configs(config, folder), workers=config.workers, cluster=config.cluster,
         progress=config.progress,
@@ -268,7 +278,7 @@ def compare(config: CompareConfig) -> dict[str, float]:
         Part(
             "Clear differences",
             "Number of tasks at which a row is clearly better (+) and clearly worse (-) than soft attention.",
-            [*summary_rows(by_task)],
+            [*summary_rows(by_task, chosen_methods(config))],
             labels=2,
         ),
         Part("Best rows", "By the mean over the tasks.", [*best_rows(metrics, config.tasks)]),

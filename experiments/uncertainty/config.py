@@ -47,11 +47,12 @@ class CompareConfig(SweepOptions):
     """Compare kinds of uncertainty of a fine-tuned transformer: accuracy, calibration, selection, out of domain.
 
     Every row has the same budget of passes for a prediction, or fewer. What is complete in the folder is read, so tasks
-    can be added later by --resume.
+    and rows can be added later by --resume.
 
     Args:
         model: Folder of the pretrained model and its tokenizer, or its name on the hub.
         tasks: Tasks of GLUE.
+        rows: Rows of the table, beside soft attention; all when omitted.
         seeds: Networks of every row, which are averaged.
         members: Networks of an ensemble, and passes of every other row that draws.
         max_epochs: Epochs of every training.
@@ -63,6 +64,7 @@ class CompareConfig(SweepOptions):
 
     model: str
     tasks: tuple[TaskName, ...] = ("sst2", "cola", "rte", "mrpc")
+    rows: tuple[str, ...] = ()
     seeds: PositiveInt = 3
     members: PositiveInt = 5
     max_epochs: PositiveInt = 3

@@ -88,7 +88,7 @@ def test_rows_are_what_their_names_say(finished):
         logits = soft[0][f"{kind}_test"]
         assert logits.shape == (draws, 8, 2), kind
         assert np.ptp(logits, axis=0).max() > 0, kind
-    [hot] = predictions_of(METHODS["temperature"], soft[:1], seeds=1)
+    [hot] = predictions_of(METHODS["temperature"], soft[:1])
     assert (hot.mean.argmax(-1) == soft[0]["mean_test"][0].argmax(-1)).all()
 
 
@@ -101,6 +101,11 @@ def test_it_goes_on_and_takes_more_seeds(finished, monkeypatch):
     assert not trained
     with pytest.raises(UserError, match="train_items"):
         compare(replace(config, resume=True, train_items=8))
+    few = compare(replace(config, resume=True, rows=("MC dropout",), tasks=("sst2",)))
+    assert few == pytest.approx({name: value for name, value in metrics.items() if name in few})
+    assert {name.split("/")[1] for name in few} == {BASELINE, "MC dropout"}
+    with pytest.raises(UserError, match=r"rows 'MC dropot': .*MC dropout"):
+        compare(replace(config, resume=True, rows=("MC dropot",)))
 
 
 def test_adapters_train_adapters_and_output_layer_alone(data, tmp_path):
