@@ -87,7 +87,8 @@ def chosen_methods(config: CompareConfig) -> dict[str, Method]:
 def network_configs(config: CompareConfig, folder: Path) -> dict[tuple[str, str, int], NetworkConfig]:
     """Return the options of every network by task, training and seed, task by task."""
     shared = {
-        name: getattr(config, name) for name in ("model", "max_epochs", "train_items", "val_items", "test_items")
+        name: getattr(config, name)
+        for name in ("model", "max_epochs", "train_items", "val_items", "test_items", "widths", "prior_scales")
     } | {"precision": "bf16-mixed", "keep_weights": False, "num_samples": config.members}
     counts = dict[str, int]()
     for method in chosen_methods(config).values():

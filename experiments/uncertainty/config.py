@@ -10,6 +10,8 @@ from experiments.cli import Command
 from experiments.finetune.config import GlueConfig
 from experiments.options import RunOptions, SweepOptions
 
+WIDTHS = (0.3, 1.0, 2.0)
+PRIOR_SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
 TaskName = Literal["sst2", "rte", "mrpc", "cola"]
 Domain = Literal["headlines", "sst2", "rte", "mrpc"]
 
@@ -37,8 +39,8 @@ class NetworkConfig(GlueConfig):
     test_items: PositiveInt = 400
     adapter_rank: NonNegativeInt = 0
     after_training: bool = False
-    widths: tuple[PositiveFloat, ...] = (0.2, 0.5, 1.0)
-    prior_scales: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
+    widths: tuple[PositiveFloat, ...] = WIDTHS
+    prior_scales: tuple[PositiveFloat, ...] = PRIOR_SCALES
     curvature_items: PositiveInt = 300
 
 
@@ -59,6 +61,8 @@ class CompareConfig(SweepOptions):
         train_items: Training examples of a task at most.
         val_items: Validation examples at most, which choose temperatures, widths and scales of priors.
         test_items: Test examples at most, and as many out of domain.
+        widths: Widths of random weights without training to choose from.
+        prior_scales: Standard deviations of the Laplace priors to choose from.
         resamples: Resamples of the test examples for the intervals.
     """
 
@@ -71,6 +75,8 @@ class CompareConfig(SweepOptions):
     train_items: PositiveInt = 1000
     val_items: PositiveInt = 250
     test_items: PositiveInt = 400
+    widths: tuple[PositiveFloat, ...] = WIDTHS
+    prior_scales: tuple[PositiveFloat, ...] = PRIOR_SCALES
     resamples: PositiveInt = 500
 
 
