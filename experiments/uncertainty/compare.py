@@ -46,7 +46,7 @@ class Method:
         training: Networks, by their name in TRAININGS.
         kind: Kind of their predictions.
         passes: Passes of a network for one prediction; 0 stands for the budget.
-        of_library: Whether this library is what makes it.
+        of_library: Whether a user has it from this library; the output layer's is a ScorePosterior of that layer.
         scaled: Divide logits by a temperature that validation examples choose.
         ensemble: Average the networks of all members.
     """
@@ -65,7 +65,7 @@ METHODS: Mapping[str, Method] = {
     "MC dropout": Method("soft", "mc_dropout"),
     "ensemble": Method("soft", "mean", ensemble=True),
     "ensemble of LoRA": Method("lora", "mean", ensemble=True),
-    "Laplace, output layer": Method("soft", "last_layer", passes=1),
+    "Laplace, output layer": Method("soft", "last_layer", passes=1, of_library=True),
     "Laplace, score network": Method("soft", "score_network", of_library=True),
     "random weights, no training": Method("soft", "width", of_library=True),
     "LogNormal, ELBO": Method("lognormal", "attention", of_library=True),
@@ -240,10 +240,11 @@ TEXT = (
     "epochs; temperature, widths and priors of Laplace were chosen by the NLL of {config.val_items} validation "
     "examples at most. Budget: {config.members} passes for a prediction; soft attention, the temperature and the "
     "Laplace posterior of the output layer take one. Intervals of 95 %: bootstrap over the test examples, the networks "
-    "as they are. Risk-coverage area: mean error over all coverages, most confident first. AUROC: how often a "
-    "sentence out of domain has the larger entropy or mutual information, .5 is chance. LogNormal and Weibull weights "
-    "under the ELBO are in all layers, those of the evidence in the last one. Random weights without training: "
-    "LogNormal around the weights of the trained network. Laplace of the score network: the queries of the last layer."
+    "as they are; a resample makes the ECE larger, so its intervals lie too high. Risk-coverage area: mean error over "
+    "all coverages, most confident first. AUROC: how often a sentence out of domain has the larger entropy or mutual "
+    "information, .5 is chance. LogNormal and Weibull weights under the ELBO are in all layers, those of the evidence in "
+    "the last one. Random weights without training: LogNormal around the weights of the trained network. Laplace of "
+    "the score network: the queries of the last layer."
 )
 
 

@@ -18,6 +18,7 @@ from experiments.uncertainty.config import CompareConfig, NetworkConfig
 from experiments.uncertainty.last_layer import LastLayerPosterior
 from experiments.uncertainty.networks import NetworkTask, load_parts, some
 from experiments.uncertainty.scores import METRICS, auroc, predict_from, resampled_scores, score_items
+from pyro_attention import ScorePosterior
 from pyro_attention.analysis import classification_scores, decompose_uncertainty, selective_accuracy
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
 
@@ -166,6 +167,20 @@ def test_the_output_layer_has_the_posterior_of_its_hessian():
     error = expected.std(0) / np.sqrt(20000)
     assert ((drawn.mean(0) - expected.mean(0)).abs() < 6 * error).all()
     torch.testing.assert_close(drawn.T.cov(), expected.T.cov(), rtol=0.05, atol=0.01)
+
+
+def test_the_output_layer_has_the_score_posterior_of_the_library():
+    torch.manual_seed(0)
+    layer, features, labels = torch.nn.Linear(3, 2), torch.randn(40, 3), torch.randint(2, (40,))
+
+    def loss(features, labels):
+        return torch.nn.functional.cross_entropy(layer(features), labels, reduction="sum")
+
+    expected = ScorePosterior(layer, ["weight", "bias"], loss, [(features, labels)], prior_scale=0.5).covariance
+    hessian = LastLayerPosterior(layer, features).hessian
+    order = [0, 1, 2, 4, 5, 6, 3, 7]  # weights and bias of a class stand together here
+    covariance = (hessian + torch.eye(8) / 0.5**2).inverse()[order][:, order]
+    torch.testing.assert_close(covariance, expected.double(), rtol=1e-4, atol=1e-6)
 
 
 def test_scores_are_those_of_the_library():
