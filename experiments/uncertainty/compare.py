@@ -242,8 +242,8 @@ TEXT = (
     "Laplace posterior of the output layer take one. Intervals of 95 %: bootstrap over the test examples, the networks "
     "as they are; a resample makes the ECE larger, so its intervals lie too high. Risk-coverage area: mean error over "
     "all coverages, most confident first. AUROC: how often a sentence out of domain has the larger entropy or mutual "
-    "information, .5 is chance. LogNormal and Weibull weights under the ELBO are in all layers, those of the evidence in "
-    "the last one. Random weights without training: LogNormal around the weights of the trained network. Laplace of "
+    "information, .5 is chance. LogNormal and Weibull weights under the ELBO are in all layers, those of the evidence "
+    "in the last one. Random weights without training: LogNormal around the weights of the trained network. Laplace of "
     "the score network: the queries of the last layer."
 )
 
