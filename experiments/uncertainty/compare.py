@@ -266,7 +266,7 @@ def compare(config: CompareConfig) -> dict[str, float]:
     write_metrics(folder, metrics)
     write_environment(folder, resolve_device(config.device))
     domains = ", ".join(f"{TITLES[task]}: {TITLES[DOMAINS[task]]}" for task in config.tasks)
-    count = sum(len(by_row) * len(METRICS) for by_row in by_task.values())
+    count = sum(len(of_row) for by_row in by_task.values() for of_row in by_row.values())
     parts = [
         Part(text=TEXT.format(config=config, domains=domains), rows=rows, labels=2),
         Part(

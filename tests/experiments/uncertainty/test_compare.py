@@ -70,6 +70,7 @@ def test_every_row_is_scored_on_every_task(finished):
     report = json.loads((config.results / "uncertainty-bert.json").read_text())
     assert report["command"].startswith("python -m experiments.uncertainty compare FOLDER --tasks")
     assert {row["labels"]["row"] for row in report["rows"] if row["part"] == 0} == set(METHODS)
+    assert f"number, {len(config.tasks) * (6 * (len(METHODS) - 1) - 1)}," in json.dumps(report)  # temperature: no draws
     assert not list(config.out.rglob("*.safetensors"))
 
 
