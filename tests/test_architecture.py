@@ -58,7 +58,7 @@ ALLOWED = LIBRARY | {
     "coverage": TASK,
     "reasons": TASK,
     "neural_process": TASK,
-    "uncertainty": TASK,
+    "uncertainty": TASK | {"finetune"},
     "vqa": TASK,
     "headlines": TASK | {"sequence"},
     "benchmarks": TASK,

@@ -1,1 +1,1 @@
-"""Uncertainty that finds wrong answers: measures of one pass against draws of the attention weights."""
+"""Studies of which uncertainty to take: of fine-tuned classifiers, and of a language model's answers."""

@@ -1,4 +1,4 @@
-"""Uncertainty that finds wrong answers of a language model: one pass, heads of attention, draws of the weights."""
+"""Commands of the studies of uncertainty: classifiers, and answers of a language model."""
 
 import sys
 

@@ -2,11 +2,82 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from jsonargparse.typing import PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
-from experiments.options import RunOptions
+from experiments.finetune.config import GlueConfig
+from experiments.options import RunOptions, SweepOptions
+
+WIDTHS = (0.3, 1.0, 2.0)
+PRIOR_SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
+TaskName = Literal["sst2", "rte", "mrpc", "cola"]
+Domain = Literal["headlines", "sst2", "rte", "mrpc"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(GlueConfig):
+    """Fine-tune one network of the comparison, and predict with every uncertainty that it allows.
+
+    Args:
+        domain: Where the sentences come from that are out of domain: headlines of Gigaword, or another task.
+        train_items: Training examples at most; the same ones for every network.
+        val_items: Validation examples at most.
+        test_items: Test examples at most, and as many out of domain.
+        adapter_rank: Rank of LoRA on queries and values, which then are trained with the output layer alone; 0 trains
+            all weights.
+        after_training: Predict with Laplace posteriors and with random weights too, which need no other training.
+        widths: Widths of LogNormal weights without training, of which the validation examples choose one.
+        prior_scales: Standard deviations of the Laplace priors, of which they choose one.
+        curvature_items: Training examples that the curvature of the score network is computed on.
+    """
+
+    domain: Domain = "headlines"
+    train_items: PositiveInt = 1000
+    val_items: PositiveInt = 250
+    test_items: PositiveInt = 400
+    adapter_rank: NonNegativeInt = 0
+    after_training: bool = False
+    widths: tuple[PositiveFloat, ...] = WIDTHS
+    prior_scales: tuple[PositiveFloat, ...] = PRIOR_SCALES
+    curvature_items: PositiveInt = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(SweepOptions):
+    """Compare kinds of uncertainty of a fine-tuned transformer: accuracy, calibration, selection, out of domain.
+
+    Every row has the same budget of passes for a prediction, or fewer. What is complete in the folder is read, so tasks
+    and rows can be added later by --resume.
+
+    Args:
+        model: Folder of the pretrained model and its tokenizer, or its name on the hub.
+        tasks: Tasks of GLUE.
+        rows: Rows of the table, beside soft attention; all when omitted.
+        seeds: Networks of every row, which are averaged.
+        members: Networks of an ensemble, and passes of every other row that draws.
+        max_epochs: Epochs of every training.
+        train_items: Training examples of a task at most.
+        val_items: Validation examples at most, which choose temperatures, widths and scales of priors.
+        test_items: Test examples at most, and as many out of domain.
+        widths: Widths of random weights without training to choose from.
+        prior_scales: Standard deviations of the Laplace priors to choose from.
+        resamples: Resamples of the test examples for the intervals.
+    """
+
+    model: str
+    tasks: tuple[TaskName, ...] = ("sst2", "cola", "rte", "mrpc")
+    rows: tuple[str, ...] = ()
+    seeds: PositiveInt = 3
+    members: PositiveInt = 5
+    max_epochs: PositiveInt = 3
+    train_items: PositiveInt = 1000
+    val_items: PositiveInt = 250
+    test_items: PositiveInt = 400
+    widths: tuple[PositiveFloat, ...] = WIDTHS
+    prior_scales: tuple[PositiveFloat, ...] = PRIOR_SCALES
+    resamples: PositiveInt = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +86,7 @@ class SmolLM2Config(RunOptions):
 
     The widths of the drawn weights, and what is read off the draws, are chosen on questions of the training file; the
     questions that count are those of the development file. Every answer is written as it comes, and --resume goes on.
+    The defaults take some 14 minutes of a core.
 
     Args:
         model: Folder of a decoder with a chat template, such as SmolLM2-135M-Instruct.
@@ -30,13 +102,16 @@ class SmolLM2Config(RunOptions):
 
     model: Path
     questions: PositiveInt = 100
-    tuning: PositiveInt = 40
-    scales: tuple[PositiveFloat, ...] = (0.2, 0.5, 1.0)
-    concentrations: tuple[PositiveFloat, ...] = (1.0, 3.0, 10.0)
-    num_samples: PositiveInt = 10
+    tuning: PositiveInt = 20
+    scales: tuple[PositiveFloat, ...] = (0.3, 1.0)
+    concentrations: tuple[PositiveFloat, ...] = (1.0, 3.0)
+    num_samples: PositiveInt = 6
     max_new_tokens: PositiveInt = 12
     resamples: PositiveInt = 1000
     results: Path | None = None
 
 
-COMMANDS = {"smollm2": Command(SmolLM2Config, "experiments.uncertainty.smollm2:run")}
+COMMANDS = {
+    "compare": Command(CompareConfig, "experiments.uncertainty.compare:compare"),
+    "smollm2": Command(SmolLM2Config, "experiments.uncertainty.smollm2:run"),
+}

@@ -281,7 +281,7 @@ def ask_questions(config: SmolLM2Config, folder: Path) -> dict[str, float]:
         f"The given text is read once at the mean weights, and the weights of the answer's tokens are drawn."
     )
     report = Report("Wrong answers of a language model", "uncertainty-smollm2", [Part(text=text, rows=rows, labels=2)])
-    source = source_of([folder], command_line("experiments.uncertainty", config))
+    source = source_of([folder], command_line("experiments.uncertainty smollm2 FOLDER", config))
     report.write(folder, source)
     print(write_results(config.results or RESULTS, report, source))
     return metrics

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -23,7 +25,8 @@ def rauq(log_probs: Tensor, previous: Tensor, *, alpha: float = 0.2) -> float:
         alpha: Share of the probability of the token itself; 0.2 as by the authors.
 
     Raises:
-        ValueError: Shapes that do not fit, or an ``alpha`` outside (0, 1].
+        ValueError: Shapes that do not fit, numbers that are no log probabilities or no weights, or an ``alpha`` outside
+            (0, 1].
 
     Example:
         >>> round(rauq(torch.tensor([0.5, 0.8]).log(), torch.tensor([[[0.1], [0.5]]])), 4)  # c = .5, .16 + .8 * .5 * .5
@@ -37,6 +40,13 @@ def rauq(log_probs: Tensor, previous: Tensor, *, alpha: float = 0.2) -> float:
             f"log_probs have shape {tuple(log_probs.shape)} and previous {tuple(previous.shape)}, expected [T] and "
             f"[layers, heads, T - 1]"
         )
+    for name, values, low, high in (("log_probs", log_probs, -math.inf, 0.0), ("previous", previous, 0.0, 1.0)):
+        outside = ~(values.isfinite() & (values >= low) & (values <= high + 1e-5))  # rounding of half precision
+        if outside.any():
+            expected = "log probabilities of tokens" if name == "log_probs" else "attention weights"
+            raise ValueError(
+                f"{name} hold {values[outside][0].item():.4g}, expected {expected}, finite and at most {high:g}"
+            )
     if not 0 < alpha <= 1:
         raise ValueError(f"alpha is {alpha}, expected a number above 0 and up to 1")
     probs, weights = log_probs.double().exp(), previous.double()

@@ -1,5 +1,7 @@
 """Generated text: its attention against the model's own weights, its doubt against single passes, and errors."""
 
+import math
+
 import pytest
 import torch
 
@@ -138,6 +140,23 @@ def test_rauq_of_generated_weights(name, cls):
     for t in range(1, 6):
         confidences.append(0.2 * probs[t] + 0.8 * head[t - 1] * confidences[-1])
     assert answer.rauq == pytest.approx(-torch.stack(confidences).log().mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "previous", "alpha", "message"),
+    [
+        ([-0.1, math.nan], [[[0.5]]], 0.2, "log_probs hold nan, expected log probabilities"),
+        ([-0.1, -math.inf], [[[0.5]]], 0.2, "log_probs hold -inf, expected log probabilities"),
+        ([0.9, 0.5], [[[0.5]]], 0.2, "log_probs hold 0.9, expected log probabilities"),
+        ([-0.1, -0.1], [[[-0.5]]], 0.2, "previous hold -0.5, expected attention weights"),
+        ([-0.1, -0.1], [[[math.nan]]], 0.2, "previous hold nan, expected attention weights"),
+        ([-0.1, -0.1], [[[0.5, 0.5]]], 0.2, "expected .*heads, T - 1"),
+        ([-0.1, -0.1], [[[0.5]]], 0.0, "alpha is 0.0, expected a number above 0"),
+    ],
+)
+def test_rauq_of_numbers_that_are_none(log_probs, previous, alpha, message):
+    with pytest.raises(ValueError, match=message):
+        rauq(torch.tensor(log_probs), torch.tensor(previous), alpha=alpha)
 
 
 def test_rauq_takes_the_least_sure_layer():

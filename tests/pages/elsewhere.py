@@ -6,6 +6,7 @@ INSTALLED = "tests/test_wheel.py::test_wheel_holds_only_the_library_and_imports_
 DASK = "a test starts a cluster from Python and trains on it"
 GPU = "tests/experiments/benchmarks/test_gpu.py::"
 SMOLLM2 = "tests/experiments/uncertainty/test_smollm2.py::"
+COMPARE = "tests/experiments/uncertainty/test_compare.py::"
 CI = ".github/workflows/ci.yml::make "
 
 ELSEWHERE: dict[str, str] = {
@@ -19,6 +20,7 @@ ELSEWHERE: dict[str, str] = {
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
     "python -m experiments.uncertainty smollm2 FOLDER": f"{SMOLLM2}def test_the_command",
+    "python -m experiments.uncertainty compare FOLDER": f"{COMPARE}def test_every_row_is_scored_on_every_task",
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
 

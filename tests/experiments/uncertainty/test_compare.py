@@ -1,0 +1,237 @@
+"""The comparison of kinds of uncertainty, on a tiny random BERT: every row, resuming, and its scores."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from sklearn.metrics import roc_auc_score
+from torch.distributions import MultivariateNormal
+from transformers import DistilBertConfig, DistilBertForSequenceClassification
+
+from experiments.files import UserError
+from experiments.uncertainty import compare as comparison
+from experiments.uncertainty.compare import BASELINE, METHODS, compare, network_configs, predictions_of, read_arrays
+from experiments.uncertainty.config import CompareConfig, NetworkConfig
+from experiments.uncertainty.last_layer import LastLayerPosterior
+from experiments.uncertainty.networks import NetworkTask, load_parts, some
+from experiments.uncertainty.scores import METRICS, auroc, predict_from, resampled_scores, score_items
+from pyro_attention import LaplacePosterior
+from pyro_attention.analysis import classification_scores, decompose_uncertainty, selective_accuracy
+from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+
+SIZES = {"max_epochs": 1, "train_items": 16, "val_items": 3, "test_items": 8}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("compare")
+    write_bert(root / "bert", positions=128)
+    write_glue(root)
+    for part, count in (("headline-train/gigaword_train_sample", 4), ("headline-train/gigaword_valid_sample", 4),
+                        ("headline/gigaword", 12)):  # fmt: skip
+        path = root / f"{part}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts = [f"{part[-8:]} {number}" for number in range(count)]
+        headlines = [f"rain over town {chr(97 + number)}" for number in range(count)]
+        headlines[0] += " 7"
+        path.write_text("".join(
+            json.dumps({"text": text, "summaries": [headline]}) + "\n"
+            for text, headline in zip(texts, headlines, strict=True)
+        ))  # fmt: skip
+    return root
+
+
+def make(data, out, **changes):
+    options = {"tasks": ("sst2", "rte"), "seeds": 2, "members": 3, "resamples": 10, "workers": 1} | SIZES
+    return CompareConfig(
+        model=str(data / "bert"), data_root=data, out=out, results=out / "results", progress=False, device="cpu",
+        **options | changes,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    config = make(data, tmp_path_factory.mktemp("compared"))
+    return config, compare(config)
+
+
+@pytest.mark.slow
+def test_every_row_is_scored_on_every_task(finished):
+    config, metrics = finished
+    for task in config.tasks:
+        for row, method in METHODS.items():
+            names = [name for name in METRICS if f"{task}/{row}/{name}" in metrics]
+            drawn = method.ensemble or method.passes == 0 or method.kind == "last_layer"
+            assert names == list(METRICS if drawn else METRICS[:-1]), row
+            assert all(np.isfinite(metrics[f"{task}/{row}/{name}"]) for name in names)
+    report = json.loads((config.results / "uncertainty-bert.json").read_text())
+    assert report["command"].startswith("python -m experiments.uncertainty compare FOLDER --tasks")
+    assert {row["labels"]["row"] for row in report["rows"] if row["part"] == 0} == set(METHODS)
+    assert f"number, {len(config.tasks) * (6 * (len(METHODS) - 1) - 1)}," in json.dumps(report)  # temperature: no draws
+    assert not list(config.out.rglob("*.safetensors"))
+
+
+@pytest.mark.slow
+def test_rows_are_what_their_names_say(finished):
+    config, metrics = finished
+    folder = config.out / "rte"
+    soft = [read_arrays(folder / "soft" / str(seed)) for seed in range(3)]
+    mean = np.concatenate([softmax(arrays["mean_test"], -1) for arrays in soft]).mean(0)
+    labels = torch.from_numpy(soft[0]["labels_test"])
+    scores = classification_scores(torch.from_numpy(mean), labels)
+    assert metrics["rte/ensemble/NLL"] == pytest.approx(scores.nll, rel=1e-5)
+    assert metrics["rte/ensemble/accuracy"] == pytest.approx(scores.accuracy)
+    single = [classification_scores(torch.from_numpy(softmax(arrays["mean_test"][0], -1)), labels) for arrays in soft]
+    assert metrics[f"rte/{BASELINE}/NLL"] == pytest.approx(np.mean([score.nll for score in single[:2]]), rel=1e-5)
+    for kind, draws in (("mc_dropout", 3), ("width", 3), ("score_network", 3), ("last_layer", 100)):
+        logits = soft[0][f"{kind}_test"]
+        assert logits.shape == (draws, 8, 2), kind
+        assert np.ptp(logits, axis=0).max() > 0, kind
+    [hot] = predictions_of(METHODS["temperature"], soft[:1])
+    assert (hot.mean.argmax(-1) == soft[0]["mean_test"][0].argmax(-1)).all()
+
+
+@pytest.mark.slow
+def test_it_goes_on_and_takes_more_seeds(finished, monkeypatch):
+    config, metrics = finished
+    trained = []
+    monkeypatch.setattr(NetworkTask, "fit", lambda *_: trained.append(1))
+    assert compare(replace(config, resume=True)) == pytest.approx(metrics)
+    assert not trained
+    with pytest.raises(UserError, match="train_items"):
+        compare(replace(config, resume=True, train_items=8))
+    few = compare(replace(config, resume=True, rows=("MC dropout",), tasks=("sst2",)))
+    assert few == pytest.approx({name: value for name, value in metrics.items() if name in few})
+    assert {name.split("/")[1] for name in few} == {BASELINE, "MC dropout"}
+    with pytest.raises(UserError, match=r"rows 'MC dropot': .*MC dropout"):
+        compare(replace(config, resume=True, rows=("MC dropot",)))
+
+
+def test_adapters_train_adapters_and_output_layer_alone(data, tmp_path):
+    config = make(data, tmp_path)
+    for key, options in network_configs(config, tmp_path).items():
+        if key[1:] != ("lora", 0):
+            continue
+        model = NetworkTask().network(options).module.objective.model
+        names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        assert any("lora_A" in name for name in names)
+        rest = {name for name in names if "lora_" not in name}
+        assert rest
+        assert all("classifier" in name or "pooler" in name or name.startswith("head") for name in rest)
+
+
+def test_the_same_examples_for_every_seed(data):
+    options = {"model": str(data / "bert"), "data_root": data, "task": "sst2", "domain": "headlines", **SIZES}
+    first, second = (load_parts(NetworkConfig(**options, seed=seed)) for seed in (0, 1))
+    for part, size in (("train", 16), ("val", 3), ("test", 8), ("domain", 8)):
+        assert first[part].first == second[part].first
+        assert len(first[part]) == size
+    assert not any("#" in headline for headline in first["domain"].first)
+    assert some(first["test"], 99).first == first["test"].first
+
+
+def test_pairs_need_pairs_out_of_domain(data):
+    config = NetworkConfig(model=str(data / "bert"), data_root=data, task="rte", domain="headlines")
+    with pytest.raises(UserError, match="domain is headlines, which has single sentences, and rte has pairs"):
+        load_parts(config)
+
+
+def test_models_without_the_layers_of_bert(data):
+    config = NetworkConfig(model="distil", data_root=data, task="sst2")
+    sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "vocab_size": 30}
+    network = DistilBertForSequenceClassification(DistilBertConfig(**sizes))
+    with pytest.raises(UserError, match=r"model distil is a DistilBert.*expected one with the layers of BERT"):
+        NetworkTask().wrap(config, network)
+
+
+def test_the_output_layer_has_the_posterior_of_its_hessian():
+    torch.manual_seed(0)
+    layer, features = torch.nn.Linear(3, 2), torch.randn(40, 3)
+
+    def loss(weights):
+        logits = torch.cat([features.double(), torch.ones(40, 1)], 1) @ weights.view(2, 4).T
+        labels = logits.detach().argmax(-1)  # the Hessian of the cross entropy does not depend on labels
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+
+    posterior = LastLayerPosterior(layer, features)
+    weights = posterior.mean.flatten()
+    hessian = torch.autograd.functional.hessian(loss, weights)
+    torch.testing.assert_close(posterior.hessian, hessian)
+    covariance = (hessian + torch.eye(8) / 0.5**2).inverse()
+    exact = MultivariateNormal(weights, covariance).sample((20000,)).view(-1, 2, 4)
+    point = torch.randn(1, 3)
+    expected = torch.einsum("d,scd->sc", torch.cat([point[0].double(), torch.ones(1)]), exact)
+    drawn = posterior.logits(point, prior_scale=0.5, num_samples=20000)[:, 0].double()
+    error = expected.std(0) / np.sqrt(20000)
+    assert ((drawn.mean(0) - expected.mean(0)).abs() < 6 * error).all()
+    torch.testing.assert_close(drawn.T.cov(), expected.T.cov(), rtol=0.05, atol=0.01)
+
+
+def test_the_output_layer_has_the_laplace_posterior_of_the_library():
+    torch.manual_seed(0)
+    layer, features, labels = torch.nn.Linear(3, 2), torch.randn(40, 3), torch.randint(2, (40,))
+
+    def loss(features, labels):
+        return torch.nn.functional.cross_entropy(layer(features), labels, reduction="sum")
+
+    expected = LaplacePosterior(layer, ["weight", "bias"], loss, [(features, labels)], prior_scale=0.5).covariance
+    hessian = LastLayerPosterior(layer, features).hessian
+    order = [0, 1, 2, 4, 5, 6, 3, 7]  # weights and bias of a class stand together here
+    covariance = (hessian + torch.eye(8) / 0.5**2).inverse()[order][:, order]
+    torch.testing.assert_close(covariance, expected.double(), rtol=1e-4, atol=1e-6)
+
+
+def test_scores_are_those_of_the_library():
+    generator = np.random.default_rng(0)
+    test, domain = (softmax(generator.normal(size=(5, size, 3)), -1) for size in (60, 40))
+    labels = generator.integers(3, size=60)
+    prediction = predict_from(test, domain)
+    scores = score_items(prediction, labels, np.arange(60), np.arange(40))
+    samples = torch.from_numpy(test)
+    expected = classification_scores(samples, torch.from_numpy(labels))
+    assert [scores[name] for name in ("accuracy", "NLL", "ECE")] == pytest.approx(
+        [expected.accuracy, expected.nll, expected.ece], rel=1e-5
+    )
+    mean = samples.mean(0)
+    right = mean.argmax(-1) == torch.from_numpy(labels)
+    assert scores["risk-coverage area"] == pytest.approx(selective_accuracy(mean.amax(-1), right).area, rel=1e-5)
+    parts = [decompose_uncertainty(torch.from_numpy(part)) for part in (test, domain)]
+    truth = [0] * 60 + [1] * 40
+    for name, of in (("AUROC, entropy", "total"), ("AUROC, mutual information", "mutual_information")):
+        values = torch.cat([getattr(part, of) for part in parts])
+        assert scores[name] == pytest.approx(roc_auc_score(truth, values))
+    assert auroc(np.zeros(3), np.zeros(2)) == 0.5
+
+
+def test_a_row_has_no_difference_to_itself_and_intervals_are_shared():
+    generator = np.random.default_rng(1)
+    labels = generator.integers(2, size=80)
+    rows = [predict_from(*(softmax(generator.normal(size=(1, size, 2)), -1) for size in (80, 80))) for _ in range(3)]
+    scores = resampled_scores({"a": rows[:2], "b": rows[:2], "c": rows[2:]}, labels, resamples=40)
+    same = comparison.difference(scores["b"], scores["a"], "NLL", "sst2")
+    assert (same.mean, same.low, same.high, same.bold) == (0.0, 0.0, 0.0, False)
+    other = comparison.difference(scores["c"], scores["a"], "NLL", "sst2")
+    assert other.low < other.mean < other.high
+    cell = comparison.estimate(scores["a"], "accuracy")
+    assert len(cell.values) == 2
+    assert cell.low < cell.mean < cell.high
+
+
+def test_a_difference_is_clear_only_where_all_seeds_agree():
+    labels = np.zeros(60, dtype=np.int64)
+    certain = np.tile([[0.9, 0.1]], (60, 1))
+    worse, better = np.tile([[0.6, 0.4]], (60, 1)), np.tile([[0.99, 0.01]], (60, 1))
+
+    def row(*means):
+        return [predict_from(mean[None], mean[None]) for mean in means]
+
+    scores = resampled_scores(
+        {"soft": row(certain, certain), "mixed": row(worse, better), "worse": row(worse, worse)}, labels, resamples=20
+    )
+    assert comparison.difference(scores["worse"], scores["soft"], "NLL", "sst2").bold
+    mixed = comparison.difference(scores["mixed"], scores["soft"], "NLL", "sst2")
+    assert mixed.low > 0
+    assert not mixed.bold
