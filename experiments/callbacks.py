@@ -23,6 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.files import reading, write_atomic, write_text
+from experiments.report.terminal import width
 
 AGAIN = "pass --overwrite to train again"
 SECONDS = 5.0  # between two checkpoints at least: short epochs stay short, long ones are all kept
@@ -135,6 +136,10 @@ class EarlyStopping(pl.Callback):
         vars(self).update(state_dict)
 
 
+# The bar keeps its width, so that the numbers behind it have room in 80 columns.
+_BAR = "{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{remaining}{postfix}]"
+
+
 class Bar(ProgressBar):
     """One progress bar over all steps of a training; it shows the epoch, the loss and the last validation metrics."""
 
@@ -144,7 +149,7 @@ class Bar(ProgressBar):
 
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
         total = int(trainer.num_training_batches) * (trainer.max_epochs or 0)
-        self._bar = tqdm(total=total, initial=trainer.global_step, unit="step")
+        self._bar = tqdm(total=total, initial=trainer.global_step, unit="step", ncols=width(), bar_format=_BAR)
 
     def on_train_batch_end(self, trainer: pl.Trainer, _: pl.LightningModule, outputs: Any, *__: Any) -> None:
         if self._bar.update():  # it has been drawn: the numbers are those of the next time

@@ -91,14 +91,15 @@ def _resolved(target: Any) -> Any:
 
 def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int:
     from experiments.files import expected_one_of
+    from experiments.report.terminal import listed, wrapped
 
     chosen = given[0] if given else ""
     if chosen in commands:
         return _run(commands[chosen], given[1:], f"{name} {chosen}")
     if chosen in ("-h", "--help"):
-        print(f"usage: python -m {name} COMMAND [options]; --help after a command lists its options\n")
+        print(wrapped(f"usage: python -m {name} COMMAND [options]; --help after a command lists its options"))
         lines = {word: (_resolved(one.config).__doc__ or "").strip().split("\n")[0] for word, one in commands.items()}
-        print("\n".join(f"  {word:<10} {line}" for word, line in lines.items()))
+        print(f"\n{listed(lines)}")
         return 0
     unknown = f"{chosen} is no command" if chosen else "no command is given"
     return user_error(f"{unknown}, {expected_one_of(commands, chosen)}", code=2)
@@ -106,6 +107,7 @@ def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int
 
 def _run(command: Command, given: list[str], name: str) -> int:
     from experiments.files import UserError
+    from experiments.inputs import check_inputs
     from experiments.options import parse, refuse_unused
 
     config_type = _resolved(command.config)
@@ -115,6 +117,7 @@ def _run(command: Command, given: list[str], name: str) -> int:
     except (ArgumentError, UserError) as error:
         return user_error(error, code=2)
     try:
+        check_inputs(config)
         _resolved(command.run)(config)
     except UserError as error:
         return user_error(error, code=1)

@@ -22,6 +22,7 @@ from experiments.parallel import run_all
 from experiments.report.figures import level_curves, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Cell, Column, Difference, Row, Runs
+from experiments.report.terminal import wrapped
 from experiments.run import Task
 
 Options = Mapping[str, Any]
@@ -457,8 +458,6 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, command:
     if finished.results is not None:
         print(write_results(finished.results, report, source))
     elif study.about is not None:
-        print(
-            "This is a part of the study, or has other options, so it was not written to experiments/results. Use "
-            "--results FOLDER to write it elsewhere."
-        )
+        text = "This is a part of the study, or has other options, so it was not written to experiments/results."
+        print(wrapped(f"{text} Use --results FOLDER to write it elsewhere."))
     return means

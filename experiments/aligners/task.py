@@ -224,12 +224,13 @@ def _report(
         Part("Calibration of the written links", picture=picture),
     ]
     report = Report(f"Aligners without a network: {config.dataset}", name, parts)
-    print(report.terminal())
+    write_environment(folder, torch.device("cpu"))
+    command = command_line("experiments.aligners", config)
+    command += " --encoder FOLDER" * (config.encoder is not None)
+    source = source_of([folder], command)
+    report.write(folder, source)
     if config.results is not None:
-        write_environment(folder, torch.device("cpu"))
-        command = command_line("experiments.aligners", config)
-        command += " --encoder FOLDER" * (config.encoder is not None)
-        print(write_results(config.results, report, source_of([folder], command)))
+        print(write_results(config.results, report, source))
 
 
 def _run_measured(align: Align, text: Sequence[SentencePair], pairs: Sequence[SentencePair]) -> tuple[Aligned, Row]:

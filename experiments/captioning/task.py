@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -24,10 +24,11 @@ from experiments.data.images.region_captions import (
     photograph_regions,
     read_maps,
 )
-from experiments.data.places import SPLITS, data_folder
+from experiments.data.places import SPLITS
 from experiments.data.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, text_lines, user_errors
 from experiments.folder import begin, exclusive, resumed, saved_config
+from experiments.inputs import data_folder
 from experiments.report.report import write_page
 from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.sequence.alignments import align_batch
@@ -136,6 +137,17 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
 
     def folder(self, config: CaptioningConfig) -> str:
         return f"captioning/{config.dataset}-{config.guide}-{config.seed}"
+
+    def main_metrics(self, config: CaptioningConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return (
+            "test_cider_d",
+            "test_bleu_4",
+            "test_nltk_meteor",
+            "test_rouge_l",
+            "test_ppl",
+            "test_pointing",
+            "val_ppl",
+        )
 
     def load(self, config: CaptioningConfig) -> CaptionData:
         """Load images and segmentation maps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -257,6 +257,10 @@ class GraphTask(Task[GraphConfig, TrainedGraph]):
         if config.monitor == "both":
             monitor["val_loss"] = "min"
         return fit(config, trained.module, *loaders, folder=folder, patience=config.patience, monitor=monitor)
+
+    def main_metrics(self, config: GraphConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        first = ["test_mean_roc_auc"] if "val_roc_auc" in metrics else []  # of graphs that are judged by it
+        return (*first, "test_mean_accuracy", "test_mean_nll", "test_mean_ece", "val_accuracy", "val_roc_auc")
 
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)

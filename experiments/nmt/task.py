@@ -155,6 +155,9 @@ class TranslationTask(Task[TranslationConfig, Trained]):
     def folder(self, config: TranslationConfig) -> str:
         return f"nmt/{config.dataset}-{config.guide}-{config.seed}"
 
+    def main_metrics(self, config: TranslationConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return ("test_ppl", "test_bleu", "test_chrf", "test_posterior_aer", "test_prior_aer", "test_entropy", "val_ppl")
+
     @exclusive
     def run(self, config: TranslationConfig) -> dict[str, float]:
         folder = run_folder(self, config)

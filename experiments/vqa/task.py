@@ -23,8 +23,8 @@ from experiments.files import UserError, user_errors, write_atomic
 from experiments.folder import begin, exclusive, resumed, saved_config
 from experiments.options import Device
 from experiments.report.figures import panels, printable, save
-from experiments.report.report import as_table
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
+from experiments.report.terminal import as_table, wrapped
 from experiments.run import BAD_INPUT, Task, finish, run_folder, show_run
 from experiments.training import Fitted, fit_batches, load_best
 from experiments.vqa.config import AskConfig, VQAConfig
@@ -239,6 +239,9 @@ class VQATask(Task[VQAConfig, TrainedAnswers]):
     def folder(self, config: VQAConfig) -> str:
         return f"vqa/{config.dataset}-{config.model}-{config.guide}-{config.seed}"
 
+    def main_metrics(self, config: VQAConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return ("test_accuracy/mean", "test_nll/mean", "test_ece/mean", "relevant_mass", "uniform_mass", "val_accuracy")
+
     def restore(self, config: VQAConfig, folder: Path) -> TrainedAnswers:
         return build(config, load_words(folder), load_questions(config)["train"])
 
@@ -347,13 +350,12 @@ def ask(config: AskConfig) -> Reply:
     uncertainties = ", ".join(
         f"{name.replace('_', ' ')} {value.item():.3f} nats" for name, value in reply.outputs.uncertainties().items()
     )
-    print(f"{' '.join(words)}?\n\n{as_table(reply.answers)}\n\n{uncertainties}")
+    print(f"{' '.join(words)}?\n\n{as_table(reply.answers)}\n\n{wrapped(uncertainties)}")
     if (p_value := reply.p_value) is not None:
-        print(
-            f"p = {p_value:.3g} of a paired t-test that the two most probable answers have equal logits, over "
-            f"{len(reply.outputs.logits)} samples"
-        )
-    print(reply.picture or f"{trained.config.model} does not read the answer from one latent attention: no picture")
+        text = f"p = {p_value:.3g} of a paired t-test that the two most probable answers have equal logits, over "
+        print(wrapped(f"{text}{len(reply.outputs.logits)} samples"))
+    no_picture = f"{trained.config.model} does not read the answer from one latent attention: no picture"
+    print(reply.picture or wrapped(no_picture))
     return reply
 
 
