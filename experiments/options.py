@@ -271,8 +271,8 @@ def option_parser(config_type: type, *, name: str, training: type | None = None)
         parser.add_class_arguments(training, as_group=False, skip={*names, *required, "seed"})
     if issubclass(training or config_type, TrainingOptions):
         _in_groups(parser, [config_type, *([] if training is None else [training])])
-        positional = [action.dest for action in parser._positionals._group_actions]
-        parser.usage = " ".join([parser.prog, *positional, "[options]"])
+    positional = [action.dest for action in parser._positionals._group_actions]
+    parser.usage = " ".join([parser.prog, *positional, "[options]"])
     for action in parser._actions:
         if isinstance(action.metavar, str) and len(action.metavar) > _LONGEST_CHOICES:
             action.metavar = action.dest.upper()  # no line of choices is broken; the type lists them then

@@ -436,7 +436,7 @@ def curves(finished: Finished, *, aims: Mapping[str, float] | None = None) -> It
         column.name: {row: [values(row, column, level) for level in study.levels] for row in finished.rows}
         for column in finished.present(study.columns, *study.levels)
     }
-    figure = level_curves(shown, list(study.levels), axis=study.heads[1], aims=aims)
+    figure = level_curves(shown, list(study.levels), axis=study.heads[1], title=finished.fill(study.title), aims=aims)
     picture = save(figure, finished.pictures / f"{finished.name}.png")
     yield Part(picture=picture, caption=finished.fill(study.title))
 

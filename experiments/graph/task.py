@@ -280,6 +280,8 @@ def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
     data, probabilities = trained.data, mean_prediction(trained, trained.inputs, lambda logits: logits.softmax(-1))
     confidence, classes = probabilities[data.test_mask].max(-1)
     reliability(confidence, classes == data.labels[data.test_mask], axes=axes)
+    axes.set(title=f"How often are the classes right?\n{len(confidence)} test nodes of {data.name}")
+    axes.set(xlabel="probability of the class", ylabel="share of nodes whose class is right")
 
 
 # metrics

@@ -319,7 +319,8 @@ def reply_to(
     if trained.config.model not in REGION_SITES:
         return Reply(outputs, rows, None, None)
     weights = region_weights(trained, batch, num_samples=count)[:, 0]
-    title = "{}: {}? {answer} ({probability})".format(trained.config.guide, " ".join(words), **rows[0])
+    answer = "{answer} (probability {probability})".format(**rows[0])
+    title = f"{printable(' '.join(words))}? {printable(answer)}\n{trained.config.guide}, {count} draw{'s' * (count > 1)} of the attention"
     return Reply(outputs, rows, weights, save(looking_figure(weights, regions, photograph, title=title), path))
 
 
@@ -382,13 +383,15 @@ def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title:
         figure, ((axis,),) = panels(1, 1, size=(6.4, 2.8))
         axis.bar(np.arange(len(mean)), mean.numpy(), color="#1b6ca8", width=0.7)
         axis.vlines(np.arange(len(mean)), low.numpy(), high.numpy(), color="0.25", linewidth=1)
-        axis.set(xlabel="region", ylabel="attention")
-        figure.suptitle(printable(title), fontsize=11)
+        axis.set(xlabel="region", ylabel="attention and its 95 % interval")
+        figure.suptitle(title, fontsize=11)
         return figure
-    drawn = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
+    drawn = [("mean attention to a region", "Blues", mean), ("width of its 95 % interval", "Purples", high - low)]
     drawn = drawn[: min(2, len(weights))]
     figure, (axes,) = panels(1, 1 + len(drawn), size=(3.2 + 3.2 * len(drawn), 3.2))
-    patches(regions.pictures[photograph], None, regions.grid, axes=axes[0])
+    patches(regions.pictures[photograph], None, regions.grid, axes=axes[0]).set_title("picture", fontsize=10)
+    for axis in axes:
+        axis.spines[:].set_visible(False)
     for axis, (name, colors, values) in zip(axes[1:], drawn, strict=True):
         patches(regions.pictures[photograph], values, regions.grid, cmap=colors, axes=axis).set_title(name, fontsize=10)
         figure.colorbar(axis.images[0], ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
