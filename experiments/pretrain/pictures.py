@@ -69,8 +69,9 @@ def hybrid_figure(shares: Mapping[str, Sequence[float]]) -> Figure:
     for number, (layer, values) in enumerate(shares.items()):
         axis.plot(range(1, len(values) + 1), values, marker="o", markersize=3, color=f"C{number}", label=layer)
     axis.axhline(0.5, color="0.8", linewidth=1)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axis.set(title="Hybrid attention: softmax (0) or doubly normalized (1)?", ylim=(-0.02, 1.02))
+    axis.set_xlim(0.5, max(map(len, shares.values())) + 0.5)
     axis.set(xlabel="epoch", ylabel="share of doubly normalized attention\n(mean over heads)")
     axis.legend(frameon=False, fontsize=8)
     return figure

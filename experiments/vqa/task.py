@@ -320,7 +320,8 @@ def reply_to(
         return Reply(outputs, rows, None, None)
     weights = region_weights(trained, batch, num_samples=count)[:, 0]
     answer = "{answer} (probability {probability})".format(**rows[0])
-    title = f"{printable(' '.join(words))}? {printable(answer)}\n{trained.config.guide}, {count} draw{'s' * (count > 1)} of the attention"
+    title = printable(f"{' '.join(words)}? {answer}")
+    title += f"\n{trained.config.guide}, {count} draw{'s' * (count > 1)} of the attention"
     return Reply(outputs, rows, weights, save(looking_figure(weights, regions, photograph, title=title), path))
 
 
@@ -395,5 +396,5 @@ def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title:
     for axis, (name, colors, values) in zip(axes[1:], drawn, strict=True):
         patches(regions.pictures[photograph], values, regions.grid, cmap=colors, axes=axis).set_title(name, fontsize=10)
         figure.colorbar(axis.images[0], ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
-    figure.suptitle(printable(title), fontsize=11)
+    figure.suptitle(title, fontsize=11)
     return figure
