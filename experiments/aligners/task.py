@@ -216,7 +216,7 @@ def _report(
     folder = Path("runs", "aligners", name)
     diagram = reliability_panels(
         {aligner: (probabilities.clamp(0, 1), right) for aligner, (probabilities, right) in calibrations.items()},
-        confidence="probability of the link", right="right",
+        confidence="probability of the link", right="share of links that are right",
     )  # fmt: skip
     picture = save(diagram, (config.results / "pictures" if config.results else folder) / f"{name}-calibration.png")
     parts = [

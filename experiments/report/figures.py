@@ -18,6 +18,7 @@ from experiments.report.statistics import summarize
 from pyro_attention.plots import reliability
 
 _PAGE = 11.0  # width of a page of the site in inches
+_LEGEND = 2.6  # width of a legend beside the panels in inches
 _COLORS = ("0.35", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5ea7")
 
 
@@ -55,7 +56,7 @@ def reliability_panels(panels_by_name: Mapping[str, tuple[Tensor, Tensor]], *, c
         confidence: Label of the axis of probabilities.
         right: Label of the axis of shares.
     """
-    figure, axes = _grid(len(panels_by_name), size=(2.75, 3.1), sharey=True)
+    figure, axes = _grid(len(panels_by_name), size=(3.0, 3.9), sharey=True)
     for axis, (name, items) in zip(axes, panels_by_name.items(), strict=False):
         reliability(*items, axes=axis)
         axis.set(xlabel="", ylabel="")
@@ -98,6 +99,9 @@ def level_curves(
         aims: What some of the metrics should be.
     """
     figure, axes = _grid(len(shown), size=(3.4, 3.4))
+    left_over = axes[len(shown) :]
+    if not left_over:
+        figure.set_figwidth(figure.get_figwidth() + _LEGEND)
     for axes_of_column, (metric, of_rows) in zip(axes, shown.items(), strict=False):
         for number, (row, values) in enumerate(of_rows.items()):
             estimates = [summarize(list(at_level) or [math.nan]) for at_level in values]
@@ -110,7 +114,7 @@ def level_curves(
         aim = (aims or {}).get(metric)
         if aim is not None:
             axes_of_column.axhline(aim, color="0.35", linestyle="--", linewidth=1)
-        axes_of_column.set_title(metric if aim is None else f"{metric} (dashed: {aim:g}, as it should be)", fontsize=10)
+        axes_of_column.set_title(metric if aim is None else f"{metric} (dashed: {aim:g})", fontsize=10)
         axes_of_column.set_xticks(np.arange(len(levels)), levels)
         axes_of_column.grid(axis="y", color="0.92")
     seeds = max((len(values) for of_rows in shown.values() for row in of_rows.values() for values in row), default=0)
@@ -118,7 +122,7 @@ def level_curves(
     figure.supylabel(f"mean and standard error over {seeds} seeds" if seeds > 1 else "one seed", fontsize=10)
     figure.suptitle(textwrap.fill(title, int(9 * figure.get_figwidth())), fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()
-    if left_over := axes[len(shown) :]:
+    if left_over:
         left_over[0].set_visible(True)
         left_over[0].axis("off")
         left_over[0].legend(handles, labels, loc="center", frameon=False)
