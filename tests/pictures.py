@@ -29,8 +29,9 @@ def readable_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def faults(figure: Figure, *, tight: bool = False) -> list[str]:
     """Return what keeps a picture from being read; an empty list of one that is well.
 
-    No text covers another one. Every text has to lie inside the figure, and an annotation inside its axes, as others are not drawn. Axes with
-    numbers have labels, or share those of the figure. The picture or each of its panels has a title.
+    No text covers another one. Every text has to lie inside the figure, and an annotation inside its axes, as others
+    are not drawn. Axes with numbers have labels, or share those of the figure. The picture or each of its panels has a
+    title.
     """
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
