@@ -57,9 +57,9 @@ NOISE = Study(
         "weighted by the likelihood. NLL of an item of y, by 1 000 draws of W. The noise of y is a network of the "
         "query, except where one noise is learned. Widths: fixed, one that is learned, or a network of the query. "
         "ELBO: prior Gamma(1, 1) for Weibull, LogNormal(0, 1) for LogNormal. Evidence: by {config.draws} draws, "
-        "corrected but where it says so, batches of 64, 2 epochs, learning rate up to .01; others batches of 256, 5 epochs, up to "
-        ".02; it falls to 0. These were chosen by the validation NLL of one seed. Truth: scores, spread and noise as "
-        "they are."
+        "corrected but where it says so, batches of 64, 2 epochs, learning rate up to .01; others batches of 256, "
+        "5 epochs, up to .02; it falls to 0. These were chosen by the validation NLL of one seed. Truth: scores, "
+        "spread and noise as they are."
     ),
     task=TASK,
     heads=("attention", ""),
