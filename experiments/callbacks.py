@@ -138,6 +138,7 @@ class EarlyStopping(pl.Callback):
 
 # The bar keeps its width, so that the numbers behind it have room in 80 columns.
 _BAR = "{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{remaining}{postfix}]"
+_BAR_WIDTH = len("100%|          | / [00:00:00]")  # without the numbers
 
 
 class Bar(ProgressBar):
@@ -155,7 +156,11 @@ class Bar(ProgressBar):
         if self._bar.update():  # it has been drawn: the numbers are those of the next time
             found = outputs | {name: trainer.callback_metrics.get(name) for name in self._monitor}
             shown = {name: f"{value.item():.3f}" for name, value in found.items() if value is not None}
-            self._bar.set_postfix({"epoch": trainer.current_epoch + 1} | shown, refresh=False)
+            numbers = {"epoch": str(trainer.current_epoch + 1)} | shown
+            room = width() - _BAR_WIDTH - 2 * len(str(self._bar.total))
+            while sum(len(f", {name}={number}") for name, number in numbers.items()) > room:
+                numbers.popitem()  # a number that is cut would be a wrong one
+            self._bar.set_postfix(numbers, refresh=False)
 
     def on_train_end(self, *_: Any) -> None:
         self._bar.close()
