@@ -106,8 +106,7 @@ def _choose(commands: Mapping[str, Command], given: list[str], name: str) -> int
 
 
 def _run(command: Command, given: list[str], name: str) -> int:
-    from experiments.files import UserError
-    from experiments.inputs import check_inputs
+    from experiments.files import UserError, check_inputs
     from experiments.options import parse, refuse_unused
 
     config_type = _resolved(command.config)

@@ -24,11 +24,10 @@ from experiments.data.images.region_captions import (
     photograph_regions,
     read_maps,
 )
-from experiments.data.places import SPLITS
+from experiments.data.places import SPLITS, data_folder
 from experiments.data.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, text_lines, user_errors
 from experiments.folder import begin, exclusive, resumed, saved_config
-from experiments.inputs import data_folder
 from experiments.report.report import write_page
 from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.sequence.alignments import align_batch

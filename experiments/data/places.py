@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.files import locked, reading, write_atomic
-from experiments.inputs import OTHER_FOLDER
+from experiments.files import OTHER_FOLDER, locked, reading, write_atomic
+from experiments.files import data_folder as data_folder
 
 SPLITS = ("train", "val", "test")
 _LISTED = Path(__file__).with_name("checksums.txt").read_text().splitlines()

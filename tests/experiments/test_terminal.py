@@ -170,7 +170,7 @@ def refuse_tasks(target):
 
 
 def test_the_check_of_files_needs_no_heavy_import(tmp_path):
-    code = "import sys, experiments.inputs, experiments.report.terminal; print('torch' in sys.modules)"
+    code = "import sys, experiments.files, experiments.report.terminal; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from experiments.data.places import NEW_COPY, first_file, missing, plain_name
+from experiments.data.places import NEW_COPY, data_folder, first_file, missing, plain_name
 from experiments.data.text.parallel_text import read_lines
 from experiments.files import read_json, reading
-from experiments.inputs import data_folder
 from pyro_attention.registry import Registry
 
 # only formats of photographs and of the web: Pillow would run files of other formats (EPS) as programs by Ghostscript

@@ -25,9 +25,8 @@ from experiments.data.images.image_features import (
     resized_images,
 )
 from experiments.data.names import RegionOptions
-from experiments.data.places import NEW_COPY, first_file, read_arrays
+from experiments.data.places import NEW_COPY, data_folder, first_file, read_arrays
 from experiments.files import reading
-from experiments.inputs import data_folder
 from pyro_attention.registry import Registry
 from pyro_attention.text_lines import read_lines
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from experiments.data.names import GlueName
-from experiments.data.places import NEW_COPY, SPLITS, missing
+from experiments.data.places import NEW_COPY, SPLITS, data_folder, missing
 from experiments.data.text.parallel_text import read_lines
 from experiments.files import reading
-from experiments.inputs import data_folder
 
 HELD_OUT = 0.1  # share of the training part that is held out if the task has no validation part
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data.places import SPLITS, first_file
+from experiments.data.places import SPLITS, data_folder, first_file
 from experiments.files import read_packed, reading
-from experiments.inputs import data_folder
 
 _EXPECTED = "a file of JSON lines, each with a text and its summaries, which may be packed as .jsonl.gz"
 _FILES = {

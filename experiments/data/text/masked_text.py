@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.data.places import SPLITS
+from experiments.data.places import SPLITS, data_folder
 from experiments.data.text.batches import BEGIN, END, SPECIAL, UNKNOWN, Sentences, Vocabulary, padded
 from experiments.data.text.parallel import load_parallel
 from experiments.files import UserError
-from experiments.inputs import data_folder
 
 MASK = UNKNOWN  # no text has this piece, since the vocabulary has a piece for every byte
 ENGLISH = {"toy": ("toy",), "english": ("multi30k", "tatoeba")}  # data sets whose English sides make up a text

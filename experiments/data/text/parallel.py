@@ -14,10 +14,9 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from experiments.data.places import NEW_COPY, SPLITS, fetch_missing, first_file
+from experiments.data.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file
 from experiments.data.text.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
 from experiments.data.text.word_rules import divide, plain
-from experiments.inputs import data_folder
 from pyro_attention.analysis import Alignment, read_pharaoh, read_sentences
 from pyro_attention.registry import Registry
 from pyro_attention.text_lines import split_lines

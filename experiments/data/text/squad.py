@@ -9,9 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from experiments.data.places import SPLITS, missing
+from experiments.data.places import SPLITS, data_folder, missing
 from experiments.files import read_packed, reading
-from experiments.inputs import data_folder
 
 SquadVersion = Literal["1.1", "2.0"]
 
