@@ -102,7 +102,7 @@ def _number_that_fits(texts: Mapping[str, Sequence[str]]) -> int:
     return number
 
 
-def _cut(texts: Mapping[str, list[str]]) -> Mapping[str, list[str]]:
+def _cut(texts: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """Cut the longest cells, so that a line has room for all columns."""
     room = width() - len(_GAP) * (len(texts) - 1)
     sizes = [max(map(len, cells)) for cells in texts.values()]
