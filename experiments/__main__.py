@@ -2,8 +2,11 @@
 
 import ast
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
+
+from experiments.cli import user_error
+from experiments.files import expected_one_of
+from experiments.report.terminal import listed, wrapped
 
 
 def commands() -> dict[str, str]:
@@ -17,8 +20,15 @@ def commands() -> dict[str, str]:
     return lines
 
 
+def main(arguments: list[str]) -> int:
+    """Print the list of the commands, and return the exit code."""
+    if unknown := [word for word in arguments if word not in ("-h", "--help")]:
+        known = expected_one_of(commands(), unknown[0])
+        return user_error(f"{unknown[0]} is no option; commands are python -m experiments.NAME, {known}", code=2)
+    print(wrapped("usage: python -m experiments.COMMAND [options]; --help after a command lists its options"))
+    print(f"\n{listed(dict(sorted(commands().items())))}")
+    return 0
+
+
 if __name__ == "__main__":
-    lines = "\n".join(f"  {name:<15} {line}" for name, line in sorted(commands().items()))
-    usage = "python -m experiments.COMMAND [options]; --help after a command lists its options"
-    parser = ArgumentParser(usage=usage, description=lines, formatter_class=RawDescriptionHelpFormatter)
-    parser.parse_args(sys.argv[1:] or ["--help"])
+    sys.exit(main(sys.argv[1:]))

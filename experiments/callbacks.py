@@ -23,6 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.files import reading, write_atomic, write_text
+from experiments.report.terminal import width
 
 AGAIN = "pass --overwrite to train again"
 SECONDS = 5.0  # between two checkpoints at least: short epochs stay short, long ones are all kept
@@ -139,6 +140,11 @@ class EarlyStopping(pl.Callback):
         vars(self).update(state_dict)
 
 
+# The bar keeps its width, so that the numbers behind it have room in 80 columns.
+_BAR = "{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{remaining}{postfix}]"
+_BAR_WIDTH = len("100%|          | / [00:00:00]")  # without the numbers
+
+
 class Bar(ProgressBar):
     """Progress bar over all steps of a training, with the epoch, the loss and the last validation metrics."""
 
@@ -148,13 +154,17 @@ class Bar(ProgressBar):
 
     def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
         total = int(trainer.num_training_batches) * (trainer.max_epochs or 0)
-        self._bar = tqdm(total=total, initial=trainer.global_step, unit="step")
+        self._bar = tqdm(total=total, initial=trainer.global_step, unit="step", ncols=width(), bar_format=_BAR)
 
     def on_train_batch_end(self, trainer: pl.Trainer, _: pl.LightningModule, outputs: Any, *__: Any) -> None:
         if self._bar.update():  # it has been drawn: the numbers are those of the next time
             metrics = outputs | {name: trainer.callback_metrics.get(name) for name in self._monitor}
             shown = {name: f"{value.item():.3f}" for name, value in metrics.items() if value is not None}
-            self._bar.set_postfix({"epoch": trainer.current_epoch + 1} | shown, refresh=False)
+            numbers = {"epoch": str(trainer.current_epoch + 1)} | shown
+            room = width() - _BAR_WIDTH - 2 * len(str(self._bar.total))
+            while sum(len(f", {name}={number}") for name, number in numbers.items()) > room:
+                numbers.popitem()  # a number that is cut would be a wrong one
+            self._bar.set_postfix(numbers, refresh=False)
 
     def on_train_end(self, *_: Any) -> None:
         self._bar.close()

@@ -101,19 +101,22 @@ def _resolved(target: Any) -> Any:
 def _no_command(commands: Mapping[str, Command], word: str, name: str) -> int:
     """Answer a command line that begins with no command: with their list, or with an error."""
     from experiments.files import expected_one_of
+    from experiments.report.terminal import listed, wrapped
 
     if word in ("-h", "--help"):
-        print(f"usage: python -m {name} COMMAND [options]; --help after a command lists its options\n")
-        for command, script in commands.items():
-            text = (_resolved(script.config).__doc__ or "").strip()
-            print(f"  {command:<10} {text.splitlines()[0]}")
+        print(wrapped(f"usage: python -m {name} COMMAND [options]; --help after a command lists its options"))
+        lines = {
+            command: (_resolved(script.config).__doc__ or "").strip().split("\n")[0]
+            for command, script in commands.items()
+        }
+        print(f"\n{listed(lines)}")
         return 0
     unknown = f"{word} is no command" if word else "no command is given"
     return user_error(f"{unknown}, {expected_one_of(commands, word)}", code=2)
 
 
 def _run(command: Command, given: list[str], name: str) -> int:
-    from experiments.files import UserError
+    from experiments.files import UserError, check_inputs
     from experiments.options import parse, refuse_unused
 
     config_type = _resolved(command.config)
@@ -123,6 +126,7 @@ def _run(command: Command, given: list[str], name: str) -> int:
     except (ArgumentError, UserError) as error:
         return user_error(error, code=2)
     try:
+        check_inputs(config)
         _resolved(command.run)(config)
     except UserError as error:
         return user_error(error, code=1)

@@ -21,6 +21,25 @@ from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt, rest
 from experiments.files import UserError, did_you_mean
 
 Config = TypeVar("Config")
+_LONGEST_CHOICES = 48  # letters of the choices of an option that stand beside its name in the help
+# Names that options have in other programs.
+_ELSEWHERE = {
+    "--accelerator": ("--device",),
+    "--gpu": ("--device", "--devices"),
+    "--gpus": ("--device", "--devices"),
+    "--cuda": ("--device",),
+    "--lr": ("--learning-rate",),
+    "--epoch": ("--max-epochs",),
+    "--epochs": ("--max-epochs",),
+    "--num-epochs": ("--max-epochs",),
+    "--batch": ("--batch-size",),
+    "--bs": ("--batch-size",),
+    "--samples": ("--num-samples",),
+    "--data": ("--data-root",),
+    "--data-dir": ("--data-root",),
+    "--output": ("--out",),
+    "--output-dir": ("--out",),
+}
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16-mixed"]
 
@@ -252,8 +271,11 @@ def option_parser(config_type: type, *, name: str, training: type | None = None)
         parser.add_class_arguments(training, as_group=False, skip={*names, *required, "seed"})
     if issubclass(training or config_type, TrainingOptions):
         _in_groups(parser, [config_type, *([] if training is None else [training])])
-        positional = [action.dest for action in parser._positionals._group_actions]
-        parser.usage = " ".join([parser.prog, *positional, "[options]"])
+    positional = [action.dest for action in parser._positionals._group_actions]
+    parser.usage = " ".join([parser.prog, *positional, "[options]"])
+    for action in parser._actions:
+        if isinstance(action.metavar, str) and len(action.metavar) > _LONGEST_CHOICES:
+            action.metavar = action.dest.upper()  # no line of choices is broken; the type lists them then
     return parser
 
 
@@ -315,12 +337,18 @@ class _Parser(ArgumentParser):
         return super().add_argument(*names, **options)
 
 
+def _meant(names: Sequence[str], given: str) -> str:
+    """The end of an error message: the option of this project for one of another, or the nearest one."""
+    known = [f"'{name}'" for name in _ELSEWHERE.get(given, ()) if name in names]
+    return f"; did you mean {' or '.join(known)}?" if known else did_you_mean(names, given)
+
+
 def _explained(parser: ArgumentParser, error: Exception) -> str:
     """Return the parser's error in one line, with the word that was probably meant."""
     text = " ".join(str(error).split())
     if unknown := re.match(r"[Uu]nrecognized arguments: (--[^ =]*)", text):
         names = [name for action in parser._actions for name in action.option_strings]
-        return f"there is no option {unknown[1]}{did_you_mean(names, unknown[1]) or '; --help lists the options'}"
+        return f"there is no option {unknown[1]}{_meant(names, unknown[1]) or '; --help lists the options'}"
     if wrong := re.search(r'Parser key "(\w+)":(?! Parser key) (.*)', text):
         near = did_you_mean(re.findall("'([^']*)'", wrong[2]), wrong[2].rpartition("value: ")[2])
         return f"--{wrong[1].replace('_', '-')}: {wrong[2]}{near}"

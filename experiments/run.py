@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from experiments.files import UserError, user_errors
 from experiments.folder import check_run, hold, is_first, read_metrics, saved_options, start_run, write_metrics
 from experiments.options import RunOptions, TrainingOptions
-from experiments.report.report import metrics_table
+from experiments.report.terminal import metrics_table
 from experiments.training import Trained, load_best
 
 Config = TypeVar("Config", bound=RunOptions)
@@ -51,9 +51,16 @@ class Task(ABC, Generic[Config, Network]):
         """Say what shows that a network has learned nothing, a sentence each."""
         return ()
 
+    def main_metrics(self, config: Config, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        """Return the few metrics that the command shows: the one that the task is judged by, then others.
+
+        Those that a run does not have are left out; all are shown where this is empty.
+        """
+        return ()
+
     def show(self, config: Config, metrics: Mapping[str, float], folder: Path) -> None:  # noqa: ARG002
-        """Show a finished run: a table, and pictures in the folder."""
-        print(metrics_table(metrics))
+        """Show a finished run: its main metrics, and pictures in the folder."""
+        print(metrics_table(metrics, self.main_metrics(config, metrics)))
 
 
 @dataclass(frozen=True)

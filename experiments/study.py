@@ -23,6 +23,7 @@ from experiments.parallel import run_all
 from experiments.report.figures import level_curves, save
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Cell, Column, Difference, Row, Runs
+from experiments.report.terminal import wrapped
 from experiments.run import Task
 
 Options = Mapping[str, Any]
@@ -454,7 +455,7 @@ def curves(finished: Finished, *, aims: Mapping[str, float] | None = None) -> It
         column.name: {row: [values(row, column, level) for level in study.levels] for row in finished.rows}
         for column in finished.present(study.columns, *study.levels)
     }
-    figure = level_curves(shown, list(study.levels), axis=study.heads[1], aims=aims)
+    figure = level_curves(shown, list(study.levels), axis=study.heads[1], title=finished.fill(study.title), aims=aims)
     picture = save(figure, finished.pictures / f"{finished.name}.png")
     yield Part(picture=picture, caption=finished.fill(study.title))
 
@@ -476,8 +477,6 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, command:
     if finished.results is not None:
         print(write_results(finished.results, report, source))
     elif study.about is not None:
-        print(
-            "This is a part of the study, or has other options, so it was not written to experiments/results. Use "
-            "--results FOLDER to write it elsewhere."
-        )
+        text = "This is a part of the study, or has other options, so it was not written to experiments/results."
+        print(wrapped(f"{text} Use --results FOLDER to write it elsewhere."))
     return means

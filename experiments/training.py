@@ -37,6 +37,7 @@ from experiments.callbacks import (
 from experiments.files import UserError, reading, user_errors
 from experiments.folder import is_first, write_environment
 from experiments.options import BatchOptions, Device, Precision, TrainingOptions
+from experiments.report.terminal import wrapped
 from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, EvidenceELBO, FixedGammaPrior, Soft, predict
 from pyro_attention.analysis import hybrid_weights
 from pyro_attention.families.base import Prior
@@ -324,7 +325,8 @@ def fit(
     module.to(target).eval()
     if config.progress and len(history.rows) < config.max_epochs:
         names = " or ".join(monitor)
-        print(f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}")
+        text = f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}"
+        print(wrapped(text))
     parameters = sum(parameter.numel() for parameter in module.parameters())
     return Fitted(history.rows, stopping.best_epoch, updates=trainer.global_step, parameters=parameters)
 

@@ -29,14 +29,14 @@ def reliability(confidence: Tensor, right: Tensor, *, bins: int = 10, axes: Axes
     Args:
         confidence: Probabilities ``[items]``.
         right: Whether each item is right, ``[items]``.
-        bins: Number of bins of equal width; gray bars show the share of the items in each.
+        bins: Number of bins of equal width; gray bars show the share of the items in each, and the legend their number.
         axes: Where to draw.
 
     Example:
         >>> confidence = torch.rand(1000)
         >>> axes = reliability(confidence, torch.rand(1000) < confidence)
-        >>> axes.get_xlabel()
-        'probability'
+        >>> [text.get_text() for text in axes.get_legend().get_texts()]
+        ['as it should be', 'share that is right', 'share of the 1000 items']
     """
     axes = _axes(axes)
     bin_index = (confidence * bins).long().clamp(max=bins - 1)
@@ -45,14 +45,14 @@ def reliability(confidence: Tensor, right: Tensor, *, bins: int = 10, axes: Axes
         for amount in (torch.ones_like(confidence), confidence, right)
     )
     filled = count > 0
-    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="as it should be")
     centers = (torch.arange(bins) + 0.5) / bins
-    axes.bar(
-        _array(centers), _array(count / count.sum()), width=0.9 / bins, color="0.85", label=f"{len(confidence)} items"
-    )
     line = _array((mean / count)[filled]), _array((share / count)[filled])
-    axes.plot(*line, color=BLUE, marker="o", markersize=4, label="right")
+    axes.plot(*line, color=BLUE, marker="o", markersize=4, label="share that is right", clip_on=False)
+    number = f"share of the {len(confidence)} items"
+    axes.bar(_array(centers), _array(count / count.sum()), width=0.9 / bins, color="0.85", label=number, zorder=0)
     axes.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability", ylabel="share that is right")
+    axes.legend(fontsize=8, loc="upper left", frameon=False)
     return axes
 
 

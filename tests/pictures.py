@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 SLACK = 2.0  # pixels by which a text may stand outside the figure
+OVERLAP = 3.0  # pixels by which the boxes of two texts may overlap, as boxes are larger than letters
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +29,16 @@ def readable_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def faults(figure: Figure, *, tight: bool = False) -> list[str]:
     """Return what keeps a picture from being read; an empty list of one that is well.
 
-    Every text has to lie inside the figure, and an annotation inside its axes, as others are not drawn. Axes with
-    numbers have labels, or share those of the figure. The picture or each of its panels has a title.
+    No text covers another one. Every text has to lie inside the figure, and an annotation inside its axes, as others
+    are not drawn. Axes with numbers have labels, or share those of the figure. The picture or each of its panels has a
+    title.
     """
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
     outside = [] if tight else [text for text in _texts(figure) if not _is_inside(text, figure, renderer)]
     problems = [f"'{text.get_text()}' stands outside" for text in outside]
+    problems += [f"'{first}' and '{second}' overlap" for first, second in _overlaps(figure, renderer)]
     panels = [
         axes for axes in figure.axes if axes.get_visible() and axes.has_data() and axes.get_label() != "<colorbar>"
     ]
@@ -63,6 +66,18 @@ def _texts_of(axes: Axes) -> Iterator[Text]:
         yield from (axes.xaxis.label, axes.yaxis.label)
     if axes.get_legend():
         yield from axes.get_legend().get_texts()
+
+
+def _overlaps(figure: Figure, renderer: RendererAgg) -> Iterator[tuple[str, str]]:
+    """Pairs of texts of which one is drawn over a good part of the other; legends of the figure count too."""
+    legend_texts = [text for legend in figure.legends for text in legend.get_texts()]
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in [*_texts(figure), *legend_texts]]
+    for number, (first, box) in enumerate(boxes):
+        for second, second_box in boxes[number + 1 :]:
+            width = min(box.x1, second_box.x1) - max(box.x0, second_box.x0)
+            height = min(box.y1, second_box.y1) - max(box.y0, second_box.y0)
+            if width > OVERLAP and height > OVERLAP:
+                yield first, second
 
 
 def _is_inside(text: Text, figure: Figure, renderer: RendererAgg) -> bool:

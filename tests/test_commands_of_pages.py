@@ -70,6 +70,7 @@ def place(files, tmp_path, monkeypatch, small_data):  # noqa: F811
     """A folder to run commands in; what takes long and is no option is short."""
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("PYRO_ATTENTION_DATA", str(tmp_path / "DIR"))
     monkeypatch.setattr(measuring, "peak_memory", lambda *_: 1.0)  # each of its processes imports torch again
     monkeypatch.setattr(suite, "BENCHMARKS", TINY)
@@ -126,6 +127,11 @@ def test_every_task_has_a_tiny_training_in_each_run_of_the_tests():
     assert {task for task in tasks if f"experiments.{task} " not in quick} == {"aligners"}  # it trains no network
 
 
+def too_long(printed: str) -> list[str]:
+    """Lines that do not fit a terminal of 80 columns; a path, which stays whole, may be longer."""
+    return [line for line in printed.splitlines() if len(line) > 80 and not re.search(r"\S*/\S*$", line)]
+
+
 # an untrained network writes any character, and not every font has it; few draws carry no weight
 @pytest.mark.filterwarnings("ignore:Glyph", "ignore:draws given the observations", "ignore:.*draws are too few")
 @pytest.mark.parametrize(
@@ -137,6 +143,7 @@ def test_commands_do_what_their_pages_say(chain, place, monkeypatch, capfd):
         code = execute(f"{step.line} {step.more}", monkeypatch)
         printed, errors = capfd.readouterr()
         assert code == 0, f"{step.line}\n{errors}"
+        assert too_long(printed) == [], step.line
         assert [part for part in step.prints if part not in printed] == [], step.line
         assert [pattern for pattern in step.leaves if not any(place.glob(pattern))] == [], step.line
         check_numbers(step, before, place)

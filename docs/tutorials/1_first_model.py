@@ -103,7 +103,7 @@ for name, family in families.items():
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
 for name, values in losses.items():
     axis.plot(values, label=name)
-axis.set(xlabel="training step", ylabel="loss per sentence")
+axis.set(xlabel="training step", ylabel="loss per sentence in nats", title="Training of three guides")
 axis.legend()
 
 # %%
@@ -144,6 +144,7 @@ for axis, (name, guide) in zip(axes, guides.items(), strict=True):
     axis.vlines(range(5), low, high, color="black")
     axis.set(title=name, xlabel="word", xticks=range(5))
 axes[0].set_ylabel("attention weight")
+figure.suptitle("Weights of one sentence: mean and 90 % interval of 200 draws")
 
 # %%
 # The marked word is orange. Under ``Soft`` the interval is a point. Under the other two guides the interval says how

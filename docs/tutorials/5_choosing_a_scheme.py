@@ -132,7 +132,9 @@ for name, (guide, seconds) in trained.items():
 figure, axis = plt.subplots(figsize=(6, 2.6), layout="constrained")
 axis.barh(list(shares), list(shares.values()), color="#2563eb", alpha=0.6)
 axis.axvline(1 / 6, color="grey", linestyle=":", label="a guess")
-axis.set(xlabel="weight on the relevant object", xlim=(0, 1))
+axis.set(
+    xlabel="weight on the relevant object", xlim=(0, 1), title="Does attention find the relevant one of six objects?"
+)
 axis.invert_yaxis()
 axis.legend(loc="lower right")
 

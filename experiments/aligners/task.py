@@ -216,7 +216,7 @@ def _report(
     folder = Path("runs", "aligners", name)
     diagram = reliability_panels(
         {aligner: (probabilities.clamp(0, 1), right) for aligner, (probabilities, right) in calibrations.items()},
-        confidence="probability of the link", right="right",
+        confidence="probability of the link", right="share of links that are right",
     )  # fmt: skip
     picture = save(diagram, (config.results / "pictures" if config.results else folder) / f"{name}-calibration.png")
     parts = [
@@ -224,12 +224,13 @@ def _report(
         Part("Calibration of the written links", picture=picture),
     ]
     report = Report(f"Aligners without a network: {config.dataset}", name, parts)
-    print(report.terminal())
+    write_environment(folder, torch.device("cpu"))
+    command = command_line("experiments.aligners", config)
+    command += " --encoder FOLDER" * (config.encoder is not None)
+    source = source_of([folder], command)
+    report.write(folder, source)
     if config.results is not None:
-        write_environment(folder, torch.device("cpu"))
-        command = command_line("experiments.aligners", config)
-        command += " --encoder FOLDER" * (config.encoder is not None)
-        print(write_results(config.results, report, source_of([folder], command)))
+        print(write_results(config.results, report, source))
 
 
 def _run_measured(align: Align, text: Sequence[SentencePair], pairs: Sequence[SentencePair]) -> tuple[Aligned, Row]:

@@ -1,4 +1,4 @@
-"""``python -m experiments.benchmarks``, and ``python -m experiments.benchmarks gpu``."""
+"""Speed of layers, networks and kernels: benchmarks on a CPU, and on one GPU with the word gpu."""
 
 import sys
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -89,7 +90,9 @@ def make_graph_step(contestant: str, graph: Graph) -> Callable[[], None]:
 
 
 def _pyg_layers(x: Tensor, edge_index: Tensor, graph: Graph) -> Callable[[], None]:
-    from torch_geometric.nn import GATConv, GATv2Conv
+    with warnings.catch_warnings():  # it scripts functions when it is imported
+        warnings.filterwarnings("ignore", r"`torch\.jit\.", FutureWarning)
+        from torch_geometric.nn import GATConv, GATv2Conv
 
     conv = GATConv if graph.scores == "gat" else GATv2Conv
     first, second = conv(FEATURES, 8, heads=8), conv(64, graph.classes, heads=graph.output_heads, concat=False)

@@ -6,9 +6,10 @@ import multiprocessing
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.report.statistics import Estimate, Row
+from pyro_attention.objectives.validation import KLWarning
 
 Step = Callable[[], object]
 LONG = 20_000.0  # milliseconds after which no round begins, except for the first three
@@ -49,6 +51,10 @@ class Benchmark:
 
     def measure(self, rounds: int) -> list[Row]:
         """Return a row for each contestant at each size: medians, and the 10 % and 90 % quantiles of the ratio."""
+        with _data_of_no_meaning():
+            return self._measure(rounds)
+
+    def _measure(self, rounds: int) -> list[Row]:
         rows = list[Row]()
         for name, size in tqdm(self.sizes.items(), unit="size", disable=not sys.stderr.isatty(), leave=False):
             # no default device on the CPU: it would take time at every call of torch
@@ -81,6 +87,14 @@ class Benchmark:
         for _ in range(2):
             step()
         return Estimate((torch.cuda.max_memory_allocated() - before) / 1e6, digits=0)
+
+
+@contextmanager
+def _data_of_no_meaning() -> Iterator[None]:
+    """Silence the advice on the KL weight: the data of a benchmark are random numbers, and few."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KLWarning)
+        yield
 
 
 def _quantiles(values: Tensor) -> list[float]:
@@ -164,6 +178,7 @@ def _peak_here(prepare: Callable[..., Any], arguments: tuple[Any, ...], threads:
     call = prepare(*arguments)
     Path("/proc/self/clear_refs").write_text("5")  # lowers the peak, which may be that of the preparation
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(2):
-        call()
+    with _data_of_no_meaning():
+        for _ in range(2):
+            call()
     return 1024e-6 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -13,6 +13,7 @@ from experiments.cli import command_line
 from experiments.folder import write_environment
 from experiments.report.report import RESULTS, Part, Report, read_results, source_of, write_results
 from experiments.report.statistics import Row
+from experiments.report.terminal import wrapped
 
 BENCHMARKS: dict[Name, Benchmark] = {
     "graph_attention": layers.GRAPHS,
@@ -57,7 +58,7 @@ def _run(name: Name, benchmark: Benchmark, config: BenchmarkConfig) -> None:
     if published.is_file():
         before, source_of_published = read_results(published)
         messages = worse(before.parts[0].rows, rows) or [f"no ratio is more than {WORSE - 1:.0%} worse"]
-        print(*messages, f"than as published, by {source_of_published}", sep="\n")
+        print(*map(wrapped, messages), wrapped(f"than as published, by {source_of_published}"), sep="\n")
 
 
 def worse(before: Sequence[Row], now: Sequence[Row]) -> list[str]:

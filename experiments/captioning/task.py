@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -176,6 +176,17 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
 
     def folder(self, config: CaptioningConfig) -> str:
         return f"captioning/{config.dataset}-{config.guide}-{config.seed}"
+
+    def main_metrics(self, config: CaptioningConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return (
+            "test_cider_d",
+            "test_bleu_4",
+            "test_nltk_meteor",
+            "test_rouge_l",
+            "test_ppl",
+            "test_pointing",
+            "val_ppl",
+        )
 
     def load(self, config: CaptioningConfig) -> CaptionData:
         """Load images and segmentation maps."""

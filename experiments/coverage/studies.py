@@ -19,8 +19,8 @@ COLUMNS = (
 TERCILES = tuple(Column(f"{name} spread", f"{{kind}}_coverage_{name}") for name in ("low", "middle", "high"))
 WIDTHS = (
     Column("width", "{kind}_width"),
-    Column("error of W", "{kind}_error", better="lower"),
-    Column("given y", "{kind}_error_given", better="lower"),
+    Column("error of weights", "{kind}_error", better="lower"),
+    Column("error of weights, given y", "{kind}_error_given", better="lower"),
 )
 _SOFT: dict[str, Any] = {"objective": "soft", "batch_size": 256, "max_epochs": 5, "learning_rate": 0.02}
 _ELBO: dict[str, Any] = {**_SOFT, "objective": "elbo"}
@@ -53,13 +53,13 @@ NOISE = Study(
         "+ .1 noise in 4 dimensions; 20 000 training items, 2 000 for validation and test each. Scores are a product "
         "of projected queries (q and u) and keys. Coverage: share of true weights inside the equal-tailed 90 % "
         "interval of draws that have not seen y, of all items and by the third of the true spread s. Width: mean width "
-        "of the intervals. Error of W: root mean square error of the mean weights, and given y, with draws weighted by "
-        "the likelihood. NLL of an item of y, by 1 000 draws of W. The noise of y is a network of the query, except "
-        "where one noise is learned. Widths: fixed, one that is learned, or a network of the query. ELBO: prior "
-        "Gamma(1, 1) for Weibull, LogNormal(0, 1) for LogNormal. Evidence: by {config.draws} draws, corrected but "
-        "where it says so, batches of 64, 2 epochs, learning rate up to .01; others batches of 256, 5 epochs, up to "
-        ".02; it falls to 0. These were chosen by the validation NLL of one seed. Truth: scores, spread and noise as "
-        "they are."
+        "of the intervals. Error of weights: root mean square error of the mean weights, and given y, with draws "
+        "weighted by the likelihood. NLL of an item of y, by 1 000 draws of W. The noise of y is a network of the "
+        "query, except where one noise is learned. Widths: fixed, one that is learned, or a network of the query. "
+        "ELBO: prior Gamma(1, 1) for Weibull, LogNormal(0, 1) for LogNormal. Evidence: by {config.draws} draws, "
+        "corrected but where it says so, batches of 64, 2 epochs, learning rate up to .01; others batches of 256, "
+        "5 epochs, up to .02; it falls to 0. These were chosen by the validation NLL of one seed. Truth: scores, "
+        "spread and noise as they are."
     ),
     task=TASK,
     heads=("attention", ""),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -248,6 +248,9 @@ class CoverageTask(Task[CoverageConfig, TrainedCoverage]):
 
     def folder(self, config: CoverageConfig) -> str:
         return f"coverage/{config.toy}-{config.objective}-{config.family}-{config.width}-{config.seed}"
+
+    def main_metrics(self, config: CoverageConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return ("mean_coverage", "mean_width", "mean_nll", "mean_error", "mean_error_given")
 
     def restore(self, config: CoverageConfig, folder: Path) -> TrainedCoverage:  # noqa: ARG002
         return build(config)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from http.client import HTTPException
@@ -14,18 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.files import locked, reading, write_atomic
+from experiments.files import OTHER_FOLDER, locked, reading, write_atomic
+from experiments.files import data_folder as data_folder
 
 SPLITS = ("train", "val", "test")
-OTHER_FOLDER = "--data-root DIR (the argument data_root) or the environment variable PYRO_ATTENTION_DATA"
 _LISTED = Path(__file__).with_name("checksums.txt").read_text().splitlines()
 CHECKSUMS = {name: digest for digest, name in (line.split() for line in _LISTED if not line.startswith("#"))}
 NEW_COPY = f"replace the file by an intact copy, or name another folder by {OTHER_FOLDER}"
-
-
-def data_folder(data_root: Path | str | None) -> Path:
-    """Return the folder of the data sets: the argument, else $PYRO_ATTENTION_DATA, else ~/.cache/pyro_attention."""
-    return Path(data_root or os.environ.get("PYRO_ATTENTION_DATA") or "~/.cache/pyro_attention").expanduser()
 
 
 def missing(what: object, expected: str, folder: str) -> FileNotFoundError:

@@ -241,6 +241,10 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
     def folder_name(self, config: GlueConfig) -> str:
         return config.task
 
+    def main_metrics(self, config: GlueConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        scores = [f"test_mean_{name}" for name in METRICS[config.task]]
+        return (*scores, "test_mean_nll", "test_mean_ece", "test_mean_mse", "val_score")
+
     def wrap(self, config: GlueConfig, network: Any) -> PairModel:
         return PairModel(network, pair=config.pooling == "pair")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -259,6 +259,10 @@ class GraphTask(Task[GraphConfig, TrainedGraph]):
             monitor["val_loss"] = "min"
         return fit(config, trained.module, *loaders, folder=folder, patience=config.patience, monitor=monitor)
 
+    def main_metrics(self, config: GraphConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        first = ["test_mean_roc_auc"] if "val_roc_auc" in metrics else []  # of graphs that are judged by it
+        return (*first, "test_mean_accuracy", "test_mean_nll", "test_mean_ece", "val_accuracy", "val_roc_auc")
+
     def show(self, config: GraphConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)
         figure, ((axes,),) = panels(1, 1, size=(5, 4))
@@ -277,6 +281,8 @@ def draw_reliability(trained: TrainedGraph, axes: Axes) -> None:
     data, probabilities = trained.data, mean_prediction(trained, trained.inputs, lambda logits: logits.softmax(-1))
     confidence, classes = probabilities[data.test_mask].max(-1)
     reliability(confidence, classes == data.labels[data.test_mask], axes=axes)
+    axes.set(title=f"How often are the classes right?\n{len(confidence)} test nodes of {data.name}")
+    axes.set(xlabel="probability of the class", ylabel="share of nodes whose class is right")
 
 
 # metrics

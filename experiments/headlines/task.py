@@ -29,6 +29,7 @@ from experiments.data.text.word_rules import join_words
 from experiments.files import text_lines, user_errors
 from experiments.folder import saved_config
 from experiments.headlines.config import HeadlineConfig, SummarizeConfig
+from experiments.report.terminal import wrapped
 from experiments.run import BAD_INPUT, Task, load_trained, run_folder, show_run
 from experiments.sequence import evaluation
 from experiments.sequence.model import (
@@ -166,6 +167,9 @@ class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
     def folder(self, config: HeadlineConfig) -> str:
         return f"headlines/{config.normalizer}-{config.guide}-{config.seed}"
 
+    def main_metrics(self, config: HeadlineConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return ("test_rouge_1", "test_rouge_2", "test_rouge_l", "test_ppl", "test_words", "val_ppl")
+
     def restore(self, config: HeadlineConfig, folder: Path) -> TrainedWriter:
         return build(config, Vocabulary.load(folder / "vocabulary.json"))
 
@@ -210,7 +214,8 @@ class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
         super().show(config, metrics, folder)
         test = load_texts(config)["test"]
         for text, references, headline in list(zip(test.texts, test.headlines, summaries(folder), strict=True))[:3]:
-            print(f"\ntext:      {text}\nreference: {references[0]}\nnetwork:   {headline}")
+            lines = f"text:      {text}\nreference: {references[0]}\nnetwork:   {headline}"
+            print(f"\n{wrapped(lines, indent=11 * ' ')}")
 
 
 def summaries(folder: Path) -> list[str]:

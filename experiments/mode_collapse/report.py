@@ -148,5 +148,8 @@ def points_figure(shown: Mapping[str, Tensor], sizes: tuple[int, int]) -> Figure
             axis.tick_params(labelsize=8)
         row[0].set_ylabel(attention.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle("Crosses: centers, and their distance (Weibull: one draw)", fontsize=11)
+    for axis in axes[-1]:
+        axis.set_xlabel("first coordinate", fontsize=8)
+    title = "Two clusters after each step of self-attention"
+    figure.suptitle(f"{title}\n(crosses: centers; number: their distance; Weibull: one draw)", fontsize=11)
     return figure

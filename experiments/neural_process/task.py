@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -180,6 +180,9 @@ class NeuralProcessTask(Task[NeuralProcessConfig, TrainedProcess]):
 
     def folder(self, config: NeuralProcessConfig) -> str:
         return f"neural-process/{config.scores}-{config.objective}-{config.seed}"
+
+    def main_metrics(self, config: NeuralProcessConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return ("mean_same_20", "mean_same_5", "mean_same_10", "mean_same_60")
 
     def load(self, config: NeuralProcessConfig) -> dict[str, Functions]:
         """Draw the functions of the seed; training, validation and test have different ones."""

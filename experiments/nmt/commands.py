@@ -19,7 +19,7 @@ from experiments.nmt.config import AlignConfig, EvaluateConfig, TranslateConfig
 from experiments.nmt.evaluation import bleu, chrf, perplexity, translate
 from experiments.nmt.task import Trained, load_text, load_trained
 from experiments.nmt.texts import read_gold, read_pairs
-from experiments.report.report import metrics_table
+from experiments.report.terminal import metrics_table, wrapped
 from experiments.sequence.text_files import read_source, write_lines
 from pyro_attention.alignments.priors import AlignmentPrior
 from pyro_attention.analysis import alignment_error_rate
@@ -66,11 +66,14 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, float]:
     scores = {"BLEU": bleu(translations, text, trained.config), "chrF": chrf(translations, text, trained.config)}
     metrics = {"perplexity": perplexity(trained, text, k_max=config.k_max)}
     metrics |= {name: score.score for name, score in scores.items()}
-    print(metrics_table(metrics), *(f"{name}: {score.signature}" for name, score in scores.items()), sep="\n")
+    print(metrics_table(metrics, ("perplexity", "BLEU", "chrF")))
+    print(*(f"{name}: {score.signature}" for name, score in scores.items()), sep="\n")
     if trained.inference().sums_out(trained.model) and config.sum_over != "all":
-        print(f"The search sums over the {config.sum_over} most probable alignments of each word (--sum-over).")
+        note = f"The search sums over the {config.sum_over} most probable alignments of each word (--sum-over)."
+        print(wrapped(note))
     if cut := sum(translation.cut for translation in translations):
-        print(f"{cut} of {len(translations)} translations were cut at {config.max_length} word pieces (--max-length)")
+        note = f"{cut} of {len(translations)} translations were cut at {config.max_length} word pieces (--max-length)"
+        print(wrapped(note))
     return metrics
 
 

@@ -269,7 +269,9 @@ def aligner_parts(config: TranslationConfig, folder: Path) -> list[Part]:
     rows = [{"aligner": name, "AER %": Estimate(rate, digits=1)} for name, rate in rates.items()]
     probabilities, right = written_links(aligned, aligned.links, gold)
     diagram = reliability_panels(
-        {"pyro-align": (probabilities.clamp(0, 1), right)}, confidence="probability of a link", right="right"
+        {"pyro-align": (probabilities.clamp(0, 1), right)},
+        confidence="probability of a link",
+        right="share of links that are right",
     )
     picture = save(diagram, folder / "figures" / "calibration.png")
     text = (

@@ -156,6 +156,9 @@ class TranslationTask(Task[TranslationConfig, Trained]):
     def folder(self, config: TranslationConfig) -> str:
         return f"nmt/{config.dataset}-{config.guide}-{config.seed}"
 
+    def main_metrics(self, config: TranslationConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return ("test_ppl", "test_bleu", "test_chrf", "test_posterior_aer", "test_prior_aer", "test_entropy", "val_ppl")
+
     def run(self, config: TranslationConfig) -> dict[str, float]:
         with run_folder(self, config) as run:
             if run.metrics is not None:

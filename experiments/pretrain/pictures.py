@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from experiments.report.figures import panels
@@ -35,8 +36,9 @@ def mass_figure(counts: Mapping[str, Counts]) -> Figure:
     """
     figure, ((axis,),) = panels(1, 1, size=(6.4, 3.4))
     for name, of_bins in counts.items():
-        axis.stairs(of_bins / of_bins.sum(), BINS, label=name)
-    axis.set(xlabel="log of the attention that a key gets from all queries", ylabel="share of keys", yscale="log")
+        axis.stairs(of_bins / of_bins.sum(), BINS, label=f"{name}: {of_bins.sum()} keys")
+    axis.set(xlabel="natural log of the attention that a key gets from all queries", ylabel="share of keys")
+    axis.set(title="How much attention keys get (at the left edge: none)", yscale="log")
     axis.legend(frameon=False, fontsize=8)
     return figure
 
@@ -67,6 +69,9 @@ def hybrid_figure(shares: Mapping[str, Sequence[float]]) -> Figure:
     for number, (layer, values) in enumerate(shares.items()):
         axis.plot(range(1, len(values) + 1), values, marker="o", markersize=3, color=f"C{number}", label=layer)
     axis.axhline(0.5, color="0.8", linewidth=1)
-    axis.set(xlabel="epoch", ylabel="share of doubly normalized attention")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axis.set(title="Hybrid attention: softmax (0) or doubly normalized (1)?", ylim=(-0.02, 1.02))
+    axis.set_xlim(0.5, max(map(len, shares.values())) + 0.5)
+    axis.set(xlabel="epoch", ylabel="share of doubly normalized attention\n(mean over heads)")
     axis.legend(frameon=False, fontsize=8)
     return figure

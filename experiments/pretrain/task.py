@@ -215,6 +215,16 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
     def folder(self, config: PretrainConfig) -> str:
         return f"pretrain/{config.dataset}-{config.normalizer}-{config.guide}-{config.seed}"
 
+    def main_metrics(self, config: PretrainConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return (
+            "test_ppl",
+            "test_accuracy",
+            "test_order_accuracy",
+            "sst2_accuracy",
+            "scratch_accuracy",
+            "explained_away",
+        )
+
     def load(self, config: PretrainConfig) -> Texts:
         if config.finetune_epochs:
             load_sst2(data_root=config.data_root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from experiments.report.statistics import summarize
 from pyro_attention.plots import reliability
 
 _PAGE = 11.0  # width of a page of the site in inches
+_LEGEND = 2.6  # width of a legend beside the panels in inches
 _COLORS = ("0.35", "#1b6ca8", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5ea7")
 
 
@@ -54,12 +56,16 @@ def reliability_panels(panels_by_name: Mapping[str, tuple[Tensor, Tensor]], *, c
         confidence: Label of the axis of probabilities.
         right: Label of the axis of shares.
     """
-    figure, axes = _grid(len(panels_by_name), size=(2.75, 3.1), sharey=True)
+    figure, axes = _grid(len(panels_by_name), size=(3.0, 3.9), sharey=True)
     for axis, (name, items) in zip(axes, panels_by_name.items(), strict=False):
         reliability(*items, axes=axis)
         axis.set(xlabel="", ylabel="")
-        axis.set_title(name, fontsize=10)
-    axes[0].legend(fontsize=7, loc="upper left", frameon=False)
+        if (legend := axis.get_legend()) is not None:  # the figure has one for all panels
+            legend.remove()
+        axis.set_title(f"{textwrap.fill(name, 22)}\n({len(items[0])} items)", fontsize=10)
+    handles, _ = axes[0].get_legend_handles_labels()
+    labels = ["as it should be", "share that is right", "share of the items"]
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(panels_by_name), 3), frameon=False)
     figure.supxlabel(confidence)
     figure.supylabel(right)
     return figure
@@ -79,14 +85,25 @@ def _grid(count: int, *, size: tuple[float, float], **options: Any) -> tuple[Fig
 
 
 def level_curves(
-    shown: Mapping[str, Levels], levels: Sequence[str], *, axis: str, aims: Mapping[str, float] | None = None
-) -> Figure:
+    shown: Mapping[str, Levels], levels: Sequence[str], *, axis: str, title: str = "",
+    aims: Mapping[str, float] | None = None,
+) -> Figure:  # fmt: skip
     """Draw the mean over seeds with its standard error against the level, in a panel for each metric.
 
-    A metric with an aim has a dashed line there.
+    A metric with an aim has a dashed line there. The legend takes the place of a panel that is left over.
+
+    Args:
+        shown: Numbers by metric, row and level.
+        levels: Names of the levels.
+        axis: What they are.
+        title: Title of the picture.
+        aims: What some of the metrics should be.
     """
     figure, axes = _grid(len(shown), size=(3.4, 3.4))
-    for axes_of_column, (title, of_rows) in zip(axes, shown.items(), strict=False):
+    left_over = axes[len(shown) :]
+    if not left_over:
+        figure.set_figwidth(figure.get_figwidth() + _LEGEND)
+    for axes_of_column, (metric, of_rows) in zip(axes, shown.items(), strict=False):
         for number, (row, values) in enumerate(of_rows.items()):
             estimates = [summarize(list(at_level) or [math.nan]) for at_level in values]
             axes_of_column.errorbar(
@@ -95,12 +112,21 @@ def level_curves(
                 yerr=[0 if math.isnan(estimate.standard_error) else estimate.standard_error for estimate in estimates],
                 marker="o", markersize=4, capsize=2, linewidth=1.3, color=_COLORS[number % len(_COLORS)], label=row,
             )  # fmt: skip
-        if aims and title in aims:
-            axes_of_column.axhline(aims[title], color="0.35", linestyle="--", linewidth=1)
-        axes_of_column.set_title(title, fontsize=10)
+        aim = (aims or {}).get(metric)
+        if aim is not None:
+            axes_of_column.axhline(aim, color="0.35", linestyle="--", linewidth=1)
+        axes_of_column.set_title(metric if aim is None else f"{metric} (dashed: {aim:g})", fontsize=10)
         axes_of_column.set_xticks(np.arange(len(levels)), levels)
         axes_of_column.grid(axis="y", color="0.92")
+    seeds = max((len(values) for of_rows in shown.values() for row in of_rows.values() for values in row), default=0)
     figure.supxlabel(axis, fontsize=10)
+    figure.supylabel(f"mean and standard error over {seeds} seeds" if seeds > 1 else "one seed", fontsize=10)
+    figure.suptitle(textwrap.fill(title, int(9 * figure.get_figwidth())), fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False, title="mean, s.e.", title_fontsize=8)
+    if left_over:
+        left_over[0].set_visible(True)
+        left_over[0].axis("off")
+        left_over[0].legend(handles, labels, loc="center", frameon=False)
+    else:
+        figure.legend(handles, labels, loc="outside right center", frameon=False)
     return figure

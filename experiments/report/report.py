@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from html import escape
@@ -15,9 +14,9 @@ from typing import Any, Literal
 
 from experiments.files import read_json, reading, write_atomic, write_text
 from experiments.report.statistics import Cell, Difference, Estimate, Row
+from experiments.report.terminal import as_table, wrapped
 from pyro_attention.viewer import View, document, fragment
 
-_WIDTH = 100  # letters in a line on the terminal
 RESULTS = Path(__file__).parents[1] / "results"
 
 
@@ -36,10 +35,10 @@ class Part:
     published: bool = True  # whether results/ holds the part; its picture is then in the folder pictures/ there
 
     def _terminal(self) -> Iterator[str]:
-        body = self.lines or (as_table(self.rows) if self.rows else "")
+        body = wrapped(self.lines, indent="    ") if self.lines else as_table(self.rows) if self.rows else ""
         if body:
-            yield f"{self.title}:\n{body}" if self.title else body
-        yield from (textwrap.fill(paragraph, _WIDTH) for paragraph in self.text.split("\n\n"))
+            yield f"{wrapped(self.title)}:\n{body}" if self.title else body
+        yield from map(wrapped, self.text.split("\n\n"))
 
     def _markdown(self, pictures: str) -> Iterator[str]:
         if self.title:
@@ -81,8 +80,7 @@ class Report:
         """Return the parts that the terminal shows, and the file names of all pictures."""
         texts = [part._terminal() for part in self.parts if part.terminal and part.picture is None]
         pictures = "\n".join(str(part.picture) for part in self.parts if part.picture is not None)
-        summary = textwrap.fill(self.summary, _WIDTH)
-        return "\n\n".join(filter(None, [*chain.from_iterable(texts), summary, pictures]))
+        return "\n\n".join(filter(None, [*chain.from_iterable(texts), wrapped(self.summary), pictures]))
 
     def published(self) -> Report:
         """Return the report without the parts that are not published."""
@@ -247,32 +245,12 @@ def claims_part(title: str, claims: Sequence[Claim]) -> Part:
     return Part(title, text, rows, labels=2, lines="\n".join(map(str, claims)))
 
 
-# tables of text
-
-
-def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format rows as a text table: text to the left, numbers to the right with four significant digits."""
-    aligned = []
-    for name in dict.fromkeys(name for row in rows for name in row):
-        values = [row.get(name, "") for row in rows]
-        cells = [name, *map(_cell, values)]
-        left, width = all(isinstance(value, str) for value in values), max(map(len, cells))
-        aligned.append([cell.ljust(width) if left else cell.rjust(width) for cell in cells])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
-
-
-def metrics_table(metrics: Mapping[str, float | str]) -> str:
-    """Format metrics as a text table with a line for each metric."""
-    return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
+# tables of Markdown
 
 
 def _plain(text: str) -> str:
     """Escape text so that it neither ends a cell or a row, nor begins an element of HTML or a comment."""
     return " ".join(text.splitlines()).replace("|", r"\|").replace("<", "&lt;")
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -23,8 +23,8 @@ from experiments.files import UserError, user_errors, write_atomic
 from experiments.folder import saved_config
 from experiments.options import Device
 from experiments.report.figures import panels, printable, save
-from experiments.report.report import as_table
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
+from experiments.report.terminal import as_table, wrapped
 from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.training import Fitted, fit_batches, load_best
 from experiments.vqa.config import AskConfig, VQAConfig
@@ -239,6 +239,9 @@ class VQATask(Task[VQAConfig, TrainedAnswers]):
     def folder(self, config: VQAConfig) -> str:
         return f"vqa/{config.dataset}-{config.model}-{config.guide}-{config.seed}"
 
+    def main_metrics(self, config: VQAConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
+        return ("test_accuracy/mean", "test_nll/mean", "test_ece/mean", "relevant_mass", "uniform_mass", "val_accuracy")
+
     def restore(self, config: VQAConfig, folder: Path) -> TrainedAnswers:
         return build(config, load_words(folder), load_questions(config)["train"])
 
@@ -315,7 +318,9 @@ def reply_to(
     if trained.config.model not in REGION_SITES:
         return Reply(outputs, rows, None, None)
     weights = region_weights(trained, batch, num_samples=count)[:, 0]
-    title = "{}: {}? {answer} ({probability})".format(trained.config.guide, " ".join(words), **rows[0])
+    answer = "{answer} (probability {probability})".format(**rows[0])
+    title = printable(f"{' '.join(words)}? {answer}")
+    title += f"\n{trained.config.guide}, {count} draw{'s' * (count > 1)} of the attention"
     return Reply(outputs, rows, weights, save(looking_figure(weights, regions, photograph, title=title), path))
 
 
@@ -346,13 +351,12 @@ def ask(config: AskConfig) -> Reply:
     uncertainties = ", ".join(
         f"{name.replace('_', ' ')} {value.item():.3f} nats" for name, value in reply.outputs.uncertainties().items()
     )
-    print(f"{' '.join(words)}?\n\n{as_table(reply.answers)}\n\n{uncertainties}")
+    print(f"{' '.join(words)}?\n\n{as_table(reply.answers)}\n\n{wrapped(uncertainties)}")
     if (p_value := reply.p_value) is not None:
-        print(
-            f"p = {p_value:.3g} of a paired t-test that the two most probable answers have equal logits, over "
-            f"{len(reply.outputs.logits)} samples"
-        )
-    print(reply.picture or f"{trained.config.model} does not read the answer from one latent attention: no picture")
+        text = f"p = {p_value:.3g} of a paired t-test that the two most probable answers have equal logits, over "
+        print(wrapped(f"{text}{len(reply.outputs.logits)} samples"))
+    no_picture = f"{trained.config.model} does not read the answer from one latent attention: no picture"
+    print(reply.picture or wrapped(no_picture))
     return reply
 
 
@@ -379,15 +383,17 @@ def looking_figure(weights: Tensor, regions: Regions, photograph: int, *, title:
         figure, ((axis,),) = panels(1, 1, size=(6.4, 2.8))
         axis.bar(np.arange(len(mean)), mean.numpy(), color="#1b6ca8", width=0.7)
         axis.vlines(np.arange(len(mean)), low.numpy(), high.numpy(), color="0.25", linewidth=1)
-        axis.set(xlabel="region", ylabel="attention")
-        figure.suptitle(printable(title), fontsize=11)
+        axis.set(xlabel="region", ylabel="attention and its 95 % interval")
+        figure.suptitle(title, fontsize=11)
         return figure
-    drawn = [("mean attention", "Blues", mean), ("width of its 95% credible interval", "Purples", high - low)]
+    drawn = [("mean attention to a region", "Blues", mean), ("width of its 95 % interval", "Purples", high - low)]
     drawn = drawn[: min(2, len(weights))]
     figure, (axes,) = panels(1, 1 + len(drawn), size=(3.2 + 3.2 * len(drawn), 3.2))
-    patches(regions.pictures[photograph], None, regions.grid, axes=axes[0])
+    patches(regions.pictures[photograph], None, regions.grid, axes=axes[0]).set_title("picture", fontsize=10)
+    for axis in axes:
+        axis.spines[:].set_visible(False)
     for axis, (name, colors, values) in zip(axes[1:], drawn, strict=True):
         patches(regions.pictures[photograph], values, regions.grid, cmap=colors, axes=axis).set_title(name, fontsize=10)
         figure.colorbar(axis.images[0], ax=axis, shrink=0.75).ax.tick_params(labelsize=7)
-    figure.suptitle(printable(title), fontsize=11)
+    figure.suptitle(title, fontsize=11)
     return figure

@@ -141,7 +141,7 @@ def test_the_aim_of_a_column_is_a_line_in_its_curves(tmp_path: Path, monkeypatch
         axes.get_title(): [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == "--"]
         for axes in figure.axes
     }
-    assert aims == {"score": [2.5], "other": []}
+    assert aims == {"score (dashed: 2.5)": [2.5], "other": []}
 
 
 def test_the_correction_is_bonferronis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

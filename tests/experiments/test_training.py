@@ -295,11 +295,15 @@ def test_nothing_is_left_of_a_finished_training(tmp_path, monkeypatch):
 
 
 def test_a_bar_shows_loss_and_validation(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(callbacks, "tqdm", partial(callbacks.tqdm, mininterval=0.0))
     train(tmp_path, epochs=3, progress=True)
     printed, shown = capfd.readouterr()
     assert "\r" not in printed
     assert re.search(r"6/6.*epoch=3, loss=-?\d+\.\d+, val_loss=\d", shown)
+    assert [line for line in re.split("[\r\n]", shown) if len(line) > 80] == []
+    bars = set(re.findall(r"\d+%\|([^|]*)\|", shown))
+    assert {len(bar) for bar in bars} == {10}
 
 
 # run()

@@ -1,6 +1,7 @@
 """Benchmarks at tiny sizes: contestants that should compute the same do, the others train, and how it is measured."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from experiments.benchmarks.suite import BENCHMARKS, worse
 from experiments.report.report import RESULTS, read_results
 from experiments.report.statistics import Estimate
 from models.vqa import MCANSizes
+from pyro_attention.objectives.validation import KLWarning
 
 WORDS = Sizes(3, targets=2, batch=2, width=4, vocabulary=6)
 CLASSIFIER = Classified(batch=2, length=3, width=8, heads=2)
@@ -131,7 +133,11 @@ def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     threads = torch.get_num_threads()
     monkeypatch.setattr(suite, "BENCHMARKS", TINY)
     monkeypatch.setattr(measuring, "peak_memory", lambda *_: 1.0)
-    suite.run(BenchmarkConfig(rounds=1, threads=threads, out=tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        suite.run(BenchmarkConfig(rounds=1, threads=threads, out=tmp_path))
+    assert [str(warning.message) for warning in caught if issubclass(warning.category, KLWarning)] == []
     found = {path.stem.removeprefix("speed-"): read_results(path) for path in tmp_path.glob("speed-*")}
     assert found.keys() == BENCHMARKS.keys()
     report, source = found["blocked_attention"]
@@ -139,7 +145,9 @@ def test_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert [row["contestant"] for row in table] == list(BENCHMARKS["blocked_attention"].contestants)
     assert (table[0]["ratio"].mean, table[0]["MB"].mean) == (1, 1)
     assert source.command == f"python -m experiments.benchmarks --name blocked_attention --rounds 1 --threads {threads}"
-    assert "than as published, by `python -m experiments.benchmarks" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "than as published, by python -m experiments.benchmarks" in " ".join(printed.split())
+    assert [line for line in printed.splitlines() if len(line) > 80 and str(tmp_path) not in line] == []
     for name, benchmark in BENCHMARKS.items():
         if (path := RESULTS / f"speed-{name}.json").is_file():
             published = read_results(path)[0].parts[0].rows
