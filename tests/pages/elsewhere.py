@@ -21,6 +21,10 @@ ELSEWHERE: dict[str, str] = {
     "pip install .": INSTALLED,
     "python -m experiments.uncertainty smollm2 FOLDER": f"{SMOLLM2}def test_the_command",
     "python -m experiments.uncertainty compare FOLDER": f"{COMPARE}def test_every_row_is_scored_on_every_task",
+    "python -m experiments.uncertainty compare FOLDER --tasks '[\"sst2\"]' --seeds 2 --members 3 --train-items 500 "
+    "--val-items 150 --test-items 300 --widths '[0.2, 0.5, 1.0]' --prior-scales '[0.01, 0.03, 0.1, 0.3, 1.0]'": (
+        f"{COMPARE}def test_every_row_is_scored_on_every_task"
+    ),
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
 
