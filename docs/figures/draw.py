@@ -59,11 +59,11 @@ def draws(family: object, scores: torch.Tensor = SCORES, prior: nn.Module | None
     return sample_posterior(guide, num_samples=1000, seed=0)["attention"].view(1000, -1)
 
 
-def bars(axis: object, samples: torch.Tensor, colour: str) -> None:
+def bars(axis: object, samples: torch.Tensor, color: str) -> None:
     """Mean weights with their 90 % credible intervals."""
     found = credible_intervals(samples.unsqueeze(1), level=0.9)
     places = range(samples.size(1))
-    axis.bar(places, found.mean[0], color=colour, alpha=0.55)
+    axis.bar(places, found.mean[0], color=color, alpha=0.55)
     axis.vlines(places, found.low[0], found.high[0], color="black")
     axis.set(xticks=places, xlabel="key", ylim=(0, 1))
 
@@ -85,12 +85,12 @@ def weights() -> None:
 
 
 def normalizers() -> None:
-    """Softmax leaves a key out; double normalisation does not."""
+    """Softmax leaves a key out; double normalization does not."""
     scores = torch.tensor([[3.0, 0.5, 0.0], [2.5, 0.0, 0.2], [3.0, 1.0, 0.0], [2.8, 0.3, 0.1]]).unsqueeze(0)
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.subplots(1, 2)
     for axis, normalizer, title in zip(
-        axes, (Softmax(), DoublyNormalized()), ("softmax", "doubly normalised"), strict=True
+        axes, (Softmax(), DoublyNormalized()), ("softmax", "doubly normalized"), strict=True
     ):
         found = normalizer(scores, Dense())[0]
         axis.imshow(found, cmap="Blues", vmin=0, vmax=1)
@@ -227,7 +227,7 @@ def believed() -> None:
         frameon=False,
         fontsize=8,
         ncols=2,
-        loc="upper center",
+        loc="uppercenter",
         bbox_to_anchor=(0.4, -0.16),
     )
     rows = {
@@ -251,7 +251,7 @@ def believed() -> None:
         ncols=4,
         columnspacing=1,
         handlelength=1.2,
-        loc="upper center",
+        loc="uppercenter",
         bbox_to_anchor=(0.35, -0.16),
     )
     save(figure, "believed.png")

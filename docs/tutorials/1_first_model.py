@@ -139,8 +139,8 @@ for axis, (name, guide) in zip(axes, guides.items(), strict=True):
     samples = sample_posterior(guide, test_words[:1], num_samples=200, seed=0)["attention"]
     found = credible_intervals(samples[:, 0, 0], level=0.9)  # of [200, queries, words]
     mean, low, high = found.mean[0], found.low[0], found.high[0]
-    colours = ["#c2410c" if place == test_marked[0] else "#64748b" for place in range(5)]
-    axis.bar(range(5), mean, color=colours, alpha=0.7)
+    colors = ["#c2410c" if place == test_marked[0] else "#64748b" for place in range(5)]
+    axis.bar(range(5), mean, color=colors, alpha=0.7)
     axis.vlines(range(5), low, high, color="black")
     axis.set(title=name, xlabel="word", xticks=range(5))
 axes[0].set_ylabel("attention weight")

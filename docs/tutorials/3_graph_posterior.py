@@ -108,13 +108,13 @@ for edge in edges.flip(0)[:5].tolist():
     print(f"node {node} listens to {name:8s} (group {int(y[source])}): {mean:.3f}, from {low:.3f} to {high:.3f}")
 
 # %%
-# The same as a picture. The colour says whether the neighbor belongs to the group of the node.
+# The same as a picture. The color says whether the neighbor belongs to the group of the node.
 
 figure, axis = plt.subplots(figsize=(6, 0.32 * len(edges) + 1), layout="constrained")
 for place, edge in enumerate(edges.tolist()):
-    colour = "#15803d" if y[found.source[edge]] == y[node] else "#b91c1c"
-    axis.hlines(place, found.low[edge, 0], found.high[edge, 0], color=colour, linewidth=3, alpha=0.5)
-    axis.plot(found.mean[edge, 0], place, "o", color=colour)
+    color = "#15803d" if y[found.source[edge]] == y[node] else "#b91c1c"
+    axis.hlines(place, found.low[edge, 0], found.high[edge, 0], color=color, linewidth=3, alpha=0.5)
+    axis.plot(found.mean[edge, 0], place, "o", color=color)
 axis.axvline(1 / len(edges), color="grey", linestyle=":", label="uniform attention")
 labels = ["itself" if found.added[edge] else f"node {int(found.source[edge])}" for edge in edges.tolist()]
 axis.set_yticks(range(len(edges)), labels)

@@ -21,17 +21,17 @@ from torch import nn
 # -------------------------------
 #
 # A question looks at six objects. One of them, the *relevant* one, has the shape that the question asks for. The answer
-# is the colour of that object.
+# is the color of that object.
 
-SHAPES, COLOURS = 8, 6
+SHAPES, COLORS = 8, 6
 
 
 def make_questions(count: int) -> tuple[torch.Tensor, ...]:
-    """Shapes ``[count, 6]``, colours ``[count, 6]``, the shape asked for, the answer, and the relevant object."""
+    """Shapes ``[count, 6]``, colors ``[count, 6]``, the shape asked for, the answer, and the relevant object."""
     shapes = torch.rand(count, SHAPES).argsort(-1)[:, :6]
-    colours = torch.randint(COLOURS, (count, 6))
+    colors = torch.randint(COLORS, (count, 6))
     relevant, rows = torch.randint(6, (count,)), torch.arange(count)
-    return shapes, colours, shapes[rows, relevant], colours[rows, relevant], relevant
+    return shapes, colors, shapes[rows, relevant], colors[rows, relevant], relevant
 
 
 torch.manual_seed(0)
@@ -53,13 +53,13 @@ class Questions(nn.Module):
     def __init__(self, prior: nn.Module) -> None:
         super().__init__()
         self.asked, self.shape = nn.Embedding(SHAPES, 16), nn.Embedding(SHAPES, 16)
-        self.colour, self.out = nn.Embedding(COLOURS, 16), nn.Linear(16, COLOURS)
+        self.color, self.out = nn.Embedding(COLORS, 16), nn.Linear(16, COLORS)
         self.attention = LatentAttention("alignment", prior)
 
-    def forward(self, shapes, colours, asked, answer=None):
+    def forward(self, shapes, colors, asked, answer=None):
         with pyro.plate("questions", len(shapes)):
             scores = (self.shape(shapes) * self.asked(asked).unsqueeze(-2)).sum(-1).unsqueeze(-2) / 4
-            seen = self.colour(colours).unsqueeze(-3)
+            seen = self.color(colors).unsqueeze(-3)
             context = self.attention(scores, seen, keys=seen, layout=Dense(event_dim=2)).context.squeeze(-2)
             logits = self.out(context)
             pyro.sample("answer", Answer(logits=logits), obs=answer)
@@ -72,11 +72,11 @@ class Inference(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.asked, self.shape = nn.Embedding(SHAPES, 16), nn.Embedding(SHAPES, 16)
-        self.answer, self.colour = nn.Embedding(COLOURS, 16), nn.Embedding(COLOURS, 16)
+        self.answer, self.color = nn.Embedding(COLORS, 16), nn.Embedding(COLORS, 16)
 
-    def forward(self, shapes, colours, asked, answer):
+    def forward(self, shapes, colors, asked, answer):
         match = (self.shape(shapes) * self.asked(asked).unsqueeze(-2)).sum(-1)
-        match = match + (self.colour(colours) * self.answer(answer).unsqueeze(-2)).sum(-1)
+        match = match + (self.color(colors) * self.answer(answer).unsqueeze(-2)).sum(-1)
         return match.unsqueeze(-2) / 4
 
 

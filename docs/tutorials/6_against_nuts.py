@@ -38,7 +38,7 @@ y = torch.tensor(1.6)
 # The exact posterior
 # -------------------
 #
-# The site holds the logarithm of unnormalised weights. The layer's normalizer makes weights of it.
+# The site holds the logarithm of unnormalized weights. The layer's normalizer makes weights of it.
 
 pyro.set_rng_seed(0)
 mcmc = MCMC(NUTS(model), num_samples=400, warmup_steps=100, disable_progbar=True)

@@ -1,4 +1,4 @@
-"""What a terminal shows: tables with the columns that have room, prose in lines of its width, the main metrics.
+"""Output that fits a terminal: tables with the columns that have room, prose of its width, and the main metrics.
 
 Only the standard library is imported, as the help needs it too.
 """
@@ -83,8 +83,8 @@ def metrics_table(metrics: Mapping[str, float | str], main: Sequence[str] = ()) 
         return as_table([{"metric": name, "value": value} for name, value in metrics.items()])
     rows = [{"metric": name, "value": metrics[name]} for name in chosen[:SHOWN_METRICS]]
     head, judged, *more = as_table(rows).splitlines()
-    lines, others = [head, f"{judged}  <- judges the task", *more], len(metrics) - len(rows)
-    return "\n".join([*lines, f"{others} more in metrics.json"] if others else lines)
+    lines, hidden = [head, f"{judged}  <- judges the task", *more], len(metrics) - len(rows)
+    return "\n".join([*lines, f"{hidden} more in metrics.json"] if hidden else lines)
 
 
 def _cell(value: Any) -> str:
