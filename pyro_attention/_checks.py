@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Real
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_attention._compat import active_handlers, is_in_backward_pass, is_mapped, validates_distributions
 
@@ -19,7 +19,8 @@ def as_float(value: Tensor | float) -> Tensor:
 def check_kind(name: str, value: object, kind: type, example: str) -> None:
     """Raise TypeError unless a value is of a kind, such as a posterior family."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} is {value!r}, expected a {kind.__name__} such as {example}")
+        seen = f"a {type(value).__name__}" if isinstance(value, nn.Module) else repr(value)  # networks are long
+        raise TypeError(f"{name} is {seen}, expected a {kind.__name__} such as {example}")
 
 
 def check_positive(name: str, value: Tensor | float) -> None:

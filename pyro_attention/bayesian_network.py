@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pyro_attention import schemes
 from pyro_attention._typing import Args, Kwargs
-from pyro_attention.families.base import Prior
+from pyro_attention.families.base import Family, Prior
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.integrations import pyg, torch_nn
 from pyro_attention.layers.multihead import MultiheadAttention
@@ -113,6 +113,8 @@ def bayesian(
     prior = _prior_of_width(chosen)
     if _is_of_transformers(network):
         return _of_transformers(network, chosen, prior, sites, likelihood)
+    if isinstance(network, ObservedNetwork):
+        raise ValueError("the network is Bayesian already; take the network inside of it, or the model, guide and loss")
     of_torch, of_graphs = _holds_torch_attention(network), any(map(pyg.is_attention, network.modules()))
     if not of_torch and not of_graphs:
         raise ValueError(
@@ -225,6 +227,9 @@ class ObservedNetwork(nn.Module):
 def _scheme_of_weights(scheme: WeightsSchemeName | Scheme, options: Kwargs) -> Scheme:
     """Return the scheme; ValueError where it is one of alignments."""
     name = scheme.name if isinstance(scheme, Scheme) else scheme
+    if isinstance(scheme, Family):
+        problem = f"scheme is the family {scheme!r}, expected the name of a scheme, with its numbers as options"
+        raise TypeError(f"{problem}: bayesian(network, 'lognormal', scale=0.5)")
     if isinstance(scheme, Scheme):
         if options:
             raise TypeError(f"options are {', '.join(options)}, expected none beside a Scheme; give them to scheme()")

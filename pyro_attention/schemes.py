@@ -27,6 +27,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
@@ -193,7 +194,9 @@ def scheme(name: SchemeName, **options: object) -> Scheme:
     Variational Attention, section 3.
     """
     if name not in _SCHEMES:
-        raise ValueError(f"unknown inference scheme '{name}'; expected one of {', '.join(_SCHEMES)}")
+        near = get_close_matches(str(name).lower(), _SCHEMES, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise ValueError(f"unknown inference scheme '{name}'; expected one of {', '.join(_SCHEMES)}{hint}")
     make = _SCHEMES[name]
     known = list(inspect.signature(make).parameters)[1:]
     unknown = [option for option in options if option not in known]

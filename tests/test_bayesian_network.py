@@ -17,6 +17,7 @@ from pyro_attention.integrations.huggingface import ELBOModel
 from pyro_attention.integrations.huggingface import bayesian as bayesian_transformer
 from pyro_attention.integrations.pyg import bayesian as bayesian_graph
 from pyro_attention.integrations.torch_nn import bayesian as bayesian_torch
+from pyro_attention.objectives.validation import KLWarning
 
 BATCH, LENGTH, WIDTH, CLASSES = 3, 5, 8, 4
 WEIGHTS = ("soft", "weibull", "lognormal", "gamma", "gaussian", "evidence")
@@ -232,3 +233,26 @@ def test_what_does_not_fit_is_refused_by_name(case):
     make, message = REFUSED[case]
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_a_network_that_is_bayesian_already_and_a_family_in_place_of_a_name_are_refused():
+    layer = nn.TransformerEncoderLayer(4, 1, 8, batch_first=True)
+    model, _, _ = bayesian(nn.Sequential(layer, nn.Linear(4, 2)), "weibull", likelihood="classification")
+    with pytest.raises(ValueError, match="the network is Bayesian already"):
+        bayesian(model, "weibull", likelihood="classification")
+    with pytest.raises(TypeError, match=r"scheme is the family LogNormal.*'lognormal', scale=0\.5\)"):
+        bayesian(nn.Linear(4, 2), LogNormal(), likelihood="classification")
+    with pytest.raises(ValueError, match="did you mean 'weibull'"):
+        bayesian(nn.Linear(4, 2), "weibul", likelihood="classification")
+
+
+def test_forgotten_observations_are_named_and_no_smaller_weight_is_advised():
+    layer = nn.TransformerEncoderLayer(4, 1, 8, batch_first=True)
+    _, guide, loss = bayesian(nn.Sequential(layer, nn.Linear(4, 1)), "weibull", likelihood="regression")
+    x = torch.randn(3, 5, 4)
+    with pytest.warns(KLWarning, match=r"the loss holds the KL alone: .*pass the observations, such as loss\(x, y=y\)"):
+        loss(x).backward()
+    with pytest.raises(ValueError, match=r"one of the right shape \(y=torch\.zeros"):
+        predict(guide, x, observed="y", num_samples=4)
+    drawn = predict(guide, x, y=torch.zeros(3, 5, 1), observed="y", num_samples=4, seed=0).mean
+    assert drawn.equal(predict(guide, x, y=torch.ones(3, 5, 1), observed="y", num_samples=4, seed=0).mean)

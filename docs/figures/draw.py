@@ -227,7 +227,7 @@ def believed() -> None:
         frameon=False,
         fontsize=8,
         ncols=2,
-        loc="uppercenter",
+        loc="upper center",
         bbox_to_anchor=(0.4, -0.16),
     )
     rows = {
@@ -251,7 +251,7 @@ def believed() -> None:
         ncols=4,
         columnspacing=1,
         handlelength=1.2,
-        loc="uppercenter",
+        loc="upper center",
         bbox_to_anchor=(0.35, -0.16),
     )
     save(figure, "believed.png")

@@ -72,7 +72,7 @@ class Coverage:
         stated = ", ".join(f"{level:.0%}: {fraction:.3f}" for level, fraction in self.coverage.items())
         ax.set(xlabel="rank of the true weight among draws", ylabel="share", xlim=(0, 1), title=f"coverage {stated}")
         ax.set_ylim(0, 1.3 * ax.get_ylim()[1])  # leaves room for the legend
-        ax.legend(frameon=False, loc="uppercenter")
+        ax.legend(frameon=False, loc="upper center")
         return ax
 
 

@@ -206,6 +206,8 @@ def heads_view(
         >>> view.rows, tuple(view.panels[0].samples.shape)
         (['[CLS]', 'hello'], (5, 2, 2))
     """
+    if isinstance(samples, Tensor):
+        raise TypeError("samples are a tensor, expected the dict of sample_posterior: names of sites to samples")
     length = len(tokens)
     keep = torch.ones(length, dtype=torch.bool) if mask is None else mask.bool().cpu()
     if keep.shape != (length,) or not keep.any():

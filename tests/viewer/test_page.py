@@ -165,3 +165,8 @@ def test_the_lead_of_a_page_is_that_of_its_kind(tmp_path):
         view = AlignmentView(source=["a"], target=["b"], posterior=torch.ones(1, 1), kind=kind)
         write_viewer(tmp_path / f"{kind}.html", [view], title="A title")
         assert f"the larger the {words} between both" in (tmp_path / f"{kind}.html").read_text()
+
+
+def test_heads_of_a_bare_tensor_are_refused():
+    with pytest.raises(TypeError, match="samples are a tensor, expected the dict of sample_posterior"):
+        heads_view(torch.rand(5, 1, 2, 3, 3), ["a", "b", "c"])
