@@ -85,8 +85,8 @@ def test_likelihood_at_the_mean_is_that_of_ordinary_attention():
 def test_problem_and_the_draws_to_take():
     assert gap_problem(0.01, 0.1, 16) is None
     assert "8 draws are too few" in gap_problem(0.03, 0.1, 8)
-    assert "30% of the 0.1 nats" in gap_problem(0.03, 0.1, 8)
-    assert "more than the 0 nats" in gap_problem(0.03, -0.1, 8)
+    assert "30% of its 0.1 nats" in gap_problem(0.03, 0.1, 8)
+    assert "more than its 0 nats" in gap_problem(0.03, -0.1, 8)
     assert [draws_to_take(gap, 0.1, 8) for gap in (0.03, 0.1, 0.5, 100.0)] == [32, 64, 256, 512]
     assert draws_to_take(0.03, 0.0, 8) == 512
 
