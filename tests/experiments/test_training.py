@@ -197,6 +197,7 @@ def test_resuming_a_finished_run_trains_no_more(kind, patience, epochs, tmp_path
     stopped = "stopped early after 3 epochs: none of the last 2 had as good a val_loss"
     assert (stopped in capsys.readouterr().out) == (epochs < 6)
     assert_same(train(tmp_path, kind, at=range(100), resume=True, patience=patience), expected)
+    assert "stopped early" not in capsys.readouterr().out  # without a progress bar
 
 
 def draw():
