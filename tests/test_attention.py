@@ -105,6 +105,17 @@ def test_half_precision(scores, values, autocast, dtype):
     torch.testing.assert_close(AttentionGuide(model, Soft()).run().output.weights, scores.float().softmax(-1))
 
 
+def test_autocast_leaves_the_prior_in_full_precision(scores, values):
+    """Also what its network computes of the keys, a product of matrices."""
+    layer, priors = LatentAttention("attention", ContextualGammaPrior(WIDTH, heads=2)), []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            trace = poutine.trace(layer).get_trace(scores, values, keys=values)
+        priors.append(trace.nodes["attention"]["fn"])
+    plain, actual = ([getattr(prior, name) for name in prior.parameter_names] for prior in priors)
+    torch.testing.assert_close(actual, plain, rtol=0, atol=0)
+
+
 def test_queries_in_a_plate():
     """``event_dim=2``: scores [B, M, H, N] and values [B, 1, H, N, D], with a mask per query."""
     scores, values = torch.randn(2, 3, 2, KEYS), torch.randn(2, 1, 2, KEYS, WIDTH)

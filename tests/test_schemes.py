@@ -7,6 +7,7 @@ from functools import partial
 import pyro
 import pytest
 import torch
+from pyro import poutine
 from pyro.distributions import Normal
 from torch import nn
 
@@ -130,6 +131,18 @@ def test_options_reach_prior_and_objective():
     widths = [scheme("evidence", family="gamma", width=width).prior(3, 2).family for width in ("network", "number")]
     assert isinstance(widths[0].network, WidthNetwork)
     assert isinstance(widths[1].log_value, nn.Parameter)
+
+
+@pytest.mark.parametrize(("family", "expected"), [("lognormal", 0.5), ("weibull", 10.0), ("gamma", 10.0)])
+@pytest.mark.parametrize("width", ["network", "number", "fixed"])
+def test_widths_of_the_evidence_scheme_start_where_its_page_says(family, width, expected):
+    """A lognormal's is a scale and the others' a concentration, so one number does not fit them all."""
+    layer = LatentAttention("attention", scheme("evidence", family=family, width=width).prior(3, 1))
+    trace = poutine.trace(layer).get_trace(torch.ones(1, 4, 3), torch.ones(1, 3, 2), keys=torch.ones(1, 3, 3))
+    distribution = trace.nodes["attention"]["fn"]
+    actual = distribution.scale if family == "lognormal" else distribution.concentration
+    # A network's weights are random and move its output from its start.
+    torch.testing.assert_close(actual, torch.full_like(actual, expected), rtol=0.3, atol=0)
 
 
 REFUSED = {

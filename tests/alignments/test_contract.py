@@ -25,6 +25,7 @@ from pyro_attention import (
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.alignments.priors import SparseAlignmentPrior
+from pyro_attention.alignments.sparse import SparseAlignment
 from tests.helpers import assert_mean
 
 QUERIES, KEYS = 3, 4
@@ -380,3 +381,9 @@ def test_the_running_sum_of_edges(make, evidence):
         torch.testing.assert_close(total[query], expected)
     bound = 0 if evidence else -kl_divergence(q, p)
     assert prior.log_prob(torch.ones(p.full_shape, dtype=torch.bool)) == bound
+
+
+@pytest.mark.parametrize(("k", "expected"), [(None, False), (4, True), (5, False)])
+def test_an_alignment_of_more_keys_than_queries_is_cut_where_it_has_more_than_k(k, expected):
+    alignment = SparseAlignment(torch.zeros(2, 3, 1, 5), layout=Dense(event_dim=2), k=k)
+    assert alignment.is_cut.tolist() == [[expected] * 3] * 2

@@ -217,3 +217,9 @@ def test_bad_layer(arguments, options, message):
 def test_bad_token(token, error, message):
     with pytest.raises(error, match=message):
         TokenLikelihood(random_features(2), layer().weight).log_prob(token)
+
+
+def test_no_tokens():
+    """Such as those of a batch whose sentences are all padding."""
+    likelihood = TokenLikelihood(torch.randn(0, 4), torch.randn(5, 4), validate_args=True)
+    assert likelihood.log_prob(torch.zeros(0, dtype=torch.long)).shape == (0,)

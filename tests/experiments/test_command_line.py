@@ -16,7 +16,7 @@ from experiments.files import UserError
 from experiments.graph.config import COMMANDS as GRAPHS
 from experiments.graph.config import GraphConfig
 from experiments.nmt.config import COMMANDS as TRANSLATION
-from experiments.options import option_parser
+from experiments.options import StudyOptions, option_parser, parse
 from guides.names import AblationSchemeName, NormalizerName, SchemeName
 
 ROOT = Path(__file__).parents[2]
@@ -188,3 +188,12 @@ def test_options_after_a_file_replace_its_own(tmp_path):
     assert run_commands(Command(GraphConfig, seen.append), name="script", arguments=arguments) == 0
     expected = GraphConfig(seed=5, kl_weight=1e-3, guide="soft", out=Path("mine"), max_epochs=2, progress=False)
     assert seen == [expected]
+
+
+def test_options_are_those_that_are_given():
+    """A study changes nothing else in its rows: a default is no change."""
+    assert parse(GraphConfig, ["--seed", "3"], name="train") == {"seed": 3}
+    given = ["some-study", "--seeds", "2", "--heads", "4"]
+    options = parse(StudyOptions, given, name="table", training=GraphConfig)
+    assert {name: options[name] for name in ("seeds", "changes")} == {"seeds": 2, "changes": {"heads": 4}}
+    assert len(options) == 3  # and the study

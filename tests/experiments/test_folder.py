@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -70,6 +71,31 @@ def test_overwrite_empties_the_folder_and_leaves_what_links_point_to(finished: P
     assert names(finished) == {"config.yaml"}
     assert saved_options(finished)["weight"] == 2.0
     assert (tmp_path / "target" / "mine").is_file()
+
+
+@pytest.mark.parametrize("stops_at", ["metrics.json", "history.csv", "report.md", "last.ckpt", "ours.png"])
+def test_overwrite_that_was_interrupted_can_be_repeated(
+    stops_at: str, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """config.yaml, by which a folder is known to hold a run, goes at last, whatever the order of the files."""
+    unlink, rmtree = Path.unlink, shutil.rmtree
+
+    def stop(path: Path, *args: Any, **options: Any) -> None:
+        if path.name == stops_at or (path / stops_at).exists():
+            raise KeyboardInterrupt
+        (rmtree if path.is_dir() else unlink)(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", stop)
+        patch.setattr(shutil, "rmtree", stop)
+        # the order in which a file system lists them is not known
+        listed = sorted(finished.iterdir(), key=lambda path: path.name != "config.yaml")
+        patch.setattr(Path, "iterdir", lambda _: iter(listed))
+        with pytest.raises(KeyboardInterrupt):
+            begin(finished, Options(weight=2.0, overwrite=True))
+    begin(finished, Options(weight=2.0, overwrite=True))
+    assert names(finished) == {"config.yaml"}
+    assert saved_options(finished)["weight"] == 2.0
 
 
 @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])

@@ -35,7 +35,7 @@ from experiments.callbacks import (
 from experiments.files import UserError
 from experiments.options import TrainingOptions
 from experiments.run import Task, load_trained, run_folder
-from experiments.training import ELBOTraining, Trained, fit, load_best
+from experiments.training import ELBOTraining, Trained, cpu_computes_bfloat16, fit, load_best
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
 from pyro_attention.schedules import Linear
 
@@ -197,6 +197,7 @@ def test_resuming_a_finished_run_trains_no_more(kind, patience, epochs, tmp_path
     stopped = "stopped early after 3 epochs: none of the last 2 had as good a val_loss"
     assert (stopped in capsys.readouterr().out) == (epochs < 6)
     assert_same(train(tmp_path, kind, at=range(100), resume=True, patience=patience), expected)
+    assert "stopped early" not in capsys.readouterr().out  # without a progress bar
 
 
 def draw():
@@ -410,3 +411,19 @@ def test_two_processes_train_one_network(tmp_path):
     (row,) = csv.DictReader((tmp_path / "history.csv").read_text().splitlines())
     assert 0 < float(row["loss"]) < 10
     assert json.loads((tmp_path / "metrics.json").read_text())["updates"] == 1  # 40 pairs are one batch of two devices
+
+
+@pytest.mark.parametrize(("avx512", "bf16", "amx", "expected"), [
+    (False, False, False, True),
+    (True, False, False, False),
+    (True, True, False, True),
+    (True, False, True, True),
+])  # fmt: skip
+def test_which_cpus_compute_bfloat16(
+    avx512: bool, bf16: bool, amx: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only those of AVX-512 alone do so too slowly; oneDNN knows of the others."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    for name, value in (("avx512", avx512), ("avx512_bf16", bf16), ("amx_tile", amx)):
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda value=value: value)
+    assert cpu_computes_bfloat16() == expected

@@ -148,6 +148,33 @@ def test_closed_form_matches_quadrature(name, p):
             assert expected > -1e-9
 
 
+@pytest.mark.parametrize("p", [("gamma", 0.3, 2.0), ("lognormal", 1.5, 0.7)], ids=str)
+@every_positive
+def test_closed_form_and_its_gradient_within_a_transform(name, p):
+    """Where torch.func takes no autograd functions of the usual form."""
+
+    def loss(location, spread, first, second):
+        q = BUILD[name](location, spread.expand(1, 1, 1), layout=Dense(mask=MASK))
+        second = second.expand(1, 1, 1)
+        first = first.expand(1, 1, 1)
+        prior = (
+            GammaWeights(first.log(), second.log(), layout=Dense(mask=MASK))
+            if p[0] == "gamma"
+            else (LogNormalWeights(first, second, layout=Dense(mask=MASK)))
+        )
+        return kl_divergence(q, prior).sum()
+
+    locations, parameters = randn(3, 3, 4), [double(2.0), *map(double, p[1:])]
+    actual = torch.func.vmap(torch.func.grad_and_value(loss, (0, 1, 2, 3)), (0, None, None, None))(
+        locations.detach(), *parameters
+    )
+    for number, location in enumerate(locations):
+        inputs = [location, *(x.clone().requires_grad_() for x in parameters)]
+        expected = loss(*inputs)
+        torch.testing.assert_close(actual[1][number], expected.detach())
+        torch.testing.assert_close([x[number] for x in actual[0]], list(torch.autograd.grad(expected, inputs)))
+
+
 @pytest.mark.parametrize("p", [("gamma", 0.2, 1.0), ("lognormal", -0.5, 0.7)], ids=str)
 @pytest.mark.parametrize("q", [("weibull", 0.5), ("lognormal", 1.0), ("gamma", 0.5)], ids=str)
 def test_closed_form_matches_monte_carlo(q, p):

@@ -6,7 +6,8 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import SVI
+from pyro import poutine
+from pyro.infer import SVI, Trace_ELBO
 
 from pyro_attention import (
     AlignmentELBO,
@@ -30,7 +31,7 @@ from pyro_attention import (
     elbo_for,
 )
 from pyro_attention.families.base import PRIORS
-from pyro_attention.objectives.learned_widths import WidthWarning
+from pyro_attention.objectives.learned_widths import WidthWarning, collapsing_widths
 from tests.toy_models import SelfAttention, Sequences
 
 
@@ -72,6 +73,15 @@ def test_a_learned_width_outside_of_the_evidence(name, data):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         EvidenceELBO(4)(model, guide)(*data)
+
+
+def test_a_width_collapses_under_an_objective_of_pyro(data):
+    """They maximize a mean over draws, too, and do not say so."""
+    guide = AttentionGuide(SelfAttention(layers=1, prior=around(WIDTHS["network"]())), FromPrior())
+    trace = poutine.trace(guide).get_trace(*data)
+    sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
+    assert "under Trace_ELBO it goes to zero" in (collapsing_widths(Trace_ELBO(), sites) or "")
+    assert collapsing_widths(EvidenceELBO(4), sites) is None
 
 
 def test_an_alignment_elbo_warns_too():

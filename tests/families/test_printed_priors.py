@@ -1,5 +1,7 @@
 """Contextual priors as the paper prints them, alpha = Psi and mu = Psi, beside those of its released code."""
 
+import math
+
 import pytest
 import torch
 from torch.distributions import Gamma, LogNormal, kl_divergence
@@ -7,6 +9,7 @@ from torch.distributions import Gamma, LogNormal, kl_divergence
 from guides.schemes import build_scheme
 from pyro_attention import AttentionGuide, ContextualGammaPrior, LatentAttention, Weibull
 from pyro_attention import LogNormal as LogNormalFamily
+from pyro_attention.families.key_network import KeyNetwork
 from pyro_attention.families.lognormal import ContextualLogNormalPrior
 from tests.helpers import log_mean, posterior_and_prior
 from tests.quadrature import reference_kl
@@ -66,3 +69,13 @@ def test_gaussian_weights_have_none():
     with pytest.raises(ValueError, match="contextual_as_printed, which the paper has for weibull, lognormal and gamma"):
         build_scheme("gaussian", prior="contextual_as_printed")
     assert build_scheme("gaussian", prior="contextual").prior(4, 1) is not None
+
+
+@pytest.mark.parametrize(("key_dim", "hidden_dim"), [(20, 500), (500, 20)])
+def test_the_network_of_keys_starts_with_he_normal_weights(key_dim, hidden_dim):
+    """Standard deviation sqrt(2 / inputs); that of n normal numbers is known to 1 / sqrt(2 n) of itself."""
+    network = KeyNetwork(key_dim, 4, hidden_dim=hidden_dim)
+    for weight, inputs in ((network.hidden_weight, key_dim), (network.output_weight, hidden_dim)):
+        error = 1 / math.sqrt(2 * weight.numel())
+        assert weight.std().item() == pytest.approx(math.sqrt(2 / inputs), rel=min(4 * error, 0.2))
+    assert not network.hidden_bias.any()

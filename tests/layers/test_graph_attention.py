@@ -253,5 +253,7 @@ def test_prior_over_all_nodes():
     graph = EdgeList.from_edge_index(edges, num_nodes=7, add_self_loops=True)
     torch.testing.assert_close(graph.targets.sum(near(keys, graph).exp()), torch.ones(7, 2))
     torch.testing.assert_close(far(keys, graph)[-7:].exp().sum(0), torch.ones(2))  # the loops, one edge a node
+    graphs = torch.rand(3, 7, 2, 2)  # such as several draws of the layer below
+    torch.testing.assert_close(far(graphs, graph), torch.stack([far(nodes, graph) for nodes in graphs]))
     one_query = EdgeList.from_edge_index(edges * torch.tensor([[1], [0]]), num_nodes=(7, 1))
     torch.testing.assert_close(far(keys, one_query).log_softmax(0), near(keys, one_query))

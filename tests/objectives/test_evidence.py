@@ -327,6 +327,18 @@ def test_chunks_save_memory_and_change_nothing(monkeypatch):
     assert kept["chunks"] < 0.2 * kept["whole"]
 
 
+@pytest.mark.parametrize(("chunk_size", "runs"), [(None, 0), (8, 0), (4, 2), (3, 3)])
+def test_only_chunks_are_run_again_by_the_backward_pass(chunk_size, runs):
+    model, q = make("sees_y")
+    calls = []
+    handle = model.register_forward_pre_hook(lambda *_: calls.append(1))
+    loss = EvidenceELBO(8, chunk_size=chunk_size, max_plate_nesting=1).differentiable_loss(model, q)
+    calls.clear()
+    loss.backward()
+    handle.remove()
+    assert len(calls) == runs
+
+
 def observed(x, *, together=True, scale=1.0, obs=Y):
     """One number a query, in the plate of the attention or in one of its own."""
     attention, plate = LatentAttention("attention", ScorePrior(LogNormal(0.5))), pyro.plate("data", 3)

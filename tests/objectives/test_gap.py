@@ -85,8 +85,8 @@ def test_likelihood_at_the_mean_is_that_of_ordinary_attention():
 def test_problem_and_the_draws_to_take():
     assert gap_problem(0.01, 0.1, 16) is None
     assert "8 draws are too few" in gap_problem(0.03, 0.1, 8)
-    assert "30% of the 0.1 nats" in gap_problem(0.03, 0.1, 8)
-    assert "more than the 0 nats" in gap_problem(0.03, -0.1, 8)
+    assert "30% of its 0.1 nats" in gap_problem(0.03, 0.1, 8)
+    assert "more than its 0 nats" in gap_problem(0.03, -0.1, 8)
     assert [draws_to_take(gap, 0.1, 8) for gap in (0.03, 0.1, 0.5, 100.0)] == [32, 64, 256, 512]
     assert draws_to_take(0.03, 0.0, 8) == 512
 
@@ -116,13 +116,19 @@ def test_watch_warns_at_steps_that_double_and_once_for_a_number_of_draws():
 
 
 def test_watch_doubts_a_signal_that_is_noise():
-    """The mean of what the items say is small, but so uncertain that it may well be large enough."""
-    watch, signals = GapWatch(), iter([0.5, -0.4, 0.6, -0.5, 0.1])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(100):
-            watch.step(bound(0.02, 0.0), 8, lambda: torch.full((64,), -next(signals)))
-    assert watch.steps == 100
+    """The mean of what the items say is small, but so uncertain that it may well be large enough.
+
+    The signals have the mean 0.06 and its standard error 0.227; a fifth of the mean and two errors is 0.103.
+    """
+    for gap, due in ((0.02, False), (0.095, False), (0.11, True)):
+        watch, signals = GapWatch(), iter([0.5, -0.4, 0.6, -0.5, 0.1])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(100):
+                watch.step(bound(gap, 0.0), 8, lambda signals=signals: torch.full((64,), -next(signals)))
+        assert watch.steps == 100
+        assert [warning.category for warning in caught] == [GapWarning] * due
+        assert watch.warned == 32 * due
 
 
 def train(model, data, steps, **options):

@@ -10,6 +10,7 @@ import torch
 from pyro import poutine
 from pyro.distributions import Normal
 from pyro.infer import SVI
+from pyro.infer.util import is_validation_enabled
 from pyro.optim import SGD, Adam
 from torch import nn
 
@@ -26,6 +27,7 @@ from pyro_attention import (
     Weibull,
 )
 from pyro_attention.families.lognormal import ContextualLogNormalPrior, FixedLogNormalPrior
+from pyro_attention.objectives import validation
 from tests.helpers import log_mean
 from tests.toy_models import FreeScores, GraphData, SelfAttention, Sequences
 
@@ -190,3 +192,25 @@ def test_a_strong_kl_drives_attention_to_the_prior(name):
     torch.testing.assert_close(pulled.scores.detach().softmax(-1), expected.detach(), atol=0.02, rtol=0)
     assert (peaked.scores.softmax(-1) - expected).abs().max() > 0.2
     assert peaked.scores.softmax(-1)[..., 0].min() > 0.9
+
+
+def test_values_are_looked_at_in_the_first_evaluations_of_a_guide_and_then_now_and_then(data, monkeypatch):
+    """Where Pyro validates: a look waits for the device. Another guide is looked at from its first evaluation on."""
+    monkeypatch.setattr(validation, "_FIRST", 2)
+    monkeypatch.setattr(validation, "_EVERY", 5)
+    network, elbo, actual = SelfAttention(), AttentionELBO(), []
+
+    def model(*args):
+        actual.append(is_validation_enabled())
+        return network(*args)
+
+    def evaluate(guide, times):
+        actual.clear()
+        for _ in range(times):
+            elbo.differentiable_loss(model, guide, data.x, data.y)
+        return actual[:: len(actual) // times]
+
+    for guide in (AttentionGuide(model, Weibull()), AttentionGuide(model, Weibull())):
+        assert evaluate(guide, 11) == [True, True, False, False, True, False, False, False, False, True, False]
+    with pyro.validation_enabled(False):
+        assert not any(evaluate(guide, 5))

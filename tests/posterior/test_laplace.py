@@ -153,6 +153,19 @@ def test_negative_curvature_has_the_width_of_the_prior():
     torch.testing.assert_close(posterior.covariance, torch.diag(torch.tensor([1 / 9, 1.0]).double()))
 
 
+@pytest.mark.parametrize(("prior_scale", "warns"), [(10.0, True), (0.1, False)])
+def test_a_negative_curvature_counts_where_it_changes_a_width(prior_scale, warns):
+    """Against the prior's precision, which is 0.01 or 100."""
+    net = nn.Linear(2, 1, bias=False)
+    loss = lambda: (torch.tensor([8.0, -0.5]) * net.weight.square()).sum() / 2  # noqa: E731
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        posterior = LaplacePosterior(net, "weight", loss, [()], prior_scale=prior_scale)
+    assert ["positive definite" in str(warning.message) for warning in caught] == [True] * warns
+    expected = torch.tensor([1 / (8 + prior_scale**-2), prior_scale**2]).double()
+    torch.testing.assert_close(posterior.covariance, torch.diag(expected))
+
+
 def test_a_linear_loss_leaves_the_prior():
     net = nn.Linear(2, 1)
     posterior = LaplacePosterior(net, "*", lambda: net.weight.sum() + net.bias.sum(), [()], prior_scale=3.0)
