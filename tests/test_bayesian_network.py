@@ -252,7 +252,7 @@ def test_forgotten_observations_are_named_and_no_smaller_weight_is_advised():
     x = torch.randn(3, 5, 4)
     with pytest.warns(KLWarning, match=r"the loss holds the KL alone: .*pass the observations, such as loss\(x, y=y\)"):
         loss(x).backward()
-    with pytest.raises(ValueError, match=r"one of the right shape \(y=torch\.zeros"):
+    with pytest.raises(ValueError, match=r"an observation of the right shape \(y=torch\.zeros"):
         predict(guide, x, observed="y", num_samples=4)
     drawn = predict(guide, x, y=torch.zeros(3, 5, 1), observed="y", num_samples=4, seed=0).mean
     assert drawn.equal(predict(guide, x, y=torch.ones(3, 5, 1), observed="y", num_samples=4, seed=0).mean)

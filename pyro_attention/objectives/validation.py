@@ -55,6 +55,7 @@ class _WithKL(Protocol):
     kl_record: dict[str, Tensor]
     kl_weight: float | Callable[[int], float]
     step: int
+    _terms: Mapping[str, Tensor]  # log likelihoods at the observed sites
 
     def current_kl_weight(self) -> float: ...
 
@@ -124,7 +125,7 @@ def heavy_kl(elbo: _WithKL, loss: float) -> str | None:
     data = abs(loss - kl)
     if not data < kl < float("inf"):
         return None
-    if data <= 1e-6 * kl:
+    if not elbo._terms:
         return (
             "the loss holds the KL alone: no site was observed in this evaluation, so the weights become those of "
             "their prior; pass the observations, such as loss(x, y=y)"
@@ -132,7 +133,7 @@ def heavy_kl(elbo: _WithKL, loss: float) -> str | None:
     return (
         f"the KL outweighs the data: {kl:.4g} nats with kl_weight {weight:.3g}, against {data:.4g} of the data; where "
         f"the prior is not meant to decide, choose a smaller weight, such as kl_weight="
-        f"{weight * data / kl / 30:.1g}"
+        f"{weight * max(data / kl, 1e-6) / 30:.1g}"
     )
 
 

@@ -173,9 +173,9 @@ def _observations(drawn: Pass, name: str) -> Tensor:
     if site is None or not _may_be_observed(site):
         names = ", ".join(repr(key) for key, other in nodes.items() if _may_be_observed(other)) or "none"
         raise ValueError(
-            f"observed is {name!r}, expected the site of an observation, of which the model has {names}; a model that "
-            f"observes only what it is given takes one of the right shape (y=torch.zeros(...)); weights are drawn by "
-            f"sample_posterior, and observed=None predicts what the model returns"
+            f"observed is {name!r}, expected the site of an observation, of which the model has {names}; weights are "
+            f"drawn by sample_posterior, and observed=None predicts what the model returns; a model that observes only "
+            f"what it is given takes an observation of the right shape (y=torch.zeros(...))"
         )
     value = site["fn"].sample() if site["is_observed"] else site["value"]
     return drawn.rows(site, value)

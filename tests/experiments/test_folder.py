@@ -258,6 +258,7 @@ def test_a_scheme_uses_the_options_that_it_says(name: str, objective: str, sched
     }
     without_kl = {"kl_weight", "kl_schedule"} if name in ("soft", "hard_sample") else set()
     chosen = {"guide": name, **base}
-    uses = AlignmentSchemeOptions.USED_BY.items()
+    declared = [vars(declaring).get("USED_BY", {}) for declaring in AlignmentSchemeOptions.__mro__]
+    uses = [entry for choices in declared for entry in choices.items()]
     used = {option for option, choices in uses if all(chosen[choice] in values for choice, values in choices.items())}
     assert used == changed - without_kl

@@ -67,8 +67,9 @@ def test_a_training_and_a_table_take_the_file(path):
     assert Path(path).read_text().startswith("# ")  # which says where the numbers are read
 
 
-def test_an_option_behind_the_file_changes_it(capsys):
-    given = ["--config", "experiments/nmt/paper/iwslt14.yaml", "--beam", "3"]
+def test_an_option_behind_the_file_changes_it(tmp_path, capsys):
+    (tmp_path / "iwslt14-de-en").mkdir()  # a data set that is not there is noticed first
+    given = ["--config", "experiments/nmt/paper/iwslt14.yaml", "--beam", "3", "--data-root", str(tmp_path)]
     options = parse(TranslationConfig, given, name="train")
     assert (options["beam"], options["batch_size"]) == (3, 6)
     found = []

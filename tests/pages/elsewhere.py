@@ -16,6 +16,7 @@ ELSEWHERE: dict[str, str] = {
     "make lint": f"{CI}lint test",
     "make docs": f"{CI}docs",
     "make test-lowest": f"{CI}test-lowest",
+    "python -m experiments.benchmarks gpu --device cpu --out runs/cpu": f"{GPU}test_command_of_a_gpu",
     "python -m experiments.benchmarks gpu --out runs/gpu": f"{GPU}test_command_of_a_gpu",
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,

@@ -226,7 +226,8 @@ def test_answers_of_ten_people(options, likelihood, tmp_path, capsys):
         assert "yes" in said
         # the test of the paper's figure 2
         assert re.search(
-            r"p = [\d.e-]+ of a paired t-test that the two most probable answers .* over 200 samples", said
+            r"p = [\d.e-]+ of a paired t-test that the two most probable answers .* over 200 samples",
+            " ".join(said.split()),
         )
 
 
