@@ -19,8 +19,8 @@ def as_float(value: Tensor | float) -> Tensor:
 def check_kind(name: str, value: object, kind: type, example: str) -> None:
     """Raise TypeError unless a value is of a kind, such as a posterior family."""
     if not isinstance(value, kind):
-        seen = f"a {type(value).__name__}" if isinstance(value, nn.Module) else repr(value)  # networks are long
-        raise TypeError(f"{name} is {seen}, expected a {kind.__name__} such as {example}")
+        shown = f"a {type(value).__name__}" if isinstance(value, nn.Module) else repr(value)  # networks are long
+        raise TypeError(f"{name} is {shown}, expected a {kind.__name__} such as {example}")
 
 
 def check_positive(name: str, value: Tensor | float) -> None:
