@@ -15,12 +15,15 @@ WIDTH, HEIGHT = 1440, 900  # of the window, in pixels
 
 
 def main(page: Path) -> None:
-    """Write ``viewer_words.png``, the page as it opens, and ``viewer_matrix.png``, a cell that is pointed at."""
+    """Write ``viewer_words.png``, one word under two schemes, and ``viewer_matrix.png``, a cell that is pointed at."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         window = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         window.goto(page.resolve().as_uri())
         window.wait_for_selector(".viewer[data-ready]")
+        for scheme in ("weibull", "marginal"):  # soft attention stays, Weibull weights come, marginal goes
+            window.get_by_role("toolbar", name=scheme).get_by_role("button", name="posterior").click()
+        window.locator(".line.target .word", has_text="does").first.hover()
         window.screenshot(path=IMAGES / "viewer_words.png")
         cells = window.locator(".matrix tbody tr").nth(3).locator("td")
         cells.nth(3).hover()
