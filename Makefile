@@ -37,7 +37,7 @@ help: ## show this list
 install: $(DEV_STAMP) ## only install, into .venv
 
 demo: $(STAMP) ## align a generated text, and count how often intervals of attention weights are right
-	@echo "The demo takes less than three minutes on two cores. Part 1 of 2: schemes of the papers translate a generated text;"
+	@echo "The demo takes about three minutes on two cores. Part 1 of 2: schemes of the papers translate a generated text;"
 	@echo "how well do they find its links, and how well does pyro-align?"
 	$(BIN)/python -m experiments.nmt table compare --rows '["soft", "weibull", "marginal"]' --resume
 	@echo "Part 2 of 2: how often do 90 % intervals of attention weights hold the true weights?"
