@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 from pyro.poutine.util import site_is_subsample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pyro.distributions import TorchDistribution
     from pyro.poutine.indep_messenger import CondIndepStackFrame
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pyro_attention.attention_call import AttentionCall
     from pyro_attention.families.base import Family
 
-    Model = Callable[..., object]
     SampleMessage = Message[..., object]
     Traces = tuple[Trace, Trace]  # of model and guide
 

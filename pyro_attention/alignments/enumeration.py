@@ -29,8 +29,8 @@ from pyro_attention.objectives.elbo import DifferentiableELBO
 from pyro_attention.objectives.validation import check_run
 
 if TYPE_CHECKING:
-    from pyro_attention._typing import Args, Kwargs, Trace
-    from pyro_attention.alignments._messages import Model, SampleMessage, Site, Traces
+    from pyro_attention._typing import Args, Kwargs, Model, Trace
+    from pyro_attention.alignments._messages import SampleMessage, Site, Traces
 
 __all__ = ["AlignmentELBO"]
 

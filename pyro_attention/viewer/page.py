@@ -37,13 +37,13 @@ _POINTING = (
     "Point at a word, or move to it with the Tab and arrow keys: the stronger the color of another word or of a cell "
     "of the matrix, the larger the {measure} between both."
 )
+_MEASURES = {"attention": "attention weight", "links": "probability of a link"}
 _LEADS = {
     "attention": "For every word the page shows where the model looked when it read or wrote this word, and how sure "
-    f"it was. {_POINTING.format(measure='attention weight')}",
+    f"it was. {_POINTING.format(measure=_MEASURES['attention'])}",
     "links": "For every word the page shows which words of the other text it may translate, and how probable each is. "
-    f"{_POINTING.format(measure='probability of a link')}",
+    f"{_POINTING.format(measure=_MEASURES['links'])}",
 }
-_MEASURES = {"attention": "attention weight", "links": "probability of a link"}
 _RELATIONS = {
     "attention": {"target": "attends to", "source": "is attended to by"},
     "links": {"target": "is linked to", "source": "is linked to"},

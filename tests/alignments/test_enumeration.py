@@ -23,12 +23,7 @@ from pyro_attention import (
 PARALLEL = {"enumerate": "parallel"}
 
 
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 class Mixture:

@@ -23,13 +23,7 @@ KEYS = 4
 PRIORS = {"dense": AlignmentPrior(), "sparse": SparseAlignmentPrior(), "top 2": SparseAlignmentPrior(k=2)}
 
 
-@pytest.fixture(autouse=True)
-def double():
-    """The closed forms hold to many digits then."""
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def aligner(prior, mask=None, *, scale=1.0, counted=True):
