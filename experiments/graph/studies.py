@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from experiments.convergence import convergence
 from experiments.files import reading
 from experiments.graph.task import GraphTask, chosen_graph, perturbed, prediction_scores
 from experiments.report.report import Part
@@ -163,7 +164,7 @@ BAM1 = Study(
         "WF": {"cora": "83.48", "citeseer": "73.18"},
         "WC": {"cora": "83.81", "citeseer": "73.52"},
     },
-    parts=(ensemble, CONFIDENCE, *SAMPLED, ATTENTION, TRAINING),
+    parts=(convergence, ensemble, CONFIDENCE, *SAMPLED, ATTENTION, TRAINING),
 )
 NORMALIZERS = replace(
     BAM1,

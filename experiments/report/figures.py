@@ -130,3 +130,36 @@ def level_curves(
     else:
         figure.legend(handles, labels, loc="outside right center", frameon=False)
     return figure
+
+
+def learning_curves(curves: Mapping[str, Mapping[str, Sequence[np.ndarray]]], *, name: str, title: str = "") -> Figure:
+    """Draw the mean over seeds of a metric against the epoch, a line for each row, in a panel for each data set.
+
+    A training that ended before the longest one keeps its last value.
+
+    Args:
+        curves: Value after every epoch, by data set, row and seed.
+        name: What the metric is.
+        title: Title of the picture.
+    """
+    figure, axes = _grid(len(curves), size=(5.2, 3.6))
+    figure.set_figwidth(figure.get_figwidth() + _LEGEND)
+    seeds = 1
+    for axis, (level, of_rows) in zip(axes, curves.items(), strict=False):
+        length = max(len(run) for runs in of_rows.values() for run in runs)
+        for number, (row, runs) in enumerate(of_rows.items()):
+            seeds = max(seeds, len(runs))
+            mean = np.mean([np.pad(run, (0, length - len(run)), mode="edge") for run in runs], axis=0)
+            axis.plot(
+                np.arange(1, length + 1), mean, label=row, linewidth=1.4, color=_COLORS[number % len(_COLORS)],
+                linestyle="-" if number < len(_COLORS) else "--", marker="." if length <= 30 else "",
+            )  # fmt: skip
+        axis.set_title(level, fontsize=10)
+        axis.grid(axis="y", color="0.92")
+        if all(value > 0 for runs in of_rows.values() for run in runs for value in run):
+            axis.set_yscale("log")
+    figure.supxlabel("epoch", fontsize=10)
+    figure.supylabel(f"{name}, mean over {seeds} seeds" if seeds > 1 else f"{name}, one seed", fontsize=10)
+    figure.suptitle(textwrap.fill(title, int(9 * figure.get_figwidth())), fontsize=11)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    return figure
