@@ -38,6 +38,7 @@ TASKS = {
     "uncertainty",
 }
 TRAINING = ("options", "cli", "folder", "parallel", "callbacks", "training")  # modules of experiments, below run
+STUDY = ("study", "convergence")  # modules of experiments, above run
 SHARED = {"files", "run", "study"}
 TASK = {*LIBRARY, *SHARED, "training", "report", "data"}
 ALLOWED = LIBRARY | {
@@ -117,6 +118,8 @@ def box(name: str) -> str:
         return package
     if rest[0] in TRAINING:
         return "training"
+    if rest[0] in STUDY:
+        return "study"
     return rest[0] if rest[0] in SHARED or (ROOT / "experiments" / rest[0]).is_dir() else "commands"
 
 
