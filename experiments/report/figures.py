@@ -156,10 +156,8 @@ def learning_curves(curves: Mapping[str, Mapping[str, Sequence[np.ndarray]]], *,
             )  # fmt: skip
         axis.set_title(level, fontsize=10)
         axis.grid(axis="y", color="0.92")
-        if all(value > 0 for runs in of_rows.values() for run in runs for value in run):
-            axis.set_yscale("log")
     figure.supxlabel("epoch", fontsize=10)
-    figure.supylabel(f"{name}, mean over {seeds} seeds" if seeds > 1 else f"{name}, one seed", fontsize=10)
+    figure.supylabel(f"{name},\nmean over {seeds} seeds" if seeds > 1 else f"{name},\none seed", fontsize=10)
     figure.suptitle(textwrap.fill(title, int(9 * figure.get_figwidth())), fontsize=11)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     return figure
