@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -17,34 +18,38 @@ from experiments.study import Finished
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
 
-def best_so_far(values: Sequence[float]) -> np.ndarray:
-    """Return the smallest value up to each epoch.
+def best_so_far(values: Sequence[float], *, better: Literal["lower", "higher"] = "lower") -> np.ndarray:
+    """Return the best value up to each epoch.
 
     Example:
         >>> best_so_far([3.0, 2.0, 2.5]).tolist()
         [3.0, 2.0, 2.0]
     """
-    return np.minimum.accumulate(np.asarray(values, dtype=float))
+    accumulate = np.minimum.accumulate if better == "lower" else np.maximum.accumulate
+    return accumulate(np.asarray(values, dtype=float))
 
 
-def quarters(values: Sequence[float]) -> list[float]:
-    """Return the smallest value of the first quarter of the epochs, of the first half, three quarters, and of all.
+def quarters(best: Sequence[float] | np.ndarray) -> list[float]:
+    """Return the value at the end of each quarter of the epochs.
 
     Example:
-        >>> quarters([4.0, 3.0, 2.0, 2.5])
+        >>> quarters(best_so_far([4.0, 3.0, 2.0, 2.5]))
         [4.0, 3.0, 2.0, 2.0]
     """
-    best = best_so_far(values)
     return [float(best[max(1, round(share * len(best))) - 1]) for share in QUARTERS]
 
 
-def convergence(finished: Finished, *, metric: str = "val_loss", name: str = "validation loss") -> Iterator[Part]:
+def convergence(
+    finished: Finished, *, metric: str = "val_loss", name: str = "validation loss",
+    better: Literal["lower", "higher"] = "lower",
+) -> Iterator[Part]:  # fmt: skip
     """Yield the best value of a metric after each quarter of the trainings, its last gain, and its learning curves.
 
     Args:
         finished: The study; its trainings have a history.csv.
-        metric: The metric of the history, smaller is better.
+        metric: The metric of the history.
         name: What the metric is, in the table.
+        better: Whether a lower or a higher value is better.
     """
     study, table = finished.study, list[Row]()
     curves: dict[str, dict[str, list[np.ndarray]]] = {}
@@ -54,28 +59,37 @@ def convergence(finished: Finished, *, metric: str = "val_loss", name: str = "va
             folders = {"what all go on from": [finished.firsts[level, seed].out for seed in finished.seeds], **folders}
         for row in folders:
             runs = [_history(Path(str(folder)) / "history.csv", metric) for folder in folders[row]]
-            shares = np.array([quarters(values) for values in runs])
-            curves.setdefault(level, {})[row] = [best_so_far(values) for values in runs]
+            best = [best_so_far(values, better=better) for values in runs]
+            curves.setdefault(level, {})[row] = best
+            shares = np.array([quarters(values) for values in best])
+            gains = np.abs(shares[:, 3] - shares[:, 2])
             table.append(
                 {study.heads[0]: row}
                 | ({study.heads[1] or "data": level} if level else {})
                 | {"epochs": summarize([len(values) for values in runs], digits=0)}
-                | {"best epoch": summarize([int(np.argmin(values)) + 1 for values in runs], digits=0)}
+                | {"best epoch": summarize([int(np.argmax(values == values[-1])) + 1 for values in best], digits=0)}
                 | {
                     f"{name}, {quarter}": summarize(list(shares[:, number]), digits=4)
                     for number, quarter in enumerate(("1/4", "1/2", "3/4", "end"))
                 }
-                | {"gain of the last quarter": summarize(list(shares[:, 2] - shares[:, 3]), digits=4)}
+                | {"gain of the last quarter": summarize(list(gains), digits=4)}
             )
     title = finished.fill(study.title)
     figure = learning_curves(curves, name=f"best {name} so far", title=title)
     text = (
-        f"Smallest {name} up to the end of each quarter of a training, mean ± standard deviation over seeds. A "
-        "training whose last quarter gains nothing had stopped improving."
+        f"Best {name} up to the end of each quarter of a training, mean ± standard deviation over seeds. A training "
+        "whose last quarter gains nothing had stopped improving."
     )
-    picture = save(figure, finished.pictures / f"{finished.name}-learning.png")
+    picture = save(figure, finished.pictures / f"{finished.name}-{metric}.png")
     labels = 1 + (list(study.levels) != [""])
-    yield Part("Had the trainings stopped improving?", text, table, labels=labels, picture=picture, caption=title)
+    yield Part(
+        f"Had the trainings stopped improving? By the {name}",
+        text,
+        table,
+        labels=labels,
+        picture=picture,
+        caption=title,
+    )
 
 
 def _history(path: Path, metric: str) -> list[float]:

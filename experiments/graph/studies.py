@@ -164,7 +164,15 @@ BAM1 = Study(
         "WF": {"cora": "83.48", "citeseer": "73.18"},
         "WC": {"cora": "83.81", "citeseer": "73.52"},
     },
-    parts=(convergence, ensemble, CONFIDENCE, *SAMPLED, ATTENTION, TRAINING),
+    parts=(
+        partial(convergence, metric="val_accuracy", name="validation accuracy", better="higher"),
+        convergence,
+        ensemble,
+        CONFIDENCE,
+        *SAMPLED,
+        ATTENTION,
+        TRAINING,
+    ),
 )
 NORMALIZERS = replace(
     BAM1,

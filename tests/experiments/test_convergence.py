@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.convergence import convergence, quarters
+from experiments.convergence import best_so_far, convergence, quarters
 from experiments.files import UserError
 from experiments.report.figures import learning_curves
 from experiments.study import Finished, Study
@@ -33,9 +33,17 @@ def finished(folder: Path, *, firsts: bool = False) -> Finished:
 
 
 def test_quarters_are_of_the_epochs_and_keep_the_best():
-    assert quarters(STOPPED) == [3.0, 2.0, 2.0, 2.0]
-    assert quarters(IMPROVES) == [3.5, 2.5, 1.5, 0.5]
+    assert quarters(best_so_far(STOPPED)) == [3.0, 2.0, 2.0, 2.0]
+    assert quarters(best_so_far(IMPROVES)) == [3.5, 2.5, 1.5, 0.5]
+    assert quarters(best_so_far(STOPPED, better="higher")) == [4.0] * 4
     assert quarters([1.0]) == [1.0] * 4
+
+
+def test_higher_may_be_better(tmp_path):
+    (part,) = convergence(finished(tmp_path), better="higher", name="accuracy")
+    soft, _ = part.rows  # its largest value comes first
+    assert [soft[f"accuracy, {quarter}"].mean for quarter in ("1/4", "1/2", "3/4", "end")] == [4.5] * 4
+    assert soft["best epoch"].mean == 1
 
 
 def test_the_table_tells_a_training_that_stopped_from_one_that_improves(tmp_path):
