@@ -162,7 +162,7 @@ def last_layer(trained: FineTuned, data: Mapping[str, EncodedPairs]) -> tuple[Lo
     try:
         for part in ("train", *PARTS):
             inputs.clear()
-            places = [batch_places(trained, batch) for batch in data[part].batches(trained.device, sentences=64)]
+            places = [batch_indices(trained, batch) for batch in data[part].batches(trained.device, sentences=64)]
             features[part] = torch.cat(inputs)[torch.cat(places).argsort()]
     finally:
         hook.remove()
@@ -178,10 +178,10 @@ def last_layer(trained: FineTuned, data: Mapping[str, EncodedPairs]) -> tuple[Lo
     return best_on_validation(config.prior_scales, draw, data["val"].labels)
 
 
-def batch_places(trained: FineTuned, batch: Any) -> Tensor:
+def batch_indices(trained: FineTuned, batch: Any) -> Tensor:
     """Run the network on a batch, for a hook, and return which examples these are."""
     trained.module.outputs(batch.inputs)
-    return torch.as_tensor(batch.places.cpu())
+    return torch.as_tensor(batch.indices.cpu())
 
 
 def score_network(trained: FineTuned, data: Mapping[str, EncodedPairs]) -> tuple[Logits, float]:
