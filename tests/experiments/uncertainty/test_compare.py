@@ -49,7 +49,7 @@ TASKS = ("sst2", "rte", "squad")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("compare")
-    write_bert(root / "bert", positions=128)
+    write_bert(root / "bert", positions=192)
     write_glue(root)
     write_squad(root)
     for part, count in (("headline-train/gigaword_train_sample", 4), ("headline-train/gigaword_valid_sample", 4),
@@ -364,3 +364,10 @@ def test_the_layer_of_spans_has_the_posterior_of_its_hessian():
     covariance = (hessian + torch.eye(6) / 0.5**2).inverse()
     torch.testing.assert_close(draws.flatten(1).T.cov(), covariance, rtol=0.05, atol=0.003)
     torch.testing.assert_close(draws.mean(0), layer.weight.detach().double(), rtol=0, atol=0.02)
+
+
+def test_a_part_of_the_study_is_not_published(data):
+    config = CompareConfig(model=str(data / "bert"))
+    assert comparison.is_whole(replace(config, workers=1, out=data / "out", resume=True))
+    for change in ({"seeds": 2}, {"tasks": ("sst2",)}, {"rows": ("ensemble",)}, {"train_items": 10}):
+        assert not comparison.is_whole(replace(config, **change))
