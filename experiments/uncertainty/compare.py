@@ -269,9 +269,9 @@ def best_rows(metrics: Mapping[str, float], title: str, tasks: Sequence[TaskName
         means = {
             row: float(np.mean([metrics[f"{task}/{row}/{metric}"] for task in tasks]))
             for row in METHODS
-            if all(f"{task}/{row}/{metric}" in metrics for task in tasks)
+            if tasks and all(f"{task}/{row}/{metric}" in metrics for task in tasks)
         }
-        if not (tasks and means):
+        if not means:
             continue
         sign = -1 if metric in HIGHER else 1
         order = sorted(means, key=lambda row: sign * means[row])

@@ -39,7 +39,7 @@ from experiments.uncertainty.scores import METRICS, auroc, predict_from, resampl
 from experiments.uncertainty.spans import load_windows
 from pyro_attention import LaplacePosterior
 from pyro_attention.analysis import classification_scores, decompose_uncertainty, selective_accuracy
-from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+from tests.experiments.finetune.tiny_glue import WORDS, write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 
 SIZES = {"max_epochs": 1, "train_items": 16, "val_items": 3, "test_items": 8}
@@ -298,8 +298,14 @@ def test_one_window_a_question(data):
     assert not {question.id for question in windows["test"].questions} & {
         question.id for question in windows["train"].questions
     }
-    with pytest.raises(UserError, match="no question of the train part has at most 20 tokens"):
-        load_windows(replace(config, length=20, stride=5, train_items=40))
+    content = json.loads((data / "squad" / "train-v1.1-tiny.json").read_text())
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            paragraph["context"] += 20 * f" {WORDS[-1]}"
+    long = data / "long.json"
+    long.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="no question of the train part has at most 20 tokens with its paragraph"):
+        load_windows(replace(config, length=20, stride=5, train_file=long))
 
 
 def test_networks_predict_what_rows_take():
