@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -154,7 +154,7 @@ def predictor(task: TaskName, config: CompareConfig, folder: Path) -> Predict:
     """Return what makes predictions out of logits of the test items and of those out of domain."""
     if task == "squad":
         networks = network_configs(replace(config, tasks=(task,)), folder)
-        windows = load_windows(next(iter(networks.values())), parts=("test", "domain"))
+        windows = load_windows(cast(SpanConfig, next(iter(networks.values()))), parts=("test", "domain"))
         return lambda test, domain: predict_spans(torch.from_numpy(test), torch.from_numpy(domain), windows)
     labels = read_arrays(folder / task / METHODS[BASELINE].training / "0")["labels_test"]
     return lambda test, domain: predict_from(softmax(test, axis=-1), softmax(domain, axis=-1), labels)

@@ -159,7 +159,8 @@ class NetworkTask(FineTuneTask[Any, Any]):
         arrays: dict[str, Any] = {f"labels_{part}": values.numpy() for part, values in labels.items()}
         makers: dict[str, Callable[[], tuple[Logits, float | None]]] = {
             kind: partial(of_kind, trained, batches, kind) for kind in KINDS
-        } | {
+        }
+        makers |= {
             "last_layer": partial(self.last_layer, trained, batches),
             "score_network": partial(score_network, trained, data["train"], batches),
             "width": partial(without_training, trained, batches),
@@ -287,10 +288,15 @@ def best_on_validation(
     return {"val": values[best]} | make(candidates[best], ["test", "domain"]), candidates[best]
 
 
-def score_network(trained: Compared, train: EncodedPairs, batches: Batches) -> tuple[Logits, float]:
+def score_network(trained: Compared, train: Any, batches: Batches) -> tuple[Logits, float]:
     """Return logits by a Laplace posterior of the queries of the last layer, and the scale of its prior.
 
     Every draw is of the whole layer of queries, and holds for all examples.
+
+    Args:
+        trained: The network.
+        train: Its training examples, :class:`EncodedPairs`, of which some make the curvature.
+        batches: Batches of all parts.
     """
     config = trained.config
     model = trained.module.objective.model
