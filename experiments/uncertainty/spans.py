@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,17 +86,16 @@ class SpanNetworkTask(NetworkTask, QaTask):
     def last_layer(self, trained: Compared, batches: Batches) -> tuple[Logits, float]:
         layer: Any = trained.module.objective.model.network.qa_outputs
 
-        def read(part: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-            """Return features and possible tokens of every batch."""
-            with inputs_to(layer) as inputs:
-                for batch in batches[part]:
-                    trained.module.outputs(*inputs_of(batch))
-            return [
-                (given.cpu(), inputs_of(batch)[1].cpu()) for given, batch in zip(inputs, batches[part], strict=True)
-            ]
+        def read(part: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            """Yield features and possible tokens of every batch."""
+            for batch in batches[part]:
+                given = inputs_of(batch)
+                with inputs_to(layer) as inputs:
+                    trained.module.outputs(*given)
+                yield inputs[0].cpu(), given[1].cpu()
 
         posterior = SpanLayerPosterior(layer, read("train"))
-        features = {part: read(part) for part in PARTS}
+        features = {part: [*read(part)] for part in PARTS}
 
         def draw(scale: float, parts: Sequence[str]) -> Logits:
             with seeded(trained.config.seed):
