@@ -146,6 +146,7 @@ class NetworkTask(FineTuneTask[Any, Any]):
     """Fine-tuning of one network of the comparison; predictions.npz gets logits ``KIND_PART`` and the labels."""
 
     script = "experiments.uncertainty"
+    batch_items = 64  # of a prediction
 
     @abstractmethod
     def last_layer(self, trained: Compared, batches: Batches) -> tuple[Logits, float]:
@@ -154,7 +155,9 @@ class NetworkTask(FineTuneTask[Any, Any]):
     def scores(self, trained: Compared, data: Mapping[str, EncodedTexts[Any]], folder: Path) -> dict[str, float]:
         config = trained.config
         metrics: dict[str, float] = {"train_examples": len(data["train"])}
-        batches = {part: [*data[part].batches(trained.device, sentences=64)] for part in ("train", *PARTS)}
+        batches = {
+            part: [*data[part].batches(trained.device, sentences=self.batch_items)] for part in ("train", *PARTS)
+        }
         labels = {part: in_order([labels_of(batch) for batch in batches[part]], batches[part]) for part in PARTS[:2]}
         arrays: dict[str, Any] = {f"labels_{part}": values.numpy() for part, values in labels.items()}
         makers: dict[str, Callable[[], tuple[Logits, float | None]]] = {

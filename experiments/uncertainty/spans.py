@@ -75,6 +75,7 @@ class SpanNetworkTask(NetworkTask, QaTask):
     """Fine-tuning of one network of the comparison on SQuAD 1.1."""
 
     config = SpanConfig
+    batch_items = 16  # draws hold several matrices of tokens by tokens for each of them, head and layer
 
     def wrap(self, config: Any, network: Any) -> SpanModel:
         check_layers(config.model, network)
