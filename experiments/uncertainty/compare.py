@@ -1,11 +1,11 @@
-"""Comparison of kinds of uncertainty of a fine-tuned transformer: rows of one budget of passes, on tasks of GLUE."""
+"""Comparison of kinds of uncertainty of a fine-tuned transformer: rows of one budget of passes, on GLUE and SQuAD."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,19 +15,24 @@ from scipy.special import softmax
 from experiments.cli import command_line
 from experiments.files import UserError, expected_one_of
 from experiments.folder import open_run, write_environment, write_metrics
+from experiments.options import SweepOptions
 from experiments.parallel import run_all
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Difference, Estimate, Row
+from experiments.report.terminal import wrapped
 from experiments.training import resolve_device
-from experiments.uncertainty.config import CompareConfig, Domain, NetworkConfig, TaskName
-from experiments.uncertainty.networks import NetworkTask
+from experiments.uncertainty.config import CompareConfig, Domain, GlueTaskName, PairConfig, SpanConfig, TaskName
+from experiments.uncertainty.networks import PairNetworkTask
 from experiments.uncertainty.scores import HIGHER, METRICS, Array, Prediction, Scores, predict_from, resampled_scores
+from experiments.uncertainty.spans import SpanNetworkTask, load_windows, predict_spans
 from guides.rows import ROWS
 from pyro_attention.analysis import fit_temperature
 
-DOMAINS: Mapping[TaskName, Domain] = {"sst2": "headlines", "cola": "sst2", "rte": "mrpc", "mrpc": "rte"}
-"""Where the sentences of each task come from that are out of domain."""
-TITLES: Mapping[str, str] = {"sst2": "SST-2", "cola": "CoLA", "rte": "RTE", "mrpc": "MRPC", "headlines": "headlines"}
+DOMAINS: Mapping[GlueTaskName, Domain] = {"sst2": "headlines", "cola": "sst2", "rte": "mrpc", "mrpc": "rte"}
+"""Where the sentences of each task of GLUE come from that are out of domain."""
+TITLES: Mapping[str, str] = {
+    "sst2": "SST-2", "cola": "CoLA", "rte": "RTE", "mrpc": "MRPC", "headlines": "headlines", "squad": "SQuAD",
+}  # fmt: skip
 TRAININGS: Mapping[str, Mapping[str, Any]] = {
     "soft": {**ROWS["soft"]},
     "lognormal": {**ROWS["LC"], "scale": 0.1},
@@ -36,6 +41,7 @@ TRAININGS: Mapping[str, Mapping[str, Any]] = {
     "lora": {**ROWS["soft"], "adapter_rank": 8, "learning_rate": 1e-3},
 }
 """Options of the networks; soft ones and those with LoRA are members of ensembles, too."""
+Networks = PairConfig | SpanConfig
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class Method:
         of_library: Whether a user has it from this library; the output layer's is a LaplacePosterior of that layer.
         scaled: Divide logits by a temperature that validation examples choose.
         ensemble: Average the networks of all members.
+        of_spans: Whether SQuAD, whose texts are long, has the row, too.
     """
 
     training: str
@@ -57,6 +64,7 @@ class Method:
     of_library: bool = False
     scaled: bool = False
     ensemble: bool = False
+    of_spans: bool = True
 
 
 METHODS: Mapping[str, Method] = {
@@ -64,46 +72,73 @@ METHODS: Mapping[str, Method] = {
     "temperature": Method("soft", "mean", passes=1, scaled=True),
     "MC dropout": Method("soft", "mc_dropout"),
     "ensemble": Method("soft", "mean", ensemble=True),
-    "ensemble of LoRA": Method("lora", "mean", ensemble=True),
+    "ensemble of LoRA": Method("lora", "mean", ensemble=True, of_spans=False),
     "Laplace, output layer": Method("soft", "last_layer", passes=1, of_library=True),
-    "Laplace, score network": Method("soft", "score_network", of_library=True),
+    "Laplace, score network": Method("soft", "score_network", of_library=True, of_spans=False),
     "random weights, no training": Method("soft", "width", of_library=True),
     "LogNormal, ELBO": Method("lognormal", "attention", of_library=True),
     "Weibull, ELBO": Method("weibull", "attention", of_library=True),
-    "LogNormal, evidence": Method("evidence", "attention", of_library=True),
+    "LogNormal, evidence": Method("evidence", "attention", of_library=True, of_spans=False),
 }
 """Rows of the table; the first one is what the others are compared with."""
 BASELINE = next(iter(METHODS))
 
 
-def chosen_methods(config: CompareConfig) -> dict[str, Method]:
-    """Return the rows that are asked for, soft attention among them; UserError where one is unknown."""
+def chosen_methods(config: CompareConfig, task: TaskName) -> dict[str, Method]:
+    """Return a task's rows that are asked for, soft attention among them; UserError where one is unknown."""
     for row in config.rows:
         if row not in METHODS:
             raise UserError(f"rows '{row}': {expected_one_of(METHODS, row)}")
-    return {row: method for row, method in METHODS.items() if row in (BASELINE, *(config.rows or METHODS))}
+    asked = (BASELINE, *(config.rows or METHODS))
+    return {row: method for row, method in METHODS.items() if row in asked and (task != "squad" or method.of_spans)}
 
 
-def network_configs(config: CompareConfig, folder: Path) -> dict[tuple[str, str, int], NetworkConfig]:
+def kinds_of(training: str, *, task: TaskName, member: bool) -> tuple[str, ...]:
+    """Return the predictions that a task's rows take of a network, whichever rows are asked for.
+
+    Args:
+        training: Name of the network in TRAININGS.
+        task: The task.
+        member: Whether it is one of the seeds beyond the rows' own, that ensembles alone have.
+    """
+    methods = [method for method in METHODS.values() if method.training == training]
+    kinds = [
+        method.kind for method in methods
+        if (method.ensemble or not member) and (task != "squad" or method.of_spans)
+    ]  # fmt: skip
+    return tuple(dict.fromkeys(kinds))
+
+
+def network_configs(config: CompareConfig, folder: Path) -> dict[tuple[str, str, int], Networks]:
     """Return the options of every network by task, training and seed, task by task."""
     shared = {
         name: getattr(config, name)
-        for name in ("model", "max_epochs", "train_items", "val_items", "test_items", "widths", "prior_scales")
+        for name in ("model", "max_epochs", "val_items", "test_items", "widths", "prior_scales")
     } | {"precision": "bf16-mixed", "keep_weights": False, "num_samples": config.members}
-    counts = dict[str, int]()
-    for method in chosen_methods(config).values():
-        count = config.members if method.ensemble else config.seeds
-        counts[method.training] = max(count, counts.get(method.training, 0))
-    return {
-        (task, name, seed): NetworkConfig(
-            **config.for_runs(), **shared, **TRAININGS[name], task=task, domain=DOMAINS[task], seed=seed,
-            pooling="pair" if task in ("rte", "mrpc") else "head", out=folder / task / name / str(seed),
-            after_training=name == "soft" and seed < config.seeds,
-        )
-        for task in config.tasks
-        for name, count in counts.items()
-        for seed in range(count)
-    }  # fmt: skip
+    configs = dict[tuple[str, str, int], Networks]()
+    for task in config.tasks:
+        counts = dict[str, int]()
+        for method in chosen_methods(config, task).values():
+            count = config.members if method.ensemble else config.seeds
+            counts[method.training] = max(count, counts.get(method.training, 0))
+        for name, seed in ((name, seed) for name, count in counts.items() for seed in range(count)):
+            options = {
+                **config.for_runs(), **shared, **TRAININGS[name], "seed": seed, "out": folder / task / name / str(seed),
+                "kinds": kinds_of(name, task=task, member=seed >= config.seeds),
+            }  # fmt: skip
+            if task == "squad":
+                configs[task, name, seed] = SpanConfig(**options, train_items=config.train_questions)
+            else:
+                configs[task, name, seed] = PairConfig(
+                    **options, train_items=config.train_items, task=task, domain=DOMAINS[task],
+                    pooling="pair" if task in ("rte", "mrpc") else "head",
+                )  # fmt: skip
+    return configs
+
+
+def train_network(config: Networks) -> dict[str, float]:
+    """Train a network that is not there yet, and return its metrics."""
+    return PairNetworkTask().run(config) if isinstance(config, PairConfig) else SpanNetworkTask().run(config)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -112,25 +147,42 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         return dict(arrays)
 
 
-def predictions_of(method: Method, networks: Sequence[Mapping[str, NDArray[Any]]]) -> list[Prediction]:
+Predict = Callable[[Array, Array], Prediction]  # of logits [S, items, ..., classes] of test and domain
+
+
+def predictor(task: TaskName, config: CompareConfig, folder: Path) -> Predict:
+    """Return what makes predictions out of logits of the test items and of those out of domain."""
+    if task == "squad":
+        networks = network_configs(replace(config, tasks=(task,)), folder)
+        windows = load_windows(cast(SpanConfig, next(iter(networks.values()))), parts=("test", "domain"))
+        return lambda test, domain: predict_spans(torch.from_numpy(test), torch.from_numpy(domain), windows)
+    labels = read_arrays(folder / task / METHODS[BASELINE].training / "0")["labels_test"]
+    return lambda test, domain: predict_from(softmax(test, axis=-1), softmax(domain, axis=-1), labels)
+
+
+def predictions_of(
+    method: Method, networks: Sequence[Mapping[str, NDArray[Any]]], predict: Predict
+) -> list[Prediction]:
     """Return the predictions of a row, one a seed; of an ensemble one alone.
 
     Args:
         method: The row.
         networks: Arrays of its networks, by seed; of an ensemble those of its members.
+        predict: Makes a prediction out of logits.
     """
-    probabilities = [[_probabilities(method, arrays, part) for part in ("test", "domain")] for arrays in networks]
+    logits = [[_logits(method, arrays, part) for part in ("test", "domain")] for arrays in networks]
     if method.ensemble:
-        probabilities = [[np.concatenate(parts) for parts in zip(*probabilities, strict=True)]]
-    return [predict_from(*parts) for parts in probabilities]
+        logits = [[np.concatenate(parts) for parts in zip(*logits, strict=True)]]
+    return [predict(*parts) for parts in logits]
 
 
-def _probabilities(method: Method, arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
+def _logits(method: Method, arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
     logits = arrays[f"{method.kind}_{part}"].astype(np.float64)
     if method.scaled:
         val, labels = (torch.from_numpy(arrays[name]) for name in (f"{method.kind}_val", "labels_val"))
-        logits = logits / fit_temperature(val.double(), labels).temperature
-    return np.asarray(softmax(logits, axis=-1))
+        # first and last token of an answer are two items here
+        logits /= fit_temperature(val.double().flatten(1, -2), labels.flatten()).temperature
+    return np.asarray(logits)
 
 
 def price(method: Method, members: int) -> str:
@@ -144,14 +196,14 @@ def task_parts(
     task: TaskName, config: CompareConfig, folder: Path
 ) -> tuple[list[Row], list[Row], dict[str, float], dict[str, dict[str, Difference]]]:
     """Return the rows of a task, their differences to soft attention, its metrics, and these differences by row."""
-    methods, predictions = chosen_methods(config), dict[str, list[Prediction]]()
+    methods, predictions = chosen_methods(config, task), dict[str, list[Prediction]]()
+    predict = predictor(task, config, folder)
     for row, method in methods.items():
         seeds = range(config.members if method.ensemble else config.seeds)
         predictions[row] = predictions_of(
-            method, [read_arrays(folder / task / method.training / str(seed)) for seed in seeds]
+            method, [read_arrays(folder / task / method.training / str(seed)) for seed in seeds], predict
         )
-    labels = read_arrays(folder / task / METHODS[BASELINE].training / "0")["labels_test"]
-    scores = resampled_scores(predictions, labels, resamples=config.resamples)
+    scores = resampled_scores(predictions, resamples=config.resamples)
     rows, differences, metrics = list[Row](), list[Row](), dict[str, float]()
     by_row = dict[str, dict[str, Difference]]()
     for row, method in methods.items():
@@ -190,15 +242,15 @@ def difference(scores: Scores, baseline: Scores, metric: str, task: str) -> Diff
 
 
 def summary_rows(
-    differences: Mapping[TaskName, Mapping[str, Mapping[str, Difference]]], methods: Mapping[str, Method]
+    differences: Mapping[TaskName, Mapping[str, Mapping[str, Difference]]],
 ) -> Iterator[Row]:
-    """Yield for every row how many tasks it is clearly better and clearly worse than soft attention at, by metric."""
-    for row, method in methods.items():
-        if row == BASELINE:
+    """Yield for every row at how many tasks it is clearly better and clearly worse than soft attention, by metric."""
+    for row, method in METHODS.items():
+        if not any(row in by_row for by_row in differences.values()):
             continue
         cells = {}
         for metric in METRICS:
-            of_tasks = [by_row[row][metric] for by_row in differences.values() if metric in by_row[row]]
+            of_tasks = [by_row[row][metric] for by_row in differences.values() if metric in by_row.get(row, {})]
             signs = [_sign(difference, metric) for difference in of_tasks]
             cells[metric] = f"+{signs.count(1)} -{signs.count(-1)} of {len(signs)}" if signs else "-"
         yield {"row": row, "of this library": "yes" if method.of_library else "no", **cells}
@@ -211,13 +263,13 @@ def _sign(difference: Difference, metric: str) -> int:
     return 1 if (difference.low > 0) == (metric in HIGHER) else -1
 
 
-def best_rows(metrics: Mapping[str, float], tasks: Sequence[TaskName]) -> Iterator[Row]:
+def best_rows(metrics: Mapping[str, float], title: str, tasks: Sequence[TaskName]) -> Iterator[Row]:
     """Yield for every metric the best row by its mean over the tasks, and the best one of this library."""
     for metric in METRICS:
         means = {
             row: float(np.mean([metrics[f"{task}/{row}/{metric}"] for task in tasks]))
             for row in METHODS
-            if all(f"{task}/{row}/{metric}" in metrics for task in tasks)
+            if tasks and all(f"{task}/{row}/{metric}" in metrics for task in tasks)
         }
         if not means:
             continue
@@ -225,6 +277,7 @@ def best_rows(metrics: Mapping[str, float], tasks: Sequence[TaskName]) -> Iterat
         order = sorted(means, key=lambda row: sign * means[row])
         of_library = next((row for row in order if METHODS[row].of_library), "-")
         yield {
+            "tasks": title,
             "metric": metric,
             "best row": order[0],
             "value": f"{means[order[0]]:.3f}",
@@ -235,22 +288,31 @@ def best_rows(metrics: Mapping[str, float], tasks: Sequence[TaskName]) -> Iterat
 
 
 TEXT = (
-    "Means over {config.seeds} networks, ensembles of {config.members}. Test examples: {config.test_items} at most, "
-    "and as many out of domain ({domains}). Trained on {config.train_items} examples at most for {config.max_epochs} "
-    "epochs; temperature, widths and priors of Laplace were chosen by the NLL of {config.val_items} validation "
-    "examples at most. Budget: {config.members} passes for a prediction; soft attention, the temperature and the "
-    "Laplace posterior of the output layer take one. Intervals of 95 %: bootstrap over the test examples, the networks "
-    "as they are; a resample makes the ECE larger, so its intervals lie too high. Risk-coverage area: mean error over "
-    "all coverages, most confident first. AUROC: how often a sentence out of domain has the larger entropy or mutual "
-    "information, .5 is chance. LogNormal and Weibull weights under the ELBO are in all layers, those of the evidence "
-    "in the last one. Random weights without training: LogNormal around the weights of the trained network. Laplace of "
-    "the score network: the queries of the last layer."
+    "Means over {config.seeds} networks, ensembles of {config.members}. {config.max_epochs} epochs; temperature, "
+    "widths and priors of Laplace were chosen by the NLL of {config.val_items} validation examples at most. Budget: "
+    "{config.members} passes for a prediction; soft attention, the temperature and the Laplace posterior of the output "
+    "layer take one. Intervals of 95 %: bootstrap over the test examples, the networks as they are; a resample makes "
+    "the ECE larger, so its intervals lie too high. Risk-coverage area: mean error over all coverages, most confident "
+    "first. AUROC: how often an item out of domain has the larger entropy or mutual information, .5 is chance. "
+    "LogNormal and Weibull weights under the ELBO are in all layers. Random weights without training: LogNormal around "
+    "the weights of the trained network."
+)
+GLUE_TEXT = (
+    " GLUE: trained on {config.train_items} examples at most, tested on {config.test_items} at most and as many out of "
+    "domain ({domains}). Weights of the evidence are in the last layer. Laplace of the score network: the queries of "
+    "the last layer."
+)
+SQUAD_TEXT = (
+    " SQuAD: trained on {config.train_questions} questions of 1.1 at most; tested on {config.test_items} with an "
+    "answer and, out of domain, as many of 2.0 without one. A question and its paragraph have 192 tokens at most. "
+    "Accuracy: exact match; NLL: of first and last token."
 )
 
 
 def compare(config: CompareConfig) -> dict[str, float]:
     """Train the networks that are not there yet, print the tables, and write metrics, report and results/."""
-    chosen_methods(config)  # unknown rows are refused before anything is written
+    for task in config.tasks:
+        chosen_methods(config, task)  # unknown rows are refused before anything is written
     path = config.out or Path("runs", "uncertainty-compare")
     with open_run(path, config, free=("tasks", "rows", "resamples")) as folder:
         return compare_tasks(config, folder)
@@ -259,7 +321,7 @@ def compare(config: CompareConfig) -> dict[str, float]:
 def compare_tasks(config: CompareConfig, folder: Path) -> dict[str, float]:
     """Run the command in its folder, which this process holds."""
     run_all(
-        NetworkTask().run, network_configs(config, folder), workers=config.workers, cluster=config.cluster,
+        train_network, network_configs(config, folder), workers=config.workers, cluster=config.cluster,
         progress=config.progress,
     )  # fmt: skip
     rows, different, metrics = list[Row](), list[Row](), dict[str, float]()
@@ -269,10 +331,15 @@ def compare_tasks(config: CompareConfig, folder: Path) -> dict[str, float]:
         rows, different, metrics = rows + of_task, different + differences, metrics | values
     write_metrics(folder, metrics)
     write_environment(folder, resolve_device(config.device))
-    domains = ", ".join(f"{TITLES[task]}: {TITLES[DOMAINS[task]]}" for task in config.tasks)
+    glue = [task for task in config.tasks if task != "squad"]
+    domains = ", ".join(f"{TITLES[task]}: {TITLES[DOMAINS[task]]}" for task in glue)
+    text = "".join(
+        part.format(config=config, domains=domains)
+        for part in (TEXT, GLUE_TEXT if glue else "", SQUAD_TEXT if "squad" in config.tasks else "")
+    )
     count = sum(len(of_row) for by_row in by_task.values() for of_row in by_row.values())
     parts = [
-        Part(text=TEXT.format(config=config, domains=domains), rows=rows, labels=2),
+        Part(text=text, rows=rows, labels=2),
         Part(
             "Differences to soft attention",
             f"Paired over the test examples. Bold: the 95 % interval leaves out zero, and the difference has the same "
@@ -284,15 +351,31 @@ def compare_tasks(config: CompareConfig, folder: Path) -> dict[str, float]:
         Part(
             "Clear differences",
             "Number of tasks at which a row is clearly better (+) and clearly worse (-) than soft attention.",
-            [*summary_rows(by_task, chosen_methods(config))],
+            [*summary_rows(by_task)],
             labels=2,
         ),
-        Part("Best rows", "By the mean over the tasks.", [*best_rows(metrics, config.tasks)]),
+        Part(
+            "Best rows",
+            "By the mean over the tasks of GLUE, and of SQuAD.",
+            [*best_rows(metrics, "GLUE", glue), *best_rows(metrics, "SQuAD", [*{*config.tasks} - {*glue}])],
+            labels=2,
+        ),
     ]
     report = Report(
         f"Kinds of uncertainty of {Path(config.model).name}", f"uncertainty-{Path(config.model).name}", parts
     )
     source = source_of([folder], command_line("experiments.uncertainty compare FOLDER", config))
     report.write(folder, source)
-    print(write_results(config.results or RESULTS, report, source))
+    results = config.results or (RESULTS if is_whole(config) else None)
+    if results is None:
+        text = "This is a part of the study, or has other options, so it was not written to experiments/results."
+        print(wrapped(f"{text} Use --results FOLDER to write it elsewhere."))
+    else:
+        print(write_results(results, report, source))
     return metrics
+
+
+def is_whole(config: CompareConfig) -> bool:
+    """Return whether all options of what is computed, except for the model, have their defaults."""
+    where = {"model", *(option.name for option in fields(SweepOptions))}
+    return all(getattr(config, option.name) == option.default for option in fields(config) if option.name not in where)

@@ -1,4 +1,4 @@
-"""Scores of class probabilities with intervals over test items: calibration, selection, sentences out of domain."""
+"""Scores of predictions with intervals over test items: calibration, selection, sentences out of domain."""
 
 from __future__ import annotations
 
@@ -18,56 +18,59 @@ _BINS = 15
 
 @dataclass(frozen=True)
 class Prediction:
-    """Probabilities and uncertainties of one network, or one ensemble, on test items and items out of domain.
+    """Answers and uncertainties of one network, or one ensemble, on test items and items out of domain.
 
     Attributes:
-        mean: Mean class probabilities of the test items ``[items, classes]``.
+        confidence: Probability of the answer to each test item ``[items]``.
+        right: Whether that answer is right, bool ``[items]``.
+        log_prob: Log probability of the true answer ``[items]``, in nats.
         entropy: Entropy of the mean, of the test items, in nats.
         domain_entropy: Entropy of the mean, of the items out of domain.
         information: Mutual information of the test items; None where nothing is drawn.
         domain_information: Mutual information of the items out of domain.
     """
 
-    mean: Array
+    confidence: Array
+    right: NDArray[np.bool_]
+    log_prob: Array
     entropy: Array
     domain_entropy: Array
     information: Array | None = None
     domain_information: Array | None = None
 
 
-def predict_from(test: Array, domain: Array) -> Prediction:
+def predict_from(test: Array, domain: Array, labels: NDArray[np.int64]) -> Prediction:
     """Return the prediction of probabilities ``[S, items, classes]`` of the test items and of those out of domain."""
+    mean = test.mean(0)
+    right = mean.argmax(-1) == labels
+    log_prob = np.log(np.maximum(mean[np.arange(len(labels)), labels], 1e-12))
     entropies = [_entropy(samples.mean(0)) for samples in (test, domain)]
     if len(test) == 1:
-        return Prediction(test[0], *entropies)
+        return Prediction(mean.max(-1), right, log_prob, *entropies)
     information = [
         entropy - _entropy(samples).mean(0) for entropy, samples in zip(entropies, (test, domain), strict=True)
     ]
-    return Prediction(test.mean(0), *entropies, *information)
+    return Prediction(mean.max(-1), right, log_prob, *entropies, *information)
 
 
 def _entropy(probabilities: Array) -> Array:
     return np.asarray(-(probabilities * np.log(np.maximum(probabilities, 1e-12))).sum(-1), dtype=np.float64)
 
 
-def score_items(
-    prediction: Prediction, labels: NDArray[np.int64], items: NDArray[np.int64], domain: NDArray[np.int64]
-) -> dict[str, float]:
+def score_items(prediction: Prediction, items: NDArray[np.int64], domain: NDArray[np.int64]) -> dict[str, float]:
     """Score a prediction on some test items and some out of domain, which may be repeated.
 
     Args:
         prediction: Of all items.
-        labels: Of all test items.
         items: Places of the test items that count.
         domain: Places of the items out of domain that count.
     """
-    mean, truth = prediction.mean[items], labels[items]
-    confidence, right = mean.max(-1), mean.argmax(-1) == truth
+    confidence, right = prediction.confidence[items], prediction.right[items]
     order = np.argsort(-confidence, kind="stable")
     wrong = ~right[order]
     scores = {
         "accuracy": float(right.mean()),
-        "NLL": float(-np.log(np.maximum(mean[np.arange(len(truth)), truth], 1e-12)).mean()),
+        "NLL": float(-prediction.log_prob[items].mean()),
         "ECE": calibration_error(confidence, right),
         "risk-coverage area": float((wrong.cumsum() / np.arange(1, len(wrong) + 1)).mean()),
         "AUROC, entropy": auroc(prediction.entropy[items], prediction.domain_entropy[domain]),
@@ -116,25 +119,22 @@ class Scores:
     resampled: Mapping[str, Array]
 
 
-def resampled_scores(
-    predictions: Mapping[str, Sequence[Prediction]], labels: NDArray[np.int64], *, resamples: int
-) -> dict[str, Scores]:
+def resampled_scores(predictions: Mapping[str, Sequence[Prediction]], *, resamples: int) -> dict[str, Scores]:
     """Score rows of predictions on all items, and on bootstrap resamples of them that all rows share.
 
     Args:
         predictions: By row, one a seed.
-        labels: Of the test items.
         resamples: Resamples of the test items and of those out of domain.
     """
     generator = np.random.default_rng(0)
     some = next(iter(predictions.values()))[0]
-    sizes = len(labels), len(some.domain_entropy)
+    sizes = len(some.right), len(some.domain_entropy)
     draws = [[generator.integers(size, size=size) for size in sizes] for _ in range(resamples)]
     whole = [np.arange(size) for size in sizes]
     scores = dict[str, Scores]()
     for name, row in predictions.items():
-        of_seeds = [score_items(prediction, labels, *whole) for prediction in row]
-        of_draws = [[score_items(prediction, labels, *places) for prediction in row] for places in draws]
+        of_seeds = [score_items(prediction, *whole) for prediction in row]
+        of_draws = [[score_items(prediction, *places) for prediction in row] for places in draws]
         scores[name] = Scores(
             {metric: np.array([values[metric] for values in of_seeds]) for metric in of_seeds[0]},
             {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,24 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.cli import command_line
 from experiments.data.text.squad import Question, load_squad
+from experiments.files import UserError
 from experiments.folder import open_run, write_environment, write_metrics
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Estimate, Row
 from experiments.uncertainty.config import SmolLM2Config
-from pyro_attention import AttentionGuide, LogNormal, Weibull
+from pyro_attention import AttentionGuide, LaplacePosterior, LogNormal, Soft, Weibull
 from pyro_attention.analysis import decompose_uncertainty, selection_value, wrong_answer_auroc
-from pyro_attention.families.base import Family
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.generation import Answer, draw_answer, read_answer
+from pyro_attention.posterior.predictive import seeded
 
 MODES = ("with the paragraph", "closed book")
 RIGHT = 0.5  # F1 of words from which an answer counts as right
 ONE_PASS = ("sequence probability", "perplexity", "mean entropy", "RAUQ")
 OF_DRAWS = ("entropy", "mutual information", "sequence probability", "disagreement")
+Draw = Callable[[Answer], torch.Tensor]
+"""What gives the probabilities of an answer's predictions by draws, ``[S, T, vocabulary]``."""
+_QUERIES = "self_attn.q_proj.weight"  # what the names of Llama's queries end with
 # question, paragraph and answer, from which a small model learns to answer in few words
 _EXAMPLE = (
     "Where does the Rhine begin?",
@@ -72,11 +77,67 @@ def load_language(config: SmolLM2Config) -> Language:
     return Language(bayesian(model.to(device), prior="gamma_fixed"), tokenizer)
 
 
-def families(config: SmolLM2Config) -> dict[str, dict[str, Family]]:
-    """Return posterior families by kind and width."""
+def query_posterior(language: Language, questions: Sequence[Question], mode: str) -> LaplacePosterior:
+    """Return a Laplace posterior of the queries of the last layer, by the given answers to some questions.
+
+    A posterior of the output layer, which has as many outputs as the vocabulary has tokens, would need a matrix with
+    the square of its millions of weights.
+    """
+    names = [name for name, _ in language.model.named_parameters() if name.endswith(_QUERIES)]
+    if not names:
+        raise UserError(
+            f"the model is a {type(language.model).__name__}, expected one with the layers of Llama ({_QUERIES}), "
+            f"as a Laplace posterior is put on their queries"
+        )
+
+    def loss(tokens: torch.Tensor, given: int) -> torch.Tensor:
+        logits = language.model(input_ids=tokens).logits[0, given - 1 : -1]
+        return torch.nn.functional.cross_entropy(logits.float(), tokens[0, given:], reduction="sum")
+
+    items = []
+    for question in questions:
+        prompt = language.prompt(question, mode)
+        answer = language.tokenizer(question.answers[0].text, add_special_tokens=False, return_tensors="pt")
+        items.append((torch.cat([prompt, answer["input_ids"].to(prompt.device)], 1), prompt.size(1)))
+    return LaplacePosterior(language.model, names[-1], loss, items, curvature="fisher")
+
+
+def draw_queries(
+    guide: AttentionGuide, posterior: LaplacePosterior, prior_scale: float, num_samples: int, answer: Answer
+) -> torch.Tensor:
+    """Return the probabilities of an answer's predictions by draws of the posterior, ``[S, T, vocabulary]``.
+
+    The given text is that of the mean, and a draw holds for all tokens of the answer.
+
+    Args:
+        guide: Guide without noise.
+        posterior: Posterior of the queries.
+        prior_scale: Standard deviation of its prior.
+        num_samples: Number of draws S.
+        answer: Result of :func:`read_answer`.
+    """
+    posterior.prior_scale, draws = prior_scale, list[torch.Tensor]()
+    with seeded(0):
+        for _ in range(num_samples):
+            with posterior:
+                draws.append(draw_answer(guide, answer, num_samples=1))
+    return torch.cat(draws)
+
+
+def draws_of(language: Language, posterior: LaplacePosterior, config: SmolLM2Config) -> dict[str, dict[str, Draw]]:
+    """Return what draws, by kind, and by width of the weights or standard deviation of the prior."""
+
+    def of_weights(family: Any) -> Draw:
+        return partial(draw_answer, AttentionGuide(language.model, family), num_samples=config.num_samples, seed=0)
+
+    soft = AttentionGuide(language.model, Soft())
     return {
-        "LogNormal": {f"{scale:g}": LogNormal(scale=scale) for scale in config.scales},
-        "Weibull": {f"{value:g}": Weibull(value) for value in config.concentrations},
+        "LogNormal": {f"{scale:g}": of_weights(LogNormal(scale=scale)) for scale in config.scales},
+        "Weibull": {f"{value:g}": of_weights(Weibull(value)) for value in config.concentrations},
+        "Laplace": {
+            f"{scale:g}": partial(draw_queries, soft, posterior, scale, config.num_samples)
+            for scale in config.prior_scales
+        },
     }
 
 
@@ -111,32 +172,29 @@ def of_draws(probabilities: torch.Tensor, answer: Answer) -> dict[str, float]:
 
 
 def ask(
-    language: Language, question: Question, mode: str, drawn: Mapping[str, Mapping[str, Family]], config: SmolLM2Config
+    language: Language, question: Question, mode: str, drawn: Mapping[str, Mapping[str, Draw]], config: SmolLM2Config
 ) -> dict[str, Any]:
-    """Answer a question, and measure its uncertainty by every family that is drawn; times are processor seconds."""
-    guides = {
-        (kind, width): AttentionGuide(language.model, family)
-        for kind, members in drawn.items()
-        for width, family in members.items()
-    }
+    """Answer a question, and measure its uncertainty by everything that is drawn; times are processor seconds."""
     start = time.process_time()
     prompt = language.prompt(question, mode)
     options = {"max_new_tokens": config.max_new_tokens, "pad_token_id": language.tokenizer.pad_token_id}
-    answer = read_answer(next(iter(guides.values())), prompt, **options)
+    answer = read_answer(AttentionGuide(language.model, Soft()), prompt, **options)
     text = language.tokenizer.decode(answer.tokens, skip_special_tokens=True).strip()
     record: dict[str, Any] = {
         "mode": mode, "id": question.id, "answer": text, "f1": f1_score(text, question), "tokens": len(answer.tokens),
         "given": prompt.size(1), "one pass": one_pass(answer), "seconds": time.process_time() - start, "draws": {},
     }  # fmt: skip
-    for (kind, width), guide in guides.items():
-        start = time.process_time()
-        measures = of_draws(draw_answer(guide, answer, num_samples=config.num_samples, seed=0), answer)
-        record["draws"].setdefault(kind, {})[width] = measures | {"seconds": time.process_time() - start}
+    for kind, members in drawn.items():
+        record["draws"][kind] = {}
+        for width, draw in members.items():
+            start = time.process_time()
+            measures = of_draws(draw(answer), answer)
+            record["draws"][kind][width] = measures | {"seconds": time.process_time() - start}
     return record
 
 
 def answers(
-    language: Language, questions: Sequence[Question], mode: str, drawn: Mapping[str, Mapping[str, Family]],
+    language: Language, questions: Sequence[Question], mode: str, drawn: Mapping[str, Mapping[str, Draw]],
     path: Path, config: SmolLM2Config,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the record of every question; a new one is added to the file at once."""
@@ -160,7 +218,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def choose(records: Sequence[Mapping[str, Any]], kind: str) -> tuple[str, str]:
-    """Return the width and measure of a family that find wrong answers best on the tuning questions."""
+    """Return the width and measure of a kind of draws that find wrong answers best on the tuning questions."""
     right = torch.tensor([record["f1"] >= RIGHT for record in records])
     scores = {
         (width, measure): wrong_answer_auroc(
@@ -239,9 +297,11 @@ def run(config: SmolLM2Config) -> dict[str, float]:
 def ask_questions(config: SmolLM2Config, folder: Path) -> dict[str, float]:
     """Run the command in its folder, which this process holds."""
     parts = load_squad(data_root=config.data_root)
-    language, widths = load_language(config), families(config)
+    language = load_language(config)
     rows, metrics, texts = list[Row](), dict[str, float](), list[str]()
     for number, mode in enumerate(MODES):
+        posterior = query_posterior(language, pick(parts["train"], config.curvature), mode)
+        widths = draws_of(language, posterior, config)
         tuning = answers(
             language, pick(parts["val"], config.tuning), mode, widths, folder / f"tuning-{number}.jsonl", config
         )
@@ -278,7 +338,9 @@ def ask_questions(config: SmolLM2Config, folder: Path) -> dict[str, float]:
         f"is right where its F1 of words is {RIGHT:g} or more. {' '.join(texts)} AUROC: how often a wrong answer is "
         f"less sure than a right one, .5 is chance. Intervals of 95 %: bootstrap over the questions. Width and measure "
         f"of the draws ({config.num_samples} an answer) were chosen on {config.tuning} questions of other articles. "
-        f"The given text is read once at the mean weights, and the weights of the answer's tokens are drawn."
+        f"The given text is read once at the mean weights, and the weights of the answer's tokens are drawn. Laplace: "
+        f"draws of the queries of the last layer, around which {config.curvature} answers of other articles say how "
+        f"sure they are, with the standard deviation of the prior."
     )
     report = Report("Wrong answers of a language model", "uncertainty-smollm2", [Part(text=text, rows=rows, labels=2)])
     source = source_of([folder], command_line("experiments.uncertainty smollm2 FOLDER", config))

@@ -118,6 +118,27 @@ def load_squad(
     return dict(zip(SPLITS, (train, val, test), strict=True))
 
 
+def load_unanswerable(*, data_root: Path | str | None = None, test_file: Path | None = None) -> list[Question]:
+    """Load the questions of the development file of SQuAD 2.0 whose paragraph has no answer.
+
+    Args:
+        data_root: Folder of the data sets.
+        test_file: Another file of 2.0.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: All of its questions have an answer.
+        DamagedFileError: The file has other content.
+    """
+    path = test_file or _find_file(data_folder(data_root) / "squad", *_NAMES["2.0", "test"])
+    questions = [question for question in read_squad(path) if not question.answers]
+    if not questions:
+        raise ValueError(
+            f"{path} has no question without an answer (is_impossible); expected the development file of SQuAD 2.0"
+        )
+    return questions
+
+
 def _find_file(folder: Path, *beginnings: str) -> Path:
     """Return the first file with one of these beginnings, the official file or an excerpt."""
     for beginning in beginnings:

@@ -13,23 +13,45 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from experiments.files import UserError
 from experiments.uncertainty import compare as comparison
-from experiments.uncertainty.compare import BASELINE, METHODS, compare, network_configs, predictions_of, read_arrays
-from experiments.uncertainty.config import CompareConfig, NetworkConfig
-from experiments.uncertainty.last_layer import LastLayerPosterior
-from experiments.uncertainty.networks import NetworkTask, load_parts, some
+from experiments.uncertainty.compare import (
+    BASELINE,
+    METHODS,
+    chosen_methods,
+    compare,
+    kinds_of,
+    network_configs,
+    predictions_of,
+    predictor,
+    read_arrays,
+)
+from experiments.uncertainty.config import CompareConfig, PairConfig
+from experiments.uncertainty.last_layer import LastLayerPosterior, SpanLayerPosterior
+from experiments.uncertainty.networks import (
+    LowerLayersOnce,
+    NetworkTask,
+    PairNetworkTask,
+    load_parts,
+    logits_of,
+    nll,
+    some,
+)
 from experiments.uncertainty.scores import METRICS, auroc, predict_from, resampled_scores, score_items
+from experiments.uncertainty.spans import load_windows
 from pyro_attention import LaplacePosterior
 from pyro_attention.analysis import classification_scores, decompose_uncertainty, selective_accuracy
-from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+from tests.experiments.finetune.tiny_glue import WORDS, write_bert, write_glue
+from tests.experiments.finetune.tiny_squad import write_squad
 
 SIZES = {"max_epochs": 1, "train_items": 16, "val_items": 3, "test_items": 8}
+TASKS = ("sst2", "rte", "squad")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("compare")
-    write_bert(root / "bert", positions=128)
+    write_bert(root / "bert", positions=192)
     write_glue(root)
+    write_squad(root)
     for part, count in (("headline-train/gigaword_train_sample", 4), ("headline-train/gigaword_valid_sample", 4),
                         ("headline/gigaword", 12)):  # fmt: skip
         path = root / f"{part}.jsonl"
@@ -45,7 +67,7 @@ def data(tmp_path_factory):
 
 
 def make(data, out, **changes):
-    options = {"tasks": ("sst2", "rte"), "seeds": 2, "members": 3, "resamples": 10, "workers": 1} | SIZES
+    options = {"tasks": TASKS, "seeds": 2, "members": 3, "resamples": 10, "workers": 1, "train_questions": 16} | SIZES
     return CompareConfig(
         model=str(data / "bert"), data_root=data, out=out, results=out / "results", progress=False, device="cpu",
         **options | changes,
@@ -62,7 +84,7 @@ def finished(data, tmp_path_factory):
 def test_every_row_is_scored_on_every_task(finished):
     config, metrics = finished
     for task in config.tasks:
-        for row, method in METHODS.items():
+        for row, method in chosen_methods(config, task).items():
             names = [name for name in METRICS if f"{task}/{row}/{name}" in metrics]
             drawn = method.ensemble or method.passes == 0 or method.kind == "last_layer"
             assert names == list(METRICS if drawn else METRICS[:-1]), row
@@ -70,7 +92,9 @@ def test_every_row_is_scored_on_every_task(finished):
     report = json.loads((config.results / "uncertainty-bert.json").read_text())
     assert report["command"].startswith("python -m experiments.uncertainty compare FOLDER --tasks")
     assert {row["labels"]["row"] for row in report["rows"] if row["part"] == 0} == set(METHODS)
-    assert f"number, {len(config.tasks) * (6 * (len(METHODS) - 1) - 1)}," in json.dumps(report)  # temperature: no draws
+    rows = [len(chosen_methods(config, task)) - 1 for task in config.tasks]
+    assert rows == [10, 10, 7]
+    assert f"number, {sum(6 * count - 1 for count in rows)}," in json.dumps(report)  # temperature: no draws
     assert not list(config.out.rglob("*.safetensors"))
 
 
@@ -90,8 +114,11 @@ def test_rows_are_what_their_names_say(finished):
         logits = soft[0][f"{kind}_test"]
         assert logits.shape == (draws, 8, 2), kind
         assert np.ptp(logits, axis=0).max() > 0, kind
-    [hot] = predictions_of(METHODS["temperature"], soft[:1])
-    assert (hot.mean.argmax(-1) == soft[0]["mean_test"][0].argmax(-1)).all()
+    predict = predictor("rte", config, config.out)
+    [cold], [hot] = (predictions_of(METHODS[row], soft[:1], predict) for row in (BASELINE, "temperature"))
+    assert (hot.right == cold.right).all()
+    assert (hot.confidence != cold.confidence).all()
+    assert {key.split("_test")[0] for key in soft[2] if key.endswith("_test")} == {"mean", "labels"}  # ensemble alone
 
 
 @pytest.mark.slow
@@ -115,7 +142,7 @@ def test_adapters_train_adapters_and_output_layer_alone(data, tmp_path):
     for key, options in network_configs(config, tmp_path).items():
         if key[1:] != ("lora", 0):
             continue
-        model = NetworkTask().network(options).module.objective.model
+        model = PairNetworkTask().network(options).module.objective.model
         names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         assert any("lora_A" in name for name in names)
         rest = {name for name in names if "lora_" not in name}
@@ -125,7 +152,7 @@ def test_adapters_train_adapters_and_output_layer_alone(data, tmp_path):
 
 def test_the_same_examples_for_every_seed(data):
     options = {"model": str(data / "bert"), "data_root": data, "task": "sst2", "domain": "headlines", **SIZES}
-    first, second = (load_parts(NetworkConfig(**options, seed=seed)) for seed in (0, 1))
+    first, second = (load_parts(PairConfig(**options, seed=seed)) for seed in (0, 1))
     for part, size in (("train", 16), ("val", 3), ("test", 8), ("domain", 8)):
         assert first[part].first == second[part].first
         assert len(first[part]) == size
@@ -134,17 +161,17 @@ def test_the_same_examples_for_every_seed(data):
 
 
 def test_pairs_need_pairs_out_of_domain(data):
-    config = NetworkConfig(model=str(data / "bert"), data_root=data, task="rte", domain="headlines")
+    config = PairConfig(model=str(data / "bert"), data_root=data, task="rte", domain="headlines")
     with pytest.raises(UserError, match="domain is headlines, which has single sentences, and rte has pairs"):
         load_parts(config)
 
 
 def test_models_without_the_layers_of_bert(data):
-    config = NetworkConfig(model="distil", data_root=data, task="sst2")
+    config = PairConfig(model="distil", data_root=data, task="sst2")
     sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "vocab_size": 30}
     network = DistilBertForSequenceClassification(DistilBertConfig(**sizes))
     with pytest.raises(UserError, match=r"model distil is a DistilBert.*expected one with the layers of BERT"):
-        NetworkTask().wrap(config, network)
+        PairNetworkTask().wrap(config, network)
 
 
 def test_the_output_layer_has_the_posterior_of_its_hessian():
@@ -188,8 +215,7 @@ def test_scores_are_those_of_the_library():
     generator = np.random.default_rng(0)
     test, domain = (softmax(generator.normal(size=(5, size, 3)), -1) for size in (60, 40))
     labels = generator.integers(3, size=60)
-    prediction = predict_from(test, domain)
-    scores = score_items(prediction, labels, np.arange(60), np.arange(40))
+    scores = score_items(predict_from(test, domain, labels), np.arange(60), np.arange(40))
     samples = torch.from_numpy(test)
     expected = classification_scores(samples, torch.from_numpy(labels))
     assert [scores[name] for name in ("accuracy", "NLL", "ECE")] == pytest.approx(
@@ -209,8 +235,10 @@ def test_scores_are_those_of_the_library():
 def test_a_row_has_no_difference_to_itself_and_intervals_are_shared():
     generator = np.random.default_rng(1)
     labels = generator.integers(2, size=80)
-    rows = [predict_from(*(softmax(generator.normal(size=(1, size, 2)), -1) for size in (80, 80))) for _ in range(3)]
-    scores = resampled_scores({"a": rows[:2], "b": rows[:2], "c": rows[2:]}, labels, resamples=40)
+    rows = [
+        predict_from(*(softmax(generator.normal(size=(1, size, 2)), -1) for size in (80, 80)), labels) for _ in range(3)
+    ]
+    scores = resampled_scores({"a": rows[:2], "b": rows[:2], "c": rows[2:]}, resamples=40)
     same = comparison.difference(scores["b"], scores["a"], "NLL", "sst2")
     assert (same.mean, same.low, same.high, same.bold) == (0.0, 0.0, 0.0, False)
     other = comparison.difference(scores["c"], scores["a"], "NLL", "sst2")
@@ -226,12 +254,126 @@ def test_a_difference_is_clear_only_where_all_seeds_agree():
     worse, better = np.tile([[0.6, 0.4]], (60, 1)), np.tile([[0.99, 0.01]], (60, 1))
 
     def row(*means):
-        return [predict_from(mean[None], mean[None]) for mean in means]
+        return [predict_from(mean[None], mean[None], labels) for mean in means]
 
     scores = resampled_scores(
-        {"soft": row(certain, certain), "mixed": row(worse, better), "worse": row(worse, worse)}, labels, resamples=20
+        {"soft": row(certain, certain), "mixed": row(worse, better), "worse": row(worse, worse)}, resamples=20
     )
     assert comparison.difference(scores["worse"], scores["soft"], "NLL", "sst2").bold
     mixed = comparison.difference(scores["mixed"], scores["soft"], "NLL", "sst2")
     assert mixed.low > 0
     assert not mixed.bold
+
+
+@pytest.mark.slow
+def test_questions_without_an_answer(finished):
+    """Scores of SQuAD by hand: exact match of tokens, and how often a question without an answer is less sure."""
+    config, metrics = finished
+    arrays = read_arrays(config.out / "squad" / "soft" / "0")
+    predict = predictor("squad", config, config.out)
+    [prediction] = predictions_of(METHODS[BASELINE], [arrays], predict)
+    probabilities, domain = (
+        torch.from_numpy(arrays[f"mean_{part}"][0]).double().softmax(-1) for part in ("test", "domain")
+    )
+    entropy, foreign = (torch.special.entr(part).sum((-2, -1)) for part in (probabilities, domain))
+    truth = torch.from_numpy(arrays["labels_test"])
+    chosen = probabilities.gather(-1, truth[..., None])[..., 0]
+    assert prediction.log_prob == pytest.approx(chosen.log().sum(-1).numpy(), rel=1e-5)
+    assert prediction.confidence.max() <= 1
+    scores = score_items(prediction, np.arange(8), np.arange(8))
+    expected = roc_auc_score([0] * 8 + [1] * 8, torch.cat([entropy, foreign]))
+    assert scores["AUROC, entropy"] == pytest.approx(expected)
+    assert 0 <= metrics["squad/Laplace, output layer/AUROC, mutual information"] <= 1
+
+
+def test_one_window_a_question(data):
+    config = next(
+        options for key, options in network_configs(make(data, data / "none", tasks=("squad",)), data).items()
+    )
+    windows = load_windows(config)
+    for part, count in (("train", 16), ("val", 3), ("test", 8), ("domain", 8)):
+        assert [window.question for window in windows[part].windows] == [*range(count)]
+    assert all(not question.answers for question in windows["domain"].questions)
+    assert all(window.first > window.nothing for window in windows["test"].windows)
+    assert not {question.id for question in windows["test"].questions} & {
+        question.id for question in windows["train"].questions
+    }
+    content = json.loads((data / "squad" / "train-v1.1-tiny.json").read_text())
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            paragraph["context"] += 20 * f" {WORDS[-1]}"
+    long = data / "long.json"
+    long.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="no question of the train part has at most 20 tokens with its paragraph"):
+        load_windows(replace(config, length=20, stride=5, train_file=long))
+
+
+def test_networks_predict_what_rows_take():
+    everything = ("mean", "mc_dropout", "last_layer", "score_network", "width")
+    assert kinds_of("soft", task="rte", member=False) == everything
+    assert kinds_of("soft", task="squad", member=False) == ("mean", "mc_dropout", "last_layer", "width")
+    assert kinds_of("soft", task="rte", member=True) == ("mean",)
+    assert kinds_of("lora", task="rte", member=True) == ("mean",)
+    assert kinds_of("weibull", task="squad", member=False) == ("attention",)
+
+
+@pytest.mark.parametrize("name", ["evidence", "soft"])
+@pytest.mark.parametrize("task", ["sst2", "rte"])
+def test_lower_layers_once_change_no_number(data, tmp_path, name, task):
+    options = network_configs(make(data, tmp_path, tasks=(task,)), tmp_path)[task, name, 0]
+    trainer = PairNetworkTask()
+    trained = trainer.network(options)
+    trained.module.eval()
+    model, batches = (
+        trained.module.objective.model,
+        [*trainer.load(options)["test"].batches(torch.device("cpu"), sentences=3)],
+    )
+    kind = "attention" if name == "evidence" else "mean"
+    expected = [logits_of(trained, batches, kind) for _ in range(2)]
+    torch.testing.assert_close(*expected, rtol=0, atol=0)
+    layers = model.network.base_model.encoder.layer
+    sizes = []
+    hook = layers[0].register_forward_hook(lambda _, given, __: sizes.append(len(given[0])))
+    with LowerLayersOnce(model):
+        found = [logits_of(trained, batches, kind) for _ in range(2)]
+    hook.remove()
+    for logits in found:
+        torch.testing.assert_close(logits, expected[0], rtol=0, atol=0)
+    assert sum(sizes) < 2 * 8 * (3 if name == "evidence" else 1)  # the lower layers had fewer texts
+    torch.testing.assert_close(logits_of(trained, batches, kind), expected[0], rtol=0, atol=0)  # all as before
+
+
+def test_the_loss_of_spans_is_that_of_both_tokens():
+    logits, truth = torch.randn(1, 5, 2, 7), torch.randint(7, (5, 2))
+    expected = 2 * torch.nn.functional.cross_entropy(logits[0].mT, truth)
+    assert nll(logits, truth) == pytest.approx(expected.item(), rel=1e-5)
+    classes = torch.randint(7, (5,))
+    expected = torch.nn.functional.cross_entropy(logits[0, :, 0], classes)
+    assert nll(logits[:, :, 0], classes) == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_layer_of_spans_has_the_posterior_of_its_hessian():
+    torch.manual_seed(0)
+    layer, features = torch.nn.Linear(3, 2), torch.randn(30, 6, 3)
+    allowed = torch.rand(30, 6) < 0.7
+    allowed[:, 0] = True
+
+    def loss(weights):
+        logits = torch.einsum("btd,kd->bkt", features.double(), weights.view(2, 3)).masked_fill(~allowed[:, None], -1e9)
+        labels = logits.detach().argmax(-1)  # the Hessian of the cross entropy does not depend on labels
+        return torch.nn.functional.cross_entropy(logits.mT, labels, reduction="sum")
+
+    posterior = SpanLayerPosterior(layer, [(features[:10], allowed[:10]), (features[10:], allowed[10:])])
+    hessian = torch.autograd.functional.hessian(loss, layer.weight.detach().double().flatten())
+    torch.testing.assert_close(torch.block_diag(*posterior.hessian), hessian, rtol=1e-4, atol=1e-5)
+    draws = posterior.sample(prior_scale=0.5, num_samples=20000).double()
+    covariance = (hessian + torch.eye(6) / 0.5**2).inverse()
+    torch.testing.assert_close(draws.flatten(1).T.cov(), covariance, rtol=0.05, atol=0.003)
+    torch.testing.assert_close(draws.mean(0), layer.weight.detach().double(), rtol=0, atol=0.02)
+
+
+def test_a_part_of_the_study_is_not_published(data):
+    config = CompareConfig(model=str(data / "bert"))
+    assert comparison.is_whole(replace(config, workers=1, out=data / "out", resume=True))
+    for change in ({"seeds": 2}, {"tasks": ("sst2",)}, {"rows": ("ensemble",)}, {"train_items": 10}):
+        assert not comparison.is_whole(replace(config, **change))

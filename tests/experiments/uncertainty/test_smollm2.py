@@ -9,9 +9,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from experiments.__main__ import commands
 from experiments.data.text.squad import load_squad
+from experiments.files import UserError
 from experiments.uncertainty import smollm2
 from experiments.uncertainty.config import SmolLM2Config
 from experiments.uncertainty.smollm2 import MODES, auroc_against, choose, f1_score, pick, run
+from pyro_attention import AttentionGuide, Soft
+from pyro_attention.integrations.huggingface.generation import draw_answer, read_answer
+from pyro_attention.posterior.predictive import seeded
 from tests.experiments.finetune.tiny_glue import WORDS
 from tests.experiments.finetune.tiny_squad import write_squad
 
@@ -50,7 +54,7 @@ def scored(monkeypatch):
 def options(folders, out, **changes):
     root, data = folders
     sizes = {"questions": 6, "tuning": 5, "num_samples": 3, "max_new_tokens": 4, "resamples": 20, "scales": (0.5, 1.0),
-             "concentrations": (1.0,)}  # fmt: skip
+             "concentrations": (1.0,), "prior_scales": (0.1, 1.0), "curvature": 4}  # fmt: skip
     return SmolLM2Config(
         model=root / "model", data_root=data, out=out, results=out / "results", device="cpu", progress=False,
         **sizes | changes,
@@ -73,7 +77,8 @@ def test_the_command(folders, tmp_path, scored):
     metrics = run(options(folders, tmp_path))
     rows = {name.split("/")[1] for name in metrics if name.endswith("/auroc")}
     assert {"sequence probability", "perplexity", "mean entropy", "RAUQ"} < rows
-    assert len(rows) >= 6  # with LogNormal and Weibull draws, perhaps of other widths in the two modes
+    kinds = {name.split("(")[0] for name in rows if "(" in name}
+    assert kinds == {"LogNormal", "Weibull", "Laplace"}
     assert all(0 <= value <= 1 for name, value in metrics.items() if name.endswith(("/auroc", "/area", "/accuracy")))
     found = records(tmp_path)
     assert sorted(map(len, found.values())) == [5, 5, 6, 6]
@@ -135,3 +140,51 @@ def test_f1_is_that_of_squad(folders):
     assert f1_score(answer, question) == 1.0
     assert f1_score(f"{answer} too", question) == pytest.approx(2 / 3)
     assert f1_score("", question) == 0.0
+
+
+def test_draws_of_the_queries(folders, tmp_path):
+    """They are those of the posterior, one for all tokens; afterwards the model is as before."""
+    config = options(folders, tmp_path)
+    language, parts = smollm2.load_language(config), load_squad(data_root=folders[1])
+    posterior = smollm2.query_posterior(language, pick(parts["train"], 4), MODES[0])
+    name = "model.layers.2.self_attn.q_proj.weight"
+    queries = language.model.get_parameter(name)
+    before, guide = queries.detach().clone(), AttentionGuide(language.model, Soft())
+    answer = read_answer(guide, language.prompt(parts["test"][0], MODES[0]), max_new_tokens=3, pad_token_id=0)
+    found = smollm2.draw_queries(guide, posterior, 0.5, 2, answer)
+    with seeded(0):
+        draws = [posterior.sample()[name] for _ in range(2)]
+    for probabilities, drawn in zip(found, draws, strict=True):
+        queries.data = drawn
+        expected = draw_answer(guide, answer, num_samples=1)[0]
+        torch.testing.assert_close(probabilities, expected)
+    queries.data = before
+    mean = draw_answer(guide, answer, num_samples=1)[0]
+    assert not torch.allclose(found[0], mean)
+    torch.testing.assert_close(smollm2.draw_queries(guide, posterior, 1e-6, 1, answer)[0], mean, atol=1e-4, rtol=1e-3)
+
+
+def test_the_posterior_of_the_queries_has_the_gradients_of_the_answers(folders, tmp_path):
+    config = options(folders, tmp_path)
+    language, parts = smollm2.load_language(config), load_squad(data_root=folders[1])
+    questions = pick(parts["train"], 3)
+    posterior = smollm2.query_posterior(language, questions, MODES[0])
+    queries = language.model.get_parameter("model.layers.2.self_attn.q_proj.weight")
+    fisher = 0
+    for question in questions:
+        prompt = language.prompt(question, MODES[0])
+        answer = language.tokenizer(question.answers[0].text, add_special_tokens=False, return_tensors="pt")
+        tokens = torch.cat([prompt, answer["input_ids"]], 1)
+        log_probs = language.model(input_ids=tokens).logits[0].log_softmax(-1)
+        count = tokens.size(1) - prompt.size(1)
+        loss = -log_probs[-count - 1 : -1].gather(-1, tokens[0, -count:, None]).sum()
+        slope = torch.autograd.grad(loss, queries)[0].flatten().double()
+        fisher = fisher + slope[:, None] * slope
+    torch.testing.assert_close(posterior.covariance, (fisher + torch.eye(len(fisher))).inverse(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_decoder_without_the_layers_of_llama(folders, tmp_path):
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 30}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    with pytest.raises(UserError, match=r"the model is a GPT2LMHeadModel, expected one with the layers of Llama"):
+        smollm2.query_posterior(smollm2.Language(model, None), [], MODES[0])

@@ -10,7 +10,7 @@ import torch
 
 from experiments.data.text.glue import GLUE, load_glue, load_sst2
 from experiments.data.text.headlines import load_headlines, plain_words, read_headlines
-from experiments.data.text.squad import Answer, load_squad, read_squad
+from experiments.data.text.squad import Answer, load_squad, load_unanswerable, read_squad
 from tests.experiments.finetune.tiny_glue import write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 from tests.experiments.headlines.tiny_headlines import FILES, SIZES, entries, write_entries, write_texts
@@ -166,6 +166,20 @@ def test_parts_of_squad_have_whole_articles(tmp_path):
     path = root / "squad" / "train-v1.1-tiny.json"
     with pytest.raises(ValueError, match=r"question 'train0-0' is in .* too"):
         load_squad(data_root=root, train_file=path, test_file=path)
+
+
+def test_questions_without_an_answer(tmp_path):
+    root = write_squad(tmp_path)
+    questions = load_unanswerable(data_root=root)
+    everything = read_squad(root / "squad" / "dev-v2.0.json.gz")
+    assert {question.id for question in questions} == {question.id for question in everything if not question.answers}
+    assert not {question.id for question in questions} & {
+        question.id for question in load_squad(data_root=root)["test"]
+    }
+    with pytest.raises(
+        ValueError, match=r"has no question without an answer \(is_impossible\); expected .* of SQuAD 2.0"
+    ):
+        load_unanswerable(test_file=written(tmp_path, entry(), name="all.json"))
 
 
 def test_squad_2_has_a_training_file_or_divides_the_other_one(tmp_path):
