@@ -81,8 +81,9 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
             names = ", ".join(path.name for path in trainings) or "none"
             raise UserError(
                 f"normalizer is {self.normalizer}, and the trainings of it with soft attention in "
-                f"{Path(self.model, 'runs')} are: {names}; expected the folder of a table of experiments.pretrain with seed {self.seed}. Make it with "
-                f"as many seeds, or leave --normalizer out and pass the folder of a training"
+                f"{Path(self.model, 'runs')} are: {names}; expected the folder of a table of experiments.pretrain with "
+                f"seed {self.seed}. Make it with as many seeds, or leave --normalizer out and pass the folder of a "
+                f"training"
             )
         return str(fitting[0])
 

@@ -263,6 +263,11 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
             "guide is dirichlet: its posterior is conditioned on the answer, so it cannot predict, and its prior "
             "cannot be summed out; expected another scheme, such as gumbel"
         )
+    if config.model == "multi_view" and config.merge != "attention" and config.guide != "soft":
+        raise UserError(
+            f"guide is {config.guide}, and merge is {config.merge}, which has no latent attention; pass --guide soft, "
+            f"or --merge attention"
+        )
     scheme = config.build_scheme(plates=1)
     features = data.regions.features.size(-1)
     model = seeded_build(lambda prior: _network(config, words, features, prior), scheme.prior, seed=config.seed)
@@ -291,6 +296,7 @@ def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory
         return MCAN(*sizes, sizes=network, prior=prior, normalizer=normalizer, **options)
     options |= {"embedding": embedding, "hidden": width}
     if config.model == "multi_view":
+        options |= {"merge": config.merge, "heads": config.view_heads}
         return MultiView(*sizes, prior=prior, normalizer=normalizer, **options)
     attention_prior = prior(width if config.layers else features, 1)
     return BottomUp(*sizes, context_layers=config.layers, heads=config.heads, prior=attention_prior, **options)

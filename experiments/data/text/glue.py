@@ -131,9 +131,9 @@ def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[st
 
     The labels of GLUE's test parts are not public, so other parts are used for the test: for RTE, CoLA, MNLI (matched),
     QNLI, QQP and WNLI the development part, for MRPC and STS-B the test part of their publishers, and for SST-2 the
-    test part of the treebank (the same sentences as in GLUE). The validation part of SST-2 and STS-B is the development part. For
-    all other tasks a tenth of the training part is held out for validation, the same one in every run. Nothing is
-    chosen on the test part.
+    test part of the treebank (the same sentences as in GLUE). The validation part of SST-2 and STS-B is the development
+    part. For all other tasks a tenth of the training part is held out for validation, the same one in every run.
+    Nothing is chosen on the test part.
 
     A training part may be one file, train.tsv, or several: train_part1.tsv, train_part2.tsv and so on.
 
