@@ -58,7 +58,8 @@ def make(kind, **options):
 
 
 def logits(model, arguments):
-    return AttentionGuide(model, Soft()).run(*arguments).output
+    has_sites = getattr(model, "merge", "attention") == "attention"
+    return AttentionGuide(model, Soft() if has_sites else {}).run(*arguments).output
 
 
 def plain_mcan(model, question, question_mask, regions, region_mask):
