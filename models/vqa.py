@@ -426,8 +426,9 @@ class MultiView(AnswerModel):
 
     The values are the features; of several heads, each weighs its part of the features. The question then attends to
     the merged regions m by softmax weights without a latent site, as in Pythia. The features h are the product of
-    question and attended regions. The sites are ``view.1``, ``view.2``, and so on. Without attention between views
-    there are no sites: the question attends to the regions of all views side by side, or to those of the first view.
+    question and attended regions. The sites are ``view.1``, ``view.2``, and so on. Without attention between views the
+    question attends to the regions of all views side by side, or to those of the first view, and this attention is the
+    site ``regions``.
 
     Args:
         vocabulary: Number of words; 0 is the padding.
@@ -496,6 +497,8 @@ class MultiView(AnswerModel):
                 for view in range(views - 1)
             )
             self.norm = nn.LayerNorm(features)
+        else:
+            self.reading = LatentAttention("regions", prior(features, 1))
         self.from_region, self.from_question = nn.Linear(features, hidden), nn.Linear(hidden, hidden)
         self.looking, self.seen = nn.Linear(hidden, 1), nn.Linear(features, hidden)
         self.asked = nn.Linear(hidden, hidden)
@@ -503,15 +506,19 @@ class MultiView(AnswerModel):
 
     def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
         asked = self.last_state(self.lstm, self.embedding(question), question_mask)
-        if self.merge == "attention":
-            merged, mask = self._attended(regions, region_mask), region_mask[:, 0]
-        elif self.merge == "concatenation":
+        if self.merge == "concatenation":
             merged, mask = regions.flatten(1, 2), region_mask.flatten(1, 2)
         else:
             merged, mask = regions[:, 0], region_mask[:, 0]
+        if self.merge == "attention":
+            merged = self._attended(regions, region_mask)
         joint = self.from_region(merged).relu() * self.from_question(asked).relu().unsqueeze(-2)
-        weights = Dense(mask[:, None]).softmax(self.looking(self.dropout(joint)).transpose(-1, -2))
-        attended = (weights @ merged).squeeze(-2)
+        scores = self.looking(self.dropout(joint)).transpose(-1, -2)  # [..., B, 1, N]
+        if self.merge == "attention":
+            attended = (Dense(mask[:, None]).softmax(scores) @ merged).squeeze(-2)
+        else:
+            values, layout = merged.unsqueeze(-3), Dense(mask[:, None, None])  # one head
+            attended = self.reading(scores.unsqueeze(-3), values, keys=values, layout=layout).context.flatten(-3)
         return self.dropout(self.seen(attended).relu() * self.asked(asked).relu())
 
     def _attended(self, regions: Tensor, region_mask: Tensor) -> Tensor:

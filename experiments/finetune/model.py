@@ -113,7 +113,7 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
     network: Any
     if is_pretraining(model):
         outputs = options["num_labels"] if "num_labels" in options else len(options["id2label"])
-        prior = config.build_scheme(plates=1).prior
+        prior = config.build_scheme(kl_weight=1.0, plates=1).prior
         network = load_encoder(model, prior, outputs=outputs, spans=head is AutoModelForQuestionAnswering)
     else:
         logging.set_verbosity_error()  # no warnings about the output layer, which is new on purpose

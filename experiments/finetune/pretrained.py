@@ -128,9 +128,10 @@ def load_encoder(folder: str, prior: PriorFactory, *, outputs: int, spans: bool)
         UserError: The run is not finished, or its files are damaged.
     """
     task = PretrainTask()
-    with torch.random.fork_rng():  # the weights that are drawn there are all replaced
-        config = saved_config(Path(folder), PretrainConfig, script=task.script, device="cpu")
+    config = saved_config(Path(folder), PretrainConfig, script=task.script, device="cpu")
+    with torch.random.fork_rng():  # the seed of the pretraining decides on nothing here
         start = load_trained(task, config)
+    with torch.random.fork_rng():  # the weights of the output layer do not depend on the prior
         encoder = text_encoder(config, start.vocabulary, prior)
     model: MaskedLanguageModel = start.model
     loaded, own = model.encoder.state_dict(), encoder.state_dict()

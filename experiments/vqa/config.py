@@ -33,8 +33,8 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
             dirichlet.
         normalizer: Function that turns positive numbers into weights, in mcan and multi_view.
         merge: How multi_view brings the views together: by attention of the regions of the first view to those of the
-            others, by concatenation of the regions of all views, or by the first view alone. Without attention the
-            guide is soft.
+            others, by concatenation of the regions of all views, or by the first view alone. Without attention between
+            views that of the question to the regions is latent.
         view_heads: Number of heads of the attention of multi_view to another view; divides hidden.
         likelihood: Training target where ten people answered. single draws one answer anew in every epoch, in
             proportion to the votes; scores gives every answer a soft score, min(people / 3, 1).

@@ -24,12 +24,12 @@ from experiments.data.questions.votes import consensus, soft_scores
 from experiments.data.questions.vqa_v2 import read_vqa_v2
 from experiments.data.text.batches import Sentences
 from experiments.files import UserError, read_json, user_errors, write_atomic
-from experiments.training import ELBOTraining, PriorFactory, Trained, is_soft, resolve_device, seeded_build
+from experiments.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build
 from experiments.vqa.config import VQAConfig
 from guides.inference_network import AnswerNetwork
 from guides.schemes import build_normalizer
 from models.vqa import MCAN, AnswerModel, BottomUp, MCANSizes, MultiView
-from pyro_attention import AlignmentPrior, AttentionGuide, predict
+from pyro_attention import AlignmentPrior, Soft, predict
 from pyro_attention.posterior.predictive import Noise
 
 _UNKNOWN = 1  # 0 is the padding
@@ -241,7 +241,7 @@ class TrainedAnswers(Trained[VQAConfig, AnswerModel]):
     @property
     def is_random(self) -> bool:
         """Whether predictions average over samples of the attention."""
-        return not self.module.sums_out and not is_soft(self.guide)
+        return not self.module.sums_out and not isinstance(next(iter(self.guide.families)), Soft)
 
     def answered(self, data: Questions) -> Answered:
         """Return questions with their answers as targets, which change by epoch in the training part alone."""
@@ -263,11 +263,6 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
             "guide is dirichlet: its posterior is conditioned on the answer, so it cannot predict, and its prior "
             "cannot be summed out; expected another scheme, such as gumbel"
         )
-    if config.model == "multi_view" and config.merge != "attention" and config.guide != "soft":
-        raise UserError(
-            f"guide is {config.guide}, and merge is {config.merge}, which has no latent attention; pass --guide soft, "
-            f"or --merge attention"
-        )
     scheme = config.build_scheme(plates=1)
     features = data.regions.features.size(-1)
     model = seeded_build(lambda prior: _network(config, words, features, prior), scheme.prior, seed=config.seed)
@@ -278,10 +273,8 @@ def build(config: VQAConfig, words: Words, data: Questions) -> TrainedAnswers:
             regions=model.encode_regions, hidden=config.hidden,
             embedding=config.answer_embedding or config.hidden,
         )  # fmt: skip
-    has_sites = config.model != "multi_view" or config.merge == "attention"
-    guide = scheme.guide(model, network) if has_sites else AttentionGuide(model, {})
     module = AnswerTraining(
-        model, guide, scheme.objective(), noise=config.feature_noise,
+        model, scheme.guide(model, network), scheme.objective(), noise=config.feature_noise,
         spread=data.regions.spread, learning_rate=config.learning_rate,
     )  # fmt: skip
     return TrainedAnswers(config, module.to(resolve_device(config.device)), words)

@@ -58,8 +58,7 @@ def make(kind, **options):
 
 
 def logits(model, arguments):
-    has_sites = getattr(model, "merge", "attention") == "attention"
-    return AttentionGuide(model, Soft() if has_sites else {}).run(*arguments).output
+    return AttentionGuide(model, Soft()).run(*arguments).output
 
 
 def plain_mcan(model, question, question_mask, regions, region_mask):
@@ -230,7 +229,6 @@ def test_without_attention_views_are_regions_of_one_view():
     for merge, part in (("concatenation", slice(None)), ("first", slice(0, 1))):
         model = make(MultiView, merge=merge)
         model.load_state_dict(state)
-        assert not [name for name in model.state_dict() if "attention" in name]
         together = regions[:, part].flatten(1, 2).unsqueeze(1), region_mask[:, part].flatten(1, 2).unsqueeze(1)
         expected = logits(first, (question, question_mask, *together))
         torch.testing.assert_close(logits(model, (question, question_mask, regions, region_mask)), expected)

@@ -61,6 +61,17 @@ def test_estimated_variances_are_those_of_a_mixture_by_hand():
     assert variances.max() < 0.5
 
 
+def test_more_updates_of_the_centers_leave_the_points_of_a_step():
+    """Two updates by hand: the centers have moved, and the points that they explain have not."""
+    points = centers = clusters((3, 2), 2.0, dim=2, deviation=0.3)
+    for _ in range(2):
+        weights = (-0.5 * torch.cdist(centers, points).square()).exp()
+        weights = weights / weights.sum(0)
+        centers = weights / weights.sum(1, keepdim=True) @ points
+    moved = trajectory(points, "doubly normalized", steps=1, iterations=2)
+    torch.testing.assert_close(moved[-1], centers)
+
+
 def test_estimated_variances_vanish_and_the_clusters_stop_to_move():
     """A center soon explains one point alone: then attention changes nothing, and stays finite."""
     sizes = (500, 50)

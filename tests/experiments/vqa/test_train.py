@@ -54,7 +54,7 @@ def test_answers_and_their_classes():
         ({"model": "bottom_up", "guide": "categorical_sample"}, 1),
         ({"guide": "lognormal", "prior": "contextual_as_printed"}, 4),
         ({"model": "multi_view", "guide": "weibull", "normalizer": "hybrid", "objective": "evidence", "draws": 2}, 4),
-        ({"model": "multi_view", "guide": "soft", "merge": "concatenation"}, 2),
+        ({"model": "multi_view", "guide": "weibull", "merge": "concatenation"}, 4),
     ],
     ids=str,
 )
