@@ -134,9 +134,9 @@ def load_encoder(folder: str, prior: PriorFactory, *, outputs: int, spans: bool)
     with torch.random.fork_rng():  # the weights of the output layer do not depend on the prior
         encoder = text_encoder(config, start.vocabulary, prior)
     model: MaskedLanguageModel = start.model
-    loaded, own = model.encoder.state_dict(), encoder.state_dict()
+    loaded, initial = model.encoder.state_dict(), encoder.state_dict()
     encoder.load_state_dict(
-        {name: value for name, value in loaded.items() if name in own and own[name].shape == value.shape},
+        {name: value for name, value in loaded.items() if name in initial and initial[name].shape == value.shape},
         strict=False,  # other priors have other weights
     )
     first = None if model.order is None else nn.Sequential(*model.order[:2])

@@ -169,7 +169,7 @@ def _study(
 # One's own pretraining
 
 
-OWN = {name: {"normalizer": name} for name in ("softmax", "doubly_normalized", "hybrid")}
+_BY_NORMALIZER = {name: {"normalizer": name} for name in ("softmax", "doubly_normalized", "hybrid")}
 _OWN_SETTINGS = {
     "precision": "bf16-mixed",
     "num_samples": 2,
@@ -209,7 +209,7 @@ GLUE_PRETRAINED = replace(
     title="GLUE from one's own pretraining: {config.model_name}",
     text=f"First metric of every task, on the parts of the tables glue and glue-large. {_OWN_TEXT}",
     options={**_OWN_SETTINGS, "max_epochs": 3},
-    rows=OWN,
+    rows=_BY_NORMALIZER,
     readings={},
     **_of("mnli", "sst2", "cola", "qnli", "qqp", "rte", "stsb", "mrpc"),
     paper={
@@ -387,9 +387,9 @@ def _pretrained(study: Study, paper: Sequence[str]) -> Study:
         title=study.title.replace("with {config.model_name}, fine-tuned with latent attention", "{config.model_name}"),
         text=f"{_OWN_TEXT} EM and F1 are those of the official evaluation, on the questions of the development file.",
         options={**study.options, **_OWN_SETTINGS, "stride": 16},
-        rows=OWN,
+        rows=_BY_NORMALIZER,
         readings={},
-        paper=dict(zip(OWN, paper, strict=True)),
+        paper=dict(zip(_BY_NORMALIZER, paper, strict=True)),
     )
 
 
@@ -443,7 +443,7 @@ RACE_PRETRAINED = replace(
     title="RACE from one's own pretraining: {config.model_name}",
     text=f"Accuracy on the development part, as in the paper, and on the test part. {_OWN_TEXT} Chance is a quarter.",
     options={**RACE.options, **_OWN_SETTINGS},
-    rows=OWN,
+    rows=_BY_NORMALIZER,
     readings={},
     columns=(_DEVELOPMENT, _ACCURACY, *RACE.columns[2:]),
     paper={"softmax": "74.2", "doubly_normalized": "74.3", "hybrid": "74.3"},

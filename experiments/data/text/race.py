@@ -96,22 +96,19 @@ def read_race(path: Path, *, answers: bool = True) -> list[Choice]:
 
 
 def _choices(content: dict[str, Any], path: Path, *, answers: bool) -> Iterator[Choice]:
-    letters = content["answers"] if answers else [None] * len(content["questions"])
-    for number, (question, options, letter) in enumerate(
-        zip(content["questions"], content["options"], letters, strict=True), 1
-    ):
+    for number, (question, options) in enumerate(zip(content["questions"], content["options"], strict=True), 1):
         with reading(f"{path}: question {number}", "two options or more, and one of them as the answer", _REMEDY):
             if isinstance(options, str) or len(options) < 2 or not all(isinstance(option, str) for option in options):
                 raise ValueError(f"the options are {options}")
             yield Choice(
                 f"{path.name}-{number}", path.parent.name, content["article"], str(question), tuple(options),
-                None if letter is None else _index(letter, options),
+                _index(content["answers"][number - 1], options) if answers else None,
             )  # fmt: skip
 
 
-def _index(letter: str, options: Sequence[str]) -> int:
+def _index(letter: object, options: Sequence[str]) -> int:
     """Return the index of the option that a letter names."""
     known = ascii_uppercase[: len(options)]
     if letter not in [*known]:
         raise ValueError(f"the answer is {letter!r}, and the options are {known[0]} to {known[-1]}")
-    return known.index(letter)
+    return known.index(str(letter))

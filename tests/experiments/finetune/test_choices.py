@@ -65,6 +65,7 @@ def test_parts_of_race_are_those_of_its_publishers(tmp_path):
     ("changes", "message"),
     [
         ({"answers": ["A", "C"]}, r"question 2 .*the answer is 'C', and the options are A to B"),
+        ({"answers": [None, "A"]}, r"question 1 .*the answer is None, and the options are A to D"),
         ({"answers": ["E", "A"]}, r"question 1 .*the answer is 'E', and the options are A to D"),
         ({"options": [["tea"], ["Tom", "Ann"]]}, r"question 1 .*options are \['tea'\].*two options or more"),
         ({"options": ["tea or milk", ["Tom", "Ann"]]}, "question 1 .*the options are tea or milk"),
