@@ -53,7 +53,7 @@ ALLOWED = LIBRARY | {
     "aligners": TASK,
     "captioning": TASK | {"sequence"},
     "pretrain": TASK | {"sequence"},
-    "finetune": TASK | {"pretrain", "sequence"},
+    "finetune": TASK | {"sequence"},
     "mode_collapse": TASK,
     "coverage": TASK,
     "reasons": TASK,

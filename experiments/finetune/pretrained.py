@@ -14,16 +14,17 @@ from tokenizers.processors import Sequence as Processors
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from experiments.callbacks import AGAIN, read_weights, weights_file
 from experiments.data.text.batches import BEGIN, END, PAD, SPECIAL, UNKNOWN, Vocabulary
+from experiments.files import reading
 from experiments.folder import saved_config
-from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.task import PretrainTask
-from experiments.run import load_trained
+from experiments.sequence.config import TextEncoderOptions
 from experiments.sequence.model import text_encoder
 from experiments.training import PriorFactory
-from models.text import MaskedLanguageModel, TextEncoder
+from models.text import TextEncoder
 from pyro_attention.ops.noise import Dropout
 
+_MODEL = "objective.model."  # what the names of the network's weights begin with in the file of a run
 _CLASSIFIER_DROPOUT = 0.1  # ahead of the output layer, as in Ding et al. (2020), table 5
 
 
@@ -127,17 +128,22 @@ def load_encoder(folder: str, prior: PriorFactory, *, outputs: int, spans: bool)
     Raises:
         UserError: The run is not finished, or its files are damaged.
     """
-    task = PretrainTask()
-    config = saved_config(Path(folder), PretrainConfig, script=task.script, device="cpu")
-    with torch.random.fork_rng():  # the seed of the pretraining decides on nothing here
-        start = load_trained(task, config)
+    config = saved_config(Path(folder), TextEncoderOptions, script="experiments.pretrain")
+    vocabulary = Vocabulary.load(Path(folder) / "vocabulary.json")
     with torch.random.fork_rng():  # the weights of the output layer do not depend on the prior
-        encoder = text_encoder(config, start.vocabulary, prior)
-    model: MaskedLanguageModel = start.model
-    loaded, initial = model.encoder.state_dict(), encoder.state_dict()
-    encoder.load_state_dict(
-        {name: value for name, value in loaded.items() if name in initial and initial[name].shape == value.shape},
-        strict=False,  # other priors have other weights
-    )
-    first = None if model.order is None else nn.Sequential(*model.order[:2])
+        encoder = text_encoder(config, vocabulary, prior)
+    path = weights_file(Path(folder))
+    weights = {name.removeprefix(_MODEL): value for name, value in read_weights(path).items()}
+    with reading(path, "weights of this encoder", AGAIN):
+        shapes = {name: value.shape for name, value in encoder.state_dict().items()}
+        loaded = {name: weights.get(f"encoder.{name}") for name in shapes}
+        for name in [name for name in shapes if ".prior." in name]:  # other priors have other weights, or more
+            if loaded[name] is None or loaded[name].shape != shapes[name]:
+                del loaded[name]
+        encoder.load_state_dict(loaded, strict=False)
+        first = None
+        if "order.0.weight" in weights:
+            linear = nn.Linear(config.width, config.width)
+            linear.load_state_dict({name: weights[f"order.0.{name}"] for name in ("weight", "bias")})
+            first = nn.Sequential(linear, nn.Tanh())
     return EncoderNetwork(encoder, first, outputs=outputs, spans=spans)
