@@ -135,11 +135,12 @@ def load_encoder(folder: str, prior: PriorFactory, *, outputs: int, spans: bool)
     path = weights_file(Path(folder))
     weights = {name.removeprefix(_MODEL): value for name, value in read_weights(path).items()}
     with reading(path, "weights of this encoder", AGAIN):
-        shapes = {name: value.shape for name, value in encoder.state_dict().items()}
-        loaded = {name: weights.get(f"encoder.{name}") for name in shapes}
-        for name in [name for name in shapes if ".prior." in name]:  # other priors have other weights, or more
-            if loaded[name] is None or loaded[name].shape != shapes[name]:
-                del loaded[name]
+        loaded = {
+            name: weights[f"encoder.{name}"]
+            for name, value in encoder.state_dict().items()
+            # other priors have other weights, or more of them
+            if ".prior." not in name or weights.get(f"encoder.{name}", torch.empty(0)).shape == value.shape
+        }
         encoder.load_state_dict(loaded, strict=False)
         first = None
         if "order.0.weight" in weights:
