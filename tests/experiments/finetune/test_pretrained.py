@@ -161,7 +161,7 @@ def test_the_class_of_a_sentence_is_learned(pretrained, data, tmp_path):
     trained = load_trained(GlueTask(), config)
     train = GlueTask().load(config)["train"]
     logits = torch.cat([trained.module.outputs(train[0, [index]].inputs)[0] for index in range(len(train))])
-    assert (logits.argmax(-1) == train.labels).double().mean() > 0.8
+    assert (logits.argmax(-1) == train.labels).double().mean() > 0.7
 
 
 def test_a_table_has_a_pretraining_for_each_normalizer_and_seed(tmp_path):
