@@ -37,7 +37,7 @@ _FOLDERS = {
     "daquar": "daquar",
     "vqa_v2": "vqa_v2",
     **dict.fromkeys(("actor", "texas", "chameleon_filtered", "squirrel_filtered", "minesweeper"), "heterophilous"),
-    **dict.fromkeys(("rte", "mrpc", "cola", "sst2", "stsb", "mnli", "qnli", "qqp"), "glue"),
+    **dict.fromkeys(("rte", "mrpc", "cola", "sst2", "stsb", "mnli", "qnli", "qqp", "wnli"), "glue"),
 }
 
 

@@ -47,6 +47,16 @@ HalfOpenUnitInterval = restricted_number_type(
     "HalfOpenUnitInterval", float, [(">=", 0), ("<", 1)], docstring="from 0 to below 1"
 )
 Dropout = HalfOpenUnitInterval  # share to drop
+# What the types of numbers allow, for messages.
+_NUMBERS = {
+    "PositiveInt": "a whole number above 0",
+    "NonNegativeInt": "a whole number of at least 0",
+    "PositiveFloat": "a number above 0",
+    "NonNegativeFloat": "a number of at least 0",
+    "ClosedUnitInterval": "a number from 0 to 1",
+    "OpenUnitInterval": "a number between 0 and 1",
+    "HalfOpenUnitInterval": "a number from 0 to below 1",
+}
 
 
 class OptionError(UserError, ValueError):
@@ -350,6 +360,11 @@ def _explained(parser: ArgumentParser, error: Exception) -> str:
         names = [name for action in parser._actions for name in action.option_strings]
         return f"there is no option {unknown[1]}{_meant(names, unknown[1]) or '; --help lists the options'}"
     if wrong := re.search(r'Parser key "(\w+)":(?! Parser key) (.*)', text):
+        kind = re.search(r"Not of type (\w+):", wrong[2])
+        value = re.search(r"Given value: (.*)|: (\S+) does not conform|: '([^']*)'$", wrong[2])
+        if kind and value and kind[1] in _NUMBERS:
+            allowed = _NUMBERS[kind[1]] + " or null" * ("NoneType" in wrong[2])
+            return f"--{wrong[1].replace('_', '-')} is {value[1] or value[2] or value[3]}; expected {allowed}"
         near = did_you_mean(re.findall("'([^']*)'", wrong[2]), wrong[2].rpartition("value: ")[2])
         return f"--{wrong[1].replace('_', '-')}: {wrong[2]}{near}"
     return text

@@ -1,4 +1,4 @@
-"""Pretrained transformers as Pyro models: class or grade of a sentence or sentence pair, and span of an answer."""
+"""Pretrained transformers as Pyro models: class or grade of sentences, span of an answer, choice of an option."""
 
 from __future__ import annotations
 
@@ -96,4 +96,42 @@ class SpanModel(nn.Module):
             logits = logits.masked_fill(~allowed[:, None], _IMPOSSIBLE)
             pyro.sample("start", dist.Categorical(logits=logits[:, 0]), obs=start)
             pyro.sample("end", dist.Categorical(logits=logits[:, 1]), obs=end)
+        return logits
+
+
+class ChoiceModel(nn.Module):
+    r"""Pyro model of a pretrained transformer, with the right one of the options of each question as site ``answer``.
+
+    .. math:: p(y, S \mid x) = p(S \mid x) \prod_b \mathrm{softmax}\big(f(x_{b1}, S_{b1}), \dots,
+              f(x_{bC}, S_{bC})\big)_{y_b}
+
+    A text :math:`x_{bc}` is a passage with a question and one of its options. S are the weights of the latent
+    attention of the network, if it has any. All texts of a batch lie in the plate ``texts``, and the B questions in the
+    plate ``questions``.
+
+    Args:
+        network: A network of Hugging Face with a head for classification that has one output, the score f.
+
+    Source: Ding et al. (2020), Attention that does not Explain Away, appendix C.1; Radford et al. (2018), Improving
+    Language Understanding by Generative Pre-Training, section 3.3.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: dict[str, Tensor], options: Tensor, answer: Tensor | None = None) -> Tensor:
+        """Observe or draw the answers ``[B]``, and return the scores of all options ``[..., B, C]``.
+
+        Args:
+            inputs: Arguments of the network for all texts, question after question and option after option.
+            options: True at the options of a question, False behind the last one, ``[B, C]``; False has probability 0.
+            answer: Indices of the right options ``[B]``; drawn when omitted.
+        """
+        with pyro.plate("texts", inputs["input_ids"].size(0), dim=-1):
+            scores = self.network(**inputs, return_dict=True).logits[..., 0].float()
+        logits = scores.new_full((*scores.shape[:-1], *options.shape), _IMPOSSIBLE)
+        logits[..., options] = scores
+        with pyro.plate("questions", len(options), dim=-1):
+            pyro.sample("answer", dist.Categorical(logits=logits), obs=answer)
         return logits

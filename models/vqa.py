@@ -29,6 +29,7 @@ from pyro_attention.ops.noise import Dropout
 Likelihood = Literal["single", "scores"]
 MakePrior = Callable[[int, int], Prior]
 MakeNormalizer = Callable[[int], Normalizer]
+Merge = Literal["attention", "concatenation", "first"]
 
 
 class AnswerModel(nn.Module):
@@ -423,21 +424,29 @@ class MultiView(AnswerModel):
               \Phi^{(v)}_{ij} = \frac{(Q x^{(0)}_i) \cdot (K_v x^{(v)}_j)}{\sqrt d}, \\
               m_i = \mathrm{LN}\Big(x^{(0)}_i + \sum_{v \ge 1} \sum_j W^{(v)}_{ij} x^{(v)}_j\Big)
 
-    The values are the features. The question then attends to the merged regions m by softmax weights without a latent
-    site, as in Pythia. The features h are the product of question and attended regions. The sites are ``view.1``,
-    ``view.2``, and so on.
+    The values are the features; of several heads, each weighs its part of the features. The question then attends to
+    the merged regions m by softmax weights without a latent site, as in Pythia. The features h are the product of
+    question and attended regions. The sites are ``view.1``, ``view.2``, and so on. Without attention between views the
+    question attends to the regions of all views side by side, or to those of the first view, and this attention is the
+    site ``regions``.
 
     Args:
         vocabulary: Number of words; 0 is the padding.
         features: Width of a region's features, in every view.
         answers: Number of answers.
         views: Number of views.
+        merge: How the views come together: by "attention" of the regions of the first view to the others, by
+            "concatenation" of the regions of all views, or not at all, with the "first" view alone.
+        heads: Number of heads of the attention to another view; divides ``hidden``.
         embedding: Width of a word vector.
         hidden: Width of queries, keys, the question and the features for the answer.
         dropout: Dropout of attention weights and before the output layer.
         likelihood: "scores" as in the paper, or "single".
-        prior: Makes a prior network from (key width, heads); there is one head.
+        prior: Makes a prior network from (key width, heads).
         normalizer: Makes a normalizer from the number of heads, such as softmax, doubly normalized or hybrid.
+
+    Raises:
+        ValueError: The number of heads does not divide ``hidden``.
 
     Example:
         >>> from pyro_attention import AttentionGuide, DoublyNormalized, Soft
@@ -460,6 +469,8 @@ class MultiView(AnswerModel):
         answers: int,
         *,
         views: int = 3,
+        merge: Merge = "attention",
+        heads: int = 1,
         embedding: int = 300,
         hidden: int = 512,
         dropout: float = 0.1,
@@ -470,14 +481,24 @@ class MultiView(AnswerModel):
         super().__init__(hidden, answers, likelihood)
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
         self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
-        self.query = nn.Linear(features, hidden)
-        self.keys = nn.ModuleList(nn.Linear(features, hidden) for _ in range(views - 1))
-        self.score = ScaledDotProduct()
-        self.attention = nn.ModuleList(
-            LatentAttention(f"view.{view + 1}", prior(hidden, 1), normalizer=normalizer(1), dropout=dropout)
-            for view in range(views - 1)
-        )
-        self.norm = nn.LayerNorm(features)
+        self.merge, self.heads = merge, heads
+        if merge == "attention":
+            if hidden % heads:
+                raise ValueError(
+                    f"hidden is {hidden}, and heads is {heads}; expected a number of heads that divides it"
+                )
+            self.query = nn.Linear(features, hidden)
+            self.keys = nn.ModuleList(nn.Linear(features, hidden) for _ in range(views - 1))
+            self.score = ScaledDotProduct()
+            self.attention = nn.ModuleList(
+                LatentAttention(
+                    f"view.{view + 1}", prior(hidden // heads, heads), normalizer=normalizer(heads), dropout=dropout
+                )
+                for view in range(views - 1)
+            )
+            self.norm = nn.LayerNorm(features)
+        else:
+            self.reading = LatentAttention("regions", prior(features, 1))
         self.from_region, self.from_question = nn.Linear(features, hidden), nn.Linear(hidden, hidden)
         self.looking, self.seen = nn.Linear(hidden, 1), nn.Linear(features, hidden)
         self.asked = nn.Linear(hidden, hidden)
@@ -485,21 +506,34 @@ class MultiView(AnswerModel):
 
     def features(self, question: Tensor, question_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Tensor:
         asked = self.last_state(self.lstm, self.embedding(question), question_mask)
-        merged = self._merge(regions, region_mask)
+        if self.merge == "concatenation":
+            merged, mask = regions.flatten(1, 2), region_mask.flatten(1, 2)
+        else:
+            merged, mask = regions[:, 0], region_mask[:, 0]
+        if self.merge == "attention":
+            merged = self._attended(regions, region_mask)
         joint = self.from_region(merged).relu() * self.from_question(asked).relu().unsqueeze(-2)
-        weights = Dense(region_mask[:, 0, None]).softmax(self.looking(self.dropout(joint)).transpose(-1, -2))
-        attended = (weights @ merged).squeeze(-2)
+        scores = self.looking(self.dropout(joint)).transpose(-1, -2)  # [..., B, 1, N]
+        if self.merge == "attention":
+            attended = (Dense(mask[:, None]).softmax(scores) @ merged).squeeze(-2)
+        else:
+            values, layout = merged.unsqueeze(-3), Dense(mask[:, None, None])  # one head
+            attended = self.reading(scores.unsqueeze(-3), values, keys=values, layout=layout).context.flatten(-3)
         return self.dropout(self.seen(attended).relu() * self.asked(asked).relu())
 
-    def _merge(self, regions: Tensor, region_mask: Tensor) -> Tensor:
+    def _attended(self, regions: Tensor, region_mask: Tensor) -> Tensor:
         """Return the regions of the first view plus their contexts in all other views, ``[..., B, N, features]``."""
         first, mask = regions[:, 0], region_mask[:, 0]
-        merged, queries = first, self.query(first)
+        merged, width = first, first.size(-1)
+        queries = self._by_head(self.query(first))
         for view, (key, attention) in enumerate(zip(self.keys, self.attention, strict=True), start=1):
-            values, keys = regions[:, view].unsqueeze(1), key(regions[:, view]).unsqueeze(1)
+            values, keys = self._by_head(regions[:, view]), self._by_head(key(regions[:, view]))
             allowed = mask[:, None, :, None] & region_mask[:, view, None, None]
-            context = attention(
-                self.score(queries.unsqueeze(1), keys), values, keys=keys, layout=Dense(allowed)
-            ).context
-            merged = merged + context.squeeze(-3)
+            context = attention(self.score(queries, keys), values, keys=keys, layout=Dense(allowed)).context
+            merged = merged + context.transpose(-3, -2).flatten(-2)[..., :width]
         return torch.as_tensor(self.norm(merged))
+
+    def _by_head(self, vectors: Tensor) -> Tensor:
+        """Divide vectors ``[B, N, F]`` into equal parts of the heads, ``[B, heads, N, part]``; zeros fill the last."""
+        filled = nn.functional.pad(vectors, (0, -vectors.size(-1) % self.heads))
+        return filled.unflatten(-1, (self.heads, -1)).transpose(-3, -2)

@@ -54,7 +54,7 @@ ALLOWED = LIBRARY | {
     "aligners": TASK,
     "captioning": TASK | {"sequence"},
     "pretrain": TASK | {"sequence"},
-    "finetune": TASK,
+    "finetune": TASK | {"sequence"},
     "mode_collapse": TASK,
     "coverage": TASK,
     "reasons": TASK,

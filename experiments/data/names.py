@@ -17,7 +17,8 @@ GraphName = Literal["digits", Citations, Heterophilous]
 ParallelName = Literal["toy", "multi30k", "iwslt14", "ted", "tatoeba", "europarl_de_en", "hansards_fr_en"]
 CaptionsName = Literal["flickr8k", "coco"]
 PhotoQuestionsName = Literal["easy_vqa", "daquar"]
-GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb", "mnli", "qnli", "qqp"]
+GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb", "mnli", "qnli", "qqp", "wnli"]
+RaceLevel = Literal["middle", "high"]
 _PHOTOGRAPHS = ("flickr8k", "coco", "easy_vqa", "daquar")
 
 

@@ -1,4 +1,4 @@
-"""Fine-tune a pretrained transformer to classify sentences, or pairs of them."""
+"""Fine-tune a pretrained transformer to classify sentences, answer questions, or choose one of several options."""
 
 import sys
 

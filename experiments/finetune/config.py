@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, get_args
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
-from experiments.data.names import GlueName
+from experiments.data.names import GlueName, RaceLevel
+from experiments.files import UserError
 from experiments.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, SchemeOptions, UsedBy
 
@@ -21,7 +22,10 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
     draw has a copy of the batch there. More random layers would need far more draws, and every draw the whole network.
 
     Args:
-        model: Folder of the pretrained model and its tokenizer, or its name on the hub. Required.
+        model: Folder of the pretrained model and its tokenizer, its name on the hub, or the folder of a finished
+            training of experiments.pretrain. Required.
+        normalizer: Normalizer of the pretraining to start from, where the model is the folder of a table of
+            experiments.pretrain: its training with soft attention and the same seed, or the only one there is.
         guide: Posterior family of the attention; soft is ordinary deterministic attention.
         kl_weight: Weight of the KL of one attention weight. It multiplies the KL of an example, divided by the mean
             number of attention weights of the training examples.
@@ -40,6 +44,7 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
     """
 
     model: str = ""
+    normalizer: Literal["softmax", "doubly_normalized", "hybrid"] | None = None
     guide: Literal["soft", "weibull", "lognormal"] = "soft"
     kl_weight: NonNegativeFloat = 0.01
     kl_warmup: ClosedUnitInterval = 0.2
@@ -60,6 +65,27 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
             raise OptionError(
                 "model is missing; expected --model FOLDER, the folder of a pretrained model of Hugging Face"
             )
+
+    @property
+    def pretrained(self) -> str:
+        """Folder or name of the pretrained model.
+
+        Raises:
+            UserError: The table of pretraining has no training of the ``normalizer`` and the seed.
+        """
+        if self.normalizer is None:
+            return self.model
+        trainings = sorted(Path(self.model, "runs").glob(f"{self.normalizer}-soft-*"))
+        fitting = [path for path in trainings if path.name.endswith(f"-{self.seed}") or len(trainings) == 1]
+        if not fitting:
+            names = ", ".join(path.name for path in trainings) or "none"
+            raise UserError(
+                f"normalizer is {self.normalizer}, and the trainings of it with soft attention in "
+                f"{Path(self.model, 'runs')} are: {names}; expected the folder of a table of experiments.pretrain with "
+                f"seed {self.seed}. Make it with as many seeds, or leave --normalizer out and pass the folder of a "
+                f"training"
+            )
+        return str(fitting[0])
 
     @property
     def model_name(self) -> str:
@@ -133,15 +159,50 @@ class QaConfig(FineTuneOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RaceConfig(FineTuneOptions):
+    """Fine-tune a pretrained transformer to choose one of several options, as in RACE.
+
+    Every option is read together with its passage and question, and scored by one output. The parts are those of the
+    publishers; the network of the last epoch is kept, so that nothing but a temperature is chosen on the development
+    part.
+
+    Args:
+        level: Examinations to train and test on, of middle schools or of high schools; both when omitted.
+        length: Largest number of tokens of a passage with its question and an option; the end of a longer passage is
+            left out.
+        batch_size: Number of questions of a batch; each has as many texts as options.
+        train_share: Share of the training questions to train on; the seed alone decides which.
+    """
+
+    level: RaceLevel | None = None
+    max_epochs: PositiveInt = 3
+    length: PositiveInt = 256
+    train_share: ClosedUnitInterval = 1.0
+
+    PAPER_SIZES: ClassVar[Sequence[str]] = ("race",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length < 10:
+            raise OptionError(f"length is {self.length}; expected at least 10, for a passage, a question and an option")
+        if self.objective == "evidence":
+            raise OptionError(
+                "objective is evidence, which needs one text for each observation, and a question has one for each "
+                "option; pass --objective elbo"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PredictConfig:
     """Classify the sentences, or answer the questions, of a file, with probabilities and uncertainty.
 
     Args:
-        run: Folder of a run of glue or of qa.
+        run: Folder of a run of glue, qa or race.
         file: Text file in UTF-8 with an example on every line: a sentence, or two sentences with a tab between them, as
-            the task has. For qa a context, a tab and a question, or a JSON file in the format of SQuAD.
+            the task has. For qa a context, a tab and a question, or a JSON file in the format of SQuAD; for race a file
+            in the format of RACE, with or without answers.
         out: File to write, with a line for every example; when omitted FILE.tsv, with tabs between columns, and for qa
-            FILE.jsonl.
+            and race FILE.jsonl.
         overwrite: Replace the file if it exists.
         num_samples: Number of posterior samples of the attention; of dropout masks for soft attention.
         device: Device to compute on.
@@ -158,8 +219,10 @@ class PredictConfig:
 COMMANDS = {
     "glue": Command(GlueConfig, "experiments.finetune.glue:train"),
     "qa": Command(QaConfig, "experiments.finetune.questions:train"),
+    "race": Command(RaceConfig, "experiments.finetune.choices:train"),
     "predict": Command(PredictConfig, "experiments.finetune.predict:predict_file"),
     "table": Command(StudyOptions, "experiments.finetune.studies:table", training=GlueConfig),
     "search": Command(StudyOptions, "experiments.finetune.studies:search", training=GlueConfig),
     "qa-table": Command(StudyOptions, "experiments.finetune.studies:qa_table", training=QaConfig),
+    "race-table": Command(StudyOptions, "experiments.finetune.studies:race_table", training=RaceConfig),
 }

@@ -37,6 +37,7 @@ METRICS: Mapping[GlueName, tuple[str, ...]] = {
     "mnli": ("accuracy",),
     "qnli": ("accuracy",),
     "qqp": ("accuracy", "f1"),
+    "wnli": ("accuracy",),
 }
 """Metrics of each task; tables and searches compare rows by the first one."""
 MEASURES = ("entropy", "mutual_information")
@@ -177,14 +178,18 @@ def _correlation(predicted: Array, labels: Array) -> float:
     return float(np.corrcoef(predicted, labels)[0, 1]) if np.ptp(predicted) and np.ptp(labels) else 0.0
 
 
-def outputs_of(trained: FineTuned, data: EncodedPairs, kind: str, *, num_samples: int) -> Tensor:
-    """Return the outputs ``[S, items, outputs]`` of a kind of prediction, in the order of the data."""
+def outputs_of(trained: Tuned[Any, Any], data: EncodedTexts[Any], kind: str, *, num_samples: int) -> Tensor:
+    """Return the outputs ``[S, items, outputs]`` of a kind of prediction, in the order of the data.
+
+    The last argument of the model, which holds the labels, is left out.
+    """
     noise = KINDS[kind]
     samples = 1 if noise == "none" else num_samples
     outputs, indices = list[Tensor](), list[Tensor]()
     with seeded(trained.config.seed):
         for batch in data.batches(trained.device, sentences=64):
-            outputs.append(trained.module.outputs(batch.inputs, num_samples=samples, noise=noise).cpu())
+            inputs = trained.module.arguments(batch)[:-1]
+            outputs.append(trained.module.outputs(*inputs, num_samples=samples, noise=noise).cpu())
             indices.append(batch.indices.cpu())
     return torch.cat(outputs, 1)[:, torch.cat(indices).argsort()]
 
@@ -253,7 +258,7 @@ class GlueTask(FineTuneTask[GlueConfig, EncodedPairs]):
         return {"id2label": labels, "label2id": {name: index for index, name in labels.items()}}
 
     def load(self, config: GlueConfig) -> dict[str, EncodedPairs]:
-        texts, tokenizer = load_texts(config), load_tokenizer(config.model)
+        texts, tokenizer = load_texts(config), load_tokenizer(config.pretrained)
         if config.pooling == "pair" and "token_type_ids" not in tokenizer.model_input_names:
             raise UserError(
                 f"pooling is pair, but the tokenizer of {config.model} does not mark the second sentence; pass "

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_leaves, tree_map_only
-from transformers import AutoTokenizer, get_linear_schedule_with_warmup
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, get_linear_schedule_with_warmup
 from transformers.utils import logging
 
 from experiments.callbacks import weights_file
 from experiments.data.text.batches import Sentences
 from experiments.files import UserError, reading, user_errors
-from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig
+from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig, RaceConfig
+from experiments.finetune.pretrained import EncoderNetwork, is_pretraining, load_encoder, load_encoder_tokenizer
 from experiments.run import BAD_INPUT, Task, run_folder
 from experiments.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
@@ -34,7 +35,7 @@ from pyro_attention.objectives.evidence import item_weights
 from pyro_attention.posterior.passes import Noise
 from pyro_attention.schedules import rising
 
-Config = TypeVar("Config", bound=GlueConfig | QaConfig)
+Config = TypeVar("Config", bound=GlueConfig | QaConfig | RaceConfig)
 Model = TypeVar("Model", bound=nn.Module)
 Batch = TypeVar("Batch")
 Texts = TypeVar("Texts", bound="EncodedTexts[Any]")
@@ -50,11 +51,16 @@ def kinds(guide: str) -> tuple[str, str]:
 
 
 class EncodedTexts(Sentences[Batch]):
-    """Texts as tokens: the outputs of the tokenizer for each text, by the names of the network's arguments."""
+    """Texts as tokens: the outputs of the tokenizer for each text, by the names of the network's arguments.
+
+    Attributes:
+        token_pairs: Number of pairs of tokens of each example, which is that of the attention weights of a head.
+    """
 
     def __init__(self, inputs: Sequence[Mapping[str, Tensor]], tokenizer: Any) -> None:
         super().__init__([inputs_of_text["input_ids"] for inputs_of_text in inputs])
         self.inputs = inputs
+        self.token_pairs = [len(row) ** 2 for row in self.rows]
         self._padding = {name: 0 for name in inputs[0]} | {"input_ids": tokenizer.pad_token_id}
 
     def padded(self, indices: Sequence[int]) -> dict[str, Tensor]:
@@ -75,13 +81,16 @@ def share_of(items: int, share: float, *, seed: int) -> Tensor:
 
 
 _EXPECTED = (
-    "a folder of Hugging Face with config.json, model.safetensors and the tokenizer's files, or a name on the hub",
+    "a folder of Hugging Face with config.json, model.safetensors and the tokenizer's files, a name on the hub, or the "
+    "folder of a training of experiments.pretrain",
     "pickled weights are not read: save them again by save_pretrained",
 )
 
 
 def load_tokenizer(model: str) -> Any:
     """Load the tokenizer of a pretrained model, by its folder or name; raise UserError if it cannot pad."""
+    if is_pretraining(model):
+        return load_encoder_tokenizer(model)
     with reading(f"model {model}", *_EXPECTED):
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
@@ -100,15 +109,20 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
         head: Auto class of transformers, such as AutoModelForSequenceClassification.
         options: Options of the configuration of the output layer.
     """
-    logging.set_verbosity_error()  # no warnings about the output layer, which is new on purpose
-    logging.disable_progress_bar()
-    with reading(f"model {config.model}", *_EXPECTED):
-        network = load_checked(head, config.model, use_safetensors=True, **options)
+    model = config.pretrained
+    network: Any
+    if is_pretraining(model):
+        outputs = options["num_labels"] if "num_labels" in options else len(options["id2label"])
+        prior = config.build_scheme(kl_weight=1.0, plates=1).prior
+        network = load_encoder(model, prior, outputs=outputs, spans=head is AutoModelForQuestionAnswering)
+    else:
+        logging.set_verbosity_error()  # no warnings about the output layer, which is new on purpose
+        logging.disable_progress_bar()
+        with reading(f"model {model}", *_EXPECTED):
+            network = load_checked(head, model, use_safetensors=True, **options)
     most = getattr(network.config, "max_position_embeddings", None)
     if most and config.length > most:
-        raise UserError(
-            f"length is {config.length}, and model {config.model} has {most} positions; pass --length {most}"
-        )
+        raise UserError(f"length is {config.length}, and model {model} has {most} positions; pass --length {most}")
     return network
 
 
@@ -157,7 +171,7 @@ class CopiesEvidence(EvidenceELBO):
 class FineTuning(ELBOTraining):
     """Training of a pretrained network by AdamW, with a learning rate that rises and then falls.
 
-    The guide is an :class:`AttentionGuide`, or :func:`no_guide` for a model without latent attention.
+    The guide is an :class:`AttentionGuide`, or :func:`no_guide` for a network of Hugging Face with soft attention.
     """
 
     def __init__(self, model: nn.Module, guide: Any, elbo: AttentionELBO, config: Any) -> None:
@@ -187,7 +201,7 @@ class FineTuning(ELBOTraining):
                 parameters := [
                     parameter
                     for name, parameter in named
-                    if (CHILD in name) == new and (parameter.dim() < 2) == vectors
+                    if _is_prior(name) == new and (parameter.dim() < 2) == vectors
                 ]
             )
         ]
@@ -195,6 +209,11 @@ class FineTuning(ELBOTraining):
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _is_prior(name: str) -> bool:
+    """Return whether a parameter belongs to a prior network."""
+    return CHILD in name or ".prior." in name
 
 
 def no_guide(*_: Any) -> None:
@@ -238,7 +257,8 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
         """Return the scores of the test part, and write the predictions into the folder."""
 
     def folder(self, config: Config) -> str:
-        row = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
+        scheme = config.guide if config.guide == "soft" else f"{config.guide}-{config.prior}"
+        row = scheme if config.normalizer is None else f"{config.normalizer}-{scheme}"
         return f"finetune/{self.folder_name(config)}-{config.model_name}-{row}-{config.seed}"
 
     def run(self, config: Config) -> dict[str, float]:
@@ -248,26 +268,26 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
             with user_errors(*BAD_INPUT):
                 data = self.load(config)
                 folder = run.begin()
-                trained = self.network(config, lengths=[len(row) for row in data["train"].rows])
+                trained = self.network(config, token_pairs=data["train"].token_pairs)
             fitted = self.fit(trained, data, folder)
             return run.finish(self.evaluate(trained, data, fitted, folder) | fitted.metrics)
 
     def restore(self, config: Config, folder: Path) -> Tuned[Config, Any]:  # noqa: ARG002
         return self.network(config)
 
-    def network(self, config: Config, *, lengths: Sequence[int] = (1,)) -> Tuned[Config, Any]:
+    def network(self, config: Config, *, token_pairs: Sequence[int] = (1,)) -> Tuned[Config, Any]:
         """Build the network with its pretrained weights, guide and objective.
 
-        The numbers of tokens of the training texts, ``lengths``, decide on the scale of the KL weight and on the number
-        of steps in which it rises.
+        The ``token_pairs`` of the training examples (:class:`EncodedTexts`) decide on the scale of the KL weight and on
+        the number of steps in which it rises.
         """
-        tokenizer = load_tokenizer(config.model)
+        tokenizer = load_tokenizer(config.pretrained)
         pyro.set_rng_seed(config.seed)
         network: Any = load_network(config, self.head, **self.output(config))
         network.train()  # it is loaded in evaluation mode, without dropout
-        steps = math.ceil(len(lengths) / (config.batch_size * config.processes)) * config.max_epochs
+        steps = math.ceil(len(token_pairs) / (config.batch_size * config.processes)) * config.max_epochs
         sizes = network.config
-        weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(length**2 for length in lengths)
+        weights = sizes.num_hidden_layers * sizes.num_attention_heads * fmean(token_pairs)
         weight = config.kl_weight / weights  # multiplies the KL of all attention weights of an example
         rise = config.kl_steps or round(config.kl_warmup * steps)
         annealed = rising(config.kl_schedule, rise, weight) if rise and config.kl_schedule != "constant" else weight
@@ -281,11 +301,12 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
                     f"--objective elbo"
                 )
             elbo, sites = CopiesEvidence(config.draws, layers), f"*encoder.layer.{len(layers) - 1}.*"
-        if config.guide != "soft":
+        has_sites = isinstance(network, EncoderNetwork)  # its layers are those of the library
+        if config.guide != "soft" and not has_sites:
             with user_errors(ValueError):  # a prior is shared by the heads
                 network = bayesian(network, prior=lambda width: scheme.prior(width, 1), sites=sites)
         model = self.wrap(config, network)
-        if config.guide != "soft":
+        if config.guide != "soft" or has_sites:
             guide = AttentionGuide(model, scheme.family)
         pyro.set_rng_seed(config.seed)  # the noise of the first step does not depend on the prior
         module = self.training(model, guide, elbo, config).to(resolve_device(config.device))

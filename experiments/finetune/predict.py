@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.data.text.glue import GLUE, LabeledPairs
+from experiments.data.text.race import read_race
 from experiments.data.text.squad import Question, read_squad
 from experiments.files import UserError, check_outputs, text_lines, user_errors, write_text
+from experiments.finetune.choices import EncodedChoices, RaceTask
 from experiments.finetune.config import PredictConfig
 from experiments.finetune.glue import EncodedPairs, GlueTask, outputs_of
 from experiments.finetune.model import kinds
@@ -30,18 +33,27 @@ def predict_file(config: PredictConfig) -> Path:
         UserError: No such run, a file that cannot be read, or a written file that exists.
     """
     options, path = saved_options(config.run), config.run / "config.yaml"
-    questions, name = "stride" in options, options.get("task")
-    if name not in GLUE and not questions:
-        raise UserError(f"{path}: task is {name!r}; expected the folder of a run of experiments.finetune glue or qa")
-    out = config.out or config.file.with_name(config.file.name + (".jsonl" if questions else ".tsv"))
+    name = "qa" if "stride" in options else "race" if "level" in options else options.get("task")
+    makers: dict[str, tuple[Any, Callable[[Any, Path], Iterator[str]]]] = {
+        "qa": (QaTask(), answer_lines),
+        "race": (RaceTask(), choice_lines),
+        **dict.fromkeys(GLUE, (GlueTask(), label_lines)),
+    }
+    if name not in makers:
+        raise UserError(
+            f"{path}: task is {name!r}; expected the folder of a run of experiments.finetune glue, qa or race"
+        )
+    task, make_lines = makers[name]
+    ending = ".tsv" if make_lines is label_lines else ".jsonl"
+    out = config.out or config.file.with_name(config.file.name + ending)
     check_outputs([out], [config.file], overwrite=config.overwrite)
-    task: Any = QaTask() if questions else GlueTask()
     changes = {"device": config.device, "num_samples": config.num_samples}
     trained = load_trained(task, saved_config(config.run, task.config, script=task.script, **changes))
     with user_errors(ValueError, OSError):
-        lines = [*(answer_lines if questions else label_lines)(trained, config.file)]
+        lines = [*make_lines(trained, config.file)]
     write_text(out, "".join(f"{line}\n" for line in lines))
-    print(f"{len(lines) - (not questions)} {'questions' if questions else 'lines'}: {out}")
+    counted = f"{len(lines) - 1} lines" if make_lines is label_lines else f"{len(lines)} questions"
+    print(f"{counted}: {out}")
     return out
 
 
@@ -109,6 +121,24 @@ def answer_lines(trained: Any, file: Path) -> Iterator[str]:
                 answer |= {"answer": "", "probability": answer["no_answer"]}
         uncertainties = {name: getattr(answers, name)[index].item() for name in ("entropy", "mutual_information")}
         yield json.dumps({"id": question.id, "question": question.text} | answer | uncertainties, ensure_ascii=False)
+
+
+def choice_lines(trained: Any, file: Path) -> Iterator[str]:
+    """Yield a JSON object for each question of a file in RACE's format, with the probabilities of all its options."""
+    data = EncodedChoices(read_race(file, answers=False), trained.tokenizer, length=trained.config.length)
+    logits = outputs_of(trained, data, kinds(trained.config.guide)[1], num_samples=trained.config.num_samples)
+    probabilities = logits.softmax(-1)
+    mean, parts = probabilities.mean(0), decompose_uncertainty(probabilities)
+    for index, choice in enumerate(data.choices):
+        best = int(mean[index].argmax())
+        line = {"id": choice.id, "question": choice.question, "answer": ascii_uppercase[best]}
+        numbers = {
+            "probability": mean[index, best].item(),
+            "probabilities": mean[index, : len(choice.options)].tolist(),
+            "entropy": parts.total[index].item(),
+            "mutual_information": parts.mutual_information[index].item(),
+        }
+        yield json.dumps(line | {"option": choice.options[best]} | numbers, ensure_ascii=False)
 
 
 def read_questions(path: Path) -> list[Question]:

@@ -297,7 +297,7 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         )
         picked = share_of(len(questions["train"]), config.train_share, seed=config.seed)
         questions["train"] = [questions["train"][index] for index in picked.tolist()]
-        tokenizer = load_tokenizer(config.model)
+        tokenizer = load_tokenizer(config.pretrained)
         return {part: Windows(asked, tokenizer, config, train=part == "train") for part, asked in questions.items()}
 
     def fit(self, trained: QaTuned, data: Mapping[str, Windows], folder: Path) -> Fitted:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from experiments.data.names import GlueName
 from experiments.data.places import read_arrays
+from experiments.finetune.choices import RaceTask
 from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask
 from experiments.finetune.model import PRIOR_LEARNING_RATE
 from experiments.finetune.questions import QaTask
 from experiments.report.report import Part
-from experiments.report.statistics import Column, Difference, Row, beside
+from experiments.report.statistics import Column, Difference, Row, beside, paired_difference, summarize
 from experiments.study import Block, Finished, Search, Study, run_search, run_study
 from guides.rows import EVIDENCE, LEGEND, rows
 
@@ -165,6 +166,64 @@ def _study(
     )  # fmt: skip
 
 
+# One's own pretraining
+
+
+_BY_NORMALIZER = {name: {"normalizer": name} for name in ("softmax", "doubly_normalized", "hybrid")}
+_OWN_SETTINGS = {
+    "precision": "bf16-mixed",
+    "num_samples": 2,
+    "keep_weights": False,
+    "learning_rate": 1e-3,
+    "length": 64,
+}
+_OWN_TEXT = (
+    "Rows: encoders of a table of pretraining ({config.model_name}), with soft attention under each normalizer. A seed "
+    f"goes on from the pretraining with its seed, or from the only one there is. {_TRAINED}, batches of "
+    "{config.batch_size}, at most {config.length} tokens; nothing was searched. The paper (Ding et al. 2020) "
+    "fine-tuned encoders of 24 layers and width 1024: compare the differences, not the numbers."
+)
+
+
+def task_mean(finished: Finished) -> list[Part]:
+    """Return the mean of the first metrics of all tasks, as in the paper's table 2, and its difference to the baseline.
+
+    It is a mean over the levels of the study; of each seed by itself, so that differences are paired.
+    """
+    study, rows, means = finished.study, list[Row](), dict[str, list[float]]()
+    for row in finished.rows:
+        values = [finished.values(row, column, level) for level in study.levels for column in finished.main(level)]
+        means[row] = np.mean(values, 0).tolist()
+        rows.append({"row": row, "mean %": summarize(means[row], 2)})
+        rows[-1]["difference"] = ""
+        if row != study.baseline:
+            difference = paired_difference(means[row], means[study.baseline])
+            rows[-1]["difference"] = replace(difference, digits=2, metric="mean %", against=study.baseline)
+        rows[-1]["paper"] = {"softmax": "84.5", "doubly_normalized": "85.2", "hybrid": "84.7"}.get(row, "")
+    return [Part("Mean over the tasks", "Of the metrics above; the paper's is over all eight.", rows)]
+
+
+GLUE_PRETRAINED = replace(
+    GLUE,
+    name="glue-pretrained",
+    title="GLUE from one's own pretraining: {config.model_name}",
+    text=f"First metric of every task, on the parts of the tables glue and glue-large. {_OWN_TEXT}",
+    options={**_OWN_SETTINGS, "max_epochs": 3},
+    rows=_BY_NORMALIZER,
+    readings={},
+    **_of("mnli", "sst2", "cola", "qnli", "qqp", "rte", "stsb", "mrpc"),
+    paper={
+        row: dict(zip(("mnli", "sst2", "cola", "qnli", "qqp", "rte", "stsb", "mrpc"), numbers.split(), strict=True))
+        for row, numbers in {
+            "softmax": "85.5 93.1 60.7 91.1 89.4 76.2 91.1 88.7",
+            "doubly_normalized": "86.4 93.1 59.9 91.5 91.2 80.3 91.1 87.7",
+            "hybrid": "86.2 93.2 59.4 91.4 91.1 77.8 90.8 87.6",
+        }.items()
+    },
+    parts=(task_mean, *GLUE.parts[:1]),
+)
+
+
 _FOREIGN = (("cola", "CoLA"), ("rte", "RTE"))
 _AREAS = {
     measure: [
@@ -179,6 +238,7 @@ STUDIES = {
     for study in (
         GLUE,
         GLUE_LARGE,
+        GLUE_PRETRAINED,
         replace(GLUE, name="glue-sst2", **_of("sst2", train_share=0.3)),
         _study(
             "label_noise", "Noise in the labels",
@@ -317,8 +377,81 @@ SQUAD_2 = replace(
         _at_the_mean(*OFFICIAL),
     ),
 )  # fmt: skip
-QA_STUDIES = {study.name: study for study in (SQUAD, SQUAD_2)}
+
+
+def _pretrained(study: Study, paper: Sequence[str]) -> Study:
+    """Return a study of questions whose rows are encoders of one's own pretraining, with the paper's EM and F1."""
+    return replace(
+        study,
+        name=f"{study.name}-pretrained",
+        title=study.title.replace("with {config.model_name}, fine-tuned with latent attention", "{config.model_name}"),
+        text=f"{_OWN_TEXT} EM and F1 are those of the official evaluation, on the questions of the development file.",
+        options={**study.options, **_OWN_SETTINGS, "stride": 16},
+        rows=_BY_NORMALIZER,
+        readings={},
+        paper=dict(zip(_BY_NORMALIZER, paper, strict=True)),
+    )
+
+
+QA_STUDIES = {
+    study.name: study
+    for study in (
+        SQUAD,
+        SQUAD_2,
+        _pretrained(SQUAD, ("85.1, 92.2", "85.8, 92.4", "85.6, 92.2")),
+        _pretrained(SQUAD_2, ("80.2, 83.6", "81.0, 84.2", "81.7, 84.8")),
+    )
+}
+
+
+# Multiple choice
+
+
+_ACCURACY = Column("accuracy %", "test_{kind}_accuracy", 2, 100, better="higher")
+_DEVELOPMENT = Column("development %", "val_score", 2, 100, better="higher")
+RACE = replace(
+    GLUE,
+    name="race",
+    title="RACE with {config.model_name}, fine-tuned with latent attention",
+    about="text: multiple choice",
+    text=(
+        f"Accuracy on the test part. {LEGEND} Probabilities of these rows are means over {{config.num_samples}} "
+        f"posterior samples. {DROPOUT}: the networks of soft, with means over as many dropout masks. {_TRAINED}, "
+        f"batches of {{config.batch_size}} questions, at most {{config.length}} tokens. {_SETTINGS} Development: "
+        f"accuracy on the development part, attention at its mean. Chance is a quarter."
+    ),
+    task=RaceTask(),
+    options={"max_epochs": 3, "num_samples": 3, "precision": "bf16-mixed", "keep_weights": False},
+    levels={"": {}},
+    rows={row: settings for row, settings in ROWS.items() if row != "evidence"},
+    readings={name: of for name, of in GLUE.readings.items() if name != "evidence"},
+    columns=(
+        _ACCURACY,
+        *beside(
+            _DEVELOPMENT,
+            *(Column(f"{level} %", f"test_{{kind}}_accuracy_{level}", 2, 100) for level in ("middle", "high")),
+            Column("NLL", "test_{kind}_nll"),
+            Column("ECE", "test_{kind}_ece"),
+        ),
+    ),
+    paper={},
+    parts=(_at_the_mean(_ACCURACY),),
+)
+RACE_PRETRAINED = replace(
+    RACE,
+    name="race-pretrained",
+    title="RACE from one's own pretraining: {config.model_name}",
+    text=f"Accuracy on the development part, as in the paper, and on the test part. {_OWN_TEXT} Chance is a quarter.",
+    options={**RACE.options, **_OWN_SETTINGS},
+    rows=_BY_NORMALIZER,
+    readings={},
+    columns=(_DEVELOPMENT, _ACCURACY, *RACE.columns[2:]),
+    paper={"softmax": "74.2", "doubly_normalized": "74.3", "hybrid": "74.3"},
+    parts=(),
+)
+RACE_STUDIES = {study.name: study for study in (RACE, RACE_PRETRAINED)}
 
 table = partial(run_study, STUDIES)
 search = partial(run_search, {study.name: Search(study, GRID, QUALITY) for study in (GLUE, GLUE_LARGE)})
 qa_table = partial(run_study, QA_STUDIES, command="qa-table")
+race_table = partial(run_study, RACE_STUDIES, command="race-table")

@@ -1,4 +1,4 @@
-"""Do two clusters of points survive repeated attention? Softmax, doubly normalized, and both with sampled weights."""
+"""Do two clusters of points survive repeated attention? Softmax, doubly normalized, with sampled weights too."""
 
 import sys
 

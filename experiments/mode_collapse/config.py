@@ -15,6 +15,7 @@ class ModeCollapseConfig(RunOptions):
 
     Args:
         steps: Number of steps of attention.
+        iterations: Number of updates of the centers by the points (equation 8) in each step of attention.
         concentration: Concentration of the Weibull posterior; a smaller one is wider.
         seeds: Number of seeds of the sampled weights; all seeds have the same points.
         results: Folder for the published numbers, experiments/results when omitted; the picture goes into its folder
@@ -23,6 +24,7 @@ class ModeCollapseConfig(RunOptions):
     """
 
     steps: PositiveInt = 4
+    iterations: PositiveInt = 1
     concentration: PositiveFloat = 1.0
     seeds: PositiveInt = 5
     results: Path | None = None

@@ -32,6 +32,10 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
         guide: Inference scheme. mcan and multi_view take soft, weibull, lognormal and gamma; bottom_up takes all but
             dirichlet.
         normalizer: Function that turns positive numbers into weights, in mcan and multi_view.
+        merge: How multi_view brings the views together: by attention of the regions of the first view to those of the
+            others, by concatenation of the regions of all views, or by the first view alone. Without attention between
+            views that of the question to the regions is latent.
+        view_heads: Number of heads of the attention of multi_view to another view; divides hidden.
         likelihood: Training target where ten people answered. single draws one answer anew in every epoch, in
             proportion to the votes; scores gives every answer a soft score, min(people / 3, 1).
         hidden: Width of question, regions and attention.
@@ -60,6 +64,8 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     model: Literal["mcan", "bottom_up", "multi_view"] = "mcan"
     guide: SchemeName = "weibull"
     normalizer: NormalizerName = "softmax"
+    merge: Literal["attention", "concatenation", "first"] = "attention"
+    view_heads: PositiveInt = 1
     likelihood: Literal["single", "scores"] = "single"
     hidden: PositiveInt = 64
     embedding: PositiveInt | None = None
@@ -76,7 +82,9 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     max_epochs: PositiveInt = 10
 
     USED_BY: ClassVar[UsedBy] = {
-        "normalizer": {"model": ("mcan", "multi_view")},
+        "normalizer": {"model": ("mcan", "multi_view"), "merge": ("attention",)},
+        "merge": {"model": ("multi_view",)},
+        "view_heads": {"model": ("multi_view",), "merge": ("attention",)},
         "likelihood": {"dataset": ("vqa_v2",)},
         "answer_embedding": {"model": ("bottom_up",), "guide": AMORTIZED},
         "heads": {"model": ("mcan", "bottom_up")},

@@ -291,6 +291,7 @@ def _network(config: VQAConfig, words: Words, features: int, prior: PriorFactory
         return MCAN(*sizes, sizes=network, prior=prior, normalizer=normalizer, **options)
     options |= {"embedding": embedding, "hidden": width}
     if config.model == "multi_view":
+        options |= {"merge": config.merge, "heads": config.view_heads}
         return MultiView(*sizes, prior=prior, normalizer=normalizer, **options)
     attention_prior = prior(width if config.layers else features, 1)
     return BottomUp(*sizes, context_layers=config.layers, heads=config.heads, prior=attention_prior, **options)

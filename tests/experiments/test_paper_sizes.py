@@ -16,7 +16,7 @@ from experiments.captioning import task as captioning
 from experiments.captioning.config import CaptioningConfig
 from experiments.cli import Command, run_commands
 from experiments.data.questions.load import Questions, Regions
-from experiments.finetune.config import GlueConfig, QaConfig
+from experiments.finetune.config import GlueConfig, QaConfig, RaceConfig
 from experiments.graph import task as graph
 from experiments.graph.config import GraphConfig
 from experiments.headlines import task as headlines
@@ -33,6 +33,7 @@ from pyro_attention import MultiheadAttention
 ROOT = Path(__file__).parents[2]
 CONFIGS = (
     TranslationConfig, CaptioningConfig, VQAConfig, GraphConfig, HeadlineConfig, PretrainConfig, GlueConfig, QaConfig,
+    RaceConfig,
 )  # fmt: skip
 FILES = {path.as_posix(): config for config in CONFIGS for path in paper_files(config).values()}
 
@@ -243,7 +244,7 @@ def graph_prior():
     [
         ("cola", 5336, 8551), ("stsb", 3598, 5749), ("sst2", 20_935, 67_349), ("mnli", 10_000, 392_702),
         ("qnli", 33_112, 104_743), ("qqp", 14_000, 363_846), ("rte", 800, 2490), ("mrpc", 800, 3668),
-        ("squad_1", 3649, 87_599), ("squad_2", 8144, 130_319),
+        ("squad_1", 3649, 87_599), ("squad_2", 8144, 130_319), ("wnli", 2000, 635), ("race", 12_000, 87_866),
     ],
 )  # fmt: skip
 def test_epochs_of_fine_tuning_are_the_steps_of_the_papers(name, steps, examples):

@@ -20,7 +20,8 @@ from experiments.coverage.config import CoverageConfig
 from experiments.coverage.task import CoverageTask
 from experiments.data.text import masked_text, parallel
 from experiments.data.text.parallel import toy_translation
-from experiments.finetune.config import GlueConfig, QaConfig
+from experiments.finetune.choices import RaceTask
+from experiments.finetune.config import GlueConfig, QaConfig, RaceConfig
 from experiments.finetune.glue import GlueTask
 from experiments.finetune.questions import QaTask
 from experiments.graph.config import GraphConfig
@@ -34,6 +35,7 @@ from experiments.vqa.config import VQAConfig
 from experiments.vqa.task import VQATask
 from tests.experiments.captioning import tiny_captions
 from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+from tests.experiments.finetune.tiny_race import write_race
 from tests.experiments.finetune.tiny_squad import write_squad
 from tests.experiments.graph.tiny_graphs import write_citations
 from tests.experiments.headlines import tiny_headlines
@@ -96,6 +98,12 @@ def _qa(root: Path) -> dict[str, Any]:
     return _model(root) | {"stride": 8, "guide": "weibull"}
 
 
+def _race(root: Path) -> dict[str, Any]:
+    if not (root / "RACE").exists():
+        write_race(root)
+    return _model(root) | {"guide": "weibull"}
+
+
 SCRIPTS = {
     "graph": Script(GraphConfig, GraphTask().run, _graph),
     "nmt": Script(TranslationConfig, tiny_text.run, _nmt),
@@ -110,6 +118,7 @@ SCRIPTS = {
     "coverage": Script(CoverageConfig, CoverageTask().run, lambda _: ENSEMBLE),
     "glue": Script(GlueConfig, GlueTask().run, _glue),
     "qa": Script(QaConfig, QaTask().run, _qa),
+    "race": Script(RaceConfig, RaceTask().run, _race),
 }
 
 

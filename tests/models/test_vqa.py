@@ -105,6 +105,9 @@ KINDS = [
     pytest.param(BottomUp, {}, id="bottom-up"),
     pytest.param(MultiView, {}, id="multi-view"),
     pytest.param(MultiView, {"normalizer": lambda heads: DoublyNormalized()}, id="multi-view-doubly"),
+    pytest.param(MultiView, {"heads": 4}, id="multi-view-heads"),
+    pytest.param(MultiView, {"merge": "concatenation"}, id="multi-view-no-attention"),
+    pytest.param(MultiView, {"merge": "first"}, id="multi-view-first"),
 ]
 
 
@@ -199,4 +202,33 @@ def test_the_sum_of_views_is_the_published_one(normalizer):
     over_queries = scores.softmax(0) if normalizer is DoublyNormalized else scores.exp()
     weights = over_queries / over_queries.sum(1, keepdim=True)
     expected = model.norm(regions[0, 0] + weights @ regions[0, 1])
-    torch.testing.assert_close(model._merge(regions, mask)[0], expected)
+    torch.testing.assert_close(model._attended(regions, mask)[0], expected)
+
+
+@pytest.mark.parametrize("normalizer", [Softmax, DoublyNormalized])
+def test_each_head_between_views_weighs_its_part_of_the_features(normalizer):
+    """Two heads of five features: the first three by the first head, the other two by the second one."""
+    model = make(MultiView, views=2, heads=2, normalizer=lambda heads: normalizer())
+    regions = torch.randn(1, 2, 4, FEATURES, dtype=torch.float64)
+    queries, keys = model.query(regions[0, 0]), model.keys[0](regions[0, 1])
+    contexts = []
+    for head, part in ((0, slice(0, 3)), (1, slice(3, 5))):
+        scores = queries[:, 4 * head :][:, :4] @ keys[:, 4 * head :][:, :4].T / math.sqrt(4)
+        over_queries = scores.softmax(0) if normalizer is DoublyNormalized else scores.exp()
+        contexts.append(over_queries / over_queries.sum(1, keepdim=True) @ regions[0, 1, :, part])
+    expected = model.norm(regions[0, 0] + torch.cat(contexts, -1))
+    torch.testing.assert_close(model._attended(regions, torch.ones(1, 2, 4, dtype=torch.bool))[0], expected)
+    with pytest.raises(ValueError, match="hidden is 8, and heads is 3; expected a number of heads that divides it"):
+        make(MultiView, views=2, heads=3)
+
+
+def test_without_attention_views_are_regions_of_one_view():
+    question, question_mask, regions, region_mask = questions(views=3)
+    first = make(MultiView, merge="first")
+    state = first.state_dict()
+    for merge, part in (("concatenation", slice(None)), ("first", slice(0, 1))):
+        model = make(MultiView, merge=merge)
+        model.load_state_dict(state)
+        together = regions[:, part].flatten(1, 2).unsqueeze(1), region_mask[:, part].flatten(1, 2).unsqueeze(1)
+        expected = logits(first, (question, question_mask, *together))
+        torch.testing.assert_close(logits(model, (question, question_mask, regions, region_mask)), expected)

@@ -113,6 +113,8 @@ STUDIES = (
     (f"""{VQA} table vqa-daquar --rows '["soft", "question only"]'""", f"{QUESTIONS} --encoder own --encoder-epochs 1"),
     (f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]"),
     (f"{VQA} table vqa-views-digits", QUESTIONS),
+    (f"{VQA} table vqa-views-heads-digits", QUESTIONS),
+    (f"{VQA} table vqa-views-heads-vqa_v2", f"{QUESTIONS} --blind --data-root DIR"),
     (f"{VQA} search vqa-digits", QUESTIONS),
     (f"""{VQA} table vqa-vqa_v2 --blind --rows '["soft", "WC"]' --data-root DIR""", f"{QUESTIONS} --layers 1"),
     (f"{VQA} table vqa-alignments-vqa_v2 --data-root DIR", f"{QUESTIONS} --blind --rows [soft,marginal]"),
@@ -159,6 +161,8 @@ STUDIES = (
      f"--model FOLDER {QUESTION_ROWS}"),
     (f"{FINETUNE} qa-table squad-v1 --model FOLDER --data-root DIR", QUESTION_ROWS),
     (f"{FINETUNE} qa-table squad-v1 --model FOLDER", QUESTION_ROWS),
+    (f"{FINETUNE} race-table race --model FOLDER", QUESTION_ROWS),
+    (f"{FINETUNE} race-table race --model FOLDER --data-root DIR", QUESTION_ROWS),
 )  # fmt: skip
 
 CHAINS: dict[str, list[Step]] = {
@@ -256,6 +260,17 @@ CHAINS: dict[str, list[Step]] = {
         Step("python -m experiments.pretrain train --dataset english --normalizer hybrid --finetune-epochs 4 "
              "--data-root DIR --out PRETRAINED",
              f"{PIECES} --heads 2 --batch-size 8 --no-progress --finetune-epochs 1", run_files("PRETRAINED")),
+        Step(f"{FINETUNE} glue rte --model PRETRAINED --length 64 --learning-rate 1e-3 --data-root DIR --out RUN",
+             f"{TRAINING} --batch-size 8", run_files("RUN")),
+    ],
+    "a table of pretraining": [
+        Step("python -m experiments.pretrain table pretraining-order --data-root DIR --out TABLE",
+             f"{STUDY} {PIECES} --heads 2 --batch-size 8 --dataset toy --sentences 40 --length 64 --rows "
+             "'[\"softmax, soft\", \"hybrid, soft\"]'", ("TABLE/metrics.json", "TABLE/runs/hybrid-soft-0/config.yaml")),
+        study(f"{FINETUNE} table glue-pretrained --model TABLE",
+              "--levels [sst2,rte] --rows [softmax,hybrid] --max-epochs 1"),
+        study(f"{FINETUNE} qa-table squad-v1-pretrained --model TABLE", "--rows [softmax,hybrid] --max-epochs 1"),
+        study(f"{FINETUNE} race-table race-pretrained --model TABLE", "--rows [softmax,hybrid] --max-epochs 1"),
     ],
     "pretraining on generated sentences": [
         Step("python -m experiments.pretrain train --normalizer hybrid",
@@ -275,6 +290,13 @@ CHAINS: dict[str, list[Step]] = {
     "squad": [
         Step(f"{FINETUNE} qa --model FOLDER --data-root DIR --out RUN", f"{BERT} --stride 8", run_files("RUN")),
         Step(f"{FINETUNE} predict RUN questions.txt", "--num-samples 2", ("questions.txt.jsonl",)),
+    ],
+    "race": [
+        Step(f"{FINETUNE} race --model FOLDER --data-root DIR --out RUN", BERT, run_files("RUN")),
+        Step(f"{FINETUNE} predict RUN passage.json", "--num-samples 2", ("passage.json.jsonl",)),
+    ],
+    "race, default folders": [
+        Step(f"{FINETUNE} race --model FOLDER", BERT, run_files("runs/**")),
     ],
     "squad, default folders": [
         Step(f"{FINETUNE} qa --model FOLDER", f"{BERT} --stride 8", run_files("runs/**")),
@@ -305,6 +327,7 @@ QUICK = (
     "own graph",
     "glue",
     "squad, default folders",
+    "race, default folders",
     "pretraining on generated sentences",
     "headlines",
     "coverage",

@@ -12,6 +12,7 @@ from experiments.data.text.parallel import toy_translation
 from tests.experiments.captioning.tiny_captions import COLOURS, photograph, write_flickr8k
 from tests.experiments.data.questions.tiny_questions import write_daquar, write_easy_vqa, write_vqa_v2
 from tests.experiments.finetune.tiny_glue import WORDS, write_bert, write_glue
+from tests.experiments.finetune.tiny_race import write_race
 from tests.experiments.finetune.tiny_squad import write_squad
 from tests.experiments.graph.tiny_graphs import write_citations, write_splits
 from tests.experiments.headlines.tiny_headlines import write_texts
@@ -40,6 +41,7 @@ def write_files(folder: Path, photographs: dict[str, Any]) -> None:
         write_lines(folder / name, text.target)
     write_lines(folder / "my.txt", [f"{WORDS[place]} {WORDS[0]}\t{WORDS[1]}" for place in range(3)])
     write_lines(folder / "questions.txt", [f"{' '.join(WORDS)}\t{WORDS[0]} {WORDS[1]}"])
+    shutil.copy(folder / "DIR" / "RACE" / "test" / "high" / "0.txt", folder / "passage.json")
     write_lines(folder / "FILE", ["Police met officials in Rome, they said.", "The president left town on June 12."])
     (folder / "my.jpg").write_bytes(photograph(COLOURS["red"]))
     weights = mobilenet_v2(weights=None, num_classes=1001).state_dict()  # with one for "background"
@@ -70,6 +72,7 @@ def write_data(root: Path) -> None:
     write_vqa_v2(root, "none", excerpt=True)
     write_glue(root)
     write_squad(root)
+    write_race(root)
     write_texts(root)
 
 

@@ -1,4 +1,4 @@
-"""GLUE: eight published tasks of sentences or sentence pairs with a class or a grade."""
+"""GLUE: nine published tasks of sentences or sentence pairs with a class or a grade."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -117,6 +117,10 @@ GLUE: dict[GlueName, GlueFiles] = {
         first=3, second=4, label=5, header="is_duplicate", labels=("0", "1"), classes=("not_duplicate", "duplicate"),
         gaps=True,
     ),
+    "wnli": GlueFiles(
+        title="WNLI", files={"train": "train.tsv", "test": "dev.tsv"}, source=_ZIP.format("WNLI"),
+        first=1, second=2, label=3, header="label", labels=("0", "1"), classes=("not_entailment", "entailment"),
+    ),
 }  # fmt: skip
 """Files of the tasks, by the names of the commands."""
 CLASSES = GLUE["sst2"].classes
@@ -126,10 +130,10 @@ def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[st
     """Load the parts "train", "val" and "test" of a task from the folder glue/.
 
     The labels of GLUE's test parts are not public, so other parts are used for the test: for RTE, CoLA, MNLI (matched),
-    QNLI and QQP the development part, for MRPC and STS-B the test part of their publishers, and for SST-2 the test part
-    of the treebank (the same sentences as in GLUE). The validation part of SST-2 and STS-B is the development part. For
-    all other tasks a tenth of the training part is held out for validation, the same one in every run. Nothing is
-    chosen on the test part.
+    QNLI, QQP and WNLI the development part, for MRPC and STS-B the test part of their publishers, and for SST-2 the
+    test part of the treebank (the same sentences as in GLUE). The validation part of SST-2 and STS-B is the development
+    part. For all other tasks a tenth of the training part is held out for validation, the same one in every run.
+    Nothing is chosen on the test part.
 
     A training part may be one file, train.tsv, or several: train_part1.tsv, train_part2.tsv and so on.
 

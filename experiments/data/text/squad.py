@@ -193,7 +193,9 @@ def read_squad(path: Path, *, answers: bool = True) -> list[Question]:
 
 def _question(entry: dict[str, Any], context: str, title: str, path: Path, with_answers: bool) -> Question:
     with reading(
-        f"{path}: question {entry['id']}", "a context, and answers that are in it", "correct or remove the question"
+        f"{path}: question {entry['id']}",
+        "a context, and answers that are in it, or none of them and is_impossible true",
+        "correct or remove the question",
     ):
         entries = entry["answers"] if with_answers else ()
         answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in entries)
@@ -202,6 +204,7 @@ def _question(entry: dict[str, Any], context: str, title: str, path: Path, with_
         for text, start in answers:
             if start < 0 or not text or context[start : start + len(text)] != text:
                 raise ValueError(f"{text!r} is not at character {start}, but {context[start : start + len(text)]!r}")
-        if with_answers and entry.get("is_impossible", False) == bool(answers):
-            raise ValueError(f"{len(answers)} answers, and is_impossible is {entry.get('is_impossible')}")
+        impossible = entry.get("is_impossible", False)
+        if with_answers and (not isinstance(impossible, bool) or impossible == bool(answers)):
+            raise ValueError(f"{len(answers)} answers, and is_impossible is {entry.get('is_impossible')!r}")
         return Question(entry["id"], title, context, entry["question"], answers)

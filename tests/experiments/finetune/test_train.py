@@ -112,7 +112,7 @@ def test_the_kl_of_long_texts_does_not_drown_their_labels(finished):
     task, config, _ = finished("rte")
     parts = []
     for length in (8, 32):
-        module = task.network(replace(config, kl_weight=0.01, kl_warmup=0.0), lengths=[length] * 4).module
+        module = task.network(replace(config, kl_weight=0.01, kl_warmup=0.0), token_pairs=[length**2] * 4).module
         inputs = {"input_ids": torch.randint(5, 20, (4, length)), "attention_mask": torch.ones(4, length).long()}
         module.objective(*module.arguments(PairBatch(inputs, torch.tensor([0, 1, 1, 0]), torch.arange(4))))
         kl = sum(module.objective.elbo.kl_record.values())

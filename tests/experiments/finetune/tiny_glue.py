@@ -49,6 +49,7 @@ def write_glue(root: Path, *, train: int = 40, test: int = 16) -> Path:
         "line": lambda n, a, b, y: f"{n}\t{2 * n}\t{2 * n + 1}\t{a}\t{b}\t{y}",
         "head": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
     }
+    wnli = {"line": lambda n, a, b, y: f"{n}\t{a}\t{b}\t{y}", "head": "index\tsentence1\tsentence2\tlabel"}
     for title, dev, task in (("MNLI", "dev_matched", mnli), ("QNLI", "dev", qnli), ("QQP", "dev", qqp)):
         write(f"{title}/train.tsv", train, **task)
         write(f"{title}/{dev}.tsv", test, **task)
@@ -63,6 +64,8 @@ def write_glue(root: Path, *, train: int = 40, test: int = 16) -> Path:
         write(f"SST-2/{name}.tsv", size, **sst2)
     for name, size in (("train", train), ("dev", test), ("test", test)):
         write(f"STS-B/sts-{name}.csv", size, **stsb)
+    write("WNLI/train.tsv", train, **wnli)
+    write("WNLI/dev.tsv", test, **wnli)
     return root
 
 

@@ -54,6 +54,7 @@ def test_answers_and_their_classes():
         ({"model": "bottom_up", "guide": "categorical_sample"}, 1),
         ({"guide": "lognormal", "prior": "contextual_as_printed"}, 4),
         ({"model": "multi_view", "guide": "weibull", "normalizer": "hybrid", "objective": "evidence", "draws": 2}, 4),
+        ({"model": "multi_view", "guide": "weibull", "merge": "concatenation"}, 4),
     ],
     ids=str,
 )
@@ -64,7 +65,7 @@ def test_models_and_schemes(options, kinds, tmp_path, capsys):
     found, _ = evaluate(*load_trained(tmp_path))  # of the saved network
     assert found == pytest.approx({name: metrics[name] for name in found})
     assert ("relevant_mass" in found) == (model != "multi_view")
-    assert ("hybrid_view.1" in found) == (model == "multi_view")
+    assert ("hybrid_view.1" in found) == (model == "multi_view" and options.get("normalizer") == "hybrid")
     assert kinds == len({name.split("/")[1] for name in found if "test_nll" in name})
     reply = ask(AskConfig(run=tmp_path, question="how many", num_samples=4))
     assert ("no picture" in capsys.readouterr().out) == (reply.weights is None) == (model == "multi_view")

@@ -207,7 +207,9 @@ def test_squad_2_has_a_training_file_or_divides_the_other_one(tmp_path):
     [
         ([entry(is_impossible=True)], "question q .*1 answers, and is_impossible is True"),
         ([entry(answers=[{"text": "Ada", "answer_start": 4}])], "question q .*at character 4, but 'da '"),
-        ([entry(answers=[])], "question q .*0 answers, and is_impossible is None"),
+        ([entry(answers=[])], "question q .*0 answers, and is_impossible is None.* or none of them and is_impossible"),
+        ([entry(answers=[], is_impossible="false")], "question q .*0 answers, and is_impossible is 'false'"),
+        ([entry(is_impossible="false")], "question q .*1 answers, and is_impossible is 'false'"),
         (
             [entry(), entry(id="r"), entry(question="whom?")],
             "id 'q' belongs to several questions, 'who\\?' and 'whom\\?'",
