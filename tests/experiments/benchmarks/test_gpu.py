@@ -208,5 +208,5 @@ def test_the_mixer_is_that_of_the_library() -> None:
         torch.tensor([[[0x7FEB352D]]]).int(),
     )
     counter._columns = x
-    bits = (gpu_attention._mixed(x) >> 9) & 0x7FFFFF
+    bits = (gpu_attention._multiplied(x) >> 9) & 0x7FFFFF
     assert torch.equal(counter._uniform(slice(None), slice(None), slice(None))[0, 0], (bits + 0.5) / 2**23)
