@@ -14,12 +14,15 @@ import torch
 from torch._inductor import config as inductor
 
 from experiments.benchmarks import gpu_attention, gpu_kernels, gpu_steps
+from experiments.benchmarks.measuring import data_of_no_meaning
 from experiments.benchmarks.stages import Item, Result, Stage, run_stage
 from experiments.cli import command_line
 from experiments.files import UserError, write_text
 from experiments.folder import write_environment
 from experiments.report.report import Part, Report, Source, source_of, write_results
 from experiments.report.statistics import Estimate, Row
+from experiments.report.terminal import wrapped
+from pyro_attention.blocked.ops.fused_attention import unfused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +66,9 @@ def run(config: GPUConfig) -> None:
         )
         if "Machine" not in ledger.rows:
             raise UserError(ledger.problems["Machine: machine"].strip().splitlines()[-1].partition("UserError: ")[2])
-        for stage in stages(config, cache):
-            run_stage(stage, ledger.add, deadline=deadline)
+        with data_of_no_meaning():  # processes inherit it
+            for stage in stages(config, cache):
+                run_stage(stage, ledger.add, deadline=deadline)
     finally:
         shutil.rmtree(cache, ignore_errors=True)
     ledger.write()
@@ -109,6 +113,9 @@ def machine(config: GPUConfig) -> Result:
         rows.append({"what": "Triton", "is": triton.__version__})
     except ModuleNotFoundError:
         problems.append("Triton is not installed, so nothing is fused; pip install 'pyro-attention[triton]'")
+    vectors = 3 * [torch.zeros(1, 16, dtype=torch.bfloat16, device=device)]
+    reason = unfused(*vectors)
+    rows.append({"what": "attention", "is": "fused kernels" if reason is None else f"in PyTorch: {reason}"})
     write_environment(config.out, device)
     return Result(rows, problems)
 
@@ -147,6 +154,28 @@ def stages(config: GPUConfig, cache: Path) -> list[Stage]:
     return planned
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table of the report: its text, the number of columns that name a row, and what it says on a GPU alone."""
+
+    text: str
+    labels: int = 1
+    on_gpu: str = ""
+
+
+TABLES = {
+    "Machine": Table(""),
+    "Kernels": Table(gpu_kernels.CHECKED),
+    "Attention": Table(gpu_attention.TIMED, 2, f"\n\n{gpu_attention.BARS}"),
+    "Training": Table(gpu_steps.COMPARED, 1, f" {gpu_steps.WAITS}"),
+    "Steps": Table(gpu_steps.STEPS, 2),
+    "Draws": Table(gpu_steps.DRAWN, 2),
+    "Tiles": Table(gpu_kernels.SWEPT, 3),
+}
+MARGIN = 10 * " "  # as wide as the seconds ahead of a name
+ON_CPU = "Tried on a CPU, to see that the command works: sizes are tiny, not those of the texts, and times say nothing."
+
+
 @dataclass
 class Ledger:
     """Measured rows and problems, and the report of them."""
@@ -156,6 +185,7 @@ class Ledger:
     rows: dict[str, list[Row]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     taken: list[Row] = field(default_factory=list)
+    last_reason: str = ""
 
     def add(self, item: Item, result: Result) -> None:
         """Store a result, print it, and write the report anew."""
@@ -165,11 +195,18 @@ class Ledger:
             self.rows.setdefault(item.table, []).extend(result.rows)
         if result.problems:
             self.problems[f"{item.table}: {item.name}"] = "\n".join(result.problems)
-        print(f"{now:6.1f} s  {item.table}: {item.name}", *_last_lines(result.problems), sep="  ", flush=True)
-        for row in result.rows:
-            print("         ", ", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        print(wrapped(f"{now:6.1f} s  {item.table}: {item.name}", indent=MARGIN), flush=True)
+        labels = TABLES[item.table].labels if item.table in TABLES else 1
+        for line in (*(_in_short(row, labels, item.name) for row in result.rows), *map(self._reason, result.problems)):
+            print(wrapped(f"{MARGIN}{line}", indent="  "), flush=True)
         if self.rows.get("Machine"):
             self.write()
+
+    def _reason(self, problem: str) -> str:
+        """Return the last line of a problem, in short where the one before had it too."""
+        reason, before = _last_line(problem), self.last_reason
+        self.last_reason = reason
+        return "the same" if reason == before else reason
 
     @property
     def path(self) -> Path:
@@ -184,32 +221,26 @@ class Ledger:
 
     def report(self) -> tuple[Report, Source]:
         """Return the report, with tables in the order of their importance, and its origin."""
-        texts: dict[str, tuple[str, int]] = {
-            "Machine": ("", 1),
-            "Kernels": (gpu_kernels.CHECKED, 1),
-            "Attention": (f"{gpu_attention.TIMED}\n\n{gpu_attention.BARS}", 2),
-            "Training": (gpu_steps.COMPARED, 1),
-            "Steps": (gpu_steps.STEPS, 2),
-            "Draws": (gpu_steps.DRAWN, 2),
-            "Tiles": (gpu_kernels.SWEPT, 3),
-        }
+        on_gpu = self.config.device == "cuda"
         parts = [
-            Part(title=name, text=text, rows=self.rows[name], labels=labels)
-            for name, (text, labels) in texts.items()
+            Part(name, table.text + table.on_gpu * on_gpu, _filled(self.rows[name]), table.labels)
+            for name, table in TABLES.items()
             if name in self.rows
         ]
-        if bars := bar_rows(self.rows):
+        if on_gpu and (bars := bar_rows(self.rows)):
             parts.insert(1, Part(title="Bars", rows=bars, labels=2))
         if self.problems:
-            lines = "\n\n".join(f"{name}\n{text}" for name, text in self.problems.items())
-            short = "\n".join("  ".join([name, *_last_lines([text])]) for name, text in self.problems.items())
-            parts.append(Part(title="What failed or was left out, and where steps wait, in short", lines=short))
-            parts.append(Part(title="In full", lines=lines, terminal=False))
+            title = "What failed or was left out" + ", and where steps wait" * on_gpu
+            parts.append(Part(title=title, lines=_by_reason(self.problems)))
+        if long := [f"{name}\n{text}" for name, text in self.problems.items() if len(text.splitlines()) > 1]:
+            parts.append(Part(title="Failures in full", lines="\n\n".join(long), terminal=False))
         parts.append(Part(title="Times", rows=self.taken, labels=2, terminal=False))
         command = command_line(
             "experiments.benchmarks gpu", GPUConfig(device=self.config.device, parts=self.config.parts)
         )
-        return Report("On a GPU", "speed-gpu", parts), source_of([self.config.out], command)
+        summary = "" if on_gpu else ON_CPU
+        title = "On a GPU" if on_gpu else "The command of a GPU, tried on a CPU"
+        return Report(title, "speed-gpu", parts, summary), source_of([self.config.out], command)
 
     def wrong(self) -> list[str]:
         """Return the names of kernels and trainings that are not right."""
@@ -217,8 +248,32 @@ class Ledger:
         return [str(row[name]) for table, name in tables for row in self.rows.get(table, []) if row["right"] == "no"]
 
 
-def _last_lines(problems: list[str]) -> list[str]:
-    return [f"[{text.strip().splitlines()[-1][:300]}]" for text in problems]
+def _last_line(problem: str) -> str:
+    return problem.strip().splitlines()[-1][:300]
+
+
+def _in_short(row: Row, labels: int, name: str) -> str:
+    """Return what a row says, without details and without the name of its measurement."""
+    columns = [column for column, cell in row.items() if cell != "-" and column not in ("by", "parts", "spread")]
+    label = ", ".join(str(row[column]) for column in columns[:labels] if row[column] != name)
+    cells = [f"{column} {row[column]}" for column in columns[labels:]]
+    if len(cells) == 1:  # what torch, GPU and so on are
+        cells = [str(row[columns[-1]])]
+    return f"{label}: {', '.join(cells)}" if label else ", ".join(cells)
+
+
+def _filled(rows: list[Row]) -> list[Row]:
+    """Return the rows without the columns that nothing stands in, such as the memory of a GPU on a CPU."""
+    empty = {column for column in rows[0] if all(row[column] == "-" for row in rows)}
+    return [{column: cell for column, cell in row.items() if column not in empty} for row in rows]
+
+
+def _by_reason(problems: Mapping[str, str]) -> str:
+    """Return every reason once, with the measurements that it holds for."""
+    names = dict[str, list[str]]()
+    for name, problem in problems.items():
+        names.setdefault(_last_line(problem), []).append(name)
+    return "\n".join("\n    ".join([reason, *of_reason]) for reason, of_reason in names.items())
 
 
 # Bars

@@ -53,7 +53,7 @@ def hashed_noise(heads: int, length: int, scale: float, seed: int) -> Callable[.
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         row = _mixed(((b * heads + h) * length + i) ^ seed)
         column = _mixed(j ^ (seed ^ 0x2545F491))
-        x = _mixed(row + column)
+        x = _multiplied(row + column)  # as the library's noise: of the product the upper bits are used
         uniform = ((x >> 9) & 0x7FFFFF).to(torch.float32) * 2.0**-23 + 2.0**-24
         return score + scale * torch.log(-torch.log(uniform))
 
@@ -61,10 +61,15 @@ def hashed_noise(heads: int, length: int, scale: float, seed: int) -> Callable[.
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """Return lowbias32 of int32 numbers, whose shifts copy the sign."""
-    x = (x ^ ((x >> 16) & 0xFFFF)) * _MIXER[0]
-    x = (x ^ ((x >> 15) & 0x1FFFF)) * _MIXER[1]
+    """Return lowbias32 of int32 numbers."""
+    x = _multiplied(x)
     return x ^ ((x >> 16) & 0xFFFF)
+
+
+def _multiplied(x: Tensor) -> Tensor:
+    """Return lowbias32 of int32 numbers without its last shift; shifts of these copy the sign."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * _MIXER[0]
+    return (x ^ ((x >> 15) & 0x1FFFF)) * _MIXER[1]
 
 
 def attention_items(sizes: list[tuple[int, int]], device: str, *, seconds: float, rounds: int = 7) -> list[Item]:

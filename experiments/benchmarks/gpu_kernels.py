@@ -24,7 +24,8 @@ BFLOAT16 = torch.bfloat16
 CHECKED = (
     "Largest differences of contexts, row normalizers and gradients from those of all pairs in float64 with the same "
     "noise, by the largest entry (or by 1 where all are smaller); for dropout, the difference of the share of zeros "
-    'from its probability, in standard errors. "Equal" says whether a second run gives the same bits.'
+    'from its probability, in standard errors. "Equal": a second run gives the same bits. "By": the fused kernels in '
+    "Triton, or PyTorch where they do not run."
 )
 CHECKS: dict[str, dict[str, Any]] = {
     "Weibull, bfloat16": {"noise": "log_exponential", "dtype": BFLOAT16},
@@ -93,17 +94,24 @@ def check(name: str, case: Mapping[str, Any], length: int) -> Row:
         for a, b in zip(outputs, reference, strict=True)
         if b.numel()
     ]
-    row = _row(name, max(errors), allowed=1e-4 if dtype == torch.float32 else 3e-2)
     equal = all(torch.equal(a, b) for a, b in zip(outputs, repeated, strict=True))
     labels = ("context", "normalizers", "dq", "dk", "dv", "dscale")
     parts = ", ".join(f"{label} {error:.1e}" for label, error in zip(labels, errors, strict=True))
-    return row | {"equal": "yes" if equal else "no", "fused": unfused(*inputs[:3]) or "yes", "parts": parts}
+    return _row(
+        name, max(errors), allowed=1e-4 if dtype == torch.float32 else 3e-2, equal="yes" if equal else "no",
+        engine="Triton" if unfused(*inputs[:3]) is None else "PyTorch", parts=parts,
+    )  # fmt: skip
 
 
-def _row(name: str, error: float, *, allowed: float) -> Row:
+def _row(
+    name: str, error: float, *, allowed: float, equal: str = "-", engine: str = "PyTorch", parts: str = "-"
+) -> Row:
     difference = Estimate(error, digits=6) if math.isfinite(error) else str(error)
-    cells = {"difference": difference, "allowed": Estimate(allowed, digits=4)}
-    return {"case": name, **cells, "right": "yes" if error <= allowed else "no"}  # no comparison with NaN is true
+    right = "yes" if error <= allowed else "no"  # no comparison with NaN is true
+    return {
+        "case": name, "right": right, "equal": equal, "difference": difference, "allowed": Estimate(allowed, digits=4),
+        "by": engine, "parts": parts,
+    }  # fmt: skip
 
 
 def _with_gradients(attend: Callable[..., tuple[Tensor, Tensor]], inputs: list[Tensor]) -> list[Tensor]:
@@ -136,8 +144,7 @@ def check_dropout() -> Row:
     """Return the row of the dropout of dense layers; blocked layers have none."""
     count = 2**20
     share = (Dropout(DROPOUT)(torch.ones(count)) == 0).double().mean().item()
-    row = _row("dropout", abs(share - DROPOUT) / math.sqrt(DROPOUT * (1 - DROPOUT) / count), allowed=5)
-    return row | {"equal": "-", "fused": "-", "parts": ""}
+    return _row("dropout", abs(share - DROPOUT) / math.sqrt(DROPOUT * (1 - DROPOUT) / count), allowed=5)
 
 
 # Tiles

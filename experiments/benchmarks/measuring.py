@@ -51,7 +51,7 @@ class Benchmark:
 
     def measure(self, rounds: int) -> list[Row]:
         """Return a row for each contestant at each size: medians, and the 10 % and 90 % quantiles of the ratio."""
-        with _data_of_no_meaning():
+        with data_of_no_meaning():
             return self._measure(rounds)
 
     def _measure(self, rounds: int) -> list[Row]:
@@ -90,7 +90,7 @@ class Benchmark:
 
 
 @contextmanager
-def _data_of_no_meaning() -> Iterator[None]:
+def data_of_no_meaning() -> Iterator[None]:
     """Silence the advice on the KL weight: the data of a benchmark are random numbers, and few."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KLWarning)
@@ -178,7 +178,7 @@ def _peak_here(prepare: Callable[..., Any], arguments: tuple[Any, ...], threads:
     call = prepare(*arguments)
     Path("/proc/self/clear_refs").write_text("5")  # lowers the peak, which may be that of the preparation
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with _data_of_no_meaning():
+    with data_of_no_meaning():
         for _ in range(2):
             call()
     return 1024e-6 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

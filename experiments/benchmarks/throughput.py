@@ -38,6 +38,7 @@ def race(
 
     Several steps follow each other without a wait in between, as in training. So the time of a busy GPU does not
     include that of Python, which is in the column "CPU ms". A contestant that fails has a row with the word "failed".
+    Without a GPU there is "-" in the columns of memory and of the time of Python.
 
     Args:
         makers: Functions that make the contestants by name; None is a contestant that does not take part.
@@ -61,13 +62,14 @@ def race(
     for name in makers:
         row: Row = {"size": size, "contestant": name}
         if name in ready:
-            rows.append(row | _time_cells(times[name], times[next(iter(ready))]) | cells[name])
+            row |= _time_cells(times[name], times[next(iter(ready))]) | cells[name]
+            rows.append({column: row[column] for column in _COLUMNS})
         elif any(text.startswith(f"{size}, {name}:") for text in problems):
-            rows.append(row | dict.fromkeys((*_TIMES, "MB", "equal gradients", "first step s"), "failed"))
+            rows.append(dict.fromkeys(_COLUMNS, "failed") | row)
     return Result(rows, problems)
 
 
-_TIMES = ("ratio", "spread", "ms", "CPU ms")
+_COLUMNS = ("size", "contestant", "ratio", "ms", "MB", "equal gradients", "spread", "CPU ms", "first step s")
 Times = list[tuple[float, float]]  # milliseconds by events and milliseconds of the CPU, for every round
 
 
@@ -85,13 +87,13 @@ def _times_in_turn(contestants: Mapping[str, Contestant], *, seconds: float, rou
 
 
 def _time_cells(times: Times, reference: Times) -> Row:
-    """Return the cells of ``_TIMES``, with the ratio to the times of the reference in the same rounds."""
+    """Return the cells of the times, with the ratio to the times of the reference in the same rounds."""
     ratios = [a / b for (a, _), (b, _) in zip(times, reference, strict=True)]
     return {
         "ratio": Estimate(_median(ratios), digits=3),
         "spread": f"{min(ratios):.2f} - {max(ratios):.2f}",
         "ms": Estimate(_median([a for a, _ in times]), digits=3),
-        "CPU ms": Estimate(_median([b for _, b in times]), digits=3),
+        "CPU ms": Estimate(_median([b for _, b in times]), digits=3) if torch.cuda.is_initialized() else "-",
     }
 
 
@@ -162,12 +164,9 @@ def waits(step: Step) -> tuple[int, int, str]:
     The profiler counts cudaStreamSynchronize, with which every copy to the CPU or from pageable memory ends.
     """
     step()
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_initialized()
-    with profile(activities=activities) as record:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as record:
         step()
     count = sum(event.count for event in record.key_averages() if event.key.endswith("StreamSynchronize"))
-    if not torch.cuda.is_initialized():
-        return count, 0, ""
     lines = Counter[str]()
 
     def note(message: Any, *_: Any, **__: Any) -> None:

@@ -143,15 +143,15 @@ def explain(
 
 
 def _step_ratio(step: Callable[[], None], config: ReasonConfig, data: Graphs) -> float:
-    """Return the time of a step, which trains on, divided by that of soft attention; the two are timed in turn."""
+    """Return the processor time of a step, which trains on, divided by that of soft attention; the two take turns."""
     soft = ReasonConfig(guide="soft", nodes=config.nodes, seed=config.seed)
     soft_step = train(*network(soft), data.train, data.valid, steps=1)
     times: Mapping[Callable[[], None], list[float]] = {soft_step: [], step: []}
     for _ in range(40):
         for timed, seconds in times.items():
-            start = time.perf_counter()
+            start = time.process_time()  # other work on the machine changes it less than a clock
             timed()
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
     return median(times[step]) / median(times[soft_step])
 
 

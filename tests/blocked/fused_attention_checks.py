@@ -141,7 +141,7 @@ def test_scores_that_overflow_are_not_finite_in_their_rows(monkeypatch):
 
 
 @triton.jit
-def noise_kernel(OFFSETS, MULTIPLIERS, COLUMNS, OUT, queries, keys, NOISE: tl.constexpr):
+def noise_kernel(OFFSETS, MULTIPLIERS, COLUMNS, OUT, queries, keys, NOISE: tl.constexpr, FAST: tl.constexpr):
     """The table of CounterNoise itself, uniform when NOISE is None."""
     slice, block = kernels._slice_and_block(queries, 64, False)
     rows, columns = block * 64 + tl.arange(0, 64), tl.arange(0, 2048)
@@ -151,15 +151,16 @@ def noise_kernel(OFFSETS, MULTIPLIERS, COLUMNS, OUT, queries, keys, NOISE: tl.co
     if NOISE is None:
         x = kernels._uniform(offset[:, None], multiplier[:, None], column[None, :])
     else:
-        x = kernels._noise(offset[:, None], multiplier[:, None], column[None, :], NOISE, False)
+        x = kernels._noise(offset[:, None], multiplier[:, None], column[None, :], NOISE, FAST)
+        x *= 0.6931471805599453
     inside = (rows[:, None] < queries) & (columns[None, :] < keys)
     tl.store(OUT + slice * queries * keys + rows[:, None] * keys + columns[None, :], x, mask=inside)
 
 
-def table(noise, keys, shape):
+def table(noise, keys, shape, *, fast=False):
     """The kernels' noise, ``[S, M, N]``; uniform for None."""
     out = torch.empty(shape)
-    noise_kernel[(shape[0] * -(-shape[1] // 64),)](*keys, out, shape[1], shape[2], NOISE=noise)
+    noise_kernel[(shape[0] * -(-shape[1] // 64),)](*keys, out, shape[1], shape[2], NOISE=noise, FAST=fast)
     return out
 
 
@@ -171,7 +172,6 @@ def test_noise_is_the_same_bit_by_bit():
 def keys_of(bits):
     """Keys of noise whose uniform numbers have given bits: the reverse of the mixer, for a multiplier of one."""
     x = bits.astype(np.uint32) << 9
-    x ^= x >> 16
     x *= np.uint32(pow(0x846CA68B, -1, 2**32))
     x ^= (x >> 15) ^ (x >> 30)
     x ^= x >> 16
@@ -179,12 +179,37 @@ def keys_of(bits):
     return zero, zero + 1, torch.from_numpy(x.view(np.int32))
 
 
-@pytest.mark.parametrize("noise", [None, "log_exponential", "normal"])
-def test_noise_is_accurate_to_the_ends(noise):
-    """Both ends, and what lies between, of the numbers that uniform noise is made of."""
+def bits_to_the_ends():
+    """Both ends, and what lies between, of the numbers that uniform noise is made of; and these numbers."""
     bits = np.unique(np.concatenate([np.arange(200), np.linspace(0, 2**23 - 1, 500).astype(np.int64)]))
     bits = np.unique(np.concatenate([bits, 2**23 - 1 - bits]))
-    u = torch.from_numpy((bits + 0.5) / 2**23)
+    return bits, torch.from_numpy((bits + 0.5) / 2**23)
+
+
+@pytest.mark.parametrize("noise", [None, "log_exponential", "normal"])
+def test_noise_is_accurate_to_the_ends(noise):
+    bits, u = bits_to_the_ends()
     actual = table(noise, keys_of(bits), (1, 1, len(bits)))[0, 0].double()
     expected = {None: u, "log_exponential": u.log().neg().log(), "normal": 2**0.5 * (2 * u - 1).erfinv()}[noise]
     torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6 if noise else 0)
+
+
+@triton.jit
+def high_log2(x, FAST: tl.constexpr):
+    """A logarithm with the largest error of a GPU's fast one."""
+    return tl.log2(x) + 2.384185791015625e-07
+
+
+@triton.jit
+def low_log2(x, FAST: tl.constexpr):
+    """A logarithm with the largest error of a GPU's fast one, to the other side."""
+    return tl.log2(x) - 2.384185791015625e-07
+
+
+@pytest.mark.parametrize("log2", [high_log2, low_log2], ids=["high", "low"])
+def test_noise_by_the_fast_logarithm(log2, monkeypatch):
+    """The instruction itself is not in the interpreter. A relative error of an exponential is one of its logarithm."""
+    monkeypatch.setattr(kernels, "_log2", log2)
+    bits, u = bits_to_the_ends()
+    actual = table("log_exponential", keys_of(bits), (1, 1, len(bits)), fast=True)[0, 0].double()
+    torch.testing.assert_close(actual, u.log().neg().log(), rtol=2**-23, atol=2**-16)

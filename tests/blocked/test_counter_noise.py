@@ -36,6 +36,27 @@ def test_uniform():
         assert_uncorrelated(a, b)
 
 
+def test_ends_and_lower_bits():
+    """What a test of all numbers together would not see: 2^-9 at either end, and the bits behind the tenth."""
+    u = uniform(8, (2, 1000, 1000)).flatten()
+    for end in (u[u < 2**-9], 1 - u[u > 1 - 2**-9]):
+        assert stats.kstest(2**9 * end.numpy(), "uniform").pvalue > 1e-4
+    counts = torch.bincount((u * 2**23).long() % 2**13, minlength=2**13)
+    assert stats.chisquare(counts.numpy()).pvalue > 1e-4
+
+
+def test_avalanche():
+    """A bit of the columns' offsets that flips flips each of the 23 bits with a chance of one half."""
+    noise = CounterNoise("normal", 4, (1, 256, 256))
+    columns = noise.keys[2]
+    before, errors = (noise._uniform(*3 * (slice(None),)).double() * 2**23).long(), []
+    for bit in range(32):
+        noise._columns = columns ^ torch.tensor(1 << bit).to(torch.int32)
+        flips = before ^ (noise._uniform(*3 * (slice(None),)).double() * 2**23).long()
+        errors += [((flips >> place) & 1).double().mean() - 0.5 for place in range(23)]
+    assert torch.stack(errors).abs().max() < 5 * 0.5 / math.sqrt(before.numel())
+
+
 @pytest.mark.parametrize(
     ("kind", "mean", "variance", "cdf"),
     [("log_exponential", -np.euler_gamma, math.pi**2 / 6, stats.gumbel_l.cdf), ("normal", 0, 1, stats.norm.cdf)],

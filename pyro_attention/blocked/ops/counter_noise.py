@@ -25,9 +25,9 @@ class CounterNoise:
               \log(-\log U) \text{ or } \Phi^{-1}(U)
 
     Every row has a random offset ``a`` and an odd multiplier ``m``, every column an offset ``c``; ``h`` mixes their sum
-    in 32 bits, of which 23 are kept. Columns that shared an offset would share all their noise, so no two do: a
-    one-to-one map of 32-bit numbers gives them. Rows have 63 random bits, which two of a million share with a chance
-    below 1e-7. A few passes of integer arithmetic take less time than torch's own generator on a CPU, and the
+    in 32 bits, of which the upper 23 are kept. Columns that shared an offset would share all their noise, so no two
+    do: a one-to-one map of 32-bit numbers gives them. Rows have 63 random bits, which two of a million share with a
+    chance below 1e-7. A few passes of integer arithmetic take less time than torch's own generator on a CPU, and the
     value at a position depends on nothing but seed and position.
 
     Args:
@@ -42,7 +42,8 @@ class CounterNoise:
         True
 
     Source: Salmon et al. (2011), Parallel random numbers: as easy as 1, 2, 3, for the idea; Steele et al. (2014)
-    (splitmix64) for the hash of seeds and rows; Wellons (2018), hash prospector (lowbias32) for the mixer and columns.
+    (splitmix64) for the hash of seeds and rows; Wellons (2018), hash prospector (lowbias32) for columns, and for the
+    mixer, which leaves out the last shift, as that would change the lower bits alone.
     """
 
     def __init__(
@@ -82,8 +83,7 @@ class CounterNoise:
         spare = torch.empty_like(x)
         _xor_shifted(x, 16, spare).mul_(self._multipliers[slices, rows])
         _xor_shifted(x, 15, spare).mul_(_MIXER[1])
-        _xor_shifted(x, 16, spare)
-        # the bits of a float32 in [1, 2)
+        # the upper bits of the product make the bits of a float32 in [1, 2)
         x.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF).bitwise_or_(0x3F800000)
         return x.view(torch.float32).sub_(1 - 2**-24)
 

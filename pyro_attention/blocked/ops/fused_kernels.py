@@ -28,7 +28,6 @@ def _uniform(offset, multiplier, column):
     x = (offset + column).to(tl.uint32, bitcast=True)
     x = (x ^ (x >> 16)) * multiplier.to(tl.uint32, bitcast=True)
     x = (x ^ (x >> 15)) * 0x846CA68B
-    x = x ^ (x >> 16)
     # the bits of a float32 in [1, 2); the constant is 1 - 2^-24
     return ((x >> 9) | 0x3F800000).to(tl.float32, bitcast=True) - 0.99999994039535522
 
@@ -45,10 +44,17 @@ def _log2(x, FAST: tl.constexpr):
 
 @triton.jit
 def _exponential(u, FAST: tl.constexpr):
-    """Return minus the logarithm of u; by a series where that is small and an absolute error would be too coarse."""
+    """Return minus the logarithm of u, with a relative error below 2^-16 also where u is close to 1.
+
+    The series is below it everywhere, and so is the fast logarithm less its largest error: the larger of the two is the
+    better one. A choice by a comparison takes more instructions, as its results do not fit into the predicates.
+    """
     d = 1.0 - u
-    series = 1.0 + d * (0.5 + d * (0.3333333333333333 + d * (0.25 + d * (0.2 + d * 0.16666666666666666))))
-    return tl.where(d < 0.125, d * series, -0.6931471805599453 * _log2(u, FAST))
+    series = d * (1.0 + d * (0.5 + d * 0.3333333333333333))
+    logarithm = -0.6931471805599453 * _log2(u, FAST)
+    if FAST:
+        logarithm -= 1.6525916589735634e-07  # log(2) 2^-22
+    return tl.maximum(series, logarithm)
 
 
 @triton.jit
@@ -77,12 +83,12 @@ def _erfinv(x, FAST: tl.constexpr):
 
 @triton.jit
 def _noise(offset, multiplier, column, NOISE: tl.constexpr, FAST: tl.constexpr):
-    """Compute the noise of CounterNoise.block."""
+    """Compute the noise of CounterNoise.block, times log2(e) as scores are."""
     u = _uniform(offset, multiplier, column)
     if NOISE == "log_exponential":
-        noise = 0.6931471805599453 * _log2(_exponential(u, FAST), FAST)
+        noise = _log2(_exponential(u, FAST), FAST)
     else:
-        noise = 1.4142135623730951 * _erfinv(2.0 * u - 1.0, FAST)
+        noise = 2.040278893193579 * _erfinv(2.0 * u - 1.0, FAST)
     return noise
 
 
@@ -162,7 +168,7 @@ def forward(
     rows = block * ROWS + tl.arange(0, ROWS)
     q = _load(Q + slice * queries * WIDTH, rows, queries, WIDTH, PADDED)
     if NOISE is not None:
-        scale = tl.load(SCALE + slice) * 1.4426950408889634
+        scale = tl.load(SCALE + slice)
         offset, multiplier = _row(OFFSETS, slice, rows, queries, 0), _row(MULTIPLIERS, slice, rows, queries, 0)
     # finite, so that the exponential of a masked score is zero where a row has seen nothing else
     maximum, total = tl.full([ROWS], -1.0e38, tl.float32), tl.zeros([ROWS], tl.float32)
@@ -210,7 +216,7 @@ def backward_queries(
     inner = _row(INNER, slice, rows, queries, 0.0)
     noisy = _row(NOISY, slice, rows, queries, float("inf"))  # no weight to what lies beyond the last query
     if NOISE is not None:
-        scale = tl.load(SCALE + slice) * 1.4426950408889634
+        scale = tl.load(SCALE + slice)
         offset, multiplier = _row(OFFSETS, slice, rows, queries, 0), _row(MULTIPLIERS, slice, rows, queries, 0)
     if GRAD_PLAIN is not None:
         plain = _row(PLAIN, slice, rows, queries, float("inf")) * 1.4426950408889634
@@ -238,7 +244,7 @@ def backward_queries(
         grad_q = tl.dot(grad.to(k.dtype), k, grad_q, input_precision=PRECISION)
     _store(GRAD_Q + slice * queries * WIDTH, rows, queries, grad_q, WIDTH, PADDED)
     if GRAD_SCALE is not None:
-        tl.store(GRAD_SCALE + slice * queries + rows, grad_scale, mask=rows < queries)
+        tl.store(GRAD_SCALE + slice * queries + rows, grad_scale * 0.6931471805599453, mask=rows < queries)
 
 
 @triton.jit
@@ -256,7 +262,7 @@ def backward_keys(
     v = _load(V + slice * keys * VALUE_WIDTH, columns, keys, VALUE_WIDTH, VALUE_PADDED)
     bias = _bias(MASK, slice, columns, keys)
     if NOISE is not None:
-        scale = tl.load(SCALE + slice) * 1.4426950408889634
+        scale = tl.load(SCALE + slice)
         column = tl.load(COLUMNS + columns, mask=columns < keys, other=0)
     grad_k, grad_v = tl.zeros([COLS, PADDED], tl.float32), tl.zeros([COLS, VALUE_PADDED], tl.float32)
     first = 0

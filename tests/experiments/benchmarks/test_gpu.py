@@ -170,6 +170,20 @@ def test_bars_of_a_report() -> None:
     ]  # fmt: skip
 
 
+def test_a_reason_stands_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = gpu.Ledger(gpu.GPUConfig(device="cpu", out=tmp_path), begun=time.monotonic())
+    for name, reason in (("a", "skipped"), ("b", "skipped"), ("c", "Traceback\nValueError: wrong")):
+        ledger.add(Item("Draws", name, fails), Result(problems=[reason]))
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1::2] == ["skipped", "the same", "ValueError: wrong"]
+    assert gpu._by_reason(ledger.problems) == "skipped\n    Draws: a\n    Draws: b\nValueError: wrong\n    Draws: c"
+
+
+def test_columns_without_content_are_left_out() -> None:
+    rows = [{"size": "one", "ms": Estimate(1.0), "MB": "-"}, {"size": "two", "ms": "-", "MB": "-"}]
+    assert [list(row) for row in gpu._filled(rows)] == 2 * [["size", "ms"]]
+
+
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
@@ -208,5 +222,5 @@ def test_the_mixer_is_that_of_the_library() -> None:
         torch.tensor([[[0x7FEB352D]]]).int(),
     )
     counter._columns = x
-    bits = (gpu_attention._mixed(x) >> 9) & 0x7FFFFF
+    bits = (gpu_attention._multiplied(x) >> 9) & 0x7FFFFF
     assert torch.equal(counter._uniform(slice(None), slice(None), slice(None))[0, 0], (bits + 0.5) / 2**23)
