@@ -173,6 +173,7 @@ def _batch_posterior(
     links, other = (forward.clone(), backward.clone()) if directions else (forward, backward)
     if odds:
         links = _log_odds_(links).add_(_log_odds_(other)).div_(2).sigmoid_()
+        links = links.sub_(_DOUBT).div_(1 - 2 * _DOUBT).clamp_(0, 1)  # of which both are sure, that is sure
     else:
         links = links.mul_(other).sqrt_().clamp_(max=1.0)
     log_evidence, alone = ((one_way + back) / 2 for one_way, back in zip(first, second, strict=True))

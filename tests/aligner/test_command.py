@@ -399,7 +399,10 @@ def test_a_pair_of_three_thousand_words_takes_less_than_a_gigabyte(files):
         lines = random.zipf(1.3, (60, 12)) % 2000
         (files / name).write_text("\n".join(" ".join(f"{name}{number}" for number in line) for line in lines) + "\n")
     arguments = ["long.a", "long.b", "--train", "a", "b", "--out", "links"]
-    code = f"import resource, sys; sys.path.insert(0, {str(ROOT)!r}); from pyro_attention.aligner.__main__ import main; "
-    code += f"main({arguments}); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    code = f"import resource; from pyro_attention.aligner.__main__ import main; main({arguments}); "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True,
+        text=True,
+    ).stdout  # fmt: skip
     assert int(printed.split()[-1]) * 1024 < 1e9
