@@ -63,7 +63,7 @@ _TEXT = (
 )
 
 _RARE_TEXT = (
-    f"Of the written links, and of those whose rarer word stands in the text at most {_RARE} times, test pairs included: "
+    f"Of the written links, and of those whose rarer word the text has at most {_RARE} times, test pairs included: "
     "mean probability, share of gold links, and calibration error. With few links this error is above 0 even of right "
     "probabilities. What they would have by chance is the mean over links drawn by the stated probabilities, and the "
     "number below which 97.5 % of the draws lie."

@@ -115,7 +115,7 @@ def test_the_error_that_right_probabilities_have_by_chance():
     """Of one bin it is the mean deviation of a binomial share; of certain events it is 0."""
     mean, most = chance_error(torch.full((100,), 0.9, dtype=torch.float64))
     assert mean == pytest.approx(0.0239, abs=0.001)  # 0.0237, by de Moivre
-    assert most == pytest.approx(0.06, abs=0.005)
+    assert 0.055 < most < 0.075  # six or seven links
     assert chance_error(torch.ones(10, dtype=torch.float64)) == (0.0, 0.0)
 
 
