@@ -129,8 +129,8 @@ def _log_far(links: Tensor) -> Tensor:
     sums = torch.cat([links.new_zeros(1, source), links.cumsum(0)])
     row = torch.arange(target)
     near = sums[(row + _MEDIAN + 1).clamp_max(target)] - sums[(row - _MEDIAN).clamp_min(0)]
-    place = (near.cumsum(1) < near.sum(1, keepdim=True) / 2).sum(1)
-    return ((torch.arange(source) - place[:, None]).abs() > _NEAR) * math.log(_FAR)
+    center = (near.cumsum(1) < near.sum(1, keepdim=True) / 2).sum(1)
+    return ((torch.arange(source) - center[:, None]).abs() > _NEAR) * math.log(_FAR)
 
 
 def _similarity(source: Tensor, target: Tensor) -> Tensor:
