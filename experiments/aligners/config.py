@@ -14,7 +14,8 @@ class AlignersConfig:
     Args:
         dataset: Sentence pairs with gold links in the test split; drawn-jumps and drawn-order are generated.
         pairs: Number of training pairs; all when omitted.
-        aligners: Rows of the table; all except cross-fitting when omitted.
+        joined: Number of test pairs that are joined into one text.
+        aligners: Rows of the table; all when omitted, except cross-fitting and an encoder without training on the test.
         encoder: Folder of a multilingual encoder of Hugging Face, for one more row.
         data_root: Folder of the data sets.
         results: Folder to publish the table in.
@@ -22,6 +23,7 @@ class AlignersConfig:
 
     dataset: Literal["toy", "europarl_de_en", "hansards_fr_en", "drawn-jumps", "drawn-order"] = "toy"
     pairs: PositiveInt | None = None
+    joined: PositiveInt = 1
     aligners: tuple[str, ...] = ()
     encoder: Path | None = None
     data_root: Path | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
 
+from experiments.aligners.ibm import SentencePair
 from pyro_attention.analysis import Alignment, AlignmentScores, GoldAlignment, alignment_error_rate, mbr_alignment
 
 RESAMPLES = 5000  # resampled sets of sentences of an interval
+CHANCES = 2000  # draws of events
 BINS = 15  # bins of the expected calibration error
 
 
@@ -98,6 +101,40 @@ def written_links(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[G
 def calibration_error(probabilities: Tensor, right: Tensor) -> float:
     """Compute the expected calibration error of probabilities ``[n]`` of events that are true (1) or false (0)."""
     return float(binary_calibration_error(probabilities.clamp(0, 1).float(), right.long(), n_bins=BINS))
+
+
+def chance_error(probabilities: Tensor) -> tuple[float, float]:
+    """Compute the calibration error that right probabilities ``[n]`` have by chance, as there are so few events.
+
+    The events are drawn anew from the probabilities, with a fixed seed.
+
+    Returns:
+        Mean and 97.5 % quantile over draws.
+    """
+    generator = torch.Generator().manual_seed(0)
+    bins = (probabilities.clamp(0, 1) * BINS).ceil().long().sub(1).clamp_min(0)
+    errors = list[float]()
+    for _ in range(CHANCES):
+        right = torch.bernoulli(probabilities.clamp(0, 1), generator=generator)
+        sums = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, right - probabilities)
+        errors.append((sums.abs().sum() / len(probabilities)).item())
+    return float(np.mean(errors)), float(np.quantile(errors, 0.975))
+
+
+def rarer_counts(links: Sequence[Alignment], pairs: Sequence[SentencePair], text: Sequence[SentencePair]) -> Tensor:
+    """Return how often the rarer word of every written link stands in a text, int64 ``[links]``.
+
+    Args:
+        links: Written links, as in :func:`written_links`.
+        pairs: The words of each pair.
+        text: The text whose words are counted.
+    """
+    source, target = (Counter(word for pair in text for word in pair[side]) for side in (0, 1))
+    counts = list[Tensor]()
+    for written, (first, second) in zip(links, pairs, strict=True):
+        table = torch.tensor([[min(source[s], target[t]) for s in first] for t in second], dtype=torch.int64)
+        counts.append(table.view(len(second), len(first))[written.to_matrix()])
+    return torch.cat(counts)
 
 
 def coverage_curve(aligned: Aligned, links: Sequence[Alignment], gold: Sequence[GoldAlignment]) -> Tensor:

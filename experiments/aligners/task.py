@@ -7,7 +7,7 @@ import resource
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -23,8 +23,10 @@ from experiments.aligners.scores import (
     Aligned,
     bootstrap,
     calibration_error,
+    chance_error,
     coverage_curve,
     link_counts,
+    rarer_counts,
     rate_at,
     total_scores,
     written_links,
@@ -43,7 +45,12 @@ from pyro_attention.analysis import Alignment, GoldAlignment, read_pharaoh
 Align = Callable[[Sequence[SentencePair], Sequence[SentencePair]], Aligned]  # takes all pairs, and the pairs to align
 _VOTES = 6  # runs of eflomal
 _LONGEST = 200  # largest number of words of a training sentence
-_CROSS_FITTED = "pyro-align, cross-fitted"  # a row that is made only on request
+_RARE = 2  # times that a rare word stands in the text
+_EFLOMAL = "eflomal"
+_CROSS_FITTED = "pyro-align, cross-fitted"
+_ENCODER = "pyro-align + encoder"
+_ENCODER_HELD_OUT = f"{_ENCODER}, not trained on the test"
+_ON_REQUEST = (_CROSS_FITTED, _ENCODER_HELD_OUT)  # rows that are made only on request
 _TEXT = (
     "AER in percent on {sentences} gold sentences with its 95 % interval over resampled sentences, and its difference "
     "from the votes of eflomal on the same sentences of each sample; below 0 is better. Every aligner is trained in "
@@ -53,6 +60,13 @@ _TEXT = (
     "eflomal writes links without probabilities; its votes are the mean of {votes} runs with one sampler each. CPU s: "
     "seconds of the processor for training and alignment, in one run on a shared machine. MB: memory, with that of "
     "Python and the text."
+)
+
+_RARE_TEXT = (
+    f"Of the written links, and of those whose rarer word the text has at most {_RARE} times, test pairs included: "
+    "mean probability, share of gold links, and calibration error. With few links this error is above 0 even of right "
+    "probabilities. What they would have by chance is the mean over links drawn by the stated probabilities, and the "
+    "number below which 97.5 % of the draws lie."
 )
 
 
@@ -124,11 +138,14 @@ def aligners(encoder: Path | None = None) -> dict[str, Align]:
     """Return all aligners by name: eflomal if it is installed, and one with an encoder if its folder is given."""
     known: dict[str, Align] = {"IBM Model 1": ibm1}
     if (program := shutil.which("eflomal-align")) is not None:
-        known["eflomal"] = partial(eflomal, program)
+        known[_EFLOMAL] = partial(eflomal, program)
         known[f"eflomal, votes of {_VOTES} runs"] = partial(eflomal_votes, program)
     known |= {"pyro-align": pyro_align, "pyro-align, not trained on the test": partial(pyro_align, held_out=True)}
     known[_CROSS_FITTED] = partial(pyro_align, parts=5)
-    return known if encoder is None else known | {"pyro-align + encoder": partial(pyro_align, encoder=encoder)}
+    if encoder is not None:
+        known[_ENCODER] = partial(pyro_align, encoder=encoder)
+        known[_ENCODER_HELD_OUT] = partial(pyro_align, encoder=encoder, held_out=True)
+    return known
 
 
 # the table
@@ -137,7 +154,8 @@ def aligners(encoder: Path | None = None) -> dict[str, Align]:
 def load_texts(config: AlignersConfig) -> tuple[ParallelText, ParallelText]:
     """Load the training text and the test text."""
     if config.dataset == "drawn-jumps" or config.dataset == "drawn-order":
-        return drawn_text(config.dataset, config.pairs or 20000)
+        train, test = drawn_text(config.dataset, config.pairs or 20000)
+        return train, test.joined(config.joined)
     source = "fr" if config.dataset == "hansards_fr_en" else "de"
     options: dict[str, Any] = {
         "source": source,
@@ -149,7 +167,7 @@ def load_texts(config: AlignersConfig) -> tuple[ParallelText, ParallelText]:
     with user_errors(ValueError, OSError):
         train = load_parallel(config.dataset, "train", **options, max_words=_LONGEST, skip=True)
         test = load_parallel(config.dataset, "test", **options, skip=False)
-    return train if config.pairs is None else train.first(config.pairs), test
+    return train if config.pairs is None else train.first(config.pairs), test.joined(config.joined)
 
 
 def compare(config: AlignersConfig) -> list[Row]:
@@ -162,22 +180,27 @@ def compare(config: AlignersConfig) -> list[Row]:
     if (gold := test.gold) is None or len(gold) < 2:
         raise UserError(f"{config.dataset} has gold links of {len(gold or ())} test pairs, expected at least 2")
     known = aligners(config.encoder)
-    names = config.aligners or tuple(name for name in known if name != _CROSS_FITTED)
+    names = config.aligners or tuple(name for name in known if name not in _ON_REQUEST)
     if unknown := [name for name in names if name not in known]:
         raise UserError(f"aligners has {unknown[0]!r}, expected some of {', '.join(known)}")
-    rows, counts, calibrations = dict[str, Row](), {}, {}
+    rows, counts, calibrations, rare = dict[str, Row](), {}, {}, list[Row]()
+    pairs = test.word_pairs()
+    text = [*train.word_pairs(), *pairs]
     for name in names:
         print(f"{name} ...", flush=True)
-        aligned, cost = _run_measured(known[name], [*train.word_pairs(), *test.word_pairs()], test.word_pairs())
+        aligned, cost = _run_measured(known[name], text, pairs)
         counts[name] = link_counts(aligned.links, gold)
         calibrations[name] = written_links(aligned, aligned.links, gold)
         rows[name] = {"aligner": name, **score_row(aligned, gold, counts[name], calibrations[name]), **cost}
+        if name != _EFLOMAL:
+            frequencies = rarer_counts(aligned.links, pairs, text)
+            rare += [{"aligner": name, **row} for row in frequency_rows(*calibrations[name], frequencies)]
     votes = next((name for name in counts if "votes" in name), None)
     if votes is not None:
         for name, row in rows.items():
             row["- votes"] = "" if name == votes else _difference(counts[name], counts[votes], votes)
     shown = {name: links for name, links in calibrations.items() if name.startswith("pyro-align") or name == votes}
-    _report(config, list(rows.values()), shown, sentences=len(gold), pairs=len(train))
+    _report(config, list(rows.values()), rare, shown, sentences=len(gold), pairs=len(train))
     return list(rows.values())
 
 
@@ -203,16 +226,42 @@ def score_row(
     }
 
 
+def frequency_rows(probabilities: Tensor, right: Tensor, frequencies: Tensor) -> Iterator[Row]:
+    """Yield how far the probabilities of links hold, of all links and of those of rare words.
+
+    Args:
+        probabilities: Probability of every written link.
+        right: Whether it is a gold link.
+        frequencies: How often the rarer of its words stands in the text.
+    """
+    for words, chosen in (("all", frequencies >= 0), (f"at most {_RARE} times", frequencies <= _RARE)):
+        if not chosen.any():
+            continue
+        stated, share = probabilities[chosen], right[chosen]
+        chance, most = chance_error(stated)
+        yield {
+            "words": words,
+            "links": int(chosen.sum()),
+            "stated": round(stated.mean().item(), 3),
+            "right": round(share.mean().item(), 3),
+            "ECE": round(calibration_error(stated, share), 3),
+            "ECE by chance": round(chance, 3),
+            "97.5 % below": round(most, 3),
+        }
+
+
 def _difference(counts: Tensor, baseline: Tensor, name: str) -> Difference:
     """Return the difference of the error rate from that of the baseline with this name."""
     return Difference(*bootstrap(counts, baseline), digits=1, metric="AER", against=name, better="lower", over="items")
 
 
 def _report(
-    config: AlignersConfig, rows: list[Row], calibrations: Mapping[str, tuple[Tensor, Tensor]], **counts: int
-) -> None:
+    config: AlignersConfig, rows: list[Row], rare: list[Row], calibrations: Mapping[str, tuple[Tensor, Tensor]],
+    **counts: int,
+) -> None:  # fmt: skip
     """Print the table, draw the calibration of written links, and publish both if a folder of results is given."""
     name = f"aligners-{config.dataset}-{counts['pairs']}{'-selected' if config.aligners else ''}"
+    name += f"-joined-{config.joined}" * (config.joined > 1)
     folder = Path("runs", "aligners", name)
     diagram = reliability_panels(
         {aligner: (probabilities.clamp(0, 1), right) for aligner, (probabilities, right) in calibrations.items()},
@@ -221,6 +270,7 @@ def _report(
     picture = save(diagram, (config.results / "pictures" if config.results else folder) / f"{name}-calibration.png")
     parts = [
         Part("", _TEXT.format(**counts, votes=_VOTES), rows),
+        Part("Calibration by frequency", _RARE_TEXT, rare),
         Part("Calibration of the written links", picture=picture),
     ]
     report = Report(f"Aligners without a network: {config.dataset}", name, parts)

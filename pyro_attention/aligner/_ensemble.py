@@ -25,6 +25,7 @@ _KEPT = 1e-5  # pairs of words that are less probable in both directions and all
 _DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
 _AGREED = 1 / 2  # share of the model whose directions agree
 _PARTS = 2  # of a text, each of which one member lacks
+_TOGETHER = 1_000_000  # links whose certainty is computed together, more than sentences have
 _FEWEST, _MANY = 50, 50_000  # pairs of a text from which on, and up to which, it is divided into parts
 Potentials = Callable[[Batch], Tensor]
 
@@ -167,11 +168,12 @@ def _batch_posterior(
     forward, target_null, *first = _averaged(0, models, tables, batch, cells, potentials)
     backward, source_null, *second = _averaged(1, models, tables, batch, cells, potentials)
     backward = backward.transpose(0, 1)
-    certainty = torch.minimum(forward, backward).amax(1)
+    certainty = _least_maxima(forward, backward)
     # without need of the directions their memory becomes that of the links
     links, other = (forward.clone(), backward.clone()) if directions else (forward, backward)
     if odds:
         links = _log_odds_(links).add_(_log_odds_(other)).div_(2).sigmoid_()
+        links = links.sub_(_DOUBT).div_(1 - 2 * _DOUBT).clamp_(0, 1)  # of which both are sure, that is sure
     else:
         links = links.mul_(other).sqrt_().clamp_(max=1.0)
     log_evidence, alone = ((one_way + back) / 2 for one_way, back in zip(first, second, strict=True))
@@ -244,6 +246,13 @@ def _by_pair(table: Tensor) -> Sequence[Tensor]:
 def part_count(pairs: int) -> int:
     """Return the number of parts that a text of so many pairs is divided into by default."""
     return _PARTS if _FEWEST <= pairs <= _MANY else 1
+
+
+def _least_maxima(forward: Tensor, backward: Tensor) -> Tensor:
+    """Return the maxima over source words of the smaller of two tables, ``[M, B]``, with a part of them in memory."""
+    rows = max(1, _TOGETHER // max(1, forward[0].numel()))
+    parts = zip(forward.split(rows), backward.split(rows), strict=True)
+    return torch.cat([torch.minimum(*part).amax(1) for part in parts])
 
 
 def _log_odds_(probability: Tensor) -> Tensor:

@@ -40,6 +40,10 @@ _STEPS = 3  # of expectation maximization
 _BATCH = 32  # sentences that are read together
 _WINDOW = 120  # words of a sentence that are read together
 _AROUND = 20  # words of a window at its ends that are read for the others, where the sentence goes on
+_ENDS = frozenset(".!?…。！？।۔؟")  # marks at the end of a sentence
+_LONG = 60  # words of each side from which on a pair is more than a sentence
+_MEDIAN, _NEAR = 10, 12  # words around a word that tell its place, and words by which a link may differ from it
+_FAR = 0.02  # how likely a link is that lies further from there
 _LONG_WORD = 4  # pieces of a word below which a short sentence is not counted
 _PIECES = 512  # of a window, at most
 Infer = Callable[[Sentences, Sentences, Sequence[Tensor] | None], Sequence[Tensor]]
@@ -88,9 +92,14 @@ def encoder_potentials(
         for k in range(len(encoder.middle))
     ]
     links = infer(*sample, None)
-    best = max(range(len(layers)), key=lambda k: _Evidence.of(layers[k], links).separation)
+    far = [_log_far(pair) for pair in links]
+    if 2 * sum(map(_is_long, links)) > len(links):
+        best = len(layers) - 1  # only the words around them tell equal words of several sentences apart
+    else:
+        best = max(range(len(layers)), key=lambda k: _Evidence.of(layers[k], links).separation)
     for _ in range(_STEPS):
-        links = infer(*sample, [_Evidence.of(layers[best], links).log_ratio(pair) for pair in layers[best]])
+        evidence = _Evidence.of(layers[best], links)
+        links = infer(*sample, [evidence.log_ratio(s) + f for s, f in zip(layers[best], far, strict=True)])
     evidence = _Evidence.of(layers[best], links)
     layer = encoder.middle[best]
     for start in tqdm(range(0, len(rows), _SAMPLE), desc=f"vectors of layer {layer}", disable=not progress):
@@ -98,7 +107,30 @@ def encoder_potentials(
         sides = [encoder.vectors([side[row] for row in part], [layer]) for side in (source, target)]
         for row, s, t in zip(part, *sides, strict=True):
             potentials[row] = evidence.log_ratio(_similarity(s[:, 0] - means[0][best], t[:, 0] - means[1][best]))
+            if _is_long(potentials[row]):
+                potentials[row] += _log_far(infer([source[row]], [target[row]], None)[0])
     return potentials
+
+
+def _is_long(table: Tensor) -> bool:
+    """Return whether both texts of a table ``[M, N]`` are of several sentences."""
+    return min(table.shape) > _LONG
+
+
+def _log_far(links: Tensor) -> Tensor:
+    """Log factors of the links of long texts, ``[M, N]``, which are lower far from where the words alone have them.
+
+    The place of a target word is the median of the links of the words around it. So equal words of other sentences,
+    which an encoder finds alike, are no rivals, wherever a sentence was moved to.
+    """
+    if not _is_long(links):
+        return torch.zeros_like(links)
+    target, source = links.shape
+    sums = torch.cat([links.new_zeros(1, source), links.cumsum(0)])
+    row = torch.arange(target)
+    near = sums[(row + _MEDIAN + 1).clamp_max(target)] - sums[(row - _MEDIAN).clamp_min(0)]
+    center = (near.cumsum(1) < near.sum(1, keepdim=True) / 2).sum(1)
+    return ((torch.arange(source) - center[:, None]).abs() > _NEAR) * math.log(_FAR)
 
 
 def _similarity(source: Tensor, target: Tensor) -> Tensor:
@@ -132,6 +164,18 @@ class _Evidence:
         # vectors of which a link tells nothing have a slope of 0
         slope = max(self.linked - self.unlinked, 0.0) / self.variance
         return (similarity - (self.linked + self.unlinked) / 2) * slope
+
+
+def _sentences(text: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the sentences of a text that is too long for one window, and a shorter one as it is."""
+    if len(text) <= _WINDOW:
+        yield text
+        return
+    start = 0
+    for number, word in enumerate(text, 1):
+        if word in _ENDS or number == len(text):
+            yield text[start:number]
+            start = number
 
 
 class _Window(NamedTuple):
@@ -168,7 +212,12 @@ class _Encoder:
 
     def vectors(self, sentences: Sentences, layers: Sequence[int]) -> list[Tensor]:
         """Vectors of the words of every sentence, means over their pieces, ``[words, layers, width]``."""
-        windows = [window for row, sentence in enumerate(sentences) for window in self._windows(row, sentence)]
+        windows = [
+            window
+            for row, text in enumerate(sentences)
+            for sentence in _sentences(text)
+            for window in self._windows(row, sentence)
+        ]
         order = sorted(range(len(windows)), key=lambda number: len(windows[number].words))
         read: list[Tensor] = [torch.zeros(0)] * len(windows)
         for start in range(0, len(order), _BATCH):

@@ -98,10 +98,12 @@ def markov_posterior(
     stay.div_(shrink)
 
     # forward: probabilities of the last linked place and the words so far, times the scale of the jump that follows
-    moved, last = _scratch(emission, emission.shape, (num_target + 1, num_source + 1, count))
+    # of every step where jumps are counted, otherwise of two, which take turns
+    held = num_target + 1 if count_jumps else 2
+    moved, last = _scratch(emission, emission.shape, (held, num_source + 1, count))
     last[0] = 0
     last[0, 0] = scale[0]
-    before, linked = last.unbind(), last[1:, 1:].unbind()
+    before, linked = ([table[j % held] for j in range(num_target + 1)] for table in (last, last[:, 1:]))
     steps = list(zip(says.unbind(), stay.unbind(), moved.unbind(), strict=True))
     for j, (word, unlinked, arrived) in enumerate(steps):
         if j % _OFTEN == 0:
@@ -111,11 +113,11 @@ def markov_posterior(
             unlinked.div_(total)
         moves.follow(before[j], arrived)
         torch.mul(before[j], unlinked, out=before[j + 1])
-        linked[j].addcmul_(arrived, word)
+        linked[j + 1].addcmul_(arrived, word)
 
     # backward: gradients of the log evidence with respect to these probabilities
     slope = scale.reciprocal()
-    evidence = (last[-1] * slope).sum(0)
+    evidence = (before[-1] * slope).sum(0)
     slope.div_(evidence)
     to = slope[1:]
     for word, unlinked, _ in reversed(steps):

@@ -87,6 +87,19 @@ def test_jumps_as_a_convolution_are_those_of_the_matrix(num_source, reach):
         torch.testing.assert_close(found[1], found[0])
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 2), (6, 4, 3), (9, 420, 1)])
+def test_posteriors_without_the_count_of_jumps_are_the_same(shape):
+    """These hold two steps of the forward pass in memory in place of all."""
+    generator = torch.Generator().manual_seed(0)
+    emission, null = torch.rand(shape, generator=generator), torch.rand(shape[0], shape[2], generator=generator)
+    jumps, lengths = torch.rand(7, generator=generator), torch.full((shape[2],), shape[1])
+    expected = markov_posterior(emission.clone(), null, jumps, lengths)
+    posterior = markov_posterior(emission.clone(), null, jumps, lengths, count_jumps=False)
+    assert posterior.jumps.eq(0).all()
+    for name in ("links", "null", "log_evidence"):
+        torch.testing.assert_close(getattr(posterior, name), getattr(expected, name), rtol=0, atol=0)
+
+
 def test_the_alignment_is_a_latent_site_with_its_exact_posterior():
     """Without jumps, NULL being one more key, the posterior is that of an attention site given the words."""
     torch.manual_seed(0)

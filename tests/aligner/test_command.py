@@ -5,13 +5,17 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pyro_attention.aligner import Aligner
 from pyro_attention.aligner.__main__ import main
 
+ROOT = Path(__file__).parents[2]
 GERMAN = "Das Haus\nDas Buch\nEin Buch\nEin Haus\n\nDas alte Haus\n"
 ENGLISH = "the house\nthe book\na book\na house\nnothing\nthe old house\n"
 
@@ -384,3 +388,21 @@ def test_bad_input(files, arguments, message):
     (files / "latin").write_bytes("schöne Häuser\n".encode("latin-1") * 6)
     with pytest.raises(SystemExit, match=message):
         main(arguments)
+
+
+@pytest.mark.slow
+def test_a_pair_of_three_thousand_words_takes_less_than_a_gigabyte(files):
+    random = np.random.default_rng(0)
+    for name in "ab":
+        numbers = random.zipf(1.3, 3000) % 2000
+        (files / f"long.{name}").write_text(" ".join(f"{name}{number}" for number in numbers) + "\n")
+        lines = random.zipf(1.3, (60, 12)) % 2000
+        (files / name).write_text("\n".join(" ".join(f"{name}{number}" for number in line) for line in lines) + "\n")
+    arguments = ["long.a", "long.b", "--train", "a", "b", "--out", "links"]
+    code = f"import resource; from pyro_attention.aligner.__main__ import main; main({arguments}); "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True,
+        text=True,
+    ).stdout  # fmt: skip
+    assert int(printed.split()[-1]) * 1024 < 1e9

@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal
 
 from pyro_attention.aligner import Aligner, cross_fit
-from pyro_attention.aligner.encoder import _Encoder, _Evidence
+from pyro_attention.aligner.encoder import _Encoder, _Evidence, _log_far, _sentences
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -143,3 +143,22 @@ def test_a_folder_that_lacks_something(folder, tmp_path, file, message):
             (tmp_path / path.name).write_bytes(path.read_bytes())
     with pytest.raises(ValueError, match=message):
         _Encoder(tmp_path)
+
+
+def test_links_of_documents_lie_near_those_of_the_words_alone():
+    """A passage that was moved is where its words are, and a sentence has no places that are far."""
+    order = [*range(40, 80), *range(40)]
+    links = torch.zeros(80, 80)
+    links[torch.arange(80), order] = 1
+    factors = _log_far(links).exp()
+    assert factors[links > 0].eq(1).all()
+    assert factors[20, 50:71].eq(1).all()  # target word 20 is source word 60
+    assert factors[20, :48].allclose(torch.tensor(0.02))
+    assert _log_far(links[:60]).eq(0).all()
+
+
+def test_long_texts_are_read_by_sentence():
+    text = ["a", "b", "?"] * 50 + ["end"]
+    assert [list(sentence) for sentence in _sentences(text)] == [["a", "b", "?"]] * 50 + [["end"]]
+    assert list(_sentences(text[:60])) == [text[:60]]
+    assert list(_sentences(["a"] * 300)) == [["a"] * 300]

@@ -180,6 +180,8 @@ CHAINS: dict[str, list[Step]] = {
     "compare": [Step(f"{NMT} table compare", f"{COMPARISON} {TRANSLATIONS} --rows [soft,dirichlet]", DEMO_FILES)],
     "aligners without a network": [
         Step(f"{ALIGNERS} --dataset europarl_de_en --pairs 20000 --data-root DIR", "", (), ("pyro-align",)),
+        Step(f"{ALIGNERS} --dataset europarl_de_en --pairs 5000 --joined 20 --data-root DIR", "--joined 2", (),
+             ("pyro-align",)),
         Step(f"{ALIGNERS} --dataset hansards_fr_en --pairs 20000 --data-root DIR", "--dataset toy --pairs 50", (),
              ("pyro-align",)),
         Step(f"{ALIGNERS} --dataset drawn-order", "--pairs 50 --aligners '[\"pyro-align\"]'", (), ("pyro-align",)),

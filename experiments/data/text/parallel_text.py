@@ -50,6 +50,18 @@ class ParallelText:
         )
         return ParallelText(source, target, self.name, self.languages, alignments, self.skipped, possible)
 
+    def joined(self, count: int) -> "ParallelText":
+        """Return texts of ``count`` pairs each, the last one perhaps of fewer; links count the words of the text."""
+        texts = [range(first, min(first + count, len(self))) for first in range(0, len(self), count)]
+        source, target = (
+            [" ".join(side[row] for row in rows) for rows in texts] for side in (self.source, self.target)
+        )
+        alignments, possible = (
+            None if links is None else [_joined_links([links[row] for row in rows]) for rows in texts]
+            for links in (self.alignments, self.possible)
+        )
+        return ParallelText(source, target, self.name, self.languages, alignments, self.skipped, possible)
+
     def swapped(self) -> "ParallelText":
         """Return the pairs with source and target swapped."""
         alignments, possible = (
@@ -70,6 +82,15 @@ class ParallelText:
             return None
         both = zip(self.alignments, self.possible or self.alignments, strict=True)
         return [GoldAlignment(sure.links, possible.links) for sure, possible in both]
+
+
+def _joined_links(parts: Sequence[Alignment]) -> Alignment:
+    """Return the links of sentence pairs that follow each other."""
+    links, source, target = list[tuple[int, int]](), 0, 0
+    for part in parts:
+        links += [(s + source, t + target) for s, t in part.links]
+        source, target = source + part.num_source, target + part.num_target
+    return Alignment(frozenset(links), source, target)
 
 
 LETTERS = 50  # largest mean length of the words of a sentence; a line with more letters is no sentence
