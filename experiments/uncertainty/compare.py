@@ -76,7 +76,7 @@ METHODS: Mapping[str, Method] = {
     "Laplace, output layer": Method("soft", "last_layer", passes=1, of_library=True),
     "Laplace, score network": Method("soft", "score_network", of_library=True, of_spans=False),
     "random weights, no training": Method("soft", "width", of_library=True),
-    "LogNormal, ELBO": Method("lognormal", "attention", of_library=True),
+    "LogNormal, ELBO": Method("lognormal", "attention", of_library=True, of_spans=False),
     "Weibull, ELBO": Method("weibull", "attention", of_library=True),
     "LogNormal, evidence": Method("evidence", "attention", of_library=True, of_spans=False),
 }
