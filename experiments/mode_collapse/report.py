@@ -31,9 +31,9 @@ DEVIATION = 0.3  # standard deviation of a cluster in two dimensions; it is 0 in
 # by row of the tables: whether weights are doubly normalized instead of softmax, and whether they are drawn
 ATTENTIONS = {
     "softmax": (False, False),
-    "doubly normalised": (True, False),
+    "doubly normalized": (True, False),
     "softmax, Weibull": (False, True),
-    "doubly normalised, Weibull": (True, True),
+    "doubly normalized, Weibull": (True, True),
 }
 _COLORS = ("#d1495b", "#1b6ca8")  # of the clusters
 
@@ -147,7 +147,7 @@ def points_figure(shown: Mapping[str, Tensor], sizes: tuple[int, int]) -> Figure
             axis.set_title(f"{f'step {step}' if step else 'start'}: {distance:.2f}", fontsize=9)
             axis.tick_params(labelsize=8)
         row[0].set_ylabel(attention.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, markerscale=3, frameon=False)
     for axis in axes[-1]:
         axis.set_xlabel("first coordinate", fontsize=8)
     title = "Two clusters after each step of self-attention"

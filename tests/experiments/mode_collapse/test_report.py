@@ -14,7 +14,7 @@ def distances(attention, sizes, distance, *, steps=1, dim=1, deviation=0.0, seed
 
 
 @pytest.mark.parametrize(("sizes", "distance"), [((5, 5), 0.5), ((30, 3), 2.0), ((7, 20), 3.0)], ids=str)
-@pytest.mark.parametrize("attention", ["softmax", "doubly normalised"])
+@pytest.mark.parametrize("attention", ["softmax", "doubly normalized"])
 def test_closed_forms(sizes, distance, attention):
     found = distances(attention, sizes, distance, steps=3)
     for before, after in pairwise(found):
@@ -23,7 +23,7 @@ def test_closed_forms(sizes, distance, attention):
 
 @pytest.mark.parametrize(
     ("attention", "one", "four", "low", "high"),
-    [("softmax", 2.697, 0.09, 0.0, 0.1), ("doubly normalised", 2.934, 2.64, 2.0, 3.0)],
+    [("softmax", 2.697, 0.09, 0.0, 0.1), ("doubly normalized", 2.934, 2.64, 2.0, 3.0)],
 )  # computed independently
 def test_unbalanced_clusters_collapse_under_softmax_alone(attention, one, four, low, high):
     found = distances(attention, (500, 50), 3.0, steps=4)
