@@ -32,12 +32,12 @@ The table counts every difference of the studies of a task that has an interval 
 A difference is *better* or *worse* if its whole 95 % interval lies on one side of zero. Otherwise there is *no clear
 difference* (the 95 % interval contains zero).
 
-* Intervals over seeds are Student's t. They are widened by Bonferroni's correction for the number of differences in their
-  study and by the rounding of the numbers. Intervals over resampled test sentences are not corrected.
-* A difference that is not clear is not shown to be small: with three seeds and many differences the corrected intervals
-  are wide.
-* Trainings of 6 or 8 epochs (questions about digits, views, Multi30k, TED, pretraining) end while networks still improve:
-  their differences compare speeds of learning.
+* Intervals over seeds are Student's t. They are widened by Bonferroni's correction for the number of differences in
+  their study and by the rounding of the numbers. Intervals over resampled test sentences are not corrected.
+* A difference that is not clear is not shown to be small: with three seeds and many differences the corrected
+  intervals are wide.
+* Trainings of 6 or 8 epochs (questions about digits, views, Multi30k, TED, pretraining) end while networks still
+  improve: their differences compare speeds of learning.
 """
 
 
