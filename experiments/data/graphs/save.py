@@ -85,7 +85,7 @@ def _masks(graph: NodeGraph) -> dict[str, np.ndarray]:
     if missing:
         there = ", ".join(name for name in names if name not in missing)
         raise ValueError(
-            f"the graph has no {', '.join(missing)}, expected all of {', '.join(names)}, or none of them; set those that "
-            f"are missing, or remove {there} (set it to None) for a random division"
+            f"the graph has no {', '.join(missing)}, expected all of {', '.join(names)}, or none of them; add "
+            f"them, or set {there} to None for a random division"
         )
     return {name: _array(graph, name).T.astype(bool) for name in names}
