@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.data.graphs.load import MetricName
-from experiments.data.places import SPLITS
+from experiments.data.storage import SPLITS
 from experiments.files import write_atomic
 
 

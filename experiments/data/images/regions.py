@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.data.images.image_features import GridEncoder, fingerprint_of_files
-from experiments.data.places import NEW_COPY, cached_file, missing, read_arrays
+from experiments.data.storage import NEW_COPY, cached_file, missing, read_arrays
 from experiments.files import reading
 
 _SPREAD_OF = 2**28  # largest number of features whose standard deviation is computed

@@ -24,9 +24,9 @@ from experiments.data.images.image_features import (
     region_encoder,
     resized_images,
 )
+from experiments.data.images.region_options import RegionOptions
 from experiments.data.images.regions import Regions
-from experiments.data.names import RegionOptions
-from experiments.data.places import NEW_COPY, data_folder, first_file, read_arrays
+from experiments.data.storage import NEW_COPY, data_folder, first_file, read_arrays
 from experiments.files import reading
 from pyro_attention.registry import Registry
 from pyro_attention.text_lines import read_lines

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from experiments.data.images.regions import Regions, region_features
-from experiments.data.places import NEW_COPY, first_file
 from experiments.data.questions.load import Entry, Questions, as_questions, question_words
 from experiments.data.questions.votes import PEOPLE
+from experiments.data.storage import NEW_COPY, first_file
 from experiments.files import read_packed, reading
 
 _OFFICIAL = "the file of https://visualqa.org/download.html (it is not downloaded)"
