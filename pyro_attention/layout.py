@@ -35,8 +35,8 @@ class Layout(ABC):
         """Dimension of the heads in the scores, negative."""
 
     @property
-    def kept(self) -> Tensor | None:
-        """Mask of the entries that count: allowed, and of a query that counts; None when all do."""
+    def counted_entries(self) -> Tensor | None:
+        """Mask of the entries that count, allowed ones of queries that count; None when all do."""
         if self.mask is None or self.counted is None:
             return self.counted if self.mask is None else self.mask
         return self.mask & self.counted

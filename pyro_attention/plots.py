@@ -23,13 +23,16 @@ __all__ = ["intervals", "patches", "reliability"]
 BLUE, GREY = "#1b6ca8", "0.6"
 
 
-def reliability(confidence: Tensor, right: Tensor, *, bins: int = 10, axes: Axes | None = None) -> Axes:
+def reliability(
+    confidence: Tensor, right: Tensor, *, bins: int = 10, legend: bool = True, axes: Axes | None = None
+) -> Axes:
     """Plot the share of what is right against its probability; on the diagonal probabilities can be believed.
 
     Args:
         confidence: Probabilities ``[items]``.
         right: Whether each item is right, ``[items]``.
         bins: Number of bins of equal width; gray bars show the share of the items in each, and the legend their number.
+        legend: Whether to draw the legend; without it the labels stay for one of your own.
         axes: Where to draw.
 
     Example:
@@ -52,7 +55,8 @@ def reliability(confidence: Tensor, right: Tensor, *, bins: int = 10, axes: Axes
     number = f"share of the {len(confidence)} items"
     axes.bar(_array(centers), _array(count / count.sum()), width=0.9 / bins, color="0.85", label=number, zorder=0)
     axes.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability", ylabel="share that is right")
-    axes.legend(fontsize=8, loc="upper left", frameon=False)
+    if legend:
+        axes.legend(fontsize=8, loc="upper left", frameon=False)
     return axes
 
 

@@ -131,7 +131,7 @@ def priors() -> None:
         axis.set_title(title)
     for axis in axes[0]:
         axis.set_xlabel("")
-    figure.supylabel("weight")
+    figure.supylabel("weight: mean and 90 % interval of 1000 draws", fontsize=10)
     save(figure, "priors.svg")
 
 
@@ -152,6 +152,7 @@ def guides() -> None:
         axis.set_title(title)
     for axis in axes[:3]:
         axis.set_xlabel("")
+    figure.supylabel("weight: mean and 90 % interval of 1000 draws", fontsize=10)
     save(figure, "guides.svg")
 
 
@@ -211,7 +212,7 @@ def believed() -> None:
     names = {
         "IBM Model 1": "IBM Model 1", "eflomal": "eflomal",
         "eflomal, votes of 6 runs": "eflomal, six votes", "pyro-align": "pyro-align",
-        "pyro-align + encoder": "and an encoder",
+        "pyro-align + encoder": "pyro-align, encoder",
     }  # fmt: skip
     study = "aligners-europarl_de_en-19263"
     for column, color, shift in (("AER", GREY, -0.19), ("surest half", BLUE, 0.19)):
@@ -221,7 +222,7 @@ def believed() -> None:
         left.bar_label(drawn, fmt="%.1f", padding=2, fontsize=8)
     left.set_yticks(range(len(names)), names.values())
     left.invert_yaxis()
-    left.set(xlabel="%", title="Errors of word alignments (Europarl)", xlim=(0, 38))
+    left.set(xlabel="wrong links, %", title="Word alignments: Europarl, 100 pairs", xlim=(0, 38))
     left.legend(
         ["all words (AER)", "the surest half of the words"],
         frameon=False,
@@ -244,7 +245,7 @@ def believed() -> None:
     right.axvline(90, color=ORANGE, linestyle="--", linewidth=1.2, label="as they should")
     right.set_yticks(range(len(rows)), rows.values())
     right.invert_yaxis()
-    right.set(xlabel="%", title="90 % intervals that hold the truth", xlim=(0, 101))
+    right.set(xlabel="intervals that hold the true weight, %", title="90 % intervals of weights", xlim=(0, 101))
     right.legend(
         frameon=False,
         fontsize=8,

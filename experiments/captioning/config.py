@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, get_args
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from experiments.cli import Command
-from experiments.data.names import CaptionsName, RegionOptions
+from experiments.data.dataset_names import CaptionsName
+from experiments.data.images.region_options import RegionOptions
 from experiments.options import Device, StudyOptions
 from experiments.sequence.config import SequenceConfig
 from guides.options import WEIGHTS, UsedBy

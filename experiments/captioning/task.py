@@ -25,8 +25,8 @@ from experiments.data.images.region_captions import (
     photograph_regions,
     read_maps,
 )
-from experiments.data.places import SPLITS, data_folder
-from experiments.data.questions.vqa_v2 import region_features
+from experiments.data.images.regions import region_features
+from experiments.data.storage import SPLITS, data_folder
 from experiments.data.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
 from experiments.files import UserError, text_lines, user_errors
 from experiments.folder import saved_config

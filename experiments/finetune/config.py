@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
-from experiments.data.names import GlueName, RaceLevel
+from experiments.data.dataset_names import GlueName, RaceLevel
 from experiments.files import UserError
 from experiments.options import BatchOptions, Device, HalfOpenUnitInterval, OptionError, StudyOptions
 from guides.options import WEIGHTS, SchemeOptions, UsedBy

@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, roc_auc
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
-from experiments.data.names import GlueName
+from experiments.data.dataset_names import GlueName
 from experiments.data.text.glue import GLUE, LabeledPairs, load_glue
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig

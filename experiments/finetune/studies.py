@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.names import GlueName
-from experiments.data.places import read_arrays
+from experiments.data.dataset_names import GlueName
+from experiments.data.storage import read_arrays
 from experiments.finetune.choices import RaceTask
 from experiments.finetune.glue import MEASURES, METRICS, RISKS, GlueTask
 from experiments.finetune.model import PRIOR_LEARNING_RATE

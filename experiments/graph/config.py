@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
-from experiments.data.names import GraphName
+from experiments.data.dataset_names import GraphName
 from experiments.options import Dropout, StudyOptions, TrainingOptions
 from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import WEIGHTS, SchemeOptions, UsedBy

@@ -188,7 +188,8 @@ def points_figure(shown: Mapping[str, Tensor], sizes: tuple[int, int]) -> Figure
             axis.set_title(f"{f'step {step}' if step else 'start'}: {distance:.2f}", fontsize=9)
             axis.tick_params(labelsize=8)
         row[0].set_ylabel(attention.replace(", ", ",\n").replace("doubly ", "doubly\n"), fontsize=10)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, markerscale=3, frameon=False)
     for axis in axes[-1]:
         axis.set_xlabel("first coordinate", fontsize=8)
     title = "Two clusters after each step of self-attention"

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
-from experiments.data.names import ParallelName
+from experiments.data.dataset_names import ParallelName
 from experiments.data.text.word_rules import WordRule
 from experiments.options import Device, Dropout, StudyOptions
 from experiments.sequence.config import SequenceConfig

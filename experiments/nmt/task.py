@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.data.names import ParallelName
-from experiments.data.places import SPLITS
+from experiments.data.dataset_names import ParallelName
+from experiments.data.storage import SPLITS
 from experiments.data.text.batches import BucketSampler, EncodedText, Vocabulary, train_tokenizer
 from experiments.data.text.parallel import load_parallel
 from experiments.data.text.parallel_text import ParallelText, read_parallel

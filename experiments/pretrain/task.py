@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.data.places import SPLITS, read_arrays
+from experiments.data.storage import SPLITS, read_arrays
 from experiments.data.text.batches import Sentences, Vocabulary, padded, train_tokenizer
 from experiments.data.text.documents import PairBatch
 from experiments.data.text.glue import CLASSES, LabeledPairs, load_sst2

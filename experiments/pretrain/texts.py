@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from experiments.data.places import SPLITS
+from experiments.data.storage import SPLITS
 from experiments.data.text.batches import Sentences, Vocabulary
 from experiments.data.text.documents import Document, PairBatch, SegmentPairs, load_documents
 from experiments.data.text.masked_text import MaskedBatch, MaskedText, encode_sentences, load_english

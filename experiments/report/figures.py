@@ -58,10 +58,8 @@ def reliability_panels(panels_by_name: Mapping[str, tuple[Tensor, Tensor]], *, c
     """
     figure, axes = _grid(len(panels_by_name), size=(3.0, 3.9), sharey=True)
     for axis, (name, items) in zip(axes, panels_by_name.items(), strict=False):
-        reliability(*items, axes=axis)
+        reliability(*items, legend=False, axes=axis)  # the figure has one legend for all panels
         axis.set(xlabel="", ylabel="")
-        if (legend := axis.get_legend()) is not None:  # the figure has one for all panels
-            legend.remove()
         axis.set_title(f"{textwrap.fill(name, 22)}\n({len(items[0])} items)", fontsize=10)
     handles, _ = axes[0].get_legend_handles_labels()
     labels = ["as it should be", "share that is right", "share of the items"]

@@ -30,11 +30,14 @@ The table counts every difference of the studies of a task that has an interval 
 `python -m experiments.pages` writes this page.
 
 A difference is *better* or *worse* if its whole 95 % interval lies on one side of zero. Otherwise there is *no clear
-difference* (the 95 % interval contains zero). Intervals over seeds are Student's t. They are widened by Bonferroni's
-correction for the number of differences in their study and by the rounding of the numbers. Intervals over resampled
-test sentences are not corrected. A difference that is not clear is not shown to be small: with three seeds and many
-differences the corrected intervals are wide. Trainings of 6 or 8 epochs (questions about digits, views, Multi30k, TED,
-pretraining) end while networks still improve: their differences compare speeds of learning.
+difference* (the 95 % interval contains zero).
+
+* Intervals over seeds are Student's t. They are widened by Bonferroni's correction for the number of differences in
+  their study and by the rounding of the numbers. Intervals over resampled test sentences are not corrected.
+* A difference that is not clear is not shown to be small: with three seeds and many differences the corrected
+  intervals are wide.
+* Trainings of 6 or 8 epochs (questions about digits, views, Multi30k, TED, pretraining) end while networks still
+  improve: their differences compare speeds of learning.
 """
 
 
@@ -43,7 +46,7 @@ class Finding:
     """A difference between two kinds of attention."""
 
     task: str  # task, with its family before a colon
-    study: str  # name of the file in results/
+    study: str  # title of the study
     row: str  # row that is compared with difference.against
     difference: Difference
     tests: int  # number of differences over seeds in the study
@@ -90,7 +93,7 @@ def findings(folder: Path = RESULTS) -> list[Finding]:
         for row, difference in differences:
             if difference.better is not None and not row.startswith(NO_ATTENTION):
                 # a difference in two studies, which read the same runs, counts once
-                findings_by_row[row, difference] = Finding(report.about, report.name, row, difference, tests)
+                findings_by_row[row, difference] = Finding(report.about, report.title, row, difference, tests)
     return list(findings_by_row.values())
 
 
@@ -129,9 +132,13 @@ def page_of(all_findings: Sequence[Finding]) -> str:
 def write_tables(folder: Path) -> None:
     """Write a page for every study into a folder, leave unchanged pages as they are, and remove all other pages."""
     pictures = os.path.relpath(RESULTS / "pictures", folder)
-    pages = {report.name: report.markdown(source, pictures=pictures) for report, source in results_in(RESULTS)}
-    entries = "\n".join(pages)
-    pages["index"] = f"# Tables\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n"
+    studies = list(results_in(RESULTS))
+    pages = {report.name: report.markdown(source, pictures=pictures, fold=True) for report, source in studies}
+    # several tables have one title, and their commands tell them apart
+    rows = [f"| [{report.title}]({report.name}.md) | `{source.command}` |" for report, source in studies]
+    names = "\n".join(pages)
+    table = "\n".join(["| table | command |", "|---|---|", *rows])
+    pages["index"] = f"# Tables\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     for name, text in pages.items():
         path = folder / f"{name}.md"
         if not path.is_file() or path.read_text() != text:

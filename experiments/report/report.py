@@ -18,6 +18,8 @@ from experiments.report.terminal import as_table, wrapped
 from pyro_attention.viewer import View, document, fragment
 
 RESULTS = Path(__file__).parents[1] / "results"
+_LONG_TEXT = 100  # words of a text that a page of the site folds, so that its table is in view
+_FOLDED = "Data, training, rows and columns"
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,11 @@ class Part:
             yield f"{wrapped(self.title)}:\n{body}" if self.title else body
         yield from map(wrapped, self.text.split("\n\n"))
 
-    def _markdown(self, pictures: str) -> Iterator[str]:
+    def _markdown(self, pictures: str, *, fold: bool) -> Iterator[str]:
         if self.title:
             yield f"## {self.title}"
-        yield self.text
+        long = len(self.text.split()) > _LONG_TEXT
+        yield f"<details><summary>{_FOLDED}</summary>\n\n{self.text}\n\n</details>" if fold and long else self.text
         if self.rows:
             yield markdown_table(self.rows)
         elif self.lines:
@@ -86,9 +89,15 @@ class Report:
         """Return the report without the parts that are not published."""
         return replace(self, parts=[part for part in self.parts if part.published])
 
-    def markdown(self, source: Source, *, pictures: str) -> str:
-        """Return a page of the site; ``pictures`` is the relative path from the page to the folder of the pictures."""
-        shown = [text for part in self.parts for text in part._markdown(pictures) if text]
+    def markdown(self, source: Source, *, pictures: str, fold: bool = False) -> str:
+        """Return a page.
+
+        Args:
+            source: Origin of the numbers.
+            pictures: Relative path from the page to the folder of the pictures.
+            fold: Whether long texts are folded, as on the site, until a reader opens them.
+        """
+        shown = [text for part in self.parts for text in part._markdown(pictures, fold=fold) if text]
         return "\n\n".join(filter(None, [f"# {self.title}", str(source), self.summary, *shown])) + "\n"
 
     def write(self, folder: Path, source: Source) -> Path:

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from experiments.cli import Command
-from experiments.data.names import PhotoQuestionsName, RegionOptions
+from experiments.data.dataset_names import PhotoQuestionsName
+from experiments.data.images.region_options import RegionOptions
 from experiments.options import BatchOptions, Device, Dropout, StudyOptions
 from guides.names import NormalizerName, SchemeName
 from guides.options import AMORTIZED, AlignmentSchemeOptions, UsedBy

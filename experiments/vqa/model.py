@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from experiments.data.places import data_folder
+from experiments.data.images.regions import Regions
 from experiments.data.questions.digit_questions import digit_questions
-from experiments.data.questions.load import Questions, Regions, load_photo_questions
+from experiments.data.questions.load import Questions, load_photo_questions
 from experiments.data.questions.votes import consensus, soft_scores
 from experiments.data.questions.vqa_v2 import read_vqa_v2
+from experiments.data.storage import data_folder
 from experiments.data.text.batches import Sentences
 from experiments.files import UserError, read_json, user_errors, write_atomic
 from experiments.training import ELBOTraining, PriorFactory, Trained, resolve_device, seeded_build

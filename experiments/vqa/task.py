@@ -17,7 +17,8 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from experiments.data.images.captions import caption_words, open_photograph
-from experiments.data.questions.load import Questions, Regions, regions_of
+from experiments.data.images.regions import Regions
+from experiments.data.questions.load import Questions, regions_of
 from experiments.data.questions.votes import consensus, vqa_accuracy
 from experiments.files import UserError, user_errors, write_atomic
 from experiments.folder import saved_config

@@ -32,10 +32,6 @@ from pyro_attention.viewer import AlignmentView, write_viewer
 
 __all__ = ["write_outputs"]
 
-_LEAD = (
-    "Point at a word, or move to it with the Tab and arrow keys: the stronger the color of a word of the other "
-    "language, the more probable is it that one translates the other."
-)
 _IN_MEMORY = 32 * 2**20  # bytes of an output beyond which it waits on disk
 
 
@@ -114,7 +110,7 @@ def _write_page(path: Path, pairs: Sequence[AlignedPair]) -> None:
         AlignmentView(title=str(number), source=pair.source, target=pair.target, posterior=pair.links, kind="links")
         for number, pair in enumerate(pairs, 1)
     ]
-    write_viewer(path, views, title=f"Probabilities of links: {path.stem}", text=_LEAD)
+    write_viewer(path, views, title=f"Probabilities of links: {path.stem}")
 
 
 class _Summary:

@@ -1,4 +1,4 @@
-"""Types of what Pyro's handlers and traces hold of a sample site: its message."""
+"""Sample sites of Pyro with the types of their entries; :mod:`pyro_attention._typing` has messages of any kind."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ if TYPE_CHECKING:
 
     from pyro.distributions import TorchDistribution
     from pyro.poutine.indep_messenger import CondIndepStackFrame
-    from pyro.poutine.runtime import Message
     from torch import Tensor
 
-    from pyro_attention._typing import Trace
+    from pyro_attention._typing import Message, Trace
     from pyro_attention.alignments.base import AlignmentDistribution
     from pyro_attention.attention_call import AttentionCall
     from pyro_attention.families.base import Family
 
-    SampleMessage = Message[..., object]
     Traces = tuple[Trace, Trace]  # of model and guide
 
 __all__ = ["Infer", "Site", "as_site", "is_plate", "sample_sites", "site_of"]
@@ -53,14 +51,14 @@ class Site(TypedDict):
     packed: dict[str, object]
 
 
-def as_site(msg: SampleMessage) -> Site:
+def as_site(msg: Message) -> Site:
     """Return the message of a sample site, with types."""
     return cast("Site", msg)
 
 
 def is_plate(site: Site) -> bool:
     """Return whether a site holds the indices of a plate."""
-    return site_is_subsample(cast("SampleMessage", site))
+    return site_is_subsample(cast("Message", site))
 
 
 def site_of(trace: Trace, name: str) -> Site:

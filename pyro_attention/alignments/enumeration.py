@@ -29,8 +29,8 @@ from pyro_attention.objectives.elbo import DifferentiableELBO
 from pyro_attention.objectives.validation import check_run
 
 if TYPE_CHECKING:
-    from pyro_attention._typing import Args, Kwargs, Model, Trace
-    from pyro_attention.alignments._messages import SampleMessage, Site, Traces
+    from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
+    from pyro_attention.alignments._messages import Site, Traces
 
 __all__ = ["AlignmentELBO"]
 
@@ -327,7 +327,7 @@ class _Enumeration(EnumMessenger):
         self.sizes: dict[str, Tensor] = {}
         self.cuts: dict[str, Tensor] = {}
 
-    def _pyro_sample(self, msg: SampleMessage) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         if site_is_subsample(msg):  # a plate that is opened: its indices are neither enumerated nor read by a sum
             return
         site = as_site(msg)

@@ -25,8 +25,8 @@ from pyro_attention.posterior.passes import Run, passes
 from pyro_attention.posterior.sampling import sample_posterior
 
 if TYPE_CHECKING:
-    from pyro_attention._typing import Trace
-    from pyro_attention.alignments._messages import SampleMessage, Site
+    from pyro_attention._typing import Message, Trace
+    from pyro_attention.alignments._messages import Site
 
 __all__ = ["exact_alignments", "posterior_attention"]
 
@@ -193,7 +193,7 @@ class _AtKey(Messenger):
         super().__init__()
         self.name, self.key = name, key
 
-    def _pyro_sample(self, msg: SampleMessage) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         site = as_site(msg)
         if site["name"] != self.name:
             return
@@ -225,13 +225,13 @@ class _Tilted(Messenger):
         self.tilts: dict[str, Tensor] = {}
         self.priors: dict[str, AlignmentDistribution] = {}
 
-    def _pyro_sample(self, msg: SampleMessage) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         site = as_site(msg)
         prior = site["infer"].get("prior")
         if isinstance(prior, AlignmentDistribution) and not prior.has_enumerate_support and not site["is_observed"]:
             self._tilt(site, prior, prior.full_shape)  # now: the sum begins when the site is drawn
 
-    def _pyro_post_sample(self, msg: SampleMessage) -> None:
+    def _pyro_post_sample(self, msg: Message) -> None:
         site = as_site(msg)
         if not is_attention_site(site) or "_enumerate_dim" not in site["infer"]:
             return

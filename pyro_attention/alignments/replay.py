@@ -15,7 +15,8 @@ from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, first_line, is_close, is_point_mass, untouched
 
 if TYPE_CHECKING:
-    from pyro_attention.alignments._messages import SampleMessage, Traces
+    from pyro_attention._typing import Message
+    from pyro_attention.alignments._messages import Traces
 
     Run = Callable[[], Traces]
 
@@ -82,7 +83,7 @@ class _Fixed(Messenger):
         super().__init__()
         self.values = values
 
-    def _pyro_sample(self, msg: SampleMessage) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         site = as_site(msg)
         if not site["is_observed"] and site["name"] in self.values:
             site["value"], site["done"] = self.values[site["name"]], True

@@ -172,7 +172,7 @@ def _simulate(model: Model, args: Args, kwargs: Kwargs) -> tuple[dict[str, tuple
     truth, observations = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
     for name, site in trace.nodes.items():
         if site["type"] == "sample" and isinstance(site["fn"], AttentionDistribution):
-            weights, mask = attention_weights(site), site["fn"].layout.kept
+            weights, mask = attention_weights(site), site["fn"].layout.counted_entries
             mask = torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
             truth[name] = weights, mask.reshape(site["fn"].batch_shape.numel(), -1)
         elif site["type"] == "sample" and site["infer"].get("was_observed"):

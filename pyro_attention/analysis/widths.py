@@ -179,7 +179,7 @@ def _widths(model: Model, batches: Iterable[Args]) -> dict[str, Tensor]:
                 for name, site in trace.nodes.items():
                     if site["type"] == "sample" and isinstance(site["fn"], LogWeights):
                         width = site["fn"].sample(torch.Size([_DRAWS])).std(0)
-                        counted = site["fn"].layout.kept
+                        counted = site["fn"].layout.counted_entries
                         if counted is not None:
                             width = width[counted.expand(width.shape)]
                         widths.setdefault(name, []).append(width.flatten().cpu())

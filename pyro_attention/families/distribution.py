@@ -105,7 +105,7 @@ class AttentionDistribution:
     @property
     def counts(self) -> Tensor:
         """Number of entries that count, for every entry of the batch; an alignment counts as one."""
-        counted, dims = self.layout.kept, tuple(range(-len(self.event_shape), 0))
+        counted, dims = self.layout.counted_entries, tuple(range(-len(self.event_shape), 0))
         if counted is None or not dims:
             return torch.tensor(self.event_shape.numel())
         return counted.expand(self.full_shape).sum(dims)
@@ -214,7 +214,7 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
 
     def sum_event(self, term: Tensor) -> Tensor:
         """Sum a term per weight, unexpanded, over the entries of the event that count, to the batch shape."""
-        dims, counted = tuple(range(-len(self.event_shape), 0)), self.layout.kept
+        dims, counted = tuple(range(-len(self.event_shape), 0)), self.layout.counted_entries
         if term.dim() < len(dims):
             term = term[(None,) * (len(dims) - term.dim())]
         alike = [dim for dim in dims if term.size(dim) == 1]
@@ -234,9 +234,9 @@ class ContinuousWeights(AttentionDistribution, TorchDistribution):
         density, dims = self.log_density(value), len(self.event_shape)
         shape = torch.broadcast_shapes(density.shape[: density.dim() - dims], self.batch_shape)
         total = self.expand(shape).sum_event(density)
-        if self.layout.kept is None:
+        if self.layout.counted_entries is None:
             return total
-        hidden = (-0.5 * (value.square() + _LOG_2_PI)).masked_fill(self.layout.kept, 0)
+        hidden = (-0.5 * (value.square() + _LOG_2_PI)).masked_fill(self.layout.counted_entries, 0)
         return total + hidden.sum(tuple(range(-dims, 0)))
 
     def entropy(self) -> Tensor:

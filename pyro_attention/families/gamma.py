@@ -89,7 +89,9 @@ class GammaWeights(LogWeights):
         r"""Sum :math:`\log\Gamma(a) - a\,(\mathrm{E}_q[\log S] + \log b) + b\,\mathrm{E}_q[S]`."""
         log_mean, x = q.log_expected_weight.expand(q.full_shape), self.log_concentration
         total = _plain_cross_entropy if in_transform(log_mean, x) else _cross_entropy
-        return total(log_mean, x, self.log_rate, self.log_rate - q.mean_gap, self.layout.kept, len(self.event_shape))
+        return total(
+            log_mean, x, self.log_rate, self.log_rate - q.mean_gap, self.layout.counted_entries, len(self.event_shape)
+        )
 
 
 def _plain_cross_entropy(

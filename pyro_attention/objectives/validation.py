@@ -99,7 +99,7 @@ def masked_fraction(prior: AttentionDistribution) -> float:
     """Return the fraction of entries that are masked or do not count."""
     if prior.event_shape:
         return float(1 - prior.counts.double().mean() / prior.event_shape.numel())
-    mask = prior.layout.kept  # of an alignment, which is one value
+    mask = prior.layout.counted_entries  # of an alignment, which is one value
     return 0.0 if mask is None else float(1 - mask.double().mean())
 
 

@@ -15,7 +15,8 @@ from torch import nn
 from experiments.captioning import task as captioning
 from experiments.captioning.config import CaptioningConfig
 from experiments.cli import Command, run_commands
-from experiments.data.questions.load import Questions, Regions
+from experiments.data.images.regions import Regions
+from experiments.data.questions.load import Questions
 from experiments.finetune.config import GlueConfig, QaConfig, RaceConfig
 from experiments.graph import task as graph
 from experiments.graph.config import GraphConfig

@@ -273,7 +273,7 @@ def test_one_row_where_all_queries_see_the_same_keys(decoder, rows):
     prior, present = site["infer"]["prior"], INPUTS["attention_mask"].bool()
     assert prior.layout.mask.shape == (3, 1, rows, LENGTH)
     assert prior.log_concentration.shape == (3, 2, rows, LENGTH)
-    assert prior.layout.kept.any(-1).expand(3, 1, LENGTH)[:, 0].equal(present)
+    assert prior.layout.counted_entries.any(-1).expand(3, 1, LENGTH)[:, 0].equal(present)
 
 
 @pytest.mark.parametrize("value", [-1.5, torch.finfo(torch.float32).min])

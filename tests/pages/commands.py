@@ -238,7 +238,7 @@ CHAINS: dict[str, list[Step]] = {
              f"{TRAINING}", drawn("runs/cora")),
     ],
     "own graph": [
-        Step(f"{GRAPH} train --graph my_graph.npz --guide weibull --prior contextual --out runs/mine",
+        Step(f"{GRAPH} train --graph my_graph.npz --guide weibull --prior contextual --max-epochs 100 --out runs/mine",
              f"{TRAINING}", drawn("runs/mine")),
     ],
     "two clusters": [

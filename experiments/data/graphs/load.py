@@ -35,8 +35,8 @@ from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from experiments.data.names import Citations, GraphName, Heterophilous
-from experiments.data.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file, read_arrays
+from experiments.data.dataset_names import Citations, GraphName, Heterophilous
+from experiments.data.storage import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file, read_arrays
 from experiments.files import reading
 from pyro_attention.registry import Registry
 from pyro_attention.text_lines import read_lines

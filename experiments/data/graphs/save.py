@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.data.graphs.load import MetricName
-from experiments.data.places import SPLITS
+from experiments.data.storage import SPLITS
 from experiments.files import write_atomic
 
 
@@ -83,5 +83,9 @@ def _masks(graph: NodeGraph) -> dict[str, np.ndarray]:
     if len(missing) == len(names):
         return {}
     if missing:
-        raise ValueError(f"the graph has no {', '.join(missing)}, expected all of {', '.join(names)}, or none of them")
+        there = ", ".join(name for name in names if name not in missing)
+        raise ValueError(
+            f"the graph has no {', '.join(missing)}, expected all of {', '.join(names)}, or none of them; add "
+            f"them, or set {there} to None for a random division"
+        )
     return {name: _array(graph, name).T.astype(bool) for name in names}

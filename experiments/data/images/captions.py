@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from experiments.data.places import NEW_COPY, data_folder, first_file, missing, plain_name
+from experiments.data.storage import NEW_COPY, data_folder, first_file, missing, plain_name
 from experiments.data.text.parallel_text import read_lines
 from experiments.files import read_json, reading
 from pyro_attention.registry import Registry

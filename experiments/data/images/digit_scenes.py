@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from experiments.data.images.region_captions import RegionCaptions
-from experiments.data.places import SPLITS
+from experiments.data.storage import SPLITS
 
 Option = TypeVar("Option")
 DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

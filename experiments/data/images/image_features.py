@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.data.images.captions import CaptionedImages, caption_words
-from experiments.data.names import RegionOptions
-from experiments.data.places import cached_array, cached_file, checksum
+from experiments.data.images.region_options import RegionOptions
+from experiments.data.storage import cached_array, cached_file, checksum
 from experiments.files import reading
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from experiments.data.images.captions import ImageFile
 from experiments.data.images.image_features import GridEncoder, encode_photograph, shown_pixels
-from experiments.data.places import read_arrays
+from experiments.data.storage import read_arrays
 from experiments.data.text.batches import Batch, Vocabulary, teacher_forced
 from experiments.files import reading
 

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from experiments.data.images.digit_scenes import DIGIT_NAMES, GRID, canvases, cell_positions, digit_images, draw
-from experiments.data.places import SPLITS
-from experiments.data.questions.load import Questions, Regions
+from experiments.data.images.regions import Regions
+from experiments.data.questions.load import Questions
+from experiments.data.storage import SPLITS
 
 Option = TypeVar("Option")
 ONE_STEP = ("where", "count", "which", "exists")

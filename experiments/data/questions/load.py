@@ -24,34 +24,12 @@ from experiments.data.images.image_features import (
     region_encoder,
     resized_images,
 )
-from experiments.data.names import RegionOptions
-from experiments.data.places import NEW_COPY, data_folder, first_file, read_arrays
+from experiments.data.images.region_options import RegionOptions
+from experiments.data.images.regions import Regions
+from experiments.data.storage import NEW_COPY, data_folder, first_file, read_arrays
 from experiments.files import reading
 from pyro_attention.registry import Registry
 from pyro_attention.text_lines import read_lines
-
-_SPREAD_OF = 2**28  # largest number of features whose standard deviation is computed
-
-
-@dataclass(frozen=True, eq=False)
-class Regions:
-    """Regions of photographs."""
-
-    features: Tensor  # ``[photographs, N, F]``, or ``[photographs, views, N, F]`` with several detectors
-    mask: Tensor  # True at regions, False at padding; shaped like the features without their width
-    grid: tuple[int, int]  # number of rows and of columns
-    pictures: Tensor  # pixels for drawing, [photographs, height, width] or [photographs, 3, height, width]
-    encoder: GridEncoder | None = None  # the network that computed the features; None where there is none
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the features, or of those of some photographs where all would fill more than 1 GB."""
-        count = max(1, len(self) * _SPREAD_OF // max(1, self.features.numel()))
-        chosen = torch.linspace(0, len(self) - 1, count).long() if count < len(self) else slice(None)
-        return self.features[chosen][self.mask[chosen]].float().std().item()
 
 
 @dataclass(frozen=True, eq=False)

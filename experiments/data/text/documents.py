@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.data.places import SPLITS
+from experiments.data.storage import SPLITS
 from experiments.data.text.batches import BEGIN, END, Sentences, padded
 from experiments.data.text.masked_text import hide_tokens
 from experiments.data.text.parallel import toy_corpus

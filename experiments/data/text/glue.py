@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from experiments.data.names import GlueName
-from experiments.data.places import NEW_COPY, SPLITS, data_folder, missing
+from experiments.data.dataset_names import GlueName
+from experiments.data.storage import NEW_COPY, SPLITS, data_folder, missing
 from experiments.data.text.parallel_text import read_lines
 from experiments.files import reading
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data.places import SPLITS, data_folder, first_file
+from experiments.data.storage import SPLITS, data_folder, first_file
 from experiments.files import read_packed, reading
 
 _EXPECTED = "a file of JSON lines, each with a text and its summaries, which may be packed as .jsonl.gz"

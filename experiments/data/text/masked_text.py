@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.data.places import SPLITS, data_folder
+from experiments.data.storage import SPLITS, data_folder
 from experiments.data.text.batches import BEGIN, END, SPECIAL, UNKNOWN, Sentences, Vocabulary, padded
 from experiments.data.text.parallel import load_parallel
 from experiments.files import UserError

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from experiments.data.places import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file
+from experiments.data.storage import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file
 from experiments.data.text.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
 from experiments.data.text.word_rules import divide, plain
 from pyro_attention.analysis import Alignment, read_pharaoh, read_sentences

@@ -7,8 +7,8 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from experiments.data.names import RaceLevel
-from experiments.data.places import data_folder, missing
+from experiments.data.dataset_names import RaceLevel
+from experiments.data.storage import data_folder, missing
 from experiments.files import reading
 
 LEVELS: tuple[RaceLevel, ...] = ("middle", "high")

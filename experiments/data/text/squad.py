@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from experiments.data.places import SPLITS, data_folder, missing
+from experiments.data.storage import SPLITS, data_folder, missing
 from experiments.files import read_packed, reading
 
 SquadVersion = Literal["1.1", "2.0"]

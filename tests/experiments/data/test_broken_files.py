@@ -17,7 +17,7 @@ from experiments.callbacks import read_run, read_weights
 from experiments.data.graphs.load import read_pickle
 from experiments.data.images.captions import open_photograph, tar_images
 from experiments.data.images.region_captions import read_maps
-from experiments.data.places import read_arrays
+from experiments.data.storage import read_arrays
 from experiments.data.text.batches import Vocabulary, train_tokenizer
 from experiments.data.text.parallel_text import read_lines
 from experiments.files import DamagedFileError, read_yaml

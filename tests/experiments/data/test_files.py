@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.data.dataset_names import CaptionsName, GraphName, ParallelName, PhotoQuestionsName
 from experiments.data.graphs.load import GRAPHS
 from experiments.data.images.captions import CAPTIONS
-from experiments.data.names import CaptionsName, GraphName, ParallelName, PhotoQuestionsName
-from experiments.data.places import CHECKSUMS, cached_array, fetch_missing, read_arrays
 from experiments.data.questions.load import QUESTIONS
+from experiments.data.storage import CHECKSUMS, cached_array, fetch_missing, read_arrays
 from experiments.data.text.masked_text import ENGLISH
 from experiments.data.text.parallel import PARALLEL
 

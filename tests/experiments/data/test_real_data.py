@@ -8,9 +8,9 @@ import pytest
 
 from experiments.data.graphs.load import load_graph
 from experiments.data.images.captions import load_captions
-from experiments.data.names import RegionOptions
-from experiments.data.places import CHECKSUMS
+from experiments.data.images.region_options import RegionOptions
 from experiments.data.questions import load as questions
+from experiments.data.storage import CHECKSUMS
 from experiments.data.text.glue import load_glue
 from experiments.data.text.headlines import load_headlines
 from experiments.data.text.parallel import load_parallel

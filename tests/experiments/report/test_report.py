@@ -165,6 +165,14 @@ def test_numbers_are_the_same_after_they_were_published(tmp_path):
     assert repr(found.parts[0].rows) == repr(report.parts[0].rows)
 
 
+def test_a_page_of_the_site_folds_a_long_text():
+    report = Report("A", "a", [Part(text="word " * 101, rows=[{"row": "r"}]), Part(text="short")])
+    page = report.markdown(SOURCE, pictures="", fold=True)
+    assert page.count("<details>") == 1
+    assert page.index("word") < page.index("</details>") < page.index("| row |") < page.index("short")
+    assert "<details>" not in report.markdown(SOURCE, pictures="")
+
+
 SENTENCE = """A <script>canary()</script> & <img src=x onerror="canary()"> </pre></title><!-- end a --> | sat"""
 
 

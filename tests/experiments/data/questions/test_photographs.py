@@ -7,8 +7,9 @@ import torch
 
 from experiments.data.images import image_features
 from experiments.data.images.digit_scenes import cell_positions
-from experiments.data.names import RegionOptions
-from experiments.data.questions.load import Entry, Regions, as_questions, load_photo_questions
+from experiments.data.images.region_options import RegionOptions
+from experiments.data.images.regions import Regions
+from experiments.data.questions.load import Entry, as_questions, load_photo_questions
 from tests.experiments.data.questions.tiny_questions import DAQUAR, write_daquar, write_easy_vqa
 
 

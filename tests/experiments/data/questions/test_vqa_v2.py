@@ -98,30 +98,6 @@ def test_several_views_of_a_photograph(tmp_path):
         read_vqa_v2(tmp_path, views=3)
 
 
-def test_the_spread_of_many_features_is_that_of_some_photographs(tmp_path, monkeypatch):
-    write_vqa_v2(tmp_path)
-    regions = read_vqa_v2(tmp_path)["train"].regions
-    whole = torch.cat([torch.from_numpy(vqa_rows(number)) for number in VQA["train"]])
-    assert regions.spread == pytest.approx(whole.std().item(), rel=1e-2)
-    monkeypatch.setattr("experiments.data.questions.load._SPREAD_OF", 2 * 4 * 4)  # of two photographs
-    ends = torch.cat([torch.from_numpy(vqa_rows(VQA["train"][place])) for place in (0, 2)])
-    assert regions.spread == pytest.approx(ends.std().item(), rel=1e-2)
-
-
-def test_changed_features_are_read_again(tmp_path):
-    folder = write_vqa_v2(tmp_path)
-    read_vqa_v2(tmp_path)
-    made = sorted((folder / "cache").iterdir())
-    read_vqa_v2(tmp_path)
-    assert sorted((folder / "cache").iterdir()) == made
-    np.save(folder / "features" / "train2014" / "9.npy", np.ones((5, 4), np.float32))
-    assert read_vqa_v2(tmp_path)["train"].regions.mask.sum(-1).tolist() == [5, 3, 2]
-
-
-def features(array):
-    return lambda folder: np.save(folder / "features" / "train2014" / "25.npy", array)
-
-
 def annotations(change):
     def write(folder):
         path = folder / "v2_mscoco_train2014_annotations.json"
@@ -140,9 +116,6 @@ def all_features(folder):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (features(np.ones((2, 5), np.float32)), r"25\.npy cannot be read .*width 5, and 4 in .*9\.npy"),
-        (features(np.full((2, 4), np.nan)), r"25\.npy cannot be read .*NaN or above 65504"),
-        (lambda folder: (folder / "features" / "train2014" / "25.npy").unlink(), "no features of photograph 25"),
         (all_features, r"features of the widths \{'train2014': 4, 'val2014': 5\}"),
         (annotations(lambda rows: rows.pop()), r"question 30001 is in .*questions.json and not in .*annotations.json"),
         (annotations(lambda rows: rows[0]["answers"].pop()), "question 9000 .*9 answers.*expected .* 10 people"),

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import pytest
 
-from experiments.data.places import CHECKSUMS
+from experiments.data.storage import CHECKSUMS
 from experiments.data.text import parallel
 from experiments.data.text.parallel import NOVELS, load_parallel, read_parallel, toy_translation
 from experiments.data.text.word_rules import divide, divide_words, join_words, plain

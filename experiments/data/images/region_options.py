@@ -1,8 +1,4 @@
-"""Names of data sets, and options of turning photographs into regions; this imports no reader.
-
-A new graph has its name in ``GraphName`` here and a reader that is registered under it in ``data/graphs/load.py``; new
-sentence pairs have their name in ``ParallelName`` and their reader in ``data/text/parallel.py``.
-"""
+"""Options of turning photographs into regions, without the networks that do it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +7,6 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import PositiveInt
 
-Citations = Literal["cora", "citeseer", "pubmed"]
-Heterophilous = Literal["actor", "texas", "chameleon_filtered", "squirrel_filtered", "minesweeper"]
-GraphName = Literal["digits", Citations, Heterophilous]
-ParallelName = Literal["toy", "multi30k", "iwslt14", "ted", "tatoeba", "europarl_de_en", "hansards_fr_en"]
-CaptionsName = Literal["flickr8k", "coco"]
-PhotoQuestionsName = Literal["easy_vqa", "daquar"]
-GlueName = Literal["rte", "mrpc", "cola", "sst2", "stsb", "mnli", "qnli", "qqp", "wnli"]
-RaceLevel = Literal["middle", "high"]
 _PHOTOGRAPHS = ("flickr8k", "coco", "easy_vqa", "daquar")
 
 
