@@ -18,12 +18,16 @@ ELSEWHERE: dict[str, str] = {
     "make test-lowest": f"{CI}test-lowest",
     "python -m experiments.benchmarks gpu --device cpu --out runs/cpu": f"{GPU}test_command_of_a_gpu",
     "python -m experiments.benchmarks gpu --out runs/gpu": f"{GPU}test_command_of_a_gpu",
+    "python -m pytest tests/blocked/test_counter_noise.py": "tests/blocked/test_counter_noise.py::def test_avalanche",
+    "python -m pytest tests/blocked/test_fused_attention.py -m slow -k compiles": (
+        "tests/blocked/test_fused_attention.py::compiles"
+    ),
     "make bench": "tests/experiments/benchmarks/test_suite.py::test_suite",
     "pip install .": INSTALLED,
     "python -m experiments.uncertainty smollm2 FOLDER": f"{SMOLLM2}def test_the_command",
     "python -m experiments.uncertainty compare FOLDER": f"{COMPARE}def test_every_row_is_scored_on_every_task",
-    "python -m experiments.uncertainty compare FOLDER --tasks '[\"sst2\"]' --seeds 2 --members 3 --train-items 500 "
-    "--val-items 150 --test-items 300 --widths '[0.2, 0.5, 1.0]' --prior-scales '[0.01, 0.03, 0.1, 0.3, 1.0]'": (
+    'python -m experiments.uncertainty compare FOLDER --tasks \'["sst2", "cola", "squad"]\' --seeds 2 --members 3 '
+    "--train-items 500 --train-questions 1000 --val-items 150 --test-items 300": (
         f"{COMPARE}def test_every_row_is_scored_on_every_task"
     ),
 }
