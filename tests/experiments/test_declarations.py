@@ -11,7 +11,7 @@ import pytest
 from experiments.captioning.studies import STUDIES as CAPTIONING_STUDIES
 from experiments.captioning.studies import search as captioning_search
 from experiments.coverage.studies import STUDIES as COVERAGE_STUDIES
-from experiments.finetune.studies import QA_STUDIES
+from experiments.finetune.studies import QA_STUDIES, RACE_STUDIES
 from experiments.finetune.studies import STUDIES as GLUE_STUDIES
 from experiments.finetune.studies import search as glue_search
 from experiments.graph.studies import STUDIES as GRAPH_STUDIES
@@ -27,7 +27,7 @@ from experiments.vqa.studies import search as vqa_search
 
 _TASKS = (
     CAPTIONING_STUDIES, COVERAGE_STUDIES, GLUE_STUDIES, GRAPH_STUDIES, HEADLINE_STUDIES, PRETRAIN_STUDIES, QA_STUDIES,
-    REASON_STUDIES, TRANSLATION_STUDIES, VQA_STUDIES, {"": NEURAL_PROCESS},
+    RACE_STUDIES, REASON_STUDIES, TRANSLATION_STUDIES, VQA_STUDIES, {"": NEURAL_PROCESS},
 )  # fmt: skip
 _SEARCHES = (captioning_search, glue_search, graph_search, vqa_search)
 SEARCHES = [search for searches in _SEARCHES for search in searches.args[0].values()]
