@@ -93,7 +93,7 @@ def test_every_row_is_scored_on_every_task(finished):
     assert report["command"].startswith("python -m experiments.uncertainty compare FOLDER --tasks")
     assert {row["labels"]["row"] for row in report["rows"] if row["part"] == 0} == set(METHODS)
     rows = [len(chosen_methods(config, task)) - 1 for task in config.tasks]
-    assert rows == [10, 10, 7]
+    assert rows == [10, 10, 6]
     assert f"number, {sum(6 * count - 1 for count in rows)}," in json.dumps(report)  # temperature: no draws
     assert not list(config.out.rglob("*.safetensors"))
 
