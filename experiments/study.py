@@ -6,6 +6,7 @@ A :class:`Study` is a declaration; :func:`run_study` trains what is not trained 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -335,7 +336,7 @@ def _train_all(
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:
         return run_all(
-            study.task.run, configs, workers=options.workers, cluster=options.cluster,
+            partial(_train_one, study.task.run), configs, workers=options.workers, cluster=options.cluster,
             progress=options.progress,
         )  # fmt: skip
 
@@ -347,6 +348,13 @@ def _train_all(
         for text in study.task.warnings(of_run):
             print(f"warning: {', '.join(str(part) for part in key if part != '')}: {text}", file=sys.stderr)
     return configs, metrics, firsts
+
+
+def _train_one(run: Callable[[Any], dict[str, float]], config: Any) -> dict[str, float]:
+    """Train one network of a study, whose weight of the KL is chosen and told, so that no warning has to tell it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the KL outweighs the data")
+        return run(config)
 
 
 def _name(study: Study, options: StudyOptions) -> str:

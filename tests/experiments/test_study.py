@@ -1,5 +1,6 @@
 """A study without a network: what is trained, compared, chosen and published."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -280,3 +281,18 @@ def test_overwriting_removes_all_runs_before_the_first_begins(tmp_path: Path, tr
     run_study({"made": study()}, options(tmp_path, overwrite=True))  # whose folders must not be there
     assert len(trained) == 2 * 9
     assert all(config.resume and not config.overwrite for config in trained)
+
+
+def test_a_study_whose_kl_weight_is_chosen_does_not_warn_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def run(_: Any, config: Config) -> dict[str, float]:
+        warnings.warn("the KL outweighs the data: 3 nats", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+        config.out.mkdir(parents=True)  # type: ignore[union-attr]
+        write_environment(config.out, torch.device("cpu"))  # type: ignore[arg-type]
+        return {"mean_score": 1.0}
+
+    monkeypatch.setattr(Task, "run", run)
+    run_study({"made": study()}, options(tmp_path))
+    assert {str(warning.message) for warning in recwarn} == {"something else"}
