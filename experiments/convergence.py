@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from experiments.files import reading
+from experiments.files import UserError
+from experiments.folder import read_history
 from experiments.report.figures import learning_curves, save
 from experiments.report.report import Part
 from experiments.report.statistics import Row, summarize
 from experiments.study import Finished
 
-QUARTERS = (0.25, 0.5, 0.75, 1.0)
+QUARTERS = {"1/4": 0.25, "1/2": 0.5, "3/4": 0.75, "end": 1.0}  # shares of the epochs, as the table names them
 
 
 def best_so_far(values: Sequence[float], *, better: Literal["lower", "higher"] = "lower") -> np.ndarray:
@@ -36,7 +36,7 @@ def quarters(best: Sequence[float] | np.ndarray) -> list[float]:
         >>> quarters(best_so_far([4.0, 3.0, 2.0, 2.5]))
         [4.0, 3.0, 2.0, 2.0]
     """
-    return [float(best[max(1, round(share * len(best))) - 1]) for share in QUARTERS]
+    return [float(best[max(1, round(share * len(best))) - 1]) for share in QUARTERS.values()]
 
 
 def convergence(
@@ -58,7 +58,7 @@ def convergence(
         if finished.firsts:
             folders = {"what all go on from": [finished.firsts[level, seed].out for seed in finished.seeds], **folders}
         for row in folders:
-            runs = [_history(Path(str(folder)) / "history.csv", metric) for folder in folders[row]]
+            runs = [_history(Path(str(folder)), metric) for folder in folders[row]]
             best = [best_so_far(values, better=better) for values in runs]
             curves.setdefault(level, {})[row] = best
             shares = np.array([quarters(values) for values in best])
@@ -70,7 +70,7 @@ def convergence(
                 | {"best epoch": summarize([int(np.argmax(values == values[-1])) + 1 for values in best], digits=0)}
                 | {
                     f"{name}, {quarter}": summarize(list(shares[:, number]), digits=4)
-                    for number, quarter in enumerate(("1/4", "1/2", "3/4", "end"))
+                    for number, quarter in enumerate(QUARTERS)
                 }
                 | {"gain of the last quarter": summarize(list(gains), digits=4)}
             )
@@ -92,6 +92,9 @@ def convergence(
     )
 
 
-def _history(path: Path, metric: str) -> list[float]:
-    with reading(path, "the history of a training", "run it again with --overwrite"), path.open(newline="") as file:
-        return [float(row[metric]) for row in csv.DictReader(file) if row[metric]]
+def _history(folder: Path, metric: str) -> list[float]:
+    """Return a metric of every epoch that has it."""
+    values = [epoch[metric] for epoch in read_history(folder) if metric in epoch]
+    if not values:
+        raise UserError(f"{folder / 'history.csv'} has no {metric}; train again with --overwrite")
+    return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -204,6 +205,13 @@ def read_metrics(folder: Path) -> dict[str, float] | None:
     values = read_json(path, remedy)
     with reading(path, "a number for each name", remedy):
         return {name: math.nan if value is None else float(value) for name, value in values.items()}
+
+
+def read_history(folder: Path) -> list[dict[str, float]]:
+    """Read history.csv, the metrics of every epoch of a training, as far as an epoch has them."""
+    path, remedy = folder / "history.csv", "train again with --overwrite"
+    with reading(path, "the metrics of every epoch", remedy), path.open(newline="") as file:
+        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
 
 
 def write_environment(folder: Path, device: torch.device) -> None:

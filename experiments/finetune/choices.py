@@ -15,8 +15,7 @@ from experiments.data.text.race import Choice, load_race
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import RaceConfig
 from experiments.finetune.glue import class_scores, outputs_of
-from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
-from experiments.folder import gathered
+from experiments.finetune.model import ClassTraining, EncodedTexts, FineTuneTask, Tuned, kinds, load_tokenizer, share_of
 from experiments.run import show_run
 from models.transformers import ChoiceModel
 
@@ -78,26 +77,15 @@ def _encoded(choice: Choice, option: str, tokenizer: Any, length: int) -> dict[s
     return {name: torch.tensor(encoded[name]) for name in tokenizer.model_input_names if name in encoded}
 
 
-class ChoiceTraining(FineTuning):
+class ChoiceTraining(ClassTraining):
     """Training of a :class:`ChoiceModel`; it takes the arguments of :class:`FineTuning`."""
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self._outputs: list[tuple[Tensor, Tensor]] = []
 
     def arguments(self, batch: ChoiceBatch) -> Sequence[Any]:
         return batch[:3]
 
-    def observations(self, batch: ChoiceBatch) -> int:
-        return len(batch.answers)
-
-    def validation_step(self, batch: ChoiceBatch, batch_idx: int) -> None:  # noqa: ARG002
-        self._outputs.append((self.outputs(batch.inputs, batch.options)[0].cpu(), batch.answers.cpu()))
-
     def on_validation_epoch_end(self) -> None:
         """Log accuracy and loss over all validation questions."""
-        logits, answers = (torch.cat(parts) for parts in zip(*gathered(self._outputs), strict=True))
-        self._outputs.clear()
+        logits, answers = self.validated()
         self.log("val_loss", nn.functional.cross_entropy(logits, answers))
         self.log("val_score", (logits.argmax(-1) == answers).double().mean())
 

@@ -19,8 +19,7 @@ from experiments.data.dataset_names import GlueName
 from experiments.data.text.glue import GLUE, LabeledPairs, load_glue
 from experiments.files import UserError, write_atomic
 from experiments.finetune.config import GlueConfig
-from experiments.finetune.model import EncodedTexts, FineTuneTask, FineTuning, Tuned, kinds, load_tokenizer, share_of
-from experiments.folder import gathered
+from experiments.finetune.model import ClassTraining, EncodedTexts, FineTuneTask, Tuned, kinds, load_tokenizer, share_of
 from experiments.report.statistics import KINDS, score, score_scaled
 from experiments.run import show_run
 from models.transformers import PairModel
@@ -117,27 +116,19 @@ def noisy_labels(labels: Tensor, share: float, *, classes: int, seed: int) -> Te
 # training
 
 
-class PairTraining(FineTuning):
+class PairTraining(ClassTraining):
     """Training of a :class:`PairModel`; it takes the arguments of :class:`FineTuning`."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.task = parts[-1].task
-        self._outputs: list[tuple[Tensor, Tensor]] = []
 
     def arguments(self, batch: PairBatch) -> Sequence[Any]:
         return batch[:2]
 
-    def observations(self, batch: PairBatch) -> int:
-        return len(batch.labels)
-
-    def validation_step(self, batch: PairBatch, batch_idx: int) -> None:  # noqa: ARG002
-        self._outputs.append((self.outputs(batch.inputs)[0].cpu(), batch.labels.cpu()))
-
     def on_validation_epoch_end(self) -> None:
         """Log the score and the loss over all validation examples: most scores are no means over batches."""
-        logits, labels = (torch.cat(parts) for parts in zip(*gathered(self._outputs), strict=True))
-        self._outputs.clear()
+        logits, labels = self.validated()
         predicted = predictions(logits)
         loss = nn.functional.cross_entropy if logits.size(-1) > 1 else nn.functional.mse_loss
         self.log("val_loss", loss(logits if logits.size(-1) > 1 else predicted, labels))

@@ -24,6 +24,7 @@ from experiments.data.text.batches import Sentences
 from experiments.files import UserError, reading, user_errors
 from experiments.finetune.config import FineTuneOptions, GlueConfig, QaConfig, RaceConfig
 from experiments.finetune.pretrained import EncoderNetwork, is_pretraining, load_encoder, load_encoder_tokenizer
+from experiments.folder import gathered
 from experiments.run import BAD_INPUT, Task, run_folder
 from experiments.training import ELBOTraining, Fitted, Trained, fit_batches, resolve_device, resolve_precision
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
@@ -209,6 +210,27 @@ class FineTuning(ELBOTraining):
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class ClassTraining(FineTuning):
+    """Training whose validation scores need the outputs of all examples; the model's last argument holds the labels."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    def observations(self, batch: Any) -> int:
+        return len(self.arguments(batch)[-1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        *inputs, labels = self.arguments(batch)
+        self._outputs.append((self.outputs(*inputs)[0].cpu(), labels.cpu()))
+
+    def validated(self) -> tuple[Tensor, Tensor]:
+        """Return outputs and labels of all validation examples of this epoch, and forget them."""
+        outputs, labels = (torch.cat(parts) for parts in zip(*gathered(self._outputs), strict=True))
+        self._outputs.clear()
+        return outputs, labels
 
 
 def _is_prior(name: str) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from experiments.folder import read_history
 from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_figure
-from experiments.pretrain.task import PretrainTask, key_counts, read_history
+from experiments.pretrain.task import PretrainTask, key_counts
 from experiments.report.figures import save
 from experiments.report.report import Part
 from experiments.report.statistics import Column, beside

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,8 @@ from experiments.data.text.batches import Sentences, Vocabulary, padded, train_t
 from experiments.data.text.documents import PairBatch
 from experiments.data.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.data.text.masked_text import encode_sentences
-from experiments.files import read_text, user_errors, write_atomic
+from experiments.files import user_errors, write_atomic
+from experiments.folder import read_history
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_counts, mass_figure
 from experiments.pretrain.texts import HiddenBatch, Texts, hidden_pieces, load_texts
@@ -300,9 +300,3 @@ def train(config: PretrainConfig) -> None:
 def key_counts(folder: Path) -> Any:
     """Return the number of keys of all sites of a finished run, by the bins of their mass."""
     return sum(read_arrays(folder / "key_mass.npz", "train again with --overwrite").values())
-
-
-def read_history(folder: Path) -> list[dict[str, float]]:
-    """Return the metrics of every epoch of a finished run."""
-    text = read_text(folder / "history.csv", "train again with --overwrite")
-    return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(text.splitlines())]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from experiments.cli import command_line
+from experiments.data.storage import read_arrays
 from experiments.files import UserError, expected_one_of
 from experiments.folder import open_run, write_environment, write_metrics
 from experiments.options import SweepOptions
@@ -141,10 +142,9 @@ def train_network(config: Networks) -> dict[str, float]:
     return PairNetworkTask().run(config) if isinstance(config, PairConfig) else SpanNetworkTask().run(config)
 
 
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays of predictions.npz in the folder of a network."""
-    with np.load(path / "predictions.npz", allow_pickle=False) as arrays:
-        return dict(arrays)
+def predicted(folder: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of predictions.npz in the folder of a network."""
+    return read_arrays(folder / "predictions.npz", "make it again by --overwrite")
 
 
 Predict = Callable[[Array, Array], Prediction]  # of logits [S, items, ..., classes] of test and domain
@@ -156,7 +156,7 @@ def predictor(task: TaskName, config: CompareConfig, folder: Path) -> Predict:
         networks = network_configs(replace(config, tasks=(task,)), folder)
         windows = load_windows(cast(SpanConfig, next(iter(networks.values()))), parts=("test", "domain"))
         return lambda test, domain: predict_spans(torch.from_numpy(test), torch.from_numpy(domain), windows)
-    labels = read_arrays(folder / task / METHODS[BASELINE].training / "0")["labels_test"]
+    labels = predicted(folder / task / METHODS[BASELINE].training / "0")["labels_test"]
     return lambda test, domain: predict_from(softmax(test, axis=-1), softmax(domain, axis=-1), labels)
 
 
@@ -201,7 +201,7 @@ def task_parts(
     for row, method in methods.items():
         seeds = range(config.members if method.ensemble else config.seeds)
         predictions[row] = predictions_of(
-            method, [read_arrays(folder / task / method.training / str(seed)) for seed in seeds], predict
+            method, [predicted(folder / task / method.training / str(seed)) for seed in seeds], predict
         )
     scores = resampled_scores(predictions, resamples=config.resamples)
     rows, differences, metrics = list[Row](), list[Row](), dict[str, float]()

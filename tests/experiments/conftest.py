@@ -4,9 +4,22 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.data.text import masked_text, parallel
+from experiments.data.text.parallel import toy_translation
 from experiments.nmt.config import TranslationConfig
 from tests.experiments.nmt.tiny_text import TINY, run, write_text
 from tests.pictures import readable_pictures  # noqa: F401 (a fixture)
+
+
+@pytest.fixture(scope="module")
+def tiny_corpus():
+    """Let the generated corpus have few sentences."""
+    texts = toy_translation(train=24, val=8, test=8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "toy_corpus", lambda: texts)
+        masked_text.english_side.cache_clear()
+        yield
+    masked_text.english_side.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -83,3 +83,8 @@ def test_learning_curves_can_be_read(levels):
     assert faults(figure) == []
     ends = [line.get_ydata()[-1] for line in figure.axes[0].get_lines()]
     assert ends == [(2.3 + 2.0) / 2] * 8  # a training that ended early keeps its last value
+
+
+def test_a_history_without_the_metric_is_a_named_error(tmp_path):
+    with pytest.raises(UserError, match=r"soft-0/history\.csv has no val_score; train again"):
+        list(convergence(finished(tmp_path), metric="val_score"))

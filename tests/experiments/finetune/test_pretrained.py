@@ -7,9 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from experiments.data.text import masked_text, parallel
 from experiments.data.text.batches import train_tokenizer
-from experiments.data.text.parallel import toy_translation
 from experiments.files import UserError
 from experiments.finetune.choices import RaceTask
 from experiments.finetune.config import GlueConfig, QaConfig, RaceConfig
@@ -24,6 +22,7 @@ from models.text import TextEncoder
 from pyro_attention import AttentionGuide, FixedGammaPrior, Soft, Weibull
 from tests.experiments.finetune.tiny_race import write_race
 
+pytestmark = pytest.mark.usefixtures("tiny_corpus")
 TINY = {"length": 20, "batch_size": 8, "max_epochs": 1, "num_samples": 2, "progress": False}
 PRETRAININGS = {
     "hybrid": {"normalizer": "hybrid", "guide": "soft", "sentence_order": True, "length": 32},
@@ -31,18 +30,8 @@ PRETRAININGS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def tiny_corpus():
-    texts = toy_translation(train=24, val=8, test=8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel, "toy_corpus", lambda: texts)
-        masked_text.english_side.cache_clear()
-        yield
-    masked_text.english_side.cache_clear()
-
-
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
+def pretrained(tiny_corpus, tmp_path_factory):
     """Configurations of finished pretrainings by name."""
     root, sizes = tmp_path_factory.mktemp("pretrained"), {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2}
     configs = {

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import nll_loss
 
-from experiments.data.text import masked_text, parallel
-from experiments.data.text.parallel import toy_translation
+from experiments.data.text import masked_text
 from experiments.files import UserError
+from experiments.folder import read_history
 from experiments.pretrain.config import PretrainConfig
 from experiments.pretrain.pictures import BINS, hybrid_figure, hybrid_shares, mass_counts
 from experiments.pretrain.task import (
@@ -18,25 +18,15 @@ from experiments.pretrain.task import (
     hidden_batches,
     key_counts,
     key_masses,
-    read_history,
     token_scores,
 )
 from experiments.run import load_trained
 from guides.schemes import build_normalizer
 from pyro_attention import Dense, predict
 
+pytestmark = pytest.mark.usefixtures("tiny_corpus")
 TASK = PretrainTask()
 TINY = {"vocabulary": 270, "width": 8, "heads": 2, "layers": 2, "batch_size": 8, "max_epochs": 1, "num_samples": 2}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def tiny_corpus():
-    texts = toy_translation(train=24, val=8, test=8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel, "toy_corpus", lambda: texts)
-        masked_text.english_side.cache_clear()
-        yield
-    masked_text.english_side.cache_clear()
 
 
 def tiny_config(out, **options):
@@ -44,7 +34,7 @@ def tiny_config(out, **options):
 
 
 @pytest.fixture(scope="module", params=[("doubly_normalized", "soft"), ("hybrid", "weibull"), ("sinkhorn", "soft")])
-def pretrained(request, tmp_path_factory):
+def pretrained(request, tiny_corpus, tmp_path_factory):
     """Configuration and metrics of a finished run."""
     normalizer, guide = request.param
     config = tiny_config(tmp_path_factory.mktemp("runs") / "run", normalizer=normalizer, guide=guide)

@@ -20,9 +20,9 @@ from experiments.uncertainty.compare import (
     compare,
     kinds_of,
     network_configs,
+    predicted,
     predictions_of,
     predictor,
-    read_arrays,
 )
 from experiments.uncertainty.config import CompareConfig, PairConfig
 from experiments.uncertainty.last_layer import LastLayerPosterior, SpanLayerPosterior
@@ -102,7 +102,7 @@ def test_every_row_is_scored_on_every_task(finished):
 def test_rows_are_what_their_names_say(finished):
     config, metrics = finished
     folder = config.out / "rte"
-    soft = [read_arrays(folder / "soft" / str(seed)) for seed in range(3)]
+    soft = [predicted(folder / "soft" / str(seed)) for seed in range(3)]
     mean = np.concatenate([softmax(arrays["mean_test"], -1) for arrays in soft]).mean(0)
     labels = torch.from_numpy(soft[0]["labels_test"])
     scores = classification_scores(torch.from_numpy(mean), labels)
@@ -269,7 +269,7 @@ def test_a_difference_is_clear_only_where_all_seeds_agree():
 def test_questions_without_an_answer(finished):
     """Scores of SQuAD by hand: exact match of tokens, and how often a question without an answer is less sure."""
     config, metrics = finished
-    arrays = read_arrays(config.out / "squad" / "soft" / "0")
+    arrays = predicted(config.out / "squad" / "soft" / "0")
     predict = predictor("squad", config, config.out)
     [prediction] = predictions_of(METHODS[BASELINE], [arrays], predict)
     probabilities, domain = (
