@@ -52,6 +52,8 @@ GRID = {
 _L, _W = GRID["LC"][2], GRID["WC"][3]
 POSTERIORS = rows(("soft", "LF", "LC", "WF", "WC", "evidence"), {"LF": _L, "LC": _L, "WF": _W, "WC": _W})
 NOISY = {f"{row}, in noise": {**POSTERIORS[row], "feature_noise": 0.5} for row in ("soft", "WC")}
+_WIDE = {**POSTERIORS["WC"], **GRID["WC"][2]}
+WIDE = {"WC, 10": _WIDE, "WC, 10, in noise": {**_WIDE, "feature_noise": 0.5}}
 
 
 def _in_noise(column: Column, noise: str) -> Column:
@@ -216,15 +218,29 @@ def _alignments(mcan: Study) -> Study:
     )
 
 
+def _wider(mcan: Study) -> Study:
+    """Return the study with rows of concentration 10, which is ten times as wide, and with more seeds and epochs."""
+    return replace(
+        mcan,
+        text=f"{mcan.text} WC, 10 has concentration 10.",
+        rows=mcan.rows | WIDE,
+        options={**mcan.options, "max_epochs": 24},
+        baselines={**mcan.baselines, "WC, 10, in noise": "soft, in noise"},
+        seeds=5,
+    )
+
+
+_DIGITS = _mcan("digits")
 MCAN = {
-    "digits": _mcan("digits"),
+    "digits": _wider(_DIGITS),
     "easy_vqa": _mcan("easy_vqa", test_questions=500, max_epochs=6),
     "daquar": _mcan("daquar", encoder="mobilenet_v2", test_questions=2000, hidden=128, dropout=0.3),
 }
 ALIGNMENTS = {name: _alignments(mcan) for name, mcan in MCAN.items()}
+ALIGNMENTS["digits"] = replace(ALIGNMENTS["digits"], options={**_DIGITS.options, "max_epochs": 20}, seeds=10)
 VIEWS = replace(
     ALIGNMENTS["digits"],
-    options={**MCAN["digits"].options, "max_epochs": 24},
+    options={**_DIGITS.options, "max_epochs": 64},
     seeds=10,
     name="vqa-views-digits",
     title="Attention that does not Explain Away, Table 1: several views of a scene",
@@ -270,7 +286,7 @@ VIEW_HEADS = replace(
 
 
 def _published(study: Study, sizes: str) -> Study:
-    options = {**study.options, "test_questions": 10_000, **paper_sizes(VQAConfig, sizes)}
+    options = {**study.options, "max_epochs": 24, "test_questions": 10_000, **paper_sizes(VQAConfig, sizes)}
     text = study.text.replace(
         _ELSEWHERE, "The sizes are the published ones. Tested on questions of the validation photographs. The paper"
     )
@@ -285,7 +301,7 @@ def _published(study: Study, sizes: str) -> Study:
 
 
 PUBLISHED = (
-    _published(MCAN["digits"], "mcan"),
+    _published(_DIGITS, "mcan"),
     _published(ALIGNMENTS["digits"], "bottom_up"),
     replace(
         _published(VIEWS, "multi_view"),
@@ -383,13 +399,13 @@ def _judged(finished: Finished, row: str) -> dict[str, defaultdict[str, list[tup
 
 
 SHARES_OF_QUESTIONS = replace(
-    MCAN["digits"],
+    _DIGITS,
     name="vqa-studies-digits",
     title="Fewer questions, and uncertainty: digits",
     text=f"{LEGEND} MCAN, trained on shares of the training questions, which the seed draws. Attention at its "
     "posterior mean. Settings as in the table vqa-digits, not searched again.",
     rows={row: POSTERIORS[row] for row in ("soft", "WC")},
-    options={**MCAN["digits"].options, "test_noise": (0.0,)},
+    options={**_DIGITS.options, "test_noise": (0.0,)},
     levels={f"{share:g}": {"train_share": share} for share in (0.05, 0.1, 0.25, 1.0)},
     heads=("row", "share of the questions"),
     columns=(
@@ -407,4 +423,5 @@ SHARES_OF_QUESTIONS = replace(
 _ALL = (*MCAN.values(), *ALIGNMENTS.values(), VIEWS, VIEW_HEADS, SHARES_OF_QUESTIONS, *PUBLISHED)
 STUDIES = {study.name: study for study in _ALL}
 table = partial(run_study, STUDIES)
-search = partial(run_search, {MCAN[name].name: Search(MCAN[name], GRID, QUALITY) for name in MCAN})
+_SEARCHED = (_DIGITS, MCAN["easy_vqa"], MCAN["daquar"])
+search = partial(run_search, {study.name: Search(study, GRID, QUALITY) for study in _SEARCHED})
