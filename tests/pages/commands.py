@@ -107,7 +107,7 @@ STUDIES = (
     (f"""{CAPTIONING} table flickr8k --rows '["soft", "WC", "evidence"]' --beam 1 --encoder-weights """
      "mobilenet_v2_imagenet.safetensors --images 600 --max-epochs 10 --num-samples 4",
      f"{CAPTIONED} --rows [soft,evidence] --batch-size 8 --size 64"),
-    (f"""{VQA} table vqa-digits --rows '["soft", "evidence"]' --feature-noise 0.5 --num-samples 5""", QUESTIONS),
+    (f"{VQA} table vqa-evidence-digits", QUESTIONS),
     (f"{VQA} table vqa-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
     (f"{VQA} table vqa-alignments-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
     (f"""{VQA} table vqa-daquar --rows '["soft", "question only"]'""", f"{QUESTIONS} --encoder own --encoder-epochs 1"),
