@@ -154,6 +154,7 @@ HANDLERS = {
     "block": (poutine.block, True),
     "scope": (lambda: scope(prefix="a"), False),  # names a site, if there is one
     "name_count": (NameCountMessenger, False),
+    "infer_config": (lambda: poutine.infer_config(config_fn=lambda _: {"enumerate": "parallel"}), False),
 }
 
 
