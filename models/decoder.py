@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from models.temporal import TemporalNormalizer
 from pyro_attention import Dense, LatentAttention, TokenLikelihood
 from pyro_attention.analysis.alignments.weights import k_max as keep_largest
+from pyro_attention.attention import pyro_runs_the_model
 from pyro_attention.layers.scores import Additive, Bilinear
 
 InputFeed = Literal["expected", "sampled"]  # context that the decoder is fed with
@@ -271,10 +273,12 @@ class AttentionDecoder(nn.Module):
 
     def _decode_sampled(self, state: DecoderState, target_in: Tensor, target_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries ``[..., B, M, width]`` and contexts ``[..., B, M, memory]``, feeding drawn contexts."""
-        queries, contexts = [], []
+        queries, contexts, has_sites = [], [], pyro_runs_the_model()
         for number, word in enumerate(self.embed(target_in).unbind(1)):
             step = self.step(state, word)
-            with _masked(target_mask[:, number : number + 1]), _Numbered(number):
+            # without sites there are no names: with a handler the weights would be drawn
+            name: AbstractContextManager[object] = _Numbered(number) if has_sites else nullcontext()
+            with _masked(target_mask[:, number : number + 1]), name:
                 context = self._attend(step.scores.unsqueeze(-2), step.state).squeeze(-2)
             state = self.feed(step.state, step.queries, context)
             queries.append(step.queries)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyro
 import torch
 from pyro import poutine
+from pyro.contrib.autoname.scoping import NameCountMessenger, ScopeMessenger
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.condition_messenger import ConditionMessenger
 from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.indep_messenger import IndepMessenger
+from pyro.poutine.infer_config_messenger import InferConfigMessenger
 from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.replay_messenger import ReplayMessenger
@@ -37,7 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["AttentionOutput", "LatentAttention", "name_sites", "pyro_runs_the_model"]
 
 # A model enters these by itself, also where somebody calls it like any other module.
-_ANNOTATIONS = (IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger)
+_ANNOTATIONS = (
+    IndepMessenger, MarkovMessenger, MaskMessenger, ScaleMessenger, InferConfigMessenger, NameCountMessenger,
+    ScopeMessenger,
+)  # fmt: skip
 
 # These give sites values that come from outside, Predictive among them.
 _VALUE_GIVERS = (ConditionMessenger, DoMessenger, ReplayMessenger)
@@ -54,8 +59,8 @@ class LatentAttention(nn.Module):
     .. math:: S \sim p(S), \qquad W = \mathrm{normalize}(S), \qquad O = W V
 
     The value of the site is ``log S``. A guide draws it from a posterior; without a guide it is drawn from the prior.
-    Where Pyro does not run the model (no handler is active but plates, ``poutine.mask``, ``scale`` or ``seed``), this
-    is ordinary attention: the deterministic weights of ``Soft()``.
+    Where Pyro does not run the model (no handler is active but plates, scopes of names, ``poutine.mask``, ``scale``,
+    ``infer_config`` or ``seed``), this is ordinary attention: the deterministic weights of ``Soft()``.
 
     Args:
         name: Name of the sample site.

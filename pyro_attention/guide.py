@@ -70,8 +70,8 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         families: One family for all attention sites, or a dict from site-name patterns (as in ``fnmatch``:
             ``"encoder.*"``) to families; the first matching pattern counts. Other latent sites get a posterior by one
             of Pyro's messengers, such as ``AutoNormalMessenger(model)``, under their name.
-        keep_prior: Names or patterns of latent sites that are meant to be drawn from their prior. The objectives warn
-            of any other latent site without a posterior.
+        keep_prior: Names or patterns, or one of them, of latent sites that are meant to be drawn from their prior. The
+            objectives warn of any other latent site without a posterior.
 
     Raises:
         TypeError: A family is no :class:`Family` and no messenger.
@@ -112,7 +112,7 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
         self.patterns, self.other_patterns = tuple(attention_families), tuple(messengers)
         # module names may not contain the dots that patterns do
         self.families, self.messengers = nn.ModuleList(attention_families.values()), PyroModuleList(messengers.values())
-        self.keep_prior = tuple(keep_prior)
+        self.keep_prior = (keep_prior,) if isinstance(keep_prior, str) else tuple(keep_prior)
         name_sites(model)
 
     @pyro_method

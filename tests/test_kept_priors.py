@@ -1,5 +1,7 @@
 """Latent sites beside attention that keep their prior add no KL, and none does so without a word."""
 
+import warnings
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -36,6 +38,18 @@ def model_with(prior):
             pyro.sample("y", dist.Normal(mean, 1 + scale.abs()), obs=y)
 
     return model
+
+
+@pytest.mark.parametrize("names", ["scale", "sc*", ["scale"], ("other", "scale")])
+def test_one_name_or_several(names, data):
+    """One name alone is a pattern, not a list of its letters; nothing is warned of."""
+    model = model_with(dist.HalfNormal(0.5))
+    guide = AttentionGuide(model, Weibull(), keep_prior=names)
+    assert guide.keeps_prior("scale")
+    assert not guide.keeps_prior("c")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AttentionELBO().loss(model, guide, data.x, data.y)
 
 
 @pytest.mark.parametrize("trained", [False, True])

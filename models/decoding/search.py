@@ -392,10 +392,11 @@ def _align(
 
 @contextmanager
 def _evaluation(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode within the context."""
-    before = model.training
+    """Put a model in evaluation mode within the context; afterwards each of its modules has its own mode again."""
+    before = {module: module.training for module in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        model.train(before)
+        for module, training in before.items():
+            module.training = training

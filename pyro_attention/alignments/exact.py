@@ -21,7 +21,7 @@ from pyro_attention.families.distribution import AttentionDistribution, LogWeigh
 from pyro_attention.guide import AttentionGuide, is_attention_site, plates_of
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.evidence import sum_to_items
-from pyro_attention.posterior.passes import Run, passes
+from pyro_attention.posterior.passes import Run, evaluation_mode, passes
 from pyro_attention.posterior.sampling import sample_posterior
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def exact_alignments(
     The posterior is the gradient of the log evidence by the log prior. So each alignment has its marginal posterior
     also where several alignments explain one observation together, and where they depend on each other, as in a hidden
     Markov model, or on discrete latents that are summed out too. It costs a training step under :class:`Marginal`.
+    Modules run in evaluation mode (no dropout), and have their own mode again afterwards.
 
     Args:
         model: A Pyro model whose attention sites all have an alignment prior (:class:`AlignmentPrior` or
@@ -78,7 +79,7 @@ def exact_alignments(
         raise TypeError("exact_alignments takes the model, not a guide: give it guide.model")
     elbo = AlignmentELBO(max_plate_nesting=max_plate_nesting)
     guide, tilted = AttentionGuide(model, Marginal()), _Tilted(elbo)
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), evaluation_mode():
         args, kwargs = _outside_inference(args), _outside_inference(kwargs)
         try:
             evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
@@ -165,9 +166,10 @@ def posterior_attention(
             run = Run(guide, args, kwargs)
             with _AtKey(name, key), closing(passes(run, 1, "none", 1, None)) as runs:
                 rows.append(_log_likelihood(next(runs).trace, name))
-    log_f = torch.stack(rows, -1).unsqueeze(-2)
-    products = weights * (log_f - log_f.amax(-1, keepdim=True)).exp()
-    return {name: products / products.sum(-1, keepdim=True).clamp_min(torch.finfo(products.dtype).tiny)}
+    # as logarithms: where keys of weight zero explain the observation best, all other products would round to zero
+    log_products = weights.log() + torch.stack(rows, -1).unsqueeze(-2)
+    without_keys = (weights == 0).all(-1, keepdim=True)
+    return {name: log_products.softmax(-1).masked_fill(without_keys, 0)}
 
 
 def _log_likelihood(trace: Trace, name: str) -> Tensor:

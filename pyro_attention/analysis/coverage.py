@@ -34,7 +34,9 @@ class Coverage:
     """Coverage of the true attention weights by intervals of one site, and the ranks of these weights.
 
     Attributes:
-        coverage: Share of weights inside their equal-tailed interval, by its level.
+        coverage: Share of weights inside their equal-tailed interval, by its level. Where a level ends between two
+            ranks, as 0.95 of 99 draws does, the weights of that rank count in part, so that an exact posterior has the
+            level on average.
         errors: Standard errors of these shares; the weights of an item count as one.
         ranks: Of one weight an item, drawn at random: the number of draws below the truth, int64 ``[items]``. Uniform
             on 0 to ``num_draws`` where the posterior is exact.
@@ -140,8 +142,10 @@ def check_coverage(
     simulated = guide.model if isinstance(guide, AttentionGuide) else model
     if infer is None and not isinstance(guide, AttentionGuide):
         raise TypeError(f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model")
-    if num_draws < 2 or (num_draws + 1) % bins:
-        raise ValueError(f"num_draws is {num_draws} and bins is {bins}, expected one less than a multiple of bins: 99")
+    if num_draws < 2 or bins < 2 or (num_draws + 1) % bins:
+        raise ValueError(
+            f"num_draws is {num_draws} and bins is {bins}, expected one less than a multiple of bins, such as 99 and 20"
+        )
     for level in levels:
         if not 0 < level < 1:
             raise ValueError(f"level is {level}, expected a probability in (0, 1)")
@@ -214,9 +218,10 @@ def _coverage(
             f"site '{name}': {len(ranks)} items for {bins} bins, expected at least {5 * bins}; raise num_simulations, "
             f"or give the model more data (only what lies in plates are several items)"
         )
-    # 0 in the middle, nearly 1 at either end
-    distance = ((2 * ranks + 1) / (num_draws + 1) - 1).abs()
-    shares = {level: ((distance < level) & mask).sum(1) / mask.sum(1) for level in levels}
+    # 0 in the middle, nearly 1 at either end; a rank is as wide as the distance of two of them
+    distance, width = ((2 * ranks.double() + 1) / (num_draws + 1) - 1).abs(), 2 / (num_draws + 1)
+    inside = {level: ((level - distance) / width + 0.5).clamp(0, 1) for level in levels}
+    shares = {level: (parts * mask).sum(1) / mask.sum(1) for level, parts in inside.items()}
     chosen = ranks.gather(1, mask.float().multinomial(1)).squeeze(1).cpu()
     expected = len(chosen) / bins
     chi_square = ((_counts(chosen, num_draws, bins) - expected).square() / expected).sum()

@@ -118,18 +118,19 @@ def choose_threshold(uncertainty: Tensor, correct: Tensor, *, accuracy: float) -
     """
     if not 0 < accuracy <= 1:
         raise ValueError(f"accuracy is {accuracy}, expected a number above 0 and up to 1, such as 0.95")
-    right = _mixed("the validation items", uncertainty, correct)
+    check_floats("uncertainty", uncertainty)
     curve = selective_accuracy(-uncertainty, correct).accuracy
+    _check_mixed("the validation items", correct)
     rising = uncertainty.detach().sort().values
     last = torch.cat([rising[1:] > rising[:-1], torch.tensor([True], device=rising.device)])  # ties are kept together
     enough = (last & (curve >= accuracy - 1e-12)).nonzero().flatten()
     if not len(enough):
         raise ValueError(
-            f"no threshold reaches an accuracy of {accuracy} on the {len(right)} validation items: the best is "
+            f"no threshold reaches an accuracy of {accuracy} on the {len(curve)} validation items: the best is "
             f"{curve[last].max().item():.3f}; ask for less, or take a better model"
         )
     last_kept = int(enough[-1])
-    return Threshold(round(rising[last_kept].item(), 7), (last_kept + 1) / len(right), curve[last_kept].item())
+    return Threshold(rising[last_kept].item(), (last_kept + 1) / len(curve), curve[last_kept].item())
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,14 @@ def selection_value(
 
     Args:
         uncertainty: ``[items]``, larger is less sure, in any unit.
-        correct: Whether the prediction is right, ``[items]``.
+        correct: Whether the prediction is right, ``[items]``: boolean, or 0 and 1.
         level: Level of the intervals.
         num_resamples: Number of resamples of the bootstrap.
         seed: Seed of the resamples.
 
     Raises:
-        ValueError: Wrong shapes, NaN, or all items are right or all are wrong.
+        ValueError: Wrong shapes, NaN, soft accuracies, all items are right or all are wrong, a level outside (0, 1), or
+            no resample in which some items are right and some are not.
 
     Example:
         >>> value = selection_value(torch.tensor([0.1, 0.2, 0.3, 0.9]), torch.tensor([1.0, 1.0, 0.0, 0.0]))
@@ -188,6 +190,8 @@ def selection_value(
 
     Source: Geifman et al. (2019), Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers.
     """
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}, expected a probability in (0, 1), such as 0.95")
     right = _mixed("the items", uncertainty, correct)
     scores = uncertainty.detach().double().cpu()
     generator = torch.Generator().manual_seed(seed)
@@ -197,6 +201,11 @@ def selection_value(
     aurocs = [
         wrong_answer_auroc(scores[draw], right[draw]) for draw in draws if 0 < right[draw].sum() < len(right)
     ]  # fmt: skip
+    if not aurocs:
+        raise ValueError(
+            f"num_resamples is {num_resamples}, and no resample of the {len(right)} items has right and wrong ones; "
+            f"expected more resamples, such as 1000"
+        )
     return SelectionValue(
         _interval(_area(scores, right), areas, level),
         _interval(wrong_answer_auroc(scores, right), aurocs, level),
@@ -210,7 +219,7 @@ def wrong_answer_auroc(uncertainty: Tensor, correct: Tensor) -> float:
 
     Args:
         uncertainty: ``[items]``, larger is less sure.
-        correct: Whether the prediction is right, ``[items]``; some are and some are not.
+        correct: Whether the prediction is right, ``[items]``: boolean, or 0 and 1; some are and some are not.
 
     Example:
         >>> wrong_answer_auroc(torch.tensor([0.1, 0.5, 0.5]), torch.tensor([True, True, False]))
@@ -239,11 +248,22 @@ def _mixed(what: str, uncertainty: Tensor, correct: Tensor) -> Tensor:
     """Return whether items are right, on the CPU; raise ValueError unless some are and some are not."""
     check_floats("uncertainty", uncertainty)
     selective_accuracy(uncertainty, correct)  # checks shapes and numbers
-    right = correct.detach().cpu() >= 0.5 if correct.is_floating_point() else correct.detach().cpu().bool()
-    if right.all() or not right.any():
-        kind = "right" if right.all() else "wrong"
+    _check_mixed(what, correct)
+    right = correct.detach().cpu().bool()
+    if (soft := correct.detach().cpu() != right).any():
         raise ValueError(
-            f"{what} are of one class: all {len(right)} predictions are {kind}, so no uncertainty can tell right from "
-            f"wrong ones; add items of the other kind"
+            f"correct holds {correct.detach().cpu()[soft][0].item():.4g}, expected booleans, or 0 and 1; of soft "
+            f"accuracies say which predictions are right, such as correct >= 0.5"
         )
     return right
+
+
+def _check_mixed(what: str, correct: Tensor) -> None:
+    """Raise ValueError where all predictions are right, or all are wrong."""
+    accuracy = correct.detach().double()
+    if (accuracy == 1).all() or (accuracy == 0).all():
+        kind = "right" if accuracy[0] == 1 else "wrong"
+        raise ValueError(
+            f"{what} are of one class: all {len(accuracy)} predictions are {kind}, so no uncertainty can tell right "
+            f"from wrong ones; add items of the other kind"
+        )

@@ -77,7 +77,7 @@ def check_width(
 
     Args:
         loss: ``EvidenceELBO(...)(model, guide)``, trained; it stays as it is.
-        batches: Arguments of the loss, an item for each batch; gone through again as often as needed.
+        batches: Arguments of the loss, an item for each batch; read once, and then gone through as often as needed.
         factor: Number of times as many draws.
         steps: Training steps of the copy, by Adam, with a learning rate that falls to zero.
         learning_rate: First learning rate: that of the training, or a little less.
@@ -116,6 +116,7 @@ def check_width(
     elbo.num_particles *= factor
     elbo.gap_watch = GapWatch()
     with seeded(seed):
+        batches = list(batches)  # a loader that shuffles has other items in each pass, and an iterator has one pass
         before = _widths(loss.model, batches)
         if not before:
             raise ValueError("batches are empty, or the model has no attention site with positive weights")

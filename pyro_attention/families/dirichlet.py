@@ -10,7 +10,7 @@ from torch.distributions import constraints, register_kl
 
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.families.base import FAMILIES, PRIORS, Family, Prior
-from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
+from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights, of_one_batch
 from pyro_attention.layout import Dense, Layout
 from pyro_attention.ops.special import digamma_exp, lgamma_exp, log_standard_gamma, trigamma_exp
 
@@ -144,6 +144,7 @@ def kl_dirichlet(q: DirichletWeights, p: DirichletWeights) -> Tensor:
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, algorithm 2, for its use.
     """
+    q, p = of_one_batch(q, p)
     log_a, log_b = q.log_concentration.double(), p.log_concentration.double()
     total = _kl_gamma(_log_total(log_a, q.layout), _log_total(log_b, p.layout))
     kl = q.sum_event(_kl_gamma(log_a, log_b) - q.layout.softmax(log_a) * total)

@@ -26,12 +26,15 @@ __all__ = [
     "around_scores",
     "expand_shared",
     "kl_log_weights",
+    "of_one_batch",
 ]
 
 if TYPE_CHECKING:
     from pyro_attention.ops.segment import Segments
 
 Shared = TypeVar("Shared", bound=TorchDistribution)
+First = TypeVar("First", bound=TorchDistribution)
+Second = TypeVar("Second", bound=TorchDistribution)
 
 _LOG_2_PI = math.log(2 * math.pi)
 
@@ -124,6 +127,15 @@ def expand_shared(distribution: Shared, batch_shape: Sequence[int]) -> Shared:
     new = copy.copy(distribution)
     new._batch_shape = torch.Size(batch_shape)
     return new
+
+
+def of_one_batch(q: First, p: Second) -> tuple[First, Second]:
+    """Return two distributions in their common batch shape."""
+    shape = torch.broadcast_shapes(q.batch_shape, p.batch_shape)
+    return (
+        q if q.batch_shape == shape else expand_shared(q, shape),
+        p if p.batch_shape == shape else expand_shared(p, shape),
+    )
 
 
 class ContinuousWeights(AttentionDistribution, TorchDistribution):
@@ -291,8 +303,9 @@ def around_scores(
 
 @register_kl(LogWeights, LogWeights)
 def kl_log_weights(q: LogWeights, p: LogWeights) -> Tensor:
-    r"""Return the KL of log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`, in q's batch shape.
+    r"""Return the KL of log weights, :math:`-\mathrm{E}_q[\log p] - \mathrm{H}[q]`, in the common batch shape.
 
     One rule serves every pair, because every prior is linear in a few moments of the posterior.
     """
+    q, p = of_one_batch(q, p)
     return p.cross_entropy(q) - q.entropy()

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from pyro_attention._checks import as_float
 from pyro_attention._compat import validates_distributions
 from pyro_attention._typing import Args, Kwargs, Message, Model, Site, Trace
+from pyro_attention.alignments.base import AlignmentWeights
 from pyro_attention.draws import Minibatch, SharedDraws, runs
 from pyro_attention.families.distribution import ContinuousWeights
 from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
@@ -269,6 +270,12 @@ def item_weights(
         total = total + sum_to_items(log_prob, site, dims)
     for site, prior in latent:
         if _has_ratio(site, prior):
+            if isinstance(site["fn"], AlignmentWeights):
+                raise ValueError(
+                    f"site '{site['name']}': draws of {type(site['fn']).__name__} are relaxed, and their log "
+                    f"probability is no density, so they have no importance weights; draw keys, by "
+                    f"Categorical(enumerate=False), or sum them out, by exact_alignments(guide.model, ...)"
+                )
             log_p = 0.0 if prior is None else prior.log_prob(site["value"])
             total = total + sum_to_items(log_p - site["fn"].log_prob(site["value"]), site, dims)
     return ItemWeights(total, dims, scale)

@@ -126,9 +126,10 @@ def _wake_sleep(log_importance_weights: Tensor, log_q: Tensor) -> Tensor:
 def _without_own(log_importance_weights: Tensor) -> Tensor:
     """Return ``[K, K, ...]``, whose row k are all log weights, with the mean of the others for the k-th."""
     count = len(log_importance_weights)
-    mean_of_rest = (log_importance_weights.sum(0) - log_importance_weights) / (count - 1)
     diagonal = torch.eye(count, dtype=torch.bool, device=log_importance_weights.device)
     diagonal = diagonal.view(count, count, *[1] * (log_importance_weights.dim() - 1))
+    # no difference of sums: the own logarithm may be minus infinity
+    mean_of_rest = log_importance_weights.where(~diagonal, 0).sum(1) / (count - 1)
     return torch.where(diagonal, mean_of_rest.unsqueeze(1), log_importance_weights)
 
 

@@ -292,10 +292,14 @@ def evaluation_mode(*, dropout: bool = False) -> Iterator[None]:
             part.training = dropout and (is_dropout or isinstance(getattr(part, "dropout", None), float))
 
     handle = register_module_forward_pre_hook(set_mode)
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    if dropout:  # torch's fused layer of a Transformer has none
+        torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
         handle.remove()
+        torch.backends.mha.set_fastpath_enabled(fast_path)
         for module, training in before.items():
             module.training = training
 

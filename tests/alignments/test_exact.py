@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
+from torch import nn
 
 from pyro_attention import (
     AlignmentPrior,
@@ -112,6 +113,33 @@ def test_an_unlikely_observation():
             pyro.sample("y", dist.Normal(context.squeeze(-1).squeeze(-1), 0.1), obs=y)
 
     assert exact_alignments(model, torch.tensor([50.0]))["alignment"].tolist() == [[[0.0, 1.0]]]
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_the_training_mode_does_not_matter_and_is_restored(as_function):
+    """Dropout would make another posterior at every call, and running statistics would change."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.before = LatentAttention("alignment", AlignmentPrior()), nn.BatchNorm1d(1)
+            self.dropout, self.frozen = nn.Dropout(0.5), nn.Dropout(0.5).eval()
+
+        def forward(self):
+            scores = self.dropout(self.before(torch.arange(12.0).reshape(4, 1, 3)))
+            with pyro.plate("queries", 4):
+                layout = Dense(event_dim=2)
+                context = self.attention(self.frozen(scores), torch.arange(3.0).reshape(1, 3, 1), layout=layout).context
+                pyro.sample("y", dist.Normal(context.squeeze(-1).squeeze(-1), 1.0), obs=torch.ones(4))
+
+    model = Model()
+    state, statistics = torch.get_rng_state(), {name: value.clone() for name, value in model.state_dict().items()}
+    modes = [part.training for part in model.modules()]
+    trained = exact_alignments((lambda: model()) if as_function else model, max_plate_nesting=1)["alignment"]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [part.training for part in model.modules()] == modes
+    assert all(value.equal(statistics[name]) for name, value in model.state_dict().items())
+    assert trained.equal(exact_alignments(model.eval())["alignment"])
 
 
 @pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites")

@@ -9,6 +9,7 @@ from scipy.stats import chisquare, kstest
 
 from pyro_attention import AlignmentPrior, AttentionGuide, Dense, LatentAttention, LogNormal, Weibull, exact_alignments
 from pyro_attention.analysis import check_coverage
+from pyro_attention.analysis.coverage import _coverage
 from pyro_attention.families.lognormal import FixedLogNormalPrior
 
 NOISE = 0.7
@@ -50,6 +51,15 @@ def test_ranks_of_the_exact_posterior_are_uniform():
         assert found.errors[level] == pytest.approx((level * (1 - level) / 20_000) ** 0.5, rel=0.05)
     statistic, p_value = chisquare(torch.bincount(found.ranks // 5, minlength=20))
     assert (found.chi_square, found.p_value) == pytest.approx((statistic, p_value), rel=1e-4)
+
+
+@pytest.mark.parametrize(("draws", "bins"), [(19, 20), (99, 20), (20, 21), (99, 10)])
+@pytest.mark.parametrize("level", [0.05, 0.1, 0.5, 0.68, 0.8, 0.9, 0.95, 0.99])
+def test_ranks_that_are_uniform_have_every_level(draws, bins, level):
+    """Also a level whose interval ends between two ranks."""
+    ranks = torch.arange(draws + 1).repeat(5 * bins).unsqueeze(1)
+    found = _coverage([(ranks, torch.ones_like(ranks, dtype=torch.bool))], draws, (level,), bins, "attention")
+    assert found.coverage[level] == pytest.approx(level)
 
 
 @pytest.mark.parametrize(("factor", "sign"), [(0.5, -1), (2.0, 1)])
@@ -167,6 +177,8 @@ def test_the_picture_shows_the_ranks():
     ("options", "message"),
     [
         ({"num_draws": 100}, "expected one less than a multiple of bins"),
+        ({"bins": 0}, "expected one less than a multiple of bins"),
+        ({"bins": 1}, "expected one less than a multiple of bins"),
         ({"levels": (90,)}, "level is 90"),
         ({"bins": 100}, r"site 'attention': 400 items for 100 bins, expected at least 500; raise num_simulations"),
         ({"infer": lambda *_: {"attention": torch.zeros(9)}}, r"infer gave draws of shape \(9,\)"),

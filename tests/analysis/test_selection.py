@@ -119,3 +119,41 @@ def test_bad_numbers():
     with pytest.raises(ValueError, match="expected"):
         selection_value(uncertainty[:2], correct)
     assert selective_accuracy(-uncertainty, correct).area > 0
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-9, 1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_threshold_keeps_the_share_that_it_states(unit, dtype):
+    """In any unit: rounding it would leave out the last item, or all of them."""
+    torch.manual_seed(0)
+    for _ in range(20):
+        uncertainty, right = unit * torch.rand(30, dtype=dtype), torch.rand(30) < 0.8
+        chosen = choose_threshold(uncertainty, right, accuracy=right.double().mean().item())
+        assert (uncertainty <= chosen.value).double().mean().item() == pytest.approx(chosen.coverage)
+        assert [value <= chosen.value for value in uncertainty.tolist()].count(True) == round(30 * chosen.coverage)
+        assert right[uncertainty <= chosen.value].double().mean().item() == pytest.approx(chosen.accuracy)
+
+
+def test_soft_accuracies():
+    """A threshold averages them; for measures of right against wrong items nobody has said which are right."""
+    uncertainty, accuracy = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1.0, 0.9, 0.6, 0.7])
+    chosen = choose_threshold(uncertainty, accuracy, accuracy=0.9)
+    assert (chosen.value, chosen.coverage, chosen.accuracy) == pytest.approx((0.2, 0.5, 0.95))
+    for call in (selection_value, wrong_answer_auroc):
+        with pytest.raises(ValueError, match=r"correct holds 0\.9, expected booleans, or 0 and 1"):
+            call(uncertainty, accuracy)
+    numbers, booleans = torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([True, False, True, False])
+    assert selection_value(uncertainty, numbers) == selection_value(uncertainty, booleans)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": 95}, r"level is 95, expected a probability in \(0, 1\)"),
+        ({"level": 0.0}, r"level is 0\.0"),
+        ({"num_resamples": 0}, "num_resamples is 0, and no resample of the 2 items"),
+    ],
+)
+def test_bad_options_of_intervals(options, message):
+    with pytest.raises(ValueError, match=message):
+        selection_value(torch.tensor([0.1, 0.2]), torch.tensor([True, False]), **options)

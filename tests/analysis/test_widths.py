@@ -102,3 +102,34 @@ def test_mistakes():
         check_width(loss, [])
     with pytest.raises(ValueError, match="factor has an entry 0"):
         check_width(loss, batches, factor=0)
+
+
+class Shuffled:
+    """Batches in another order in each pass, as of a loader with ``shuffle=True``."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter([self.batches[i] for i in torch.randperm(len(self.batches))])
+
+
+@pytest.mark.filterwarnings("ignore:.*draws are too few")
+@pytest.mark.parametrize("kind", [list, Shuffled, iter])
+def test_the_same_items_are_compared_whatever_gives_the_batches(kind):
+    """Widths of each item differ here, and no training moves them."""
+
+    class Items(Regression):
+        def forward(self, values, mask, y=None):
+            family = self.attention.prior.family
+            width = values.abs().amax((-1, -2)).unsqueeze(-1) + 0.1
+            family.network = lambda _: width + 0 * family.log_value
+            return super().forward(values, mask, y)
+
+    torch.manual_seed(0)
+    data = torch.randn(40, 1, 4, 2), torch.rand(40, 1, 4) < 0.8, torch.randn(40, 2)
+    model = Items(1.0)
+    loss = EvidenceELBO(4, max_plate_nesting=1)(model, AttentionGuide(model, FromPrior()))
+    batches = list(zip(*(part.split(4) for part in data), strict=True))
+    report = check_width(loss, kind(batches), steps=3)
+    assert report.ratios["attention"] == pytest.approx((1.0, 1.0, 1.0))

@@ -498,3 +498,21 @@ def test_scores_of_a_call(normalize):
     q = FAMILIES["weibull"](3.0).posterior(replaced, prior)
     free = WeibullWeights(q.log_scale, q.concentration, layout=Dense(mask))
     torch.testing.assert_close(kl_divergence(q, prior), kl_divergence(free, prior))
+
+
+@pytest.mark.parametrize(
+    ("q", "p"), [*itertools.product(POSITIVE, ["gamma", "lognormal"]), ("gaussian", "gaussian"), ("dirichlet",) * 2]
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_kl_of_batches_that_broadcast(q, p, masked):
+    """Either of both may be the smaller one, as for the distributions of torch."""
+    layout = Dense(MASK if masked else None)
+    small, large = torch.randn(1, 3, 4), torch.randn(5, 1, 3, 4)
+    for first, second in ((small, large), (large, small), (large[:1], large), (large, large[:1])):
+        made = BUILD[q](first, double(0.7), layout=layout), BUILD[p](second, double(1.3), layout=layout)
+        wide = (d.expand_as(large) for d in (first, second))
+        expected = [
+            kind(part, spread, layout=layout)
+            for kind, part, spread in zip((BUILD[q], BUILD[p]), wide, (double(0.7), double(1.3)), strict=True)
+        ]
+        torch.testing.assert_close(kl_divergence(*made), kl_divergence(*expected))

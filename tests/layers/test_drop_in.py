@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from pyro import poutine
+from pyro.contrib.autoname import scope
+from pyro.contrib.autoname.scoping import NameCountMessenger
 from torch import nn
 
 from pyro_attention import (
@@ -150,6 +152,9 @@ HANDLERS = {
     "seed": (lambda: poutine.seed(rng_seed=1), False),  # sets a seed and stays off Pyro's stack
     "condition": (lambda: poutine.condition(data={"y": torch.ones(())}), True),
     "block": (poutine.block, True),
+    "scope": (lambda: scope(prefix="a"), False),  # names a site, if there is one
+    "name_count": (NameCountMessenger, False),
+    "infer_config": (lambda: poutine.infer_config(config_fn=lambda _: {"enumerate": "parallel"}), False),
 }
 
 

@@ -252,6 +252,19 @@ def test_alignments_are_by_bayes_rule_and_padding_changes_nothing(k_max):
 # samples
 
 
+@pytest.mark.parametrize("search", [beam_search, sample])
+def test_modes_of_modules_are_restored(search):
+    """Of each by itself, as where a frozen encoder is in evaluation mode while the rest trains; also after an error."""
+    model = make(dropout=0.5).train()
+    model.encoder.eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    first = search(model, *batch(), **IDS, max_length=3, seed=0)
+    with pytest.raises(IndexError):
+        search(model, batch()[0] + SOURCE, batch()[1], **IDS, max_length=3)
+    assert {name: module.training for name, module in model.named_modules()} == before
+    assert first == search(model.eval(), *batch(), **IDS, max_length=3, seed=0)
+
+
 def test_frequencies_of_samples():
     model, (source, mask), temperature, count = make(std=0.7), batch((3,)), 0.5, 2000
     options = {**IDS, "temperature": temperature, "max_length": 2}

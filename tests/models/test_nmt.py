@@ -209,6 +209,17 @@ class Forced(Messenger):
             msg["value"] = self.draws[:, int(msg["name"].removeprefix("alignment_")), None]
 
 
+@pytest.mark.parametrize("input_feed", ["expected", "sampled"])
+@pytest.mark.parametrize("prior", [None, ContextualGammaPrior(SIZES.memory)], ids=["alignment", "positive"])
+def test_without_pyro_a_feed_is_expected(input_feed, prior):
+    """Nothing is drawn: a plain call is that under a guide of soft attention."""
+    model, data = make(input_feed=input_feed, prior=prior), batch()
+    state = torch.get_rng_state()
+    plain = model(*data).log_prob(data[3])
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(plain, AttentionGuide(model, Soft()).run(*data).output.log_prob(data[3]))
+
+
 def joint_alignments():
     """Every joint alignment of the sentences of LENGTHS; that of a padded word is 0."""
     for a, b, c in itertools.product(range(3), range(3), range(2)):

@@ -28,7 +28,7 @@ from pyro_attention import (
 )
 from pyro_attention.alignments.posteriors import GumbelSoftmax, SparseCategorical
 from pyro_attention.families.dirichlet import DirichletPrior
-from pyro_attention.objectives.importance import ImportanceELBO
+from pyro_attention.objectives.importance import ImportanceELBO, _vimco
 from tests.helpers import flat
 from tests.toy_alignments import (
     NEVER,
@@ -47,6 +47,19 @@ OBJECTIVES = ["iwae", "wake_sleep"]
 
 objectives = pytest.mark.parametrize("objective", OBJECTIVES)
 posteriors = pytest.mark.parametrize("posterior", ["prior", "network"])
+
+
+def test_a_draw_that_is_impossible_leaves_the_gradient_finite():
+    """VIMCO's baseline of a draw whose own weight is zero is the mean of the other weights."""
+    log_q = torch.zeros(4, requires_grad=True)
+    log_weights = torch.tensor([0.3, -math.inf, 1.0, -0.5])
+    bound = _vimco(log_weights, log_q)
+    assert bound.item() == pytest.approx(log_weights.exp().mean().log().item())
+    (gradient,) = torch.autograd.grad(bound, log_q)
+    for own in range(4):
+        others = torch.cat([log_weights[:own], log_weights[own + 1 :]])
+        baseline = (others.exp().sum() + others.mean().exp()).log() - math.log(4)
+        assert gradient[own].item() == pytest.approx((bound - baseline).item(), rel=1e-5)
 
 
 class Forced(Messenger):

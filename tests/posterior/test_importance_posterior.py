@@ -16,7 +16,9 @@ from pyro_attention import (
     AlignmentPrior,
     Amortized,
     AttentionGuide,
+    Categorical,
     Dense,
+    EvidenceELBO,
     FixedGammaPrior,
     FromPrior,
     LatentAttention,
@@ -29,6 +31,7 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.alignments.exact import posterior_attention
+from pyro_attention.alignments.posteriors import GumbelSoftmax
 from pyro_attention.posterior.importance import ImportancePosterior, UnreliableWeights, importance_posterior
 from tests.helpers import assert_mean
 
@@ -234,6 +237,42 @@ def test_soft_attention_explains_as_the_alignment_with_its_weights():
     alignment.values = model.values
     found = posterior_attention(AttentionGuide(model, Soft()), num_samples=1)["read"]
     torch.testing.assert_close(found, exact_alignments(alignment)["read"])
+
+
+@pytest.mark.parametrize("noise", [10.0, 1.0, 0.1, 0.03, 0.01])
+@pytest.mark.parametrize("hidden", [[False, False, False], [False, False, True], [True, True, True]])
+def test_explaining_keys_that_explain_little(noise, hidden):
+    """Other keys, hidden ones too (where the others mix), may be more likely by so much that products underflow."""
+    values, y, mask = torch.tensor([[[0.0], [2.0], [1.0]]]), torch.tensor([1.0, 0.9]), ~torch.tensor(hidden)
+    found = []
+    for prior in (FixedGammaPrior(), AlignmentPrior()):
+        attention = LatentAttention("read", prior)
+
+        def model(attention=attention):
+            with pyro.plate("queries", 2), poutine.mask(mask=mask.any()):
+                layout = Dense(mask, event_dim=2)
+                context = attention(torch.zeros(2, 1, 3), values, layout=layout).context
+                pyro.sample("y", Normal(context.squeeze(-1).squeeze(-1), noise), obs=y)
+
+        soft = prior.kind == FixedGammaPrior.kind
+        guide = AttentionGuide(model, Soft())
+        found.append((posterior_attention(guide, num_samples=1) if soft else exact_alignments(model))["read"])
+    torch.testing.assert_close(*found)
+    assert found[0].sum(-1).tolist() == [[0.0 if all(hidden) else 1.0]] * 2
+
+
+def test_relaxed_draws_have_no_importance_weights():
+    """Their log probability is an expectation over keys, so that the weights would mean nothing."""
+    model = TwoKeys(AlignmentPrior())
+    for family in (GumbelSoftmax(0.5), Amortized(Tilted(), GumbelSoftmax(0.5))):
+        guide = AttentionGuide(model, family)
+        calls = (lambda: importance_posterior(guide, num_samples=5), lambda: EvidenceELBO(5).loss(model, guide))  # noqa: B023
+        for call in calls:
+            with pytest.raises(ValueError, match=r"site 'attention': draws of RelaxedAlignment .* Categorical\("):
+                call()
+    keys = importance_posterior(AttentionGuide(model, Categorical(enumerate=False)), num_samples=2000, seed=0)
+    drawn = keys.resample(seed=0)["attention"]
+    assert_mean(drawn, exact_alignments(model)["attention"])
 
 
 def test_explaining_keys_need_one_head_in_plates():

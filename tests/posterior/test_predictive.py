@@ -173,6 +173,57 @@ def test_the_training_mode_does_not_matter_and_is_restored(kind, noise):
     assert results[0].equal(results[1])
 
 
+LAYERS = {
+    "dropout": lambda: nn.Dropout(0.5),
+    "multihead": lambda: Attended(nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)),
+    "encoder layer": lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5, batch_first=True),
+    "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5, batch_first=True), 2),
+    "decoder layer": lambda: Attended(nn.TransformerDecoderLayer(4, 2, 8, dropout=0.5, batch_first=True)),
+    "lstm": lambda: First(nn.LSTM(4, 4, 2, dropout=0.5, batch_first=True)),
+}
+
+
+class First(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+class Attended(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        output = self.layer(x, x) if isinstance(self.layer, nn.TransformerDecoderLayer) else self.layer(x, x, x)
+        return output[0] if isinstance(output, tuple) else output
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_dropout_of_the_layers_of_torch(layer, fast_path):
+    """In evaluation mode torch fuses the layer of a Transformer, without its dropout."""
+    torch.manual_seed(0)
+    attention, ahead, x = LatentAttention("attention", FixedGammaPrior()), LAYERS[layer](), torch.randn(1, 3, 4)
+    guide = AttentionGuide(lambda x: attention(torch.zeros(1, 3, 3), ahead(x)).context, Soft())
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(fast_path)
+    try:
+        variances = {
+            n: predict(guide, x, num_samples=20, noise=n, seed=0).variance for n in ("dropout", "both", "none")
+        }
+        assert torch.backends.mha.get_fastpath_enabled() is fast_path
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+    assert variances["dropout"].mean() > 1e-3
+    assert variances["both"].equal(variances["dropout"])
+    assert (variances["none"] == 0).all()
+
+
 def test_variance_of_both_is_about_the_sum():
     """A linear toy: attention plus a dropped constant, independent of each other, for 300 queries at once."""
     attention, dropout = LatentAttention("attention", FixedGammaPrior()), nn.Dropout(0.3)
