@@ -247,7 +247,7 @@ def test_what_counts(tmp_path):
 
     turned = replace(FOUND, against="WC", mean=-2.0, low=-2.1, high=-1.9)
     publish("bam1", {"attention": "soft", "accuracy %": ""}, {"attention": "WC", "accuracy %": FOUND})
-    publish("again", {"row": "WC", "accuracy %": FOUND})  # the same runs
+    publish("again", {"row": "WC", "accuracy %": replace(FOUND, bold=not FOUND.bold)})  # the same runs, fewer tests
     publish("claims", {"claim": "x", "difference": "soft - WC", "number": turned}, labels=2)
     publish("other", {"row": "MC dropout", "accuracy %": FOUND}, about="text: GLUE")
     publish("entropy", {"row": "WC", "entropy": replace(FOUND, better=None)}, about="text: GLUE")
