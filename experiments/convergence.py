@@ -19,13 +19,13 @@ QUARTERS = {"1/4": 0.25, "1/2": 0.5, "3/4": 0.75, "end": 1.0}  # shares of the e
 
 
 def best_so_far(values: Sequence[float], *, better: Literal["lower", "higher"] = "lower") -> np.ndarray:
-    """Return the best value up to each epoch.
+    """Return the best value up to each epoch; epochs of NaN, which are never the best one, count for nothing.
 
     Example:
         >>> best_so_far([3.0, 2.0, 2.5]).tolist()
         [3.0, 2.0, 2.0]
     """
-    accumulate = np.minimum.accumulate if better == "lower" else np.maximum.accumulate
+    accumulate = np.fmin.accumulate if better == "lower" else np.fmax.accumulate
     return accumulate(np.asarray(values, dtype=float))
 
 

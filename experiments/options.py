@@ -154,7 +154,8 @@ class SweepOptions(RunOptions):
         cluster: Address of a Dask scheduler, such as tcp://host:8786, whose workers train instead, as many as there
             are; they must have this program and see its files, data and results, under the same names.
         results: Folder for the numbers that are published, and for pictures/. When omitted, a whole study is written to
-            experiments/results, and a part of one or a study with other options to no such folder.
+            experiments/results, one of some levels under a name of its own, and one of some rows, of fewer or other
+            seeds or with other options to no such folder.
     """
 
     workers: PositiveInt = 2
@@ -172,7 +173,7 @@ class StudyOptions(SweepOptions):
     Args:
         name: The study; a name that is not known is answered by all of them.
         seeds: Number of seeds, shared by rows and levels; the study's own when omitted.
-        first_seed: The first of them; the study's own when omitted.
+        first_seed: The first of them; 0 in a table and 1000 in a search when omitted.
         rows: Rows of the study, those among them that others are compared with; all when omitted.
         levels: Its levels, such as data sets; all when omitted.
         changes: Options that all trainings have in place of the study's; what makes a row stays.

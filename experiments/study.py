@@ -271,7 +271,8 @@ def run_search(searches: Mapping[str, Search], options: StudyOptions) -> dict[st
     trials = trials.chosen(replace(options, rows=()))
     if len(trials.levels) > 1:
         raise UserError(f"levels are {', '.join(trials.levels)}, expected one to search on; pass --levels")
-    with _trained(trials, options, "search", whole=study.whole(options)) as finished:
+    whole = study.whole(options) and options.first_seed is None
+    with _trained(trials, options, "search", whole=whole) as finished:
         return _publish(finished, options, _search_report(finished, search.quality), "search")
 
 
@@ -331,7 +332,8 @@ def _train_all(
     study: Study, options: StudyOptions, folder: Path, command: str
 ) -> tuple[dict[Key, Any], dict[Key, dict[str, float]], dict[tuple[str, int], Any]]:
     """Return options and metrics of all trainings, and options of those that the rows go on from."""
-    first = options.first_seed or (1000 if command == "search" else 0)
+    default = 1000 if command == "search" else 0
+    first = default if options.first_seed is None else options.first_seed
     firsts, configs = _configs(study, options, folder, range(first, first + study.seeds))
 
     def train(configs: Mapping[Any, Any]) -> dict[Any, Any]:

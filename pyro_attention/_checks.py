@@ -12,7 +12,8 @@ from pyro_attention._compat import active_handlers, is_in_backward_pass, is_mapp
 
 def as_float(value: Tensor | float) -> Tensor:
     """Return a value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""
-    tensor = torch.as_tensor(value)
+    # not as_tensor of a tensor, which would move it to torch's default device
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 

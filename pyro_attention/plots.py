@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pyro_attention._checks import as_float
 from pyro_attention.analysis import credible_intervals
 
 if TYPE_CHECKING:
@@ -44,16 +45,16 @@ def reliability(
     axes = _axes(axes)
     bin_index = (confidence * bins).long().clamp(max=bins - 1)
     count, mean, share = (
-        torch.zeros(bins, dtype=torch.float64).index_add_(0, bin_index, amount.double())
+        confidence.new_zeros(bins, dtype=torch.float64).index_add_(0, bin_index, amount.double())
         for amount in (torch.ones_like(confidence), confidence, right)
     )
     filled = count > 0
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="as it should be")
-    centers = (torch.arange(bins) + 0.5) / bins
+    centers = [(index + 0.5) / bins for index in range(bins)]
     line = _array((mean / count)[filled]), _array((share / count)[filled])
     axes.plot(*line, color=BLUE, marker="o", markersize=4, label="share that is right", clip_on=False)
     number = f"share of the {len(confidence)} items"
-    axes.bar(_array(centers), _array(count / count.sum()), width=0.9 / bins, color="0.85", label=number, zorder=0)
+    axes.bar(centers, _array(count / count.sum()), width=0.9 / bins, color="0.85", label=number, zorder=0)
     axes.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability", ylabel="share that is right")
     if legend:
         axes.legend(fontsize=8, loc="upper left", frameon=False)
@@ -115,14 +116,14 @@ def patches(
     smooth = "bicubic" if photograph else "nearest"
     axes.imshow(_array(weights.reshape(grid)), cmap=cmap, vmin=0, extent=extent, interpolation=smooth)
     # black that is transparent where the picture is light
-    layer = torch.zeros(*ink.shape, 4)
+    layer = ink.new_zeros(*ink.shape, 4)
     layer[..., 3] = ink * (0.75 if photograph else 1)
     axes.imshow(_array(layer), extent=extent)
     return axes
 
 
 def _array(tensor: Tensor) -> NDArray[np.generic]:
-    return tensor.detach().cpu().numpy()
+    return as_float(tensor.detach()).cpu().numpy()  # NumPy has no bfloat16
 
 
 def _axes(axes: Axes | None) -> Axes:

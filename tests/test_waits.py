@@ -10,6 +10,7 @@ import pyro
 import pytest
 import torch
 import transformers
+from pyro.nn import PyroModule
 from torch.nn.utils import rnn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -25,8 +26,10 @@ from pyro_attention import (
     EdgeList,
     EvidenceELBO,
     FromPrior,
+    GraphAttention,
     Hybrid,
     LogNormal,
+    MultiheadAttention,
     ScoreFunctionELBO,
     ScorePrior,
     Soft,
@@ -39,6 +42,7 @@ from pyro_attention import (
 from pyro_attention.alignments.posteriors import GumbelSoftmax
 from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.integrations.huggingface import bayesian
+from pyro_attention.layers.multihead import Mask
 from pyro_attention.objectives import validation
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.ops import segment
@@ -102,6 +106,23 @@ def graph(*, reused):
     return AttentionELBO(**LIGHT), AttentionGuide(model, Weibull()), (data.features, edges, *data.arguments[2:])
 
 
+class EdgeFeatures(PyroModule):
+    """A layer that makes features of self loops, some of which replace those of the input."""
+
+    def __init__(self, fill_value):
+        super().__init__()
+        self.layer = GraphAttention(5, 4, edge_dim=3, fill_value=fill_value)
+
+    def forward(self, x, edge_index, edge_attr, y):
+        pyro.sample("y", pyro.distributions.Normal(self.layer(x, edge_index, edge_attr), 1.0).to_event(2), obs=y)
+
+
+def edge_features(fill_value):
+    data = GraphData.random()
+    arguments = data.features, data.edge_index, torch.randn(data.edge_index.size(1), 3), torch.randn(7, 4)
+    return AttentionELBO(**LIGHT), AttentionGuide(EdgeFeatures(fill_value), Weibull()), arguments
+
+
 def translation(name):
     scheme = build_scheme(name, top_k=3)
     model = test_nmt.make(prior=scheme.prior(test_nmt.SIZES.memory, 1))
@@ -148,6 +169,8 @@ STEPS = {
     "learned width": (width, 0),
     "graph, EdgeList": (lambda: graph(reused=True), 0),
     "graph, edge_index": (lambda: graph(reused=False), 0),
+    "graph, edge features": (lambda: edge_features("mean"), 0),
+    "graph, edge features, products": (lambda: edge_features("mul"), 0),
     "soft translation": (lambda: translation("soft"), PACKED + 1),
     "weibull translation": (lambda: translation("weibull"), PACKED + 1),
     "marginal translation": (lambda: translation("marginal"), PACKED + 1),  # the number of rows
@@ -187,6 +210,17 @@ def test_waits_of_a_step(name):
         assert all(parameter.grad is None or parameter.grad.is_meta for parameter in guide.model.parameters())
         print(f"{name}: {len(waits.seen)} with validation {'on' if validates else 'off'}")
         assert len(waits.seen) <= most + validates, waits.seen
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_masks_of_both_kinds_are_taken_without_a_wait(dtype):
+    """Torch's encoders make numbers of a boolean mask; where these lie must not matter."""
+    layer, x = MultiheadAttention(4, 2).to("meta"), torch.zeros(2, 3, 4, device="meta")
+    mask = torch.zeros(2, 3, dtype=dtype, device="meta")
+    with pyro.validation_enabled(False), Waits() as waits:
+        assert layer(x, x, x, key_padding_mask=mask, query_padding_mask=mask)[0].is_meta
+        assert not Mask.read("key_padding_mask", mask).has_bias  # which blocked attention refuses
+    assert waits.seen == []
 
 
 def test_draws_and_predictions_stay_on_their_device():

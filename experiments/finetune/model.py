@@ -30,6 +30,7 @@ from experiments.training import ELBOTraining, Fitted, Trained, fit_batches, res
 from pyro_attention import AttentionELBO, AttentionGuide, EvidenceELBO, predict
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.integrations.huggingface.attention import CHILD
+from pyro_attention.integrations.huggingface.model import longest_text
 from pyro_attention.integrations.huggingface.pretrained import load_checked
 from pyro_attention.objectives.correction import correction_of
 from pyro_attention.objectives.evidence import item_weights
@@ -116,12 +117,13 @@ def load_network(config: FineTuneOptions, head: Any, **options: Any) -> Any:
         outputs = options["num_labels"] if "num_labels" in options else len(options["id2label"])
         prior = config.build_scheme(kl_weight=1.0, plates=1).prior
         network = load_encoder(model, prior, outputs=outputs, spans=head is AutoModelForQuestionAnswering)
+        most = network.config.max_position_embeddings
     else:
         logging.set_verbosity_error()  # no warnings about the output layer, which is new on purpose
         logging.disable_progress_bar()
         with reading(f"model {model}", *_EXPECTED):
             network = load_checked(head, model, use_safetensors=True, **options)
-    most = getattr(network.config, "max_position_embeddings", None)
+        most = longest_text(network)
     if most and config.length > most:
         raise UserError(f"length is {config.length}, and model {model} has {most} positions; pass --length {most}")
     return network

@@ -58,6 +58,7 @@ class MaskedTraining(OneCycleTraining):
         metrics = {"loss": loss, "accuracy": (logits.argmax(-1) == batch.target).float().mean()}
         if isinstance(batch, PairBatch):
             logits = model.order_logits(features[count:])
+            metrics["token_loss"] = loss  # of hidden pieces alone, for the perplexity
             metrics["loss"] = loss + torch.nn.functional.cross_entropy(logits, batch.order)
             metrics["order_accuracy"] = (logits.argmax(-1) == batch.order).float().mean()
         return metrics
@@ -273,7 +274,7 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
         rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
         metrics = token_scores(trained) | hybrid_metrics(trained.model)
         metrics |= {
-            "val_ppl": math.exp(best["val_loss"]),
+            "val_ppl": math.exp(best.get("val_token_loss", best["val_loss"])),
             "val_accuracy": best["val_accuracy"],
             "explained_away": (mass < EPSILON).double().mean().item(),
             "key_mass_1_percent": mass.kthvalue(rank).values.item(),

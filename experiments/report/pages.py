@@ -92,8 +92,10 @@ def findings(folder: Path = RESULTS) -> list[Finding]:
         tests = sum(difference.over == "seeds" for _, difference in differences)
         for row, difference in differences:
             if difference.better is not None and not row.startswith(NO_ATTENTION):
-                # a difference in two studies, which read the same runs, counts once
-                findings_by_row[row, difference] = Finding(report.about, report.title, row, difference, tests)
+                # a difference in two studies, which read the same runs, counts once, though one may have more tests
+                findings_by_row[row, replace(difference, bold=False)] = Finding(
+                    report.about, report.title, row, difference, tests
+                )
     return list(findings_by_row.values())
 
 

@@ -166,6 +166,8 @@ class Column:
     def difference(self, runs: Runs, baseline: Runs, against: str, *, other: Column | None = None) -> Difference:
         """Return the mean difference, seed by seed, to the row with the name ``against``.
 
+        A seed without the metric in one of the rows is left out in both.
+
         Args:
             runs: Metrics of the row by seed.
             baseline: Metrics of the other row by seed.
@@ -173,9 +175,18 @@ class Column:
             other: Column of the other row, if it has another metric.
 
         Raises:
-            ValueError: The rows have different numbers of seeds with the metric, or none.
+            ValueError: The rows have different numbers of seeds, or no seed has the metric in both.
         """
-        difference = paired_difference(self.values(runs), (other or self).values(baseline))
+        reference = other or self
+        paired_runs = [
+            (of_row, of_baseline)
+            for of_row, of_baseline in zip(runs, baseline, strict=True)
+            if self.metric in of_row and reference.metric in of_baseline
+        ]
+        if not paired_runs:
+            raise ValueError(f"no seed has {self.metric} and, in the row '{against}', {reference.metric}")
+        of_rows, of_baselines = zip(*paired_runs, strict=True)
+        difference = paired_difference(self.values(of_rows), reference.values(of_baselines))
         return replace(difference, digits=self.digits, metric=self.name, against=against, better=self.better)
 
 

@@ -58,7 +58,8 @@ def _run(options: argparse.Namespace) -> None:
     if options.cross_fit is not None:
         _announce(training, options.cross_fit)
         pairs = cross_fit(
-            *text.compared, parts=options.cross_fit, known=known, encoder=options.encoder, progress=True
+            *text.compared, parts=options.cross_fit, known=known, encoder=options.encoder,
+            strings=not options.no_strings, progress=True,
         )  # fmt: skip
     else:
         if aligner is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths, composed
 from pyro_attention.aligner.aligner import Aligner
-from pyro_attention.aligner.text import Preparation, lacks_blanks
+from pyro_attention.aligner.text import Preparation, is_one_word, lacks_blanks
 from pyro_attention.analysis.alignments.links import read_pharaoh
 from pyro_attention.text_lines import decode_lines, read_lines
 
@@ -91,9 +91,10 @@ class TextFiles:
         name = f"{' and '.join(dict.fromkeys(self.names))}, line"
         for number, (source, target) in enumerate(self.written(), 1):
             check_lengths([source], [target], name=name, first=number)
-            if number == _FIRST and not self.preparation.tokenize:
-                for file, side in zip(self.names, zip(*islice(self.written(), _FIRST), strict=True), strict=True):
-                    _warn_of_blanks(file, side)
+        if not self.preparation.tokenize:
+            first = list(islice(self.written(), _FIRST))
+            for number, file in enumerate(self.names):
+                _warn_of_blanks(file, [pair[number] for pair in first])
 
 
 def read_pairs(
@@ -127,7 +128,8 @@ def read_pairs(
         pairs = list(_line_pairs(source, target))
         sides = [[pair[side] for pair in pairs] for side in (0, 1)]
     first, second = ([preparation.words(line) for line in side] for side in sides)
-    check_lengths(first, second, name=f"{' and '.join(dict.fromkeys(names))}, line", first=1)
+    counted = "document" if documents else "line"
+    check_lengths(first, second, name=f"{' and '.join(dict.fromkeys(names))}, {counted}", first=1)
     for name, side in zip(names, (first, second), strict=True):
         if not preparation.tokenize:
             _warn_of_blanks(name, side)
@@ -189,6 +191,11 @@ def _json_sides(location: str, line: str) -> tuple[str, str]:
     texts = []
     for side in sides:
         if isinstance(side, list) and all(isinstance(word, str) for word in side):
+            if wrong := [word for word in side if not is_one_word(word)]:
+                raise ValueError(
+                    f"{location} has the word {wrong[0][:40]!r} in a list, expected words without blanks, as links "
+                    f"count them; leave an empty one out, or give the text itself in place of the list"
+                )
             side = " ".join(side)
         if not isinstance(side, str):
             example = '{"source": "das Haus", "target": ["the", "house"]}'

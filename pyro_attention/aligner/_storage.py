@@ -48,7 +48,7 @@ def save_ensemble(folder: Path, ensemble: Ensemble, ratios: torch.Tensor, settin
     """
     from safetensors.numpy import save
 
-    arrays: Arrays = {"ratios": ratios.numpy(), "keys": ensemble.pairs.keys}
+    arrays: Arrays = {"ratios": ratios.float().numpy(), "keys": ensemble.pairs.keys}
     for side, vocabulary in zip(_SIDES, ensemble.vocabularies, strict=True):
         text = json.dumps(list(vocabulary.words), ensure_ascii=False)
         arrays[f"words.{side}"] = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
@@ -56,7 +56,7 @@ def save_ensemble(folder: Path, ensemble: Ensemble, ratios: torch.Tensor, settin
         for number, model in enumerate(member):
             for direction, tables in zip(_DIRECTIONS, model, strict=True):
                 for field in _FIELDS:
-                    arrays[f"{row}.{number}.{direction}.{field}"] = getattr(tables, field).numpy()
+                    arrays[f"{row}.{number}.{direction}.{field}"] = getattr(tables, field).float().numpy()
     metadata = {
         "format": _FORMAT, "members": str(len(ensemble.members)), "models": str(len(ensemble.members[0])),
         "settings": json.dumps(dict(settings)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -60,7 +60,7 @@ def write_outputs(options: argparse.Namespace, pairs: Iterable[tuple[AlignedPair
 
         write("tsv", TABLE)
         write("scores", SCORES)
-        lexicon, summary, shown = Lexicon(), _Summary(options.most_uncertain), list[AlignedPair]()
+        lexicon, summary, shown = Lexicon(), _Summary(options.most_uncertain), dict[int, AlignedPair]()
         for number, (pair, compared) in enumerate(pairs, 1):
             links = _chosen(pair, options, least)
             if options.jsonl:
@@ -74,14 +74,16 @@ def write_outputs(options: argparse.Namespace, pairs: Iterable[tuple[AlignedPair
             if "lexicon" in spools:
                 lexicon.add(pair, compared)
             if options.html is not None and len(shown) < SHOWN and pair.links.numel():
-                shown.append(pair)
+                shown[number] = pair
             summary.add(number, pair, links)
         for line in lexicon.lines() if "lexicon" in spools else ():
             write("lexicon", line)
         for name, spool in spools.items():
             write_spooled(getattr(options, name), spool)
-    if options.html is not None:
+    if options.html is not None and shown:
         _write_page(options.html, shown)
+    elif options.html is not None:
+        print(f"pyro-align: no pair has words on both sides, so {options.html} is not written", file=sys.stderr)
     to = sys.stderr if STANDARD in (options.out, options.tsv, options.scores, options.lexicon) else sys.stdout
     for line in summary.lines(options.out):
         print(line, file=to)
@@ -105,10 +107,11 @@ def _chosen(pair: AlignedPair, options: argparse.Namespace, least: float) -> Lin
     return links
 
 
-def _write_page(path: Path, pairs: Sequence[AlignedPair]) -> None:
+def _write_page(path: Path, pairs: Mapping[int, AlignedPair]) -> None:
+    """Write a page of pairs by their numbers in the text, as in all other outputs."""
     views = [
         AlignmentView(title=str(number), source=pair.source, target=pair.target, posterior=pair.links, kind="links")
-        for number, pair in enumerate(pairs, 1)
+        for number, pair in pairs.items()
     ]
     write_viewer(path, views, title=f"Probabilities of links: {path.stem}")
 

@@ -475,6 +475,7 @@ def cross_fit(
     parts: int = 5,
     known: Mapping[tuple[str, str], float] | None = None,
     encoder: str | Path | None = None,
+    strings: bool = True,
     progress: bool = False,
 ) -> list[AlignedPair]:
     """Align a text by aligners that have not seen the part that they align, so that they are not too sure of it.
@@ -485,6 +486,7 @@ def cross_fit(
         parts: Number of parts, each of every so many sentences; as many aligners are trained.
         known: Pairs of words that the user knows, as in :meth:`Aligner.fit`.
         encoder: Folder of an encoder, as for an :class:`Aligner` that aligns.
+        strings: Ask the letters of the words, too.
         progress: Show bars.
 
     Raises:
@@ -497,5 +499,6 @@ def cross_fit(
     for part in range(parts):
         training = [[line for row, line in enumerate(side) if row % parts != part] for side in (source, target)]
         aligner = Aligner.fit(*training, known=known, parts=1, progress=progress)
-        aligned.append(aligner(source[part::parts], target[part::parts], encoder=encoder, progress=progress))
+        part_pairs = source[part::parts], target[part::parts]
+        aligned.append(aligner(*part_pairs, encoder=encoder, strings=strings, progress=progress))
     return [aligned[row % parts][row // parts] for row in range(len(source))]

@@ -20,7 +20,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
-__all__ = ["Preparation", "Setting", "SubwordStyle", "lacks_blanks"]
+__all__ = ["Preparation", "Setting", "SubwordStyle", "is_one_word", "lacks_blanks"]
 
 SubwordStyle = Literal["@@", "##", "▁"]
 Setting = bool | str | None  # of a preparation, saved with an aligner
@@ -90,6 +90,11 @@ class Preparation:
 def _divide() -> Callable[[str], list[str]]:
     regex = import_module("regex")  # of the extra "align"
     return cast("Callable[[str], list[str]]", regex.compile(_WORDS, regex.VERBOSE).findall)
+
+
+def is_one_word(text: str) -> bool:
+    """Return whether a text is one word: not empty, and without blanks and line ends."""
+    return bool(text) and "\n" not in text and _BLANKS.search(text) is None
 
 
 def lacks_blanks(sentences: Sequence[Sequence[str]]) -> bool:

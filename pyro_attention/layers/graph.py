@@ -341,11 +341,12 @@ class GraphAttention(nn.Module):
         if not isinstance(fill, str):
             return torch.as_tensor(fill).to(edge_attr).expand(shape)
         target = graph.targets.index[: graph.num_input_edges]
-        if graph.mask is not None:  # self loops among the input are replaced, so they do not count
-            mask = graph.mask[: graph.num_input_edges, 0]
-            edge_attr, target = edge_attr[mask], target[mask]
+        if graph.mask is not None:  # self loops among the input are replaced: they go to a row that is left out
+            target = target.masked_fill(~graph.mask[: graph.num_input_edges, 0], shape[0])
         where = target.unsqueeze(-1).expand_as(edge_attr)
-        return edge_attr.new_zeros(shape).scatter_reduce(0, where, edge_attr, _REDUCTIONS[fill], include_self=False)
+        # of a node without in-edges
+        nothing = edge_attr.new_full((shape[0] + 1, shape[1]), 1.0 if fill == "mul" else 0.0)
+        return nothing.scatter_reduce(0, where, edge_attr, _REDUCTIONS[fill], include_self=False)[:-1]
 
 
 def _check_conv(conv: _PyGConv) -> None:

@@ -429,9 +429,13 @@ class Mask:
 
     @property
     def has_bias(self) -> bool:
-        """Whether the mask adds numbers other than zero."""
-        # elsewhere than on a CPU one would have to wait for the answer
-        return self.bias is not None and (in_transform(self.bias) or not self.bias.is_cpu or bool(self.bias.any()))
+        """Whether the mask adds numbers other than zero.
+
+        Elsewhere than on a CPU one has to wait for the answer, which is asked for while Pyro validates alone.
+        """
+        if self.bias is None or in_transform(self.bias):
+            return self.bias is not None
+        return (self.bias.is_cpu or validates_distributions()) and bool(self.bias.any())
 
 
 def _read_attn_mask(mask: Tensor | None, shape: torch.Size) -> Mask:

@@ -202,6 +202,40 @@ def test_lines_that_are_no_pairs_in_json(files, untrained, line):
         main(["pairs.jsonl"])
 
 
+@pytest.mark.parametrize("words", [["New York"], ["", "the"], ["a\tb"], ["a\nb"]])
+def test_the_words_of_a_list_are_counted_as_they_stand(files, untrained, words):
+    """Links count words, so a word must not become two, or none."""
+    (files / "pairs.jsonl").write_text(json.dumps({"source": "das", "target": words}) + "\n")
+    with pytest.raises(SystemExit, match=r"line 1 has the word .* in a list, expected words without blanks"):
+        main(["pairs.jsonl"])
+
+
+@pytest.mark.parametrize("way", [[], ["--cross-fit", "2"], ["--max-memory", "1000"]])
+def test_the_letters_are_asked_unless_told_not_to(files, monkeypatch, way):
+    monkeypatch.setattr("pyro_attention.aligner.aligner.SpelledText", None)
+    main(["a", "b", "--no-strings", *way])
+    with pytest.raises(TypeError):
+        main(["a", "b", "--overwrite", *way])
+
+
+def test_a_pair_has_one_number_in_all_outputs(files):
+    (files / "c").write_text("\n" + GERMAN)
+    (files / "d").write_text("nothing\n" + ENGLISH)
+    main(["c", "d", "--tsv", "table", "--html", "page.html"])
+    numbers = {line.split("\t")[0] for line in (files / "table").read_text().splitlines()[1:]}
+    page = (files / "page.html").read_text()
+    assert set(re.findall(r'"title":"(\d+)"', page)) == numbers == {"2", "3", "4", "5", "7"}
+
+
+def test_no_page_of_no_pairs(files, capsys):
+    (files / "c").write_text("\n\n")
+    (files / "d").write_text("the\n\n")
+    main(["c", "d", "--train", "a", "b", "--html", "page.html"])
+    assert (files / "links.txt").read_text() == "\n\n"
+    assert "no pair has words on both sides, so page.html is not written" in capsys.readouterr().err
+    assert not (files / "page.html").exists()
+
+
 def test_a_text_in_bounded_memory(files, capsys):
     """The same lines as with one part, every output, and nothing left behind."""
     main(["a", "b", "--parts", "1", "--tsv", "table", "--scores", "scores", "--lexicon", "lexicon"])
@@ -337,12 +371,13 @@ def test_a_kept_model_remembers_how_text_is_prepared(files):
         main(["c", "d", "--model", "kept", "--keep-case", "--out", "third"])
 
 
-def test_text_without_blanks_is_named(files, capsys):
+@pytest.mark.parametrize("way", [[], ["--max-memory", "1000"]])
+def test_text_without_blanks_is_named(files, capsys, way):
     (files / "c").write_text("我们去北京吧我们去北京吧\n" * 3)
     (files / "d").write_text("we go to Beijing\n" * 3)
-    main(["c", "d", "--out", "one"])
+    main(["c", "d", "--out", "one", *way])
     assert "c seems to have no blanks between words" in capsys.readouterr().err
-    main(["c", "d", "--out", "two", "--tokenize"])
+    main(["c", "d", "--out", "two", "--tokenize", *way])
     assert "seems" not in capsys.readouterr().err
 
 
@@ -354,6 +389,9 @@ def test_documents_of_different_numbers_of_sentences(files):
     (files / "e").write_text("the house\n")
     with pytest.raises(SystemExit, match="c has 2 documents and e 1"):
         main(["c", "e", "--train", "a", "b", "--documents", "--out", "other"])
+    (files / "long").write_text("\nword\n\nword\n" + "word " * 10_000 + "\n")
+    with pytest.raises(SystemExit, match="long, document 2 has 10001 source and 10001 target words"):
+        main(["long", "long", "--train", "a", "b", "--documents", "--out", "other"])
 
 
 def test_without_regex_nothing_is_lost(files, untrained, monkeypatch):

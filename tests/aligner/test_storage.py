@@ -54,6 +54,18 @@ def test_save_and_load(small, kept):
         assert torch.equal(loaded.target_null, pair.target_null)
 
 
+def test_a_file_is_in_single_precision_whatever_torch_computes_in(tmp_path):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        aligner = Aligner.fit(GERMAN, ENGLISH)
+        aligner.save(tmp_path)
+        links = aligner(GERMAN, ENGLISH)[0].links
+    finally:
+        torch.set_default_dtype(before)
+    torch.testing.assert_close(Aligner.load(tmp_path)(GERMAN, ENGLISH)[0].links, links.float(), atol=1e-4, rtol=1e-4)
+
+
 def test_members_ratios_and_settings_are_kept(tmp_path):
     aligner = Aligner.fit(GERMAN * 3, ENGLISH * 3, parts=3)
     aligner.settings = {"tokenize": True, "form": "ä"}

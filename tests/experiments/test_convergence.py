@@ -39,6 +39,12 @@ def test_quarters_are_of_the_epochs_and_keep_the_best():
     assert quarters([1.0]) == [1.0] * 4
 
 
+@pytest.mark.parametrize(("better", "best"), [("lower", [4.0, 4.0, 2.0, 2.0]), ("higher", [4.0, 4.0, 4.0, 6.0])])
+def test_an_epoch_of_nan_is_never_the_best(better, best):
+    """As when the weights are kept, and epochs behind it are."""
+    assert best_so_far([4.0, float("nan"), 2.0, 6.0], better=better).tolist() == best
+
+
 def test_higher_may_be_better(tmp_path):
     (part,) = convergence(finished(tmp_path), better="higher", name="accuracy")
     soft, _ = part.rows  # its largest value comes first

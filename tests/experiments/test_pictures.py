@@ -84,3 +84,16 @@ def test_plots_of_the_library_name_what_they_show():
     patches(torch.rand(8, 8), torch.rand(4).softmax(-1), (2, 2), axes=axes[2]).set_title("patches")
     assert faults(axes[0].figure) == []
     assert "share of the 50 items" in every_text(axes[0].figure)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_plots_of_the_library_stay_on_the_device_of_what_they_show(dtype):
+    """In any precision; tensors here lie elsewhere than what is made without a device."""
+    weights, draws = torch.rand(4).softmax(-1).to(dtype), torch.rand(20, 3).softmax(-1).to(dtype)
+    confidence, ink, photograph = torch.rand(50).to(dtype), torch.rand(8, 8).to(dtype), torch.zeros(3, 8, 8)
+    axes = Figure(layout="constrained").subplots(1, 4)
+    with torch.device("meta"):
+        reliability(confidence, confidence > 0.5, axes=axes[0])
+        intervals(draws, ["a", "b", "c"], axes=axes[1])
+        patches(ink, weights, (2, 2), axes=axes[2])
+        patches(photograph.to(torch.uint8), weights, (2, 2), axes=axes[3])

@@ -237,6 +237,18 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
     assert source.command == "python -m experiments.nothing search made"
 
 
+@pytest.mark.parametrize("first_seed", [0, 7])
+def test_a_search_begins_with_the_seed_that_is_given(
+    first_seed: int, tmp_path: Path, trained: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zero too; it may be one of the table's, so nothing is published."""
+    monkeypatch.setattr(experiments.study, "RESULTS", tmp_path / "published")
+    search = Search(study(), {"good": ({"gain": 1.5},)}, (Column("validation", "val", better="higher"),))
+    run_search({"made": search}, options(tmp_path, first_seed=first_seed, results=None))
+    assert {config.seed for config in trained} == {first_seed, first_seed + 1, first_seed + 2}
+    assert not (tmp_path / "published").exists()
+
+
 def test_an_option_may_be_the_seed(tmp_path: Path, trained: list[Config]) -> None:
     run_study({"made": study(options={"level": Seed.SEED})}, options(tmp_path, first_seed=4))
     assert {(config.seed, config.level) for config in trained} == {(4, 4.0), (5, 5.0), (6, 6.0)}

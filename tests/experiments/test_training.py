@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pyro
@@ -26,6 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from experiments import callbacks
 from experiments.callbacks import (
     EarlyStopping,
+    History,
     RandomState,
     read_run,
     read_weights,
@@ -99,6 +101,38 @@ def train(folder, kind=Training, at=(), epochs=6, resume=False, patience=100, kl
     config = TrainingOptions(**{"progress": False, "max_epochs": epochs, "resume": resume} | options)
     fitted = fit(config, module, *loaders, folder=folder, monitor={"val_loss": "min"}, patience=patience, **others)
     return module, fitted
+
+
+def test_a_gpu_is_waited_for_once_an_epoch(monkeypatch):
+    """Not in every step, as it works ahead; the times of the steps are its own."""
+    waits, clock = [], iter([0.0, 2.0, 10.0, 14.0, 20.0, 21.0])
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self, stream):
+            assert stream == "the present one"
+            self.time = next(clock)
+
+        def elapsed_time(self, end):
+            assert waits
+            return end.time - self.time
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the present one")
+    device, history = torch.device("cuda"), History()
+    trainer = SimpleNamespace(
+        strategy=SimpleNamespace(root_device=device), current_epoch=0, callback_metrics={"loss": torch.tensor(0.5)}
+    )
+    for steps in (2, 1):
+        for _ in range(steps):
+            history.on_train_batch_start(trainer)
+            history.on_train_batch_end(trainer)
+        history.on_train_epoch_end(trainer)
+    assert [row["step_ms"] for row in history.rows] == [3.0, 1.0]
+    assert waits == [device, device]
 
 
 def numbers(fitted):

@@ -122,6 +122,20 @@ def test_copies(duplicate):
     assert len(sample_posterior(AttentionGuide(model, Weibull()), **inputs, num_samples=1)) == 1
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize("number", [-1e4, -1e9, -torch.inf])
+def test_masks_of_ones_own(family, number):
+    """Whatever stands for -inf in a mask with four dimensions, the key has no weight and no part in the KL."""
+    model, inputs = bayesian(FAMILIES[family].make()), FAMILIES[family].batch(None, 2)
+    allowed = inputs["attention_mask"].bool()[:, None, None, :] & torch.ones(7, 7, dtype=torch.bool).tril()
+    guide, losses = AttentionGuide(model, Weibull(10.0)), []
+    for masked in (torch.finfo(torch.float32).min, number):
+        mask = torch.zeros(allowed.shape).masked_fill(~allowed, masked)
+        torch.manual_seed(0)
+        losses.append(AttentionELBO().loss(model, guide, input_ids=inputs["input_ids"], attention_mask=mask))
+    assert losses[1] == pytest.approx(losses[0])
+
+
 def test_training_reaches_prior_and_encoder():
     """A KL that were detached would leave the priors without a gradient, as the likelihood does not read them."""
     model, inputs = bayesian(classifier()), batch()

@@ -180,6 +180,45 @@ def head(cls: str, family: str = "bert", **options):
     return bayesian(made(made.config_class(**FAMILIES[family].options, **options)).eval())
 
 
+SHARED_POSITIONS = {"position_ids": torch.arange(4)[None]}
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_embeddings_in_place_of_tokens(family):
+    """With the same positions for all of the batch, which stand before them among the arguments of some models."""
+    cls = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}[family]
+    model = head(cls, family)
+    loss, guide = AttentionELBO(kl_weight=0.0), AttentionGuide(model, Soft())
+    embedded = {"inputs_embeds": model.get_input_embeddings()(IDS), **SHARED_POSITIONS}
+    torch.testing.assert_close(
+        loss.loss(model, guide, **embedded, labels=IDS), loss.loss(model, guide, input_ids=IDS, labels=IDS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("cls", "labels"),
+    [
+        ("BertForSequenceClassification", torch.tensor([0, 2, 1])),
+        ("BertForSequenceClassification", torch.eye(3)),
+        ("BertForTokenClassification", torch.tensor([[1, -100, 2, -100], [-100, 0, -100, 1], [2, 2, -100, -100]])),
+        ("GPT2LMHeadModel", torch.tensor([[7, 8, 9, 10], [11, -100, 13, 14], [-100, -100, 17, 18]])),
+        ("LlamaForCausalLM", torch.tensor([[7, 8, 9, 10], [11, -100, 13, 14], [-100, -100, 17, 18]])),
+    ],
+)
+def test_trainer_counts_what_the_model_counts(cls, labels, tmp_path):
+    """The loss of a batch is the same, whether Trainer passes the number of its observations or not."""
+    family = next(name for name in ("bert", "gpt2", "llama") if cls.lower().startswith(name))
+    options = {} if family != "bert" else {"num_labels": 3}
+    model = head(cls, family, **options)
+    objective, batch = ELBOModel(model, AttentionGuide(model, Weibull(10.0))), {"input_ids": IDS, "labels": labels}
+    arguments = transformers.TrainingArguments(tmp_path, report_to=[], use_cpu=True, remove_unused_columns=False)
+    trainer = transformers.Trainer(objective, arguments, train_dataset=[{}])
+    _, count = trainer.get_batch_samples(iter([batch]), 1, torch.device("cpu"))
+    with AtMean():
+        losses = [objective(**batch, **given)["loss"] for given in ({}, {"num_items_in_batch": count})]
+    torch.testing.assert_close(losses[1], losses[0])
+
+
 def normal(logits, target):
     return 0.5 * (logits - target).square().sum() + target.numel() * 0.5 * torch.log(torch.tensor(2 * torch.pi))
 

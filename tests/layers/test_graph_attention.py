@@ -4,6 +4,7 @@ import pyro
 import pytest
 import torch
 from torch import nn
+from torch_geometric import utils
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from models.gat import GAT
@@ -83,6 +84,17 @@ def test_edge_features(data, fill_value):
         compare(theirs, mine, data.features, data.edge_index, torch.randn(data.edge_index.size(1), EDGE_WIDTH))
     theirs, mine = pair(heads=2, edge_dim=1)
     compare(theirs, mine, data.features, data.edge_index, torch.randn(data.edge_index.size(1)))
+
+
+@pytest.mark.parametrize("fill_value", ["mean", "add", "max", "min", "mul", 0.7])
+def test_features_of_self_loops(data, fill_value):
+    """Of all nodes, one of which has no in-edge; a self loop of the input does not count."""
+    layer = GraphAttention(FEATURES, WIDTH, edge_dim=EDGE_WIDTH, fill_value=fill_value)
+    edge_attr = torch.randn(data.edge_index.size(1), EDGE_WIDTH)
+    others = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]
+    expected = utils.add_self_loops(others, edge_attr[data.edge_index[0] != data.edge_index[1]], fill_value, 7)[1]
+    graph = EdgeList.from_edge_index(data.edge_index, num_nodes=7, add_self_loops=True)
+    assert_same(layer._loop_features(edge_attr, graph), expected[-7:])
 
 
 @both_scores

@@ -24,6 +24,7 @@ from pyro_attention.layout import Dense
 
 __all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate", "compact_mask"]
 
+_IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
 NAME = "pyro_attention"  # neutral: transformers reads meanings into names with "sdpa" or "flash"
 CHILD = "latent_attention"  # the submodule of an attention module that holds its LatentAttention
 
@@ -72,8 +73,8 @@ def attend(
         query: ``[B, H, T, D]``.
         key: ``[B, G, K, D]``, where G divides H (grouped queries).
         value: ``[B, G, K, D]``.
-        attention_mask: Numbers that are added to the scores, broadcastable to ``[B, H, T, K]``, the least number of
-            their type at masked keys; or boolean, True = attends.
+        attention_mask: Numbers that are added to the scores, broadcastable to ``[B, H, T, K]``, -10 000 or less at
+            masked keys, such as the least number of their type; or boolean, True = attends.
         scaling: Factor of the scores; ``D ** -0.5`` by default.
         dropout: Probability of dropping a weight, in training mode.
         position_bias: Added to the scores.
@@ -121,8 +122,7 @@ def _masked(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Dense]:
     """Add the numbers of a mask to the scores; return them with the layout of the allowed keys."""
     if mask is None or mask.dtype == torch.bool:
         return scores, Dense(mask)
-    # not by equality: sums of such numbers overflow to -inf in half precision
-    allowed = mask > torch.finfo(mask.dtype).min / 2
+    allowed = mask > _IGNORED  # a mask of the user's own may have -1e9: as a score it would enter the KL
     bias = mask.masked_fill(~allowed, 0)
     # nearly always the mask says nothing else; a GPU would have to wait for the answer, which costs more than the pass
     return scores + bias if not bias.is_cpu or bias.any() else scores, Dense(allowed)

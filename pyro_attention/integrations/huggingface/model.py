@@ -20,7 +20,7 @@ from pyro_attention.integrations.huggingface.adapters import base_model, check_p
 from pyro_attention.integrations.huggingface.attention import BATCH, batch_plate
 from pyro_attention.objectives.elbo import AttentionELBO
 
-__all__ = ["BayesianModel", "ELBOModel", "Likelihood", "bayesian_class", "likelihood_of"]
+__all__ = ["BayesianModel", "ELBOModel", "Likelihood", "bayesian_class", "likelihood_of", "longest_text"]
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -157,7 +157,8 @@ def _named(
 
 def _batch_size(model: BayesianModel, inputs: Inputs) -> int:
     """Return the size of the first dimension of the model's main input, else of its first tensor."""
-    known = [inputs.get(model.main_input_name), *inputs.values()]
+    # positions, which may stand before embeddings, may be the same for all of the batch
+    known = [inputs.get(model.main_input_name), inputs.get("inputs_embeds"), *inputs.values()]
     sizes = [len(value) for value in known if isinstance(value, Tensor) and value.dim()]
     if not sizes:
         raise ValueError(f"{type(model).__name__} was given no tensor, expected {model.main_input_name}")
@@ -174,7 +175,7 @@ def _input_error(model: BayesianModel, inputs: Inputs) -> ValueError | None:
             f"input_ids lie in {tokens.min().item()} .. {tokens.max().item()}, expected tokens 0 .. "
             f"{config.vocab_size - 1}; take the tokenizer of the model"
         )
-    context = _context(model)
+    context = longest_text(model)
     if context is None or tokens.size(-1) <= context:
         return None
     return ValueError(
@@ -183,7 +184,7 @@ def _input_error(model: BayesianModel, inputs: Inputs) -> ValueError | None:
     )
 
 
-def _context(model: PreTrainedModel) -> int | None:
+def longest_text(model: PreTrainedModel) -> int | None:
     """Return the longest text in tokens, where a model has a table of positions or says so; else None.
 
     RoBERTa's positions begin behind the padding.
@@ -237,8 +238,8 @@ def _observations(labels: Mapping[str, Tensor], *, shifted: bool = False) -> Ten
     if "labels" not in labels:
         return torch.tensor(len(next(iter(labels.values()))))
     target = labels["labels"]
-    if target.is_floating_point():
-        return torch.tensor(len(target))
+    if target.is_floating_point():  # several of an example count each
+        return torch.tensor(target.numel())
     return ((target[:, 1:] if shifted else target) != _IGNORED).sum()
 
 
@@ -365,7 +366,8 @@ class ELBOModel(nn.Module):
         check_guide(guide)
         self.elbo = AttentionELBO(kl_weight=0.01, kl_mean=True) if elbo is None else elbo
         self.objective = self.elbo(model, guide)
-        likelihood_of(model)
+        # Trainer reads it: the first label is no target of a model that predicts the next token
+        self.loss_type = "ForCausalLM" if likelihood_of(model) is _next_tokens else None
         if "QuestionAnswering" in type(base_model(model)).__name__:
             self.__class__ = _QuestionAnswering
         # the files of Trainer's checkpoints hold no tensor twice
@@ -401,8 +403,7 @@ class ELBOModel(nn.Module):
         finally:
             handle.remove()
         if num_items_in_batch is None:
-            # the first label is no target of a model that predicts the next token
-            num_items_in_batch = _observations(labels_given, shifted=likelihood_of(self.model) is _next_tokens)
+            num_items_in_batch = _observations(labels_given, shifted=self.loss_type is not None)
         return {"loss": loss / torch.as_tensor(num_items_in_batch, device=loss.device), "logits": drawn[-1]}
 
 

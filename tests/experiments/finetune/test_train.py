@@ -12,18 +12,19 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch.utils._pytree import tree_map_only
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, RobertaConfig, RobertaModel
 
 from experiments.data.text.squad import Answer, Question, load_squad
 from experiments.files import UserError
 from experiments.finetune.glue import GlueTask, PairBatch, load_texts
+from experiments.finetune.model import load_network
 from experiments.finetune.no_answer import question_scores
 from experiments.finetune.questions import QaTask, Windows, answers_of
 from experiments.run import load_trained
 from models.transformers import PairModel
 from pyro_attention.analysis import fit_temperature
 from tests.experiments.finetune.conftest import RUNS
-from tests.experiments.finetune.tiny_glue import write_bert, write_glue
+from tests.experiments.finetune.tiny_glue import SIZES, write_bert, write_glue
 from tests.experiments.finetune.tiny_squad import write_squad
 
 
@@ -210,6 +211,18 @@ def test_training_leaves_out_an_answer_that_is_in_no_window(tiny_config):
 def test_bad_options(task, options, message, tiny_config, tmp_path):
     with pytest.raises(UserError, match=message):
         (QaTask() if task == "squad" else GlueTask()).run(tiny_config(task, tmp_path / "run", **options))
+
+
+def test_the_longest_text_of_a_model_whose_positions_begin_behind_the_padding(tiny_config, tmp_path):
+    """As those of RoBERTa do: the remedy is the length that can be computed."""
+    folder = tmp_path / "roberta"
+    sizes = SIZES | {"vocab_size": 30, "max_position_embeddings": 40, "pad_token_id": 0}
+    RobertaModel(RobertaConfig(**sizes)).save_pretrained(folder)
+    config, head = tiny_config("rte", None, model=str(folder), length=40), AutoModelForSequenceClassification
+    with pytest.raises(UserError, match="has 39 positions; pass --length 39"):
+        load_network(config, head, num_labels=2)
+    network = load_network(replace(config, length=39), head, num_labels=2)
+    assert network(torch.full((1, 39), 5)).logits.shape == (1, 2)
 
 
 def test_a_model_of_which_weights_are_missing(tiny_config, tmp_path):

@@ -20,6 +20,7 @@ from experiments.pretrain.task import (
     key_masses,
     token_scores,
 )
+from experiments.pretrain.texts import hidden_pieces
 from experiments.run import load_trained
 from guides.schemes import build_normalizer
 from pyro_attention import Dense, predict
@@ -132,6 +133,14 @@ def test_sentence_order_beside_hidden_pieces(tmp_path):
     trained = load_trained(TASK, config)
     scores = token_scores(trained)
     assert scores == pytest.approx({name: metrics[name] for name in scores}, rel=1e-5)
+    # the perplexity is that of hidden pieces, without the loss of the order
+    val = hidden_pieces(config, trained.vocabulary, TASK.load(config)["val"], seed=config.seed)
+    losses, count = 0.0, 0
+    for batch in val.batches(trained.device, sentences=config.batch_size):
+        features = predict(trained.guide, *batch, num_samples=1, noise="none").mean[: len(batch.target)]
+        losses += nll_loss(trained.model.likelihood(features).logits, batch.target, reduction="sum").item()
+        count += len(batch.target)
+    assert metrics["val_ppl"] == pytest.approx(math.exp(losses / count), rel=1e-4)
     batch = next(hidden_batches(trained))
     assert batch.order.tolist() == next(hidden_batches(trained)).order.tolist()
     module = TASK.build(tiny_config(tmp_path / "soft", guide="soft", sentence_order=True), tmp_path).module.eval()

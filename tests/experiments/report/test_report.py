@@ -97,8 +97,21 @@ def test_cells_with_errors_and_differences():
     found = ACCURACY.difference(SEEDS, [{"accuracy": 0.25}, {"accuracy": 0.5}], "soft")
     assert (found.mean, str(found), found.against) == (25, "+25.0 [+25.0, +25.0]", "soft")
     assert ACCURACY.difference(SEEDS, [{"f1": 0.0}] * 2, "soft", other=Column("F1", "f1", 1, 100)).mean == 62.5
-    with pytest.raises(ValueError, match="2 values and 0"):
+    with pytest.raises(ValueError, match="no seed has accuracy and, in the row 'soft', accuracy"):
         ACCURACY.difference(SEEDS, [{"loss": 1.0}] * 2, "soft")
+
+
+@pytest.mark.parametrize("other", [None, Column("F1", "f1", 1, 100)])
+def test_differences_pair_the_same_seeds(other):
+    """Each row lacks the metric at another seed, so as many values of both are of other seeds."""
+    name = "accuracy" if other is None else "f1"
+    row = [{}, {"accuracy": 0.5}, {"accuracy": 0.75}, {"accuracy": 0.9}]
+    baseline = [{name: 0.1}, {name: 0.25}, {}, {name: 0.6}]
+    found = ACCURACY.difference(row, baseline, "soft", other=other)
+    expected = paired_difference([50.0, 90.0], [25.0, 60.0])
+    assert (found.mean, found.low, found.high, found.count) == pytest.approx(
+        (expected.mean, expected.low, expected.high, 2)
+    )
 
 
 def test_tables():
@@ -234,7 +247,7 @@ def test_what_counts(tmp_path):
 
     turned = replace(FOUND, against="WC", mean=-2.0, low=-2.1, high=-1.9)
     publish("bam1", {"attention": "soft", "accuracy %": ""}, {"attention": "WC", "accuracy %": FOUND})
-    publish("again", {"row": "WC", "accuracy %": FOUND})  # the same runs
+    publish("again", {"row": "WC", "accuracy %": replace(FOUND, bold=not FOUND.bold)})  # the same runs, fewer tests
     publish("claims", {"claim": "x", "difference": "soft - WC", "number": turned}, labels=2)
     publish("other", {"row": "MC dropout", "accuracy %": FOUND}, about="text: GLUE")
     publish("entropy", {"row": "WC", "entropy": replace(FOUND, better=None)}, about="text: GLUE")
