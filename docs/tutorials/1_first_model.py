@@ -72,8 +72,8 @@ class Reader(nn.Module):
 #
 # ``Soft()`` is ordinary attention: the weights have no uncertainty. ``Weibull`` and ``LogNormal`` are posterior
 # distributions over the weights. Their spread is trained here, because we say ``learnable=True``. Under this objective
-# it follows from the prior and the weight of the KL, which we choose. The page :doc:`/concepts/widths` shows how the data
-# can tell it.
+# it follows from the prior and the weight of the KL, which we choose. The page :doc:`/concepts/widths` shows how the
+# data can tell it.
 #
 # ``AttentionELBO`` is the objective. Given a model and a guide it becomes an ordinary PyTorch module, whose output is
 # the loss. It is the negative log-likelihood of the data plus the KL of the attention weights, of which a network has
