@@ -71,7 +71,9 @@ class Reader(nn.Module):
 # ------------
 #
 # ``Soft()`` is ordinary attention: the weights have no uncertainty. ``Weibull`` and ``LogNormal`` are posterior
-# distributions over the weights. Their spread is learned here, because we say ``learnable=True``.
+# distributions over the weights. Their spread is trained here, because we say ``learnable=True``. Under this objective
+# it follows from the prior and the weight of the KL, which we choose. The page :doc:`/concepts/widths` shows how the
+# data can tell it.
 #
 # ``AttentionELBO`` is the objective. Given a model and a guide it becomes an ordinary PyTorch module, whose output is
 # the loss. It is the negative log-likelihood of the data plus the KL of the attention weights, of which a network has
@@ -137,8 +139,8 @@ from pyro_attention.analysis import credible_intervals
 figure, axes = plt.subplots(1, 3, figsize=(8, 2.8), sharey=True, layout="constrained")
 for axis, (name, guide) in zip(axes, guides.items(), strict=True):
     samples = sample_posterior(guide, test_words[:1], num_samples=200, seed=0)["attention"]
-    found = credible_intervals(samples[:, 0, 0], level=0.9)  # of [200, queries, words]
-    mean, low, high = found.mean[0], found.low[0], found.high[0]
+    bands = credible_intervals(samples[:, 0, 0], level=0.9)  # of [200, queries, words]
+    mean, low, high = bands.mean[0], bands.low[0], bands.high[0]
     colors = ["#c2410c" if place == test_marked[0] else "#64748b" for place in range(5)]
     axis.bar(range(5), mean, color=colors, alpha=0.7)
     axis.vlines(range(5), low, high, color="black")

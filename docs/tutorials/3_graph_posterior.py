@@ -96,15 +96,15 @@ from pyro_attention.analysis import edge_intervals
 
 samples = sample_posterior(guide, x, edge_index, num_samples=200, seed=0)
 print({name: tuple(drawn.shape) for name, drawn in samples.items()})
-found = edge_intervals(samples["second"], edge_index, level=0.9)
+table = edge_intervals(samples["second"], edge_index, level=0.9)
 
 node = int(torch.bincount(edge_index[1]).argmax())
-edges = (found.target == node).nonzero().squeeze(-1)
-edges = edges[found.mean[edges, 0].argsort()]
+edges = (table.target == node).nonzero().squeeze(-1)
+edges = edges[table.mean[edges, 0].argsort()]
 for edge in edges.flip(0)[:5].tolist():
-    source, mean = int(found.source[edge]), found.mean[edge, 0]
-    low, high = found.low[edge, 0], found.high[edge, 0]
-    name = "itself" if found.added[edge] else f"node {source}"
+    source, mean = int(table.source[edge]), table.mean[edge, 0]
+    low, high = table.low[edge, 0], table.high[edge, 0]
+    name = "itself" if table.added[edge] else f"node {source}"
     print(f"node {node} listens to {name:8s} (group {int(y[source])}): {mean:.3f}, from {low:.3f} to {high:.3f}")
 
 # %%
@@ -112,11 +112,11 @@ for edge in edges.flip(0)[:5].tolist():
 
 figure, axis = plt.subplots(figsize=(6, 0.32 * len(edges) + 1), layout="constrained")
 for place, edge in enumerate(edges.tolist()):
-    color = "#15803d" if y[found.source[edge]] == y[node] else "#b91c1c"
-    axis.hlines(place, found.low[edge, 0], found.high[edge, 0], color=color, linewidth=3, alpha=0.5)
-    axis.plot(found.mean[edge, 0], place, "o", color=color)
+    color = "#15803d" if y[table.source[edge]] == y[node] else "#b91c1c"
+    axis.hlines(place, table.low[edge, 0], table.high[edge, 0], color=color, linewidth=3, alpha=0.5)
+    axis.plot(table.mean[edge, 0], place, "o", color=color)
 axis.axvline(1 / len(edges), color="grey", linestyle=":", label="uniform attention")
-labels = ["itself" if found.added[edge] else f"node {int(found.source[edge])}" for edge in edges.tolist()]
+labels = ["itself" if table.added[edge] else f"node {int(table.source[edge])}" for edge in edges.tolist()]
 axis.set_yticks(range(len(edges)), labels)
 axis.set(xlabel="weight of the edge: mean and 90 % interval of 200 draws")
 axis.set_title(f"Neighbors that node {node} listens to")

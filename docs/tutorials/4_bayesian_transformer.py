@@ -107,9 +107,9 @@ sentence = "not a good film"
 samples = sample_posterior(guide, **tokenize([sentence]), num_samples=200, seed=0)
 print(list(samples))
 name = list(samples)[-1]
-found = credible_intervals(samples[name][:, 0, 0], level=0.9)  # the first head: [200, queries, keys]
+bands = credible_intervals(samples[name][:, 0, 0], level=0.9)  # the first head: [200, queries, keys]
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-for axis, values, title in ((axes[0], found.mean, "mean weight"), (axes[1], found.width, "width of the 90 % interval")):
+for axis, values, title in ((axes[0], bands.mean, "mean weight"), (axes[1], bands.width, "width of the 90 % interval")):
     image = axis.imshow(values, cmap="Blues", vmin=0)
     axis.set_xticks(range(4), sentence.split())
     axis.set_yticks(range(4), sentence.split())

@@ -24,7 +24,7 @@ _HEAD = """# Where it helps
 
 **In most tasks there is no clear difference from soft attention.** Not counted here: the aligner without a network
 ([tables](results/alignments.md#aligners-without-a-network)), [learned widths](results/coverage.md), [causal
-edges](results/graphs.md) and [bags](how_to/which_instance.md).
+edges](results/reasons.md) and [bags](how_to/which_instance.md).
 
 The table counts every difference of the studies of a task that has an interval and a better side;
 `python -m experiments.pages` writes this page.
