@@ -219,7 +219,7 @@ def test_dropout_of_the_layers_of_torch(layer, fast_path):
         assert torch.backends.mha.get_fastpath_enabled() is fast_path
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-    assert variances["dropout"].mean() > 1e-3
+    assert variances["dropout"].mean() > 1e-6  # of the LSTM they are small; without dropout exactly zero
     assert variances["both"].equal(variances["dropout"])
     assert (variances["none"] == 0).all()
 
