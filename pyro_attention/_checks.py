@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from pyro_attention._compat import active_handlers, is_in_backward_pass, is_mapped, validates_distributions
 
+IGNORED_SCORE = -1e4
+"""Number of a mask that, as all smaller ones, takes a key out: the softmax of such a score is zero."""
+
 
 def as_float(value: Tensor | float) -> Tensor:
     """Return a value as a tensor in float32 or float64: noise, softmax and KL are never computed in half precision."""

@@ -219,8 +219,13 @@ def _alignments(mcan: Study) -> Study:
     )
 
 
-_DIGITS = _mcan("digits")
-MCAN = {
+_SHORT = {
+    "digits": _mcan("digits"),
+    "easy_vqa": _mcan("easy_vqa", test_questions=500, max_epochs=6),
+    "daquar": _mcan("daquar", encoder="mobilenet_v2", test_questions=2000, hidden=128, dropout=0.3),
+}
+_DIGITS = _SHORT["digits"]
+MCAN = _SHORT | {
     # without the evidence: 24 epochs of it would take half of the time of the table
     "digits": replace(
         _mcan("digits", legend="WC, 10 has concentration 10.", max_epochs=24),
@@ -228,10 +233,8 @@ MCAN = {
         baselines={**_DIGITS.baselines, "WC, 10, in noise": "soft, in noise"},
         seeds=5,
     ),
-    "easy_vqa": _mcan("easy_vqa", test_questions=500, max_epochs=6),
-    "daquar": _mcan("daquar", encoder="mobilenet_v2", test_questions=2000, hidden=128, dropout=0.3),
 }
-ALIGNMENTS = {name: _alignments(mcan) for name, mcan in (MCAN | {"digits": _DIGITS}).items()}
+ALIGNMENTS = {name: _alignments(mcan) for name, mcan in _SHORT.items()}
 VIEWS = replace(
     ALIGNMENTS["digits"],
     options={**_DIGITS.options, "max_epochs": 24},
@@ -427,6 +430,4 @@ WIDTH = replace(
 _ALL = (*MCAN.values(), *ALIGNMENTS.values(), VIEWS, VIEW_HEADS, SHARES_OF_QUESTIONS, WIDTH, *PUBLISHED)
 STUDIES = {study.name: study for study in _ALL}
 table = partial(run_study, STUDIES)
-search = partial(
-    run_search, {study.name: Search(study, GRID, QUALITY) for study in (MCAN | {"digits": _DIGITS}).values()}
-)
+search = partial(run_search, {study.name: Search(study, GRID, QUALITY) for study in _SHORT.values()})

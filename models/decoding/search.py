@@ -21,16 +21,16 @@ section 2.5, for ``no_repeat``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.decoder import AttentionDecoder, DecoderState
 from models.decoding.next_word import DEFAULT, Inference, next_word_log_probs, target_alignments
+from pyro_attention.posterior.passes import in_evaluation
 from pyro_attention.posterior.predictive import seeded
 
 
@@ -133,7 +133,7 @@ def beam_search(
         step = model.read(state, words, k_max=inference.k_max)
         return next_word_log_probs(model, step, inference), step.state
 
-    with _evaluation(model), seeded(seed):
+    with in_evaluation(model), seeded(seed):
         start = model.start(model.encode(source, source_mask), source_mask)
         best = search_words(
             start, advance, begin=begin, end=end, beam=beam, max_length=max_length, length_penalty=length_penalty,
@@ -213,7 +213,7 @@ def sample(
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is {temperature}, expected a positive finite number")
     inference.check(model)
-    with _evaluation(model), seeded(seed):
+    with in_evaluation(model), seeded(seed):
         state = model.start(model.encode(source, source_mask), source_mask)
         word = torch.full((len(source),), begin, device=source.device)
         drawn: list[tuple[Tensor, Tensor]] = []
@@ -388,15 +388,3 @@ def _align(
         alignments = weights[: len(hypothesis.tokens), : sizes[sentence]].clone()  # a view would keep the padding
         aligned[sentence].append(replace(hypothesis, alignments=alignments))
     return aligned
-
-
-@contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode within the context; afterwards each of its modules has its own mode again."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training

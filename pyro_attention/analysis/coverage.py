@@ -14,6 +14,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_attention._typing import Args, Kwargs, Model, Trace
+from pyro_attention.analysis.inputs import check_level
 from pyro_attention.attention import name_sites
 from pyro_attention.draws import Minibatch
 from pyro_attention.families.distribution import AttentionDistribution
@@ -147,8 +148,7 @@ def check_coverage(
             f"num_draws is {num_draws} and bins is {bins}, expected one less than a multiple of bins, such as 99 and 20"
         )
     for level in levels:
-        if not 0 < level < 1:
-            raise ValueError(f"level is {level}, expected a probability in (0, 1)")
+        check_level(level)
     runs_by_site: dict[str, list[tuple[Tensor, Tensor]]] = {}
     with seeded(seed), torch.no_grad(), evaluation_mode():
         for _ in range(num_simulations):

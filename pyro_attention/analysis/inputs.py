@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_attention._checks import as_float
 
-__all__ = ["ROUNDING", "check_choice", "check_floats", "check_samples", "equal_tailed"]
+__all__ = ["ROUNDING", "check_choice", "check_floats", "check_level", "check_samples", "equal_tailed"]
 
 ROUNDING = 1e-2  # weights and sums that were computed in half precision may be off by nearly as much
 
@@ -44,10 +44,15 @@ def check_samples(name: str, value: Tensor, *, axes: str, min_samples: int = 0) 
     return checked if len(shape) == 3 else checked.unsqueeze(0)
 
 
+def check_level(level: float) -> None:
+    """Raise ValueError unless the level of an interval is a probability between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}, expected a probability in (0, 1), such as 0.95")
+
+
 def equal_tailed(samples: Tensor, level: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean of samples ``[S, ...]`` and the ends of their equal-tailed intervals, each ``[...]``."""
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}, expected a probability in (0, 1)")
+    check_level(level)
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=samples.dtype, device=samples.device)
     flat = samples.flatten(1)
     # torch.quantile takes no more than 2**24 numbers

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention.analysis.classification import UncertaintyDecomposition, decompose_uncertainty, selective_accuracy
-from pyro_attention.analysis.inputs import check_floats
+from pyro_attention.analysis.inputs import check_floats, check_level
 from pyro_attention.guide import AttentionGuide
 from pyro_attention.posterior.passes import Noise
 from pyro_attention.posterior.predictive import predict
@@ -190,8 +190,7 @@ def selection_value(
 
     Source: Geifman et al. (2019), Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}, expected a probability in (0, 1), such as 0.95")
+    check_level(level)
     right = _mixed("the items", uncertainty, correct)
     scores = uncertainty.detach().double().cpu()
     generator = torch.Generator().manual_seed(seed)
@@ -249,10 +248,11 @@ def _mixed(what: str, uncertainty: Tensor, correct: Tensor) -> Tensor:
     check_floats("uncertainty", uncertainty)
     selective_accuracy(uncertainty, correct)  # checks shapes and numbers
     _check_mixed(what, correct)
-    right = correct.detach().cpu().bool()
-    if (soft := correct.detach().cpu() != right).any():
+    accuracy = correct.detach().cpu()
+    right = accuracy.bool()
+    if (soft := accuracy[accuracy != right]).numel():
         raise ValueError(
-            f"correct holds {correct.detach().cpu()[soft][0].item():.4g}, expected booleans, or 0 and 1; of soft "
+            f"correct holds {soft[0].item():.4g}, expected booleans, or 0 and 1; of soft "
             f"accuracies say which predictions are right, such as correct >= 0.5"
         )
     return right

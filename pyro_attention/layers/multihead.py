@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import in_transform
+from pyro_attention._checks import IGNORED_SCORE, in_transform
 from pyro_attention._compat import validates_distributions
 from pyro_attention.alignments.priors import AlignmentPrior
 from pyro_attention.attention import AttentionOutput, LatentAttention
@@ -21,8 +21,6 @@ from pyro_attention.layout import Dense
 from pyro_attention.normalizers import Normalizer, Softmax
 
 __all__ = ["Mask", "MultiheadAttention", "scores_shape"]
-
-_IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
 
 
 class _NoFastPath:
@@ -411,7 +409,7 @@ class Mask:
             raise ValueError(
                 f"{name} is NaN or infinite, expected numbers to add to the scores, or -inf to ignore a key"
             )
-        allowed = ~(mask <= _IGNORED)  # a NaN that was not looked for goes on into the scores
+        allowed = ~(mask <= IGNORED_SCORE)  # a NaN that was not looked for goes on into the scores
         return cls(allowed, mask.masked_fill(~allowed, 0))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Mask:

@@ -34,6 +34,7 @@ __all__ = [
     "Run",
     "depth",
     "evaluation_mode",
+    "in_evaluation",
     "is_latent",
     "outputs",
     "passes",
@@ -278,6 +279,18 @@ class AtMean(Messenger):
         if not msg["is_observed"] and isinstance(msg["fn"], AttentionDistribution):
             value = msg["fn"].mean_value
             msg["fn"] = pyro.distributions.Delta(value, event_dim=value.dim() - len(msg["fn"].batch_shape))
+
+
+@contextmanager
+def in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode within the context; afterwards each of its modules has its own mode again."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 from pyro.poutine.indep_messenger import IndepMessenger
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float
+from pyro_attention._checks import IGNORED_SCORE, as_float
 from pyro_attention._compat import active_handlers
 from pyro_attention._typing import Kwargs
 from pyro_attention.attention import AttentionOutput, pyro_runs_the_model
@@ -24,7 +24,6 @@ from pyro_attention.layout import Dense
 
 __all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate", "compact_mask"]
 
-_IGNORED = -1e4  # and less is ignored: the softmax of such a score is zero
 NAME = "pyro_attention"  # neutral: transformers reads meanings into names with "sdpa" or "flash"
 CHILD = "latent_attention"  # the submodule of an attention module that holds its LatentAttention
 
@@ -122,7 +121,7 @@ def _masked(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Dense]:
     """Add the numbers of a mask to the scores; return them with the layout of the allowed keys."""
     if mask is None or mask.dtype == torch.bool:
         return scores, Dense(mask)
-    allowed = mask > _IGNORED  # a mask of the user's own may have -1e9: as a score it would enter the KL
+    allowed = mask > IGNORED_SCORE  # a mask of the user's own may have -1e9: as a score it would enter the KL
     bias = mask.masked_fill(~allowed, 0)
     # nearly always the mask says nothing else; a GPU would have to wait for the answer, which costs more than the pass
     return scores + bias if not bias.is_cpu or bias.any() else scores, Dense(allowed)

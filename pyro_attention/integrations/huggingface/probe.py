@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_attention.integrations.huggingface.attention import OBSERVER
+from pyro_attention.posterior.passes import in_evaluation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -137,11 +138,6 @@ def _tokens(config: PreTrainedConfig, length: int, device: torch.device) -> Tens
 @contextmanager
 def _evaluation(model: nn.Module) -> Iterator[None]:
     """Run modules in evaluation mode inside; restore their modes and the random generator afterwards."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
-            yield
-    finally:
-        for module, training in before.items():
-            module.training = training
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with in_evaluation(model), torch.random.fork_rng(devices):
+        yield
