@@ -11,6 +11,7 @@ from typing import Any
 from experiments.aligners.ibm import train_ibm1
 from experiments.aligners.scores import written_links
 from experiments.aligners.task import aligners, pyro_align
+from experiments.convergence import convergence
 from experiments.nmt.align import SAMPLES, aligned_pairs, alignment_views, write_alignments
 from experiments.nmt.calibration import CALIBRATION
 from experiments.nmt.config import TranslationConfig
@@ -355,15 +356,22 @@ MULTI30K = replace(
     TOY,
     name="translation-multi30k",
     title="Translation: multi30k",
-    text=f"{FROM_SOFT} Translations by a beam of {{config.beam}}.",
-    rows=scheme_rows("soft", "marginal", "hard_enum", "categorical_enum", "categorical_sample", "weibull"),
+    text="Soft attention is trained until its validation loss has not fallen for {first.patience} epochs, at most "
+    "{first.max_epochs}; every scheme, soft too, continues from there for {config.max_epochs} epoch, with a learning "
+    "rate that rises to half of the first one and falls to zero. Inference networks start at q = p. Translations by a "
+    "beam of {config.beam}.",
+    rows=scheme_rows(
+        "soft", "marginal", "hard_enum", "hard_sample", "categorical_enum", "categorical_sample", "dirichlet", "weibull",
+    ),
     options={
         **_REAL, "dataset": "multi30k", "hidden": 192, "embedding": 192, "max_epochs": 1, "patience": 1,
-        "learning_rate": 1e-3,
-        "init_from": First({"guide": "soft", "max_epochs": 9, "patience": 9, "learning_rate": 2e-3}),
+        "learning_rate": 1e-3, "schedule": "one-cycle", "precision": "bf16-mixed",
+        "init_from": First(
+            {"guide": "soft", "max_epochs": 16, "patience": 2, "learning_rate": 2e-3, "schedule": "plateau"}
+        ),
     },
     columns=(PERPLEXITY, BLEU, *beside(*MORE)),
-    seeds=1,
+    parts=(*TOY.parts, convergence),
     about="text: translation",
 )  # fmt: skip
 _SCRATCH: dict[str, Any] = {
