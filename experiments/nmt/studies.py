@@ -361,7 +361,8 @@ MULTI30K = replace(
     "rate that rises to half of the first one and falls to zero. Inference networks start at q = p. Translations by a "
     "beam of {config.beam}.",
     rows=scheme_rows(
-        "soft", "marginal", "hard_enum", "hard_sample", "categorical_enum", "categorical_sample", "dirichlet", "weibull",
+        "soft", "marginal", "hard_enum", "hard_sample", "categorical_enum", "categorical_sample", "dirichlet",
+        "weibull",
     ),
     options={
         **_REAL, "dataset": "multi30k", "hidden": 192, "embedding": 192, "max_epochs": 1, "patience": 1,
