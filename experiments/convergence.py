@@ -45,13 +45,15 @@ def convergence(
 ) -> Iterator[Part]:  # fmt: skip
     """Yield the best value of a metric after each quarter of the trainings, its last gain, and its learning curves.
 
+    Rows whose trainings have fewer than four epochs are left out; nothing is yielded where no other is left.
+
     Args:
         finished: The study; its trainings have a history.csv.
         metric: The metric of the history.
         name: What the metric is, in the table.
         better: Whether a lower or a higher value is better.
     """
-    study, table = finished.study, list[Row]()
+    study, table, short = finished.study, list[Row](), list[str]()
     curves: dict[str, dict[str, list[np.ndarray]]] = {}
     for level in study.levels:
         folders = {row: [finished.configs[row, level, seed].out for seed in finished.seeds] for row in study.rows}
@@ -59,6 +61,9 @@ def convergence(
             folders = {"what all go on from": [finished.firsts[level, seed].out for seed in finished.seeds], **folders}
         for row in folders:
             runs = [_history(Path(str(folder)), metric) for folder in folders[row]]
+            if max(map(len, runs)) < len(QUARTERS):
+                short.append(row)
+                continue
             best = [best_so_far(values, better=better) for values in runs]
             curves.setdefault(level, {})[row] = best
             shares = np.array([quarters(values) for values in best])
@@ -74,12 +79,16 @@ def convergence(
                 }
                 | {"gain of the last quarter": summarize(list(gains), digits=4)}
             )
+    if not table:
+        return
     title = finished.fill(study.title)
     figure = learning_curves(curves, name=f"best {name} so far", title=title)
     text = (
         f"Best {name} up to the end of each quarter of a training, mean ± standard deviation over seeds. A training "
         "whose last quarter gains nothing had stopped improving."
     )
+    if short:
+        text += f" Trainings of fewer than four epochs are not shown: {', '.join(dict.fromkeys(short))}."
     picture = save(figure, finished.pictures / f"{finished.name}-{metric}.png")
     labels = 1 + (list(study.levels) != [""])
     yield Part(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,7 +115,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
     r"""Fit T to validation items, :math:`\min_T -\sum_n \log \frac1S \sum_s \mathrm{softmax}(\ell_n^{(s)} / T)_{y_n}`.
 
     Without samples the NLL is convex in 1/T. With samples it is that of the averaged probabilities, which need not be
-    convex; so both are searched on a grid of log T from .01 to 100, and then on finer ones around its best point, in
+    convex; so both are searched on a grid of T from .01 to 100, and then around its best point by golden sections, in
     float64. The result is never worse than T = 1, and is T = 1 where nothing else is better. At an end of the grid the
     labels determine no temperature, as where every label is the most probable class, and a warning says so.
 
@@ -146,17 +146,16 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
         scores = [(sample.double() / temperature).log_softmax(-1).gather(-1, labels[:, None]) for sample in samples]
         return math.log(len(scores)) - torch.stack(scores).logsumexp(0).mean().item()
 
-    low = least_log = -math.log(100.0)
-    values = {x: nll(x) for x in (0.0, low, -low)}  # first: of equal values, up to rounding, they say more
-    width = -low / 32
-    while width > 1e-7:
-        grid = [low + step * width for step in range(65)]
-        values |= {x: nll(x) for x in grid if x not in values}
-        best = min(grid, key=values.__getitem__)
-        low, width = max(low, min(best - width, low + 62 * width)), width / 32
+    end = math.log(100.0)
+    values = {x: nll(x) for x in (0.0, -end, end)}  # first: of equal values, up to rounding, they say more
+    step = end / 32
+    grid = [number * step for number in range(-32, 33)]
+    values |= {x: nll(x) for x in grid if x not in values}
+    best = min(grid, key=values.__getitem__)
+    _golden_section(nll, values, max(best - step, -end), min(best + step, end))
     least = min(values.values())
     chosen = next(x for x in values if values[x] <= least + 1e-13 * max(1.0, least))
-    if abs(chosen) > 0.999 * abs(least_log):
+    if abs(chosen) > 0.999 * end:
         reason = "the labels are (nearly) always the most probable class"
         if chosen > 0:
             reason = "uniform probabilities predict the labels as well as the logits do, or better"
@@ -167,6 +166,26 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
             stacklevel=2,
         )
     return TemperatureScaling(math.exp(chosen))
+
+
+def _golden_section(function: Callable[[float], float], values: dict[float, float], left: float, right: float) -> None:
+    """Add values of a function to those by argument, until its minimum lies between two of them 1e-7 apart."""
+    ratio = (math.sqrt(5) - 1) / 2
+
+    def inner(start: float, end: float) -> float:
+        """Return the point of the golden section that is further from the start, with its value known."""
+        x = start + ratio * (end - start)
+        values[x] = function(x)
+        return x
+
+    low, high = inner(right, left), inner(left, right)
+    while right - left > 1e-7:
+        if values[low] <= values[high]:
+            right, high = high, low
+            low = inner(right, left)
+        else:
+            left, low = low, high
+            high = inner(left, right)
 
 
 def pavpu(logits: Tensor, accuracy: Tensor, *, thresholds: Sequence[float] = (0.01, 0.05, 0.1)) -> dict[float, float]:

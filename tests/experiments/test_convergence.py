@@ -75,6 +75,19 @@ def test_the_training_that_rows_go_on_from_comes_first(tmp_path):
     assert [row["row"] for row in part.rows] == ["what all go on from", "soft", "WC"]
 
 
+def test_trainings_too_short_for_quarters_are_left_out(tmp_path):
+    """Of one epoch, the last quarter would gain nothing, as of one that had stopped."""
+    study = finished(tmp_path)
+    for folder in tmp_path.glob("WC-*"):
+        (folder / "history.csv").write_text("epoch,val_loss,loss\n0,4.0,1.0\n")
+    (part,) = convergence(study)
+    assert [row["row"] for row in part.rows] == ["soft"]
+    assert part.text.endswith("not shown: WC.")
+    for folder in tmp_path.glob("soft-*"):
+        (folder / "history.csv").write_text("epoch,val_loss,loss\n0,4.0,1.0\n")
+    assert not list(convergence(study))
+
+
 def test_a_missing_history_is_a_named_error(tmp_path):
     study = finished(tmp_path)
     (tmp_path / "WC-1" / "history.csv").unlink()
