@@ -198,12 +198,15 @@ class Finished:
         return self.of(row, column).cell(self.runs(row, level), error=error)
 
     def difference(self, row: str, column: Column, level: str = "") -> Difference | str:
-        """Return the difference to the row that a row is compared with; empty where there is none."""
+        """Return the difference to the row that a row is compared with; "" without one, "-" without numbers."""
         reference = self.study.reference(row)
         if reference is None:
             return ""
         runs, baseline = self.runs(row, level), self.runs(reference, level)
         column, of_reference = self.of(row, column), self.of(reference, column)
+        pairs = zip(runs, baseline, strict=True)
+        if not any(column.metric in ours and of_reference.metric in theirs for ours, theirs in pairs):
+            return "-"
         difference = column.difference(runs, baseline, reference, other=of_reference)
         is_clear = difference.p_value * self.tests < 0.05
         return replace(difference, bold=is_clear, data=level if self.study.is_wide else "")

@@ -109,6 +109,22 @@ def test_rows_are_compared_seed_by_seed(tmp_path: Path, trained: list[Config]) -
     assert write_results(tmp_path / "again", report, source).read_text() == path.read_text()
 
 
+def test_a_row_without_the_number_has_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a scheme without gold links, beside schemes that have an error rate."""
+    run = Task.run
+    monkeypatch.setattr(
+        Task, "run", lambda task, config: {
+            name: value for name, value in run(task, config).items() if (name, config.gain) != ("mean_score", 3.0)
+        },
+    )  # fmt: skip
+    monkeypatch.setattr(Task, "warnings", lambda *_: [])
+    run_study({"made": study()}, options(tmp_path))
+    soft, good, better = published(tmp_path)[0].parts[0].rows
+    assert (good["score"], good["score: difference"]) == ("-", "-")
+    assert better["score: difference"].mean == pytest.approx(3.5)
+    assert soft["score: difference"] == ""
+
+
 def test_published_values_of_the_seeds_give_the_paired_intervals_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
