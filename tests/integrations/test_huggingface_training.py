@@ -264,6 +264,31 @@ def test_decoders_read_the_labels(name):
     torch.testing.assert_close(loss, model(input_ids=IDS, labels=labels).loss * (labels != -100).sum())
 
 
+@pytest.mark.parametrize("name", ["Bart", "T5", "Whisper"])
+@pytest.mark.parametrize("given", ["labels", "decoder_input_ids", "decoder_attention_mask"])
+def test_padding_of_a_decoder_has_no_part_in_the_kl(name, given):
+    """Neither in its self-attention nor in its cross-attention, whoever makes the inputs of the decoder."""
+    model, family = head(f"{name}ForConditionalGeneration", name.lower()), FAMILIES[name.lower()]
+    inputs = {name: tensor for name, tensor in family.batch(model, 3).items() if "decoder" not in name}
+    labels = torch.tensor([[5, 6, 7, 8], [5, -100, 7, 8], [8, 9, 5, -100]])[:, :3]
+    record, losses = [], []
+    for padding in (0, 2):
+        padded = functional.pad(labels, (0, padding), value=-100)
+        batch = inputs | {"labels": padded}
+        if given != "labels":
+            batch["decoder_input_ids"] = functional.pad(padded, (1, -1), value=1).clamp(min=0)
+        if given == "decoder_attention_mask":
+            batch["decoder_attention_mask"] = (torch.arange(3 + padding) < 3).long().expand(3, -1)
+        elbo = AttentionELBO()
+        torch.manual_seed(0)
+        elbo.loss(model, AttentionGuide(model, Weibull(1e4)), **batch)  # hardly any noise, whose draws differ in number
+        record.append(elbo.kl_record)
+        losses.append(AttentionELBO().loss(model, AttentionGuide(model, Soft()), **batch))
+    assert len(record[0]) == 6
+    torch.testing.assert_close(record[0], record[1], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(losses[0], losses[1])
+
+
 def test_answers():
     model = head("BertForQuestionAnswering")
     guide = AttentionGuide(model, Soft())
