@@ -183,6 +183,18 @@ def head(cls: str, family: str = "bert", **options):
 SHARED_POSITIONS = {"position_ids": torch.arange(4)[None]}
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_trainer_is_told_that_checkpointing_would_draw_anew(tmp_path):
+    pytest.importorskip("accelerate")
+    options = {"max_steps": 1, "report_to": [], "remove_unused_columns": False, "use_cpu": True}
+    arguments = transformers.TrainingArguments(str(tmp_path), gradient_checkpointing=True, **options)
+    model = head("BertForSequenceClassification")
+    data = [{"input_ids": ids, "labels": torch.tensor(0)} for ids in IDS]
+    trainer = transformers.Trainer(ELBOModel(model, AttentionGuide(model, Soft())), arguments, train_dataset=data)
+    with pytest.raises(ValueError, match="the weights would be drawn anew; leave gradient_checkpointing=True"):
+        trainer.train()
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_embeddings_in_place_of_tokens(family):
     """With the same positions for all of the batch, which stand before them among the arguments of some models."""

@@ -426,6 +426,20 @@ class ELBOModel(nn.Module):
             num_items_in_batch = _observations(labels_given, shifted=self.loss_type is not None)
         return {"loss": loss / torch.as_tensor(num_items_in_batch, device=loss.device), "logits": drawn[-1]}
 
+    def activation_checkpointing_enable(self, *_: object, **__: object) -> None:
+        """Refuse what Trainer calls for ``activation_checkpointing=True``, in older versions ``gradient_``.
+
+        Raises:
+            ValueError: In any case.
+        """
+        raise ValueError(
+            "checkpointing runs the layers once more at the backward pass, where the weights would be drawn anew; "
+            "leave gradient_checkpointing=True and activation_checkpointing=True out, and take smaller batches with "
+            "gradient_accumulation_steps="
+        )
+
+    gradient_checkpointing_enable = activation_checkpointing_enable
+
 
 class _QuestionAnswering(ELBOModel):
     """Trainer reads the names of the labels off the class: its name, and the arguments of forward."""
