@@ -37,7 +37,8 @@ def open_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> I
 
     Trainings, which can be resumed, take :func:`experiments.run.run_folder`.
 
-    A run owns its folder: it is empty before (hidden files do not count), and ``overwrite`` removes all that it holds.
+    A run owns its folder: it is empty before, and ``overwrite`` removes all that it holds. Hidden files do not count:
+    they may be there before, and stay.
     Two configurations are the same when all fields agree that a subclass of :class:`SweepOptions` or
     :class:`RunOptions` has added, except those that are ``free`` to change, such as the number of seeds.
 
@@ -162,12 +163,12 @@ def saved_config(folder: Path, config_type: type[Config], *, script: str, **chan
 
 
 def _remove_run(folder: Path) -> None:
-    """Remove all that the folder of a run holds; what a symbolic link points to stays."""
+    """Remove all that the folder of a run holds; hidden files, such as .git, and what links point to stay."""
     # config.yaml at last: if the removal is interrupted, the rest is still known to be a run
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == "config.yaml"):
+    for path in sorted(map(folder.joinpath, _content(folder)), key=lambda path: path.name == "config.yaml"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path.name != ".lock":
+        else:
             path.unlink()
 
 

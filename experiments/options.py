@@ -8,7 +8,7 @@ are not imported.
 import math
 import re
 from argparse import ArgumentError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -224,23 +224,41 @@ def _parser(config_type: type) -> ArgumentParser:
 def parse(config_type: type, arguments: Sequence[str], *, name: str, training: type | None = None) -> dict[str, Any]:
     """Read the options that are given to a command, fields of a dataclass; ``name`` is its name in the help.
 
-    Options of a ``training`` are read into ``changes``: a command that trains many networks changes all of them. Those
-    that a training requires say which one it is, and stay.
+    Options of a ``training`` are read into ``changes``: a command that trains many networks changes all of them. They
+    replace those of a ``changes`` that is given, as by the config.yaml of a study. Options that a training requires say
+    which one it is, and stay.
 
     Raises:
         ArgumentError: There is no such option, or it has no such value; the text is one line.
-        SystemExit: The help was asked for and has been printed.
+        SystemExit: The help, or the configuration, was asked for and has been printed.
     """
     names = {field.name for field in fields(config_type)}
     parser = option_parser(config_type, name=name, training=training)
+    # a configuration that is printed has all options; but to a study every option of a training is a change
+    whole = training is None and any(word.partition("=")[0] == "--print_config" for word in arguments)
     try:
-        options: dict[str, Any] = parser.parse_args(arguments, defaults=False).as_dict()
+        options: dict[str, Any] = parser.parse_args(arguments, defaults=whole).as_dict()
+        options.pop("config", None)
+        if training is not None:
+            given = {option: options.pop(option) for option in sorted(options.keys() - names)}
+            options["changes"] = _read_changes(training, names, options.get("changes", {})) | given
     except ArgumentError as error:
         raise ArgumentError(None, _explained(parser, error)) from error
-    options.pop("config", None)
-    if training is not None:
-        options["changes"] = {option: options.pop(option) for option in sorted(options.keys() - names)}
     return options
+
+
+def _read_changes(training: type, names: Collection[str], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of trainings that a dictionary holds, with the values that the types of the options make."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(training, as_group=False, skip=_of_no_change(training, names))
+    read: dict[str, Any] = parser.parse_object(deepcopy(dict(changes)), defaults=False).as_dict()
+    return read
+
+
+def _of_no_change(training: type, names: Collection[str]) -> set[str]:
+    """Return options of a training that a study of these names has of its own, or that say which training it is."""
+    required = {field.name for field in fields(training) if field.default is field.default_factory is MISSING}
+    return {*names, *required, "seed"}
 
 
 def refuse_unused(config: Any, arguments: Sequence[str]) -> None:
@@ -278,8 +296,7 @@ def option_parser(config_type: type, *, name: str, training: type | None = None)
     parser.add_class_arguments(config_type, as_group=False)
     if training is not None:
         names = {field.name for field in fields(config_type)}
-        required = {field.name for field in fields(training) if field.default is field.default_factory is MISSING}
-        parser.add_class_arguments(training, as_group=False, skip={*names, *required, "seed"})
+        parser.add_class_arguments(training, as_group=False, skip=_of_no_change(training, names))
     if issubclass(training or config_type, TrainingOptions):
         _in_groups(parser, [config_type, *([] if training is None else [training])])
     positional = [action.dest for action in parser._positionals._group_actions]
@@ -366,6 +383,9 @@ def _explained(parser: ArgumentParser, error: Exception) -> str:
         if kind and value and kind[1] in _NUMBERS:
             allowed = _NUMBERS[kind[1]] + " or null" * ("NoneType" in wrong[2])
             return f"--{wrong[1].replace('_', '-')} is {value[1] or value[2] or value[3]}; expected {allowed}"
-        near = did_you_mean(re.findall("'([^']*)'", wrong[2]), wrong[2].rpartition("value: ")[2])
+        known, _, given = wrong[2].rpartition("value: ")
+        if "<class 'tuple'>" in known:
+            return f'--{wrong[1].replace("_", "-")} is {given}; expected a list, such as \'["A", "B"]\''
+        near = did_you_mean(re.findall("'([^']*)'", known), given)
         return f"--{wrong[1].replace('_', '-')}: {wrong[2]}{near}"
     return text

@@ -316,7 +316,10 @@ def _search_report(finished: Finished, quality: Sequence[Column]) -> Report:
 
 
 def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    known = [name for name in known if name]
     for name in names:
+        if not known:
+            raise UserError(f"{what} '{name}': the study has no {what}; leave --{what} out")
         if name not in known:
             raise UserError(f"{what} '{name}': {expected_one_of(known, name)}")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["intervals", "patches", "reliability"]
 
 BLUE, GREY = "#1b6ca8", "0.6"
+_ROUNDING = 1e-4  # by which a mean of probabilities may exceed 1
 
 
 def reliability(
@@ -36,12 +37,21 @@ def reliability(
         legend: Whether to draw the legend; without it the labels stay for one of your own.
         axes: Where to draw.
 
+    Raises:
+        ValueError: Other shapes, or confidences outside of [0, 1].
+
     Example:
         >>> confidence = torch.rand(1000)
         >>> axes = reliability(confidence, torch.rand(1000) < confidence)
         >>> [text.get_text() for text in axes.get_legend().get_texts()]
         ['as it should be', 'share that is right', 'share of the 1000 items']
     """
+    possible = (confidence >= 0) & (confidence < 1 + _ROUNDING)
+    if confidence.dim() != 1 or confidence.shape != right.shape or not possible.all():
+        shapes = f"{tuple(confidence.shape)} and {tuple(right.shape)}"
+        raise ValueError(
+            f"confidence and right have shapes {shapes}, expected [items] both, and probabilities in [0, 1]"
+        )
     axes = _axes(axes)
     bin_index = (confidence * bins).long().clamp(max=bins - 1)
     count, mean, share = (

@@ -28,7 +28,7 @@ from experiments.data.images.region_captions import (
 from experiments.data.images.regions import region_features
 from experiments.data.storage import SPLITS, data_folder
 from experiments.data.text.batches import ChoiceSampler, Vocabulary, train_tokenizer
-from experiments.files import UserError, text_lines, user_errors
+from experiments.files import UserError, check_outputs, text_lines, user_errors
 from experiments.folder import saved_config
 from experiments.report.report import write_page
 from experiments.run import BAD_INPUT, Task, run_folder, show_run
@@ -255,8 +255,11 @@ def show(config: ShowConfig) -> Path:
     The caption of the user's own photograph is also printed.
 
     Raises:
-        UserError: The run or an image is missing, the photograph cannot be read, or weights are negative.
+        UserError: The run or an image is missing, the photograph cannot be read or would be replaced, or weights are
+            negative.
     """
+    path = config.out or config.run / "figures" / "captions.html"
+    check_outputs([path], [] if config.photo is None else [config.photo], overwrite=True)
     with user_errors(ValueError, OSError, ImportError):
         # the photograph is checked before the data, which take longer to read
         photo = None if config.photo is None else open_photograph(config.photo)
@@ -273,7 +276,6 @@ def show(config: ShowConfig) -> Path:
         if (largest := max(images, default=0)) >= len(data):
             raise UserError(f"there is no test image {largest}; expected numbers from 0 to {len(data) - 1}")
         views = [view_caption(trained, data, index, captions[index]) for index in images]
-    path = config.out or config.run / "figures" / "captions.html"
     print(write_page(path, views, title=f"Captions by {trained.config.guide} attention", text=_PAGE))
     return path
 

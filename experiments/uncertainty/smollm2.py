@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.cli import command_line
 from experiments.data.text.squad import Question, load_squad
-from experiments.files import UserError
+from experiments.files import UserError, reading
 from experiments.folder import open_run, write_environment, write_metrics
 from experiments.report.report import RESULTS, Part, Report, source_of, write_results
 from experiments.report.statistics import Estimate, Row
@@ -71,8 +71,9 @@ class Language:
 
 def load_language(config: SmolLM2Config) -> Language:
     """Load the model in single precision, with priors without parameters, as nothing is trained."""
-    model: Any = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32, local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(config.model, local_files_only=True)
+    with reading(f"model {config.model}", "a folder of Hugging Face with a language model and its tokenizer"):
+        model: Any = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(config.model, local_files_only=True)
     device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
     return Language(bayesian(model.to(device), prior="gamma_fixed"), tokenizer)
 

@@ -20,7 +20,7 @@ from experiments.data.images.captions import caption_words, open_photograph
 from experiments.data.images.regions import Regions
 from experiments.data.questions.load import Questions, regions_of
 from experiments.data.questions.votes import consensus, vqa_accuracy
-from experiments.files import UserError, user_errors, write_atomic
+from experiments.files import UserError, check_outputs, user_errors, write_atomic
 from experiments.folder import saved_config
 from experiments.options import Device
 from experiments.report.figures import panels, printable, save
@@ -329,12 +329,15 @@ def ask(config: AskConfig) -> Reply:
     """Print the answers to a question with their uncertainty, and draw the attention to the regions.
 
     Raises:
-        UserError: No such run or image, a photograph that cannot be read or encoded, or a question without a word.
+        UserError: No such run or image, a photograph that cannot be read or encoded or would be replaced, or a question
+            without a word.
     """
     words, number, image = caption_words(config.question), config.image, None
     if not words:
         raise UserError(f"the question '{config.question}' has no word; ask one, such as 'how many are there'")
+    path = config.out or config.run / "figures" / "asked.png"
     if config.photo is not None:  # ahead of the data, which take longer to read
+        check_outputs([path], [config.photo], overwrite=True)
         with user_errors(ValueError, OSError):
             image = open_photograph(config.photo)
     trained, questions = load_trained(config.run, config.device)
@@ -347,7 +350,6 @@ def ask(config: AskConfig) -> Reply:
         raise UserError(f"there is no test image {number}; expected --image from 0 to {len(regions) - 1}")
     if unknown := [word for word in words if word not in trained.words.word_ids]:
         print(f"not among the words of the training questions: {', '.join(unknown)}", file=sys.stderr)
-    path = config.out or config.run / "figures" / "asked.png"
     reply = reply_to(trained, regions, words, number, path, num_samples=config.num_samples)
     uncertainties = ", ".join(
         f"{name.replace('_', ' ')} {value.item():.3f} nats" for name, value in reply.outputs.uncertainties().items()

@@ -248,7 +248,7 @@ class Aligner:
         Raises:
             ImportError: An encoder is given, and transformers is not installed.
             ValueError: Different numbers of sentences or hints, anchors outside of their sentences, similarities of
-                another shape or beside an encoder, or a folder that holds no encoder with its tokenizer.
+                another shape, with NaN or beside an encoder, or a folder that holds no encoder with its tokenizer.
         """
         check_sides(source, target)
         check_lengths(source, target)
@@ -431,6 +431,10 @@ class _Hints:
         shape = (int(batch.target_lengths[column]), int(batch.source_lengths[column]))
         if similarity.shape != shape:
             raise ValueError(f"similarity of pair {row} has shape {tuple(similarity.shape)}, expected [M, N] = {shape}")
+        if similarity.isnan().any():
+            raise ValueError(
+                f"similarity of pair {row} has NaN, expected log potentials, such as 0 where none is known"
+            )
         factor[: shape[0], : shape[1], column] *= similarity.clamp(-_LARGEST, _LARGEST).exp()
 
 

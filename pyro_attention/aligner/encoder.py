@@ -192,12 +192,15 @@ class _Encoder:
 
     Attributes:
         middle: Its layers from the third to two thirds, among which the best one for links lies.
+        most: Number of pieces of a window at most.
     """
 
     def __init__(self, folder: str | Path) -> None:
         check_encoder(folder)
         transformers = import_module("transformers")
-        from pyro_attention.integrations.huggingface.pretrained import load_checked  # needs transformers
+        # these need transformers
+        from pyro_attention.integrations.huggingface.model import longest_text
+        from pyro_attention.integrations.huggingface.pretrained import load_checked
 
         try:
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(
@@ -207,6 +210,8 @@ class _Encoder:
         except Exception as error:  # on damaged files transformers raises nearly anything
             raise ValueError(f"the encoder in {folder} cannot be loaded: {error}") from error
         self.model: Any = model.get_encoder() if model.config.is_encoder_decoder else model
+        # not every tokenizer knows how many positions its encoder has
+        self.most = min(_PIECES, self.tokenizer.model_max_length, longest_text(self.model) or _PIECES)
         count = self.model.config.num_hidden_layers
         self.middle = list(range(math.ceil(count / 3), count * 2 // 3 + 1))
 
@@ -232,7 +237,7 @@ class _Encoder:
 
     def _windows(self, row: int, sentence: Sequence[str]) -> Iterator[_Window]:
         """Parts of a sentence that the encoder can read, each with some words of its neighbors around it."""
-        most = min(_PIECES, self.tokenizer.model_max_length) - self.tokenizer.num_special_tokens_to_add()
+        most = self.most - self.tokenizer.num_special_tokens_to_add()
         if len(sentence) <= _WINDOW and len(sentence) * _LONG_WORD <= most:
             yield _Window(row, sentence, 0, len(sentence))
             return
@@ -263,7 +268,7 @@ class _Encoder:
     def _read(self, sentences: Sentences, layers: Sequence[int]) -> Iterator[Tensor]:
         batch = self.tokenizer(
             [list(sentence) for sentence in sentences], is_split_into_words=True, padding=True, truncation=True,
-            max_length=min(_PIECES, self.tokenizer.model_max_length), return_tensors="pt",
+            max_length=self.most, return_tensors="pt",
         )  # fmt: skip
         states = self.model(**batch, output_hidden_states=True).hidden_states
         hidden = torch.stack([states[layer] for layer in layers], 2).float()

@@ -113,7 +113,8 @@ class AlignmentView(View):
 
     Raises:
         TypeError: Words are no texts, or weights no floats.
-        ValueError: No weights, wrong shapes, NaN, entries outside [0, 1], or a prior of a scheme without a posterior.
+        ValueError: No weights, wrong shapes, NaN, entries outside [0, 1], a prior of a scheme without a posterior, or a
+            gold link outside of the words.
 
     Example:
         >>> samples = torch.tensor([[[0.9, 0.1], [0.3, 0.7]], [[0.7, 0.3], [0.1, 0.9]]])
@@ -135,6 +136,12 @@ class AlignmentView(View):
         kind: Literal["attention", "links"] = "attention",
     ) -> None:
         super().__init__(target, source, languages[::-1], _schemes(posterior, prior), title=title, kind=kind)
+        outside = [] if gold is None else [(s, t) for s, t in gold.possible if s >= len(source) or t >= len(target)]
+        if outside:
+            raise ValueError(
+                f"gold has the link {min(outside)}, expected words counted from 0, of {len(source)} source and "
+                f"{len(target)} target words"
+            )
         self.gold = gold
 
 

@@ -320,6 +320,7 @@ def test_bad_text(source, target, options, error, message):
         ({"anchors": []}, "for 0 pairs, expected an entry for each of 1"),
         ({"anchors": [[(0, -1)]]}, "link 0--1"),
         ({"similarity": [torch.zeros(3, 2)]}, r"shape \(3, 2\)"),
+        ({"similarity": [torch.full((2, 2), torch.nan)]}, "similarity of pair 0 has NaN, expected log potentials"),
     ],
 )
 def test_bad_hints(small, options, message):

@@ -79,6 +79,19 @@ def test_every_word_has_a_vector(folder, most, monkeypatch):
         assert (vectors.abs().sum((1, 2)) > 0).all()
 
 
+def test_windows_fit_into_the_positions_of_the_encoder(folder, tmp_path):
+    """Also where its tokenizer does not say how many there are, as that of the fixture."""
+    small = transformers.BertConfig.from_pretrained(folder, max_position_embeddings=20)
+    transformers.BertModel(small).save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    encoder = _Encoder(tmp_path)
+    assert encoder.tokenizer.model_max_length > 10**6
+    (vectors,) = encoder.vectors([NAMES * 2], [1])
+    assert len(vectors) == 60
+    assert (vectors.abs().sum((1, 2)) > 0).all()
+
+
 def test_an_encoder_links_words_that_the_text_does_not_tell(folder):
     """Names that the training has not seen, in the other order, among some that it has."""
     order = torch.Generator().manual_seed(0)

@@ -16,7 +16,7 @@ from experiments.files import UserError
 from experiments.graph.config import COMMANDS as GRAPHS
 from experiments.graph.config import GraphConfig
 from experiments.nmt.config import COMMANDS as TRANSLATION
-from experiments.options import StudyOptions, option_parser, parse
+from experiments.options import StudyOptions, configuration, option_parser, parse
 from guides.names import AblationSchemeName, NormalizerName, SchemeName
 
 ROOT = Path(__file__).parents[2]
@@ -197,3 +197,44 @@ def test_options_are_those_that_are_given():
     options = parse(StudyOptions, given, name="table", training=GraphConfig)
     assert {name: options[name] for name in ("seeds", "changes")} == {"seeds": 2, "changes": {"heads": 4}}
     assert len(options) == 3  # and the study
+
+
+def test_changes_of_a_study_are_read_from_its_saved_configuration(tmp_path, capsys):
+    """As are those of --changes; an option behind them replaces theirs, and a wrong one is no option of a training."""
+    saved, weights = tmp_path / "config.yaml", tmp_path / "weights"
+    saved.write_text(f"name: bam1\nseeds: 2\nchanges: {{heads: '4', kl_weight: 1e-3, graph: {weights}}}\n")
+    options = parse(StudyOptions, ["--config", str(saved), "--heads", "2"], name="table", training=GraphConfig)
+    assert options == {"name": "bam1", "seeds": 2, "changes": {"heads": 2, "kl_weight": 1e-3, "graph": weights}}
+    options = parse(StudyOptions, ["bam1", "--changes", '{"heads": 3}'], name="table", training=GraphConfig)
+    assert options["changes"] == {"heads": 3}
+    table = Command(StudyOptions, print, training=GraphConfig)
+    for given, message in (('{"heads": 0}', "--heads is 0"), ('{"hads": 1}', "hads"), ('{"seed": 1}', "seed")):
+        assert run_commands(table, name="table", arguments=["bam1", "--changes", given]) == 2
+        assert message in the_error(capsys)
+
+
+def test_the_printed_configuration_is_whole(tmp_path, capsys):
+    path = tmp_path / "printed.yaml"
+    with pytest.raises(SystemExit) as stop:
+        parse(GraphConfig, ["--heads", "3", "--print_config"], name="train")
+    assert not stop.value.code
+    path.write_text(capsys.readouterr().out)
+    assert {line.partition(":")[0] for line in path.read_text().splitlines()} >= {"heads", "dataset", "kl_weight"}
+    assert configuration(GraphConfig, parse(GraphConfig, ["--config", str(path)], name="train")) == GraphConfig(heads=3)
+    with pytest.raises(SystemExit):
+        parse(StudyOptions, ["bam1", "--heads", "3", "--print_config"], name="table", training=GraphConfig)
+    path.write_text(capsys.readouterr().out)
+    options = parse(StudyOptions, ["--config", str(path)], name="table", training=GraphConfig)
+    assert options == {"name": "bam1", "changes": {"heads": 3}}
+
+
+def test_a_missing_configuration_file_is_not_meant_by_its_own_name(tmp_path, capsys):
+    arguments = ["--config", str(tmp_path / "none.yaml")]
+    assert run_commands(Command(GraphConfig, print), name="script", arguments=arguments) == 2
+    assert "did you mean" not in the_error(capsys)
+
+
+def test_a_word_in_place_of_a_list(capsys):
+    table = Command(StudyOptions, print, training=GraphConfig)
+    assert run_commands(table, name="table", arguments=["bam1", "--rows", "soft"]) == 2
+    assert the_error(capsys) == """error: --rows is soft; expected a list, such as '["A", "B"]'"""

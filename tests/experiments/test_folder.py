@@ -73,6 +73,18 @@ def test_overwrite_empties_the_folder_and_leaves_what_links_point_to(finished: P
     assert (tmp_path / "target" / "mine").is_file()
 
 
+def test_hidden_files_that_a_folder_had_before_the_run_stay(tmp_path: Path) -> None:
+    """They make no folder other than empty, so they are no part of the run that is removed."""
+    hidden = (".git/config", ".gitignore")
+    for name in hidden:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    begin(tmp_path, Options())
+    write_metrics(tmp_path, {"a": 1.0})
+    begin(tmp_path, Options(weight=2.0, overwrite=True))
+    assert names(tmp_path) == {"config.yaml", *hidden}
+
+
 @pytest.mark.parametrize("stops_at", ["metrics.json", "history.csv", "report.md", "last.ckpt", "ours.png"])
 def test_overwrite_that_was_interrupted_can_be_repeated(
     stops_at: str, finished: Path, monkeypatch: pytest.MonkeyPatch

@@ -97,3 +97,10 @@ def test_plots_of_the_library_stay_on_the_device_of_what_they_show(dtype):
         intervals(draws, ["a", "b", "c"], axes=axes[1])
         patches(ink, weights, (2, 2), axes=axes[2])
         patches(photograph.to(torch.uint8), weights, (2, 2), axes=axes[3])
+
+
+@pytest.mark.parametrize("confidence", [[0.5, float("nan")], [0.5, 1.5], [-0.5, 0.5], [0.5, 0.5, 0.5]])
+def test_what_is_no_confidence_is_refused(confidence):
+    with pytest.raises(ValueError, match=r"confidence and right have shapes .* and probabilities in \[0, 1\]"):
+        reliability(torch.tensor(confidence), torch.ones(2))
+    reliability(torch.tensor([0.0, 1.0000001]), torch.ones(2))  # a mean that is rounded up

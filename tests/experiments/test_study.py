@@ -296,6 +296,7 @@ def test_a_study_of_no_task_stays_in_its_folder(tmp_path: Path, monkeypatch: pyt
     ("given", "message"),
     [
         ({"rows": ("soft", "god")}, "rows 'god': expected one of soft, good, better"),
+        ({"levels": ("low",)}, "levels 'low': the study has no levels; leave --levels out"),
         ({"rows": ("good",)}, "rows are compared with 'soft', which has to be among them"),
     ],
 )

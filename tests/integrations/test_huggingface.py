@@ -244,6 +244,20 @@ def test_bad_arguments_leave_the_model_alone(options, error, message):
     bayesian(model)
 
 
+def test_a_model_whose_inputs_cannot_be_made_up():
+    """Its configuration is made of two, neither of which is that of the pictures by name."""
+    vision, text = (FAMILIES[name] for name in ("vit", "gpt2"))
+    configs = transformers.ViTConfig(**vision.options), transformers.GPT2Config(**text.options)
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(*configs)
+    model = transformers.VisionEncoderDecoderModel(config).eval()
+    with pytest.raises(ValueError, match=r"no inputs of VisionEncoderDecoderModel .*image_size.*pass bayesian"):
+        bayesian(model)
+    example = {"pixel_values": torch.randn(2, 3, 8, 8), "decoder_input_ids": torch.randint(5, 60, (2, 3))}
+    expected = model(**example).logits
+    guide = AttentionGuide(bayesian(model, example=example), Soft())
+    torch.testing.assert_close(guide.run(**example).output, expected)
+
+
 def test_a_causal_module_without_its_mask():
     module, states = torch.nn.Module(), torch.zeros(1, 1, 2, 4)
     module.is_causal = True

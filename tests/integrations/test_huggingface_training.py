@@ -183,6 +183,18 @@ def head(cls: str, family: str = "bert", **options):
 SHARED_POSITIONS = {"position_ids": torch.arange(4)[None]}
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_trainer_is_told_that_checkpointing_would_draw_anew(tmp_path):
+    pytest.importorskip("accelerate")
+    options = {"max_steps": 1, "report_to": [], "remove_unused_columns": False, "use_cpu": True}
+    arguments = transformers.TrainingArguments(str(tmp_path), gradient_checkpointing=True, **options)
+    model = head("BertForSequenceClassification")
+    data = [{"input_ids": ids, "labels": torch.tensor(0)} for ids in IDS]
+    trainer = transformers.Trainer(ELBOModel(model, AttentionGuide(model, Soft())), arguments, train_dataset=data)
+    with pytest.raises(ValueError, match="the weights would be drawn anew; leave gradient_checkpointing=True"):
+        trainer.train()
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_embeddings_in_place_of_tokens(family):
     """With the same positions for all of the batch, which stand before them among the arguments of some models."""
@@ -262,6 +274,31 @@ def test_decoders_read_the_labels(name):
     labels = torch.tensor([[5, 6, 7], [8, 9, -100], [5, -100, -100]])
     loss = AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=labels)
     torch.testing.assert_close(loss, model(input_ids=IDS, labels=labels).loss * (labels != -100).sum())
+
+
+@pytest.mark.parametrize("name", ["Bart", "T5", "Whisper"])
+@pytest.mark.parametrize("given", ["labels", "decoder_input_ids", "decoder_attention_mask"])
+def test_padding_of_a_decoder_has_no_part_in_the_kl(name, given):
+    """Neither in its self-attention nor in its cross-attention, whoever makes the inputs of the decoder."""
+    model, family = head(f"{name}ForConditionalGeneration", name.lower()), FAMILIES[name.lower()]
+    inputs = {name: tensor for name, tensor in family.batch(model, 3).items() if "decoder" not in name}
+    labels = torch.tensor([[5, 6, 7, 8], [5, -100, 7, 8], [8, 9, 5, -100]])[:, :3]
+    record, losses = [], []
+    for padding in (0, 2):
+        padded = functional.pad(labels, (0, padding), value=-100)
+        batch = inputs | {"labels": padded}
+        if given != "labels":
+            batch["decoder_input_ids"] = functional.pad(padded, (1, -1), value=1).clamp(min=0)
+        if given == "decoder_attention_mask":
+            batch["decoder_attention_mask"] = (torch.arange(3 + padding) < 3).long().expand(3, -1)
+        elbo = AttentionELBO()
+        torch.manual_seed(0)
+        elbo.loss(model, AttentionGuide(model, Weibull(1e4)), **batch)  # hardly any noise, whose draws differ in number
+        record.append(elbo.kl_record)
+        losses.append(AttentionELBO().loss(model, AttentionGuide(model, Soft()), **batch))
+    assert len(record[0]) == 6
+    torch.testing.assert_close(record[0], record[1], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(losses[0], losses[1])
 
 
 def test_answers():

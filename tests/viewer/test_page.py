@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_attention.analysis import credible_intervals
+from pyro_attention.analysis import GoldAlignment, credible_intervals
 from pyro_attention.viewer import MOST_SAMPLES, AlignmentView, RegionView, fragment, heads_view, write_viewer
 from pyro_attention.viewer.page import index_entry, payload
 from tests.viewer.samples import MARKUP, caption, draws, pair
@@ -133,6 +133,9 @@ REGIONS = {"words": ["dog"], "grid": (1, 2), "posterior": draws(1, 2)}
 HEADS = {"encoder.0": torch.full((5, 1, 2, 3, 3), 1 / 3)}
 
 
+OUTSIDE = GoldAlignment(frozenset({(2, 1)}), frozenset({(3, 0)}))  # of three source words and two target words
+
+
 def alignment(**options):
     return AlignmentView(**{"source": ["a", "b", "c"], "target": ["x", "y"]} | options)
 
@@ -148,6 +151,7 @@ def alignment(**options):
         (lambda: heads_view(HEADS, ["a", "b", "c"], item=1), ValueError, "with an item 1 in the batch"),
         (lambda: heads_view(HEADS, ["a", "b", "c"], mask=torch.zeros(3)), ValueError, "with one True"),
         (lambda: fragment([]), ValueError, "views are empty"),
+        (lambda: alignment(posterior=WEIGHTS, gold=OUTSIDE), ValueError, r"gold has the link \(3, 0\), expected"),
     ],
 )  # fmt: skip
 def test_wrong_views(make, error, message):

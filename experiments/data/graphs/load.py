@@ -67,6 +67,13 @@ class GraphData:
     metric: MetricName = "accuracy"
 
     def __post_init__(self) -> None:
+        shape = tuple(self.features.shape)
+        if len(shape) != 2 or not shape[1] or shape[0] != len(self.labels):
+            raise ValueError(
+                f"features: shape {shape}; expected ({len(self.labels)}, features), a row for each node of the classes"
+            )
+        if self.num_classes < 2:
+            raise ValueError(f"num_classes: {self.num_classes}; expected two or more, as one needs no network")
         values = self.features.values() if self.features.is_sparse else self.features
         if not values.isfinite().all():
             raise ValueError("features: NaN or infinite values; expected finite values")
@@ -185,8 +192,6 @@ def read_own_graph(path: Path, *, split_seed: int = 0, remedy: str = _CORRECT) -
             parts = [arrays[f"x_{part}"] for part in ("data", "indices", "indptr")]
             matrix = csr_matrix(tuple(parts), shape=tuple(arrays["x_shape"].tolist()))
             features = sparse_features(matrix)
-        if len(features) != len(labels):
-            raise ValueError(f"x: {len(features)} rows; expected {len(labels)}, a row for each node of y")
         return GraphData(
             name=path.stem,
             features=features,

@@ -104,7 +104,7 @@ def read_headlines(path: Path) -> HeadlineText:
     """
     texts, headlines = list[str](), list[tuple[str, ...]]()
     with reading(path, _EXPECTED):
-        lines = read_packed(path).decode().removesuffix("\n").split("\n")
+        lines = read_packed(path).decode("utf-8-sig").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
         with reading(f"{path}: line {number}", "an object with 'text' and a list of 'summaries', none of them empty"):
             entry = json.loads(line)

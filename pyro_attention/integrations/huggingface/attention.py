@@ -22,13 +22,17 @@ from pyro_attention.families.base import Prior
 from pyro_attention.integrations._sites import RepeatedAttention, fresh_name
 from pyro_attention.layout import Dense
 
-__all__ = ["BATCH", "CHILD", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate", "compact_mask"]
+__all__ = [
+    "BATCH", "CHILD", "DECODER_MASK", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate", "compact_mask",
+]  # fmt: skip
 
 NAME = "pyro_attention"  # neutral: transformers reads meanings into names with "sdpa" or "flash"
 CHILD = "latent_attention"  # the submodule of an attention module that holds its LatentAttention
 
-# The plate over the batch of the current run, and the observer of every call (the probe).
+# The plate over the batch of the current run, the decoder's positions that are no padding ``[B, T]``, where it is told
+# of any, and the observer of every call (the probe).
 BATCH: ContextVar[pyro.plate | None] = ContextVar("BATCH", default=None)
+DECODER_MASK: ContextVar[Tensor | None] = ContextVar("DECODER_MASK", default=None)
 OBSERVER: ContextVar[Callable[[nn.Module, Tensor, Tensor], None] | None] = ContextVar("OBSERVER", default=None)
 
 # What models pass on that changes no score, or changes them through the mask; all else is refused.
@@ -157,9 +161,14 @@ def _without_padding(layout: Dense, scores: Tensor, latent: SiteAttention) -> De
     """Return the layout whose padded queries do not count.
 
     In self-attention a position that no query may attend to is padding. What its own query draws reaches no other
-    position, so it has no part in the KL.
+    position, so it has no part in the KL. In cross-attention the queries are the decoder's positions.
     """
-    if layout.mask is None or not latent.self_attention or scores.size(-2) != scores.size(-1):
+    if not latent.self_attention:
+        decoder = DECODER_MASK.get()
+        if decoder is None or decoder.shape != (len(scores), scores.size(-2)):
+            return layout
+        return replace(layout, counted=decoder[:, None, :, None])
+    if layout.mask is None or scores.size(-2) != scores.size(-1):
         return layout
     attended = layout.mask.any(-2).unsqueeze(-1)
     return layout if attended.size(-2) != scores.size(-1) else replace(layout, counted=attended)

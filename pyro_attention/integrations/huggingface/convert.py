@@ -81,7 +81,8 @@ def bayesian(
 
     The name of a site is the path of its module; a module that runs more than once in a pass, as ALBERT's layers do,
     has one site a call: ``path``, ``path.1`` and so on. Modules that match no pattern keep ordinary attention. The KL
-    of self-attention leaves out padded queries. The docstring of this module describes likelihoods and ``generate``.
+    leaves out padded queries; in a decoder that reads its labels, those behind the last label that counts, too. The
+    docstring of this module describes likelihoods and ``generate``.
 
     Adapters of PEFT: call ``bayesian`` on the model that has the adapter. The priors are then trained and saved with
     the adapter; :func:`load_adapter` loads them. ``merge_and_unload`` keeps them.

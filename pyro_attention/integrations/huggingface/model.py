@@ -17,7 +17,7 @@ from pyro_attention._compat import validates_distributions
 from pyro_attention.attention import pyro_runs_the_model
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.integrations.huggingface.adapters import base_model, check_priors_are_saved, has_adapters
-from pyro_attention.integrations.huggingface.attention import BATCH, batch_plate
+from pyro_attention.integrations.huggingface.attention import BATCH, DECODER_MASK, batch_plate
 from pyro_attention.objectives.elbo import AttentionELBO
 
 __all__ = ["BayesianModel", "ELBOModel", "Likelihood", "bayesian_class", "likelihood_of", "longest_text"]
@@ -79,6 +79,7 @@ class BayesianModel(PreTrainedModel):
         self._add_decoder_inputs(inputs, labels)
         plate = batch_plate("batch", _batch_size(self, inputs))
         token = BATCH.set(plate if isinstance(plate, pyro.plate) else None)
+        decoder_token = DECODER_MASK.set(_decoder_mask(inputs))
         try:
             output = self.deterministic_class.forward(self, **inputs, return_dict=True)
         except (IndexError, RuntimeError) as error:
@@ -88,22 +89,33 @@ class BayesianModel(PreTrainedModel):
             raise named from error
         finally:
             BATCH.reset(token)
+            DECODER_MASK.reset(decoder_token)
         if likelihood is not None:
             with plate:
                 likelihood(output, labels)
         return output if whole else _logits_of(output)
 
-    def _add_decoder_inputs(self, inputs: dict[str, object], labels: dict[str, Tensor]) -> None:
-        """Let the decoder read the labels, which transformers does itself only where it makes a loss of them."""
+    def _add_decoder_inputs(self, inputs: dict[str, Any], labels: dict[str, Tensor]) -> None:
+        """Let the decoder read the labels, which transformers does itself only where it makes a loss of them.
+
+        What follows the last label that counts is padding, of which the decoder's mask tells: no label depends on it,
+        so its weights have no part in the KL.
+        """
         if not type(self).__name__.endswith("ForConditionalGeneration") or "labels" not in labels:
             return
-        if any(inputs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds")):
+        given = [inputs.get(name) for name in ("decoder_input_ids", "decoder_inputs_embeds")]
+        read = next((tensor for tensor in given if tensor is not None), None)
+        target, mask = labels["labels"], "decoder_attention_mask"
+        fits = target.dim() == 2 and (read is None or read.shape[:2] == target.shape)
+        if fits and inputs.get(mask) is None and mask in inspect.signature(self.deterministic_class.forward).parameters:
+            inputs[mask] = (target != _IGNORED).long().flip(1).cummax(1).values.flip(1)
+        if read is not None:
             return
         prepare = getattr(self, "prepare_decoder_input_ids_from_labels", None)
         if prepare is None:
-            inputs["labels"] = labels["labels"]
+            inputs["labels"] = target
         else:
-            inputs["decoder_input_ids"] = prepare(labels["labels"])
+            inputs["decoder_input_ids"] = prepare(target)
 
 
 _BAYESIAN_CLASSES: dict[type, type[BayesianModel]] = {}  # by the class of the model: one subclass for all its models
@@ -163,6 +175,14 @@ def _batch_size(model: BayesianModel, inputs: Inputs) -> int:
     if not sizes:
         raise ValueError(f"{type(model).__name__} was given no tensor, expected {model.main_input_name}")
     return sizes[0]
+
+
+def _decoder_mask(inputs: Inputs) -> Tensor | None:
+    """Return which positions of a decoder are no padding, ``[B, T]``; None where its mask is none of these."""
+    # a decoder alone, whose encoder ran before, calls its own mask attention_mask
+    alone = inputs.get("encoder_hidden_states") is not None
+    mask = inputs.get("attention_mask" if alone else "decoder_attention_mask")
+    return mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
 
 
 def _input_error(model: BayesianModel, inputs: Inputs) -> ValueError | None:
@@ -405,6 +425,20 @@ class ELBOModel(nn.Module):
         if num_items_in_batch is None:
             num_items_in_batch = _observations(labels_given, shifted=self.loss_type is not None)
         return {"loss": loss / torch.as_tensor(num_items_in_batch, device=loss.device), "logits": drawn[-1]}
+
+    def activation_checkpointing_enable(self, *_: object, **__: object) -> None:
+        """Refuse what Trainer calls for ``activation_checkpointing=True``, in older versions ``gradient_``.
+
+        Raises:
+            ValueError: In any case.
+        """
+        raise ValueError(
+            "checkpointing runs the layers once more at the backward pass, where the weights would be drawn anew; "
+            "leave gradient_checkpointing=True and activation_checkpointing=True out, and take smaller batches with "
+            "gradient_accumulation_steps="
+        )
+
+    gradient_checkpointing_enable = activation_checkpointing_enable
 
 
 class _QuestionAnswering(ELBOModel):

@@ -83,8 +83,24 @@ def probe_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     """Make one short example of a model's inputs from its configuration; the last position of a text is padded.
 
     Raises:
-        ValueError: The model reads neither texts, images nor mel spectrograms.
+        ValueError: The model reads neither texts, images nor mel spectrograms, or its configuration does not tell their
+            sizes.
     """
+    remedy = "pass bayesian(..., example=) with one small batch of its inputs"
+    try:
+        inputs = _made_inputs(model)
+    except AttributeError as error:
+        raise ValueError(f"no inputs of {type(model).__name__} can be made up ({error}); {remedy}") from error
+    if not inputs:
+        names = inspect.signature(model.forward).parameters
+        raise ValueError(
+            f"{type(model).__name__} reads {', '.join(names)}, expected input_ids, pixel_values or input_features; "
+            f"{remedy}"
+        )
+    return inputs
+
+
+def _made_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     config, device = model.config, model.device
     names = inspect.signature(model.forward).parameters
     inputs: dict[str, Tensor] = {}
@@ -103,11 +119,6 @@ def probe_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
         inputs["pixel_values"] = torch.randn(shape, device=device, dtype=model.dtype)
     if config.is_encoder_decoder and "decoder_input_ids" in names:
         inputs["decoder_input_ids"] = _tokens(config, _TARGETS, device)
-    if not inputs:
-        raise ValueError(
-            f"{type(model).__name__} reads {', '.join(names)}, expected input_ids, pixel_values or input_features; "
-            f"pass bayesian(..., example=) with one small batch of its inputs"
-        )
     return inputs
 
 

@@ -226,6 +226,15 @@ def test_a_pretrained_encoder_with_maps(described):
     assert "test_pointing" not in metrics
 
 
+def test_a_page_takes_not_the_place_of_the_photograph(tmp_path, capsys):
+    photo = tmp_path / "mine.png"
+    Image.new("RGB", (8, 8)).save(photo)
+    before = photo.read_bytes()
+    assert command_line("show", tmp_path, "--photo", photo, "--out", photo) == 1
+    assert "mine.png; name another file by --out" in capsys.readouterr().err
+    assert photo.read_bytes() == before
+
+
 def test_a_photograph_of_ones_own(described, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(image_features, "mobilenet_grid", color_encoder)
     # one of the test photographs, so that its caption is known

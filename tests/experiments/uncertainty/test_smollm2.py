@@ -1,6 +1,7 @@
 """The study of a language model's wrong answers, on a tiny random decoder: choice, resuming, and what it reports."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -90,6 +91,11 @@ def test_the_command(folders, tmp_path, scored):
         assert {row["mode"] for row in part} == {MODES[int(name.split("-")[1].removesuffix(".jsonl"))]}
     report = json.loads((tmp_path / "results" / "uncertainty-smollm2.json").read_text())
     assert "SQuAD" in json.dumps(report)
+
+
+def test_a_folder_without_a_model(folders, tmp_path):
+    with pytest.raises(UserError, match=r"model .* cannot be read .* expected a folder of Hugging Face"):
+        run(replace(options(folders, tmp_path / "out"), model=tmp_path))
 
 
 def test_it_goes_on_where_it_was_cut_off(folders, tmp_path, scored):

@@ -192,6 +192,15 @@ def test_a_photograph_of_ones_own(tmp_path):
     assert sorted(cache.iterdir()) == made
 
 
+def test_a_picture_takes_not_the_place_of_the_photograph(tmp_path):
+    photo = tmp_path / "mine.png"
+    Image.new("RGB", (8, 8)).save(photo)
+    before = photo.read_bytes()
+    with pytest.raises(UserError, match=r"would replace .*mine\.png; name another file by --out"):
+        ask(AskConfig(run=tmp_path, question="what", photo=photo, out=tmp_path / "." / "mine.png"))
+    assert photo.read_bytes() == before
+
+
 ALIGNED = {"model": "bottom_up", "guide": "categorical_enum", "layers": 0}
 
 

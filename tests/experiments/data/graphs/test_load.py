@@ -134,6 +134,11 @@ def test_a_split_is_drawn_of_the_known_nodes(tmp_path):
     ("changes", "message"),
     [
         (DENSE | {"x": np.full((NODES, 2), np.inf)}, "features: NaN or infinite values"),
+        (DENSE | {"x": np.ones(NODES)}, "features: shape (8,); expected (8, features)"),
+        (DENSE | {"x": np.ones((NODES, 2, 2))}, "features: shape (8, 2, 2); expected (8, features)"),
+        (DENSE | {"x": np.ones((NODES, 0))}, "features: shape (8, 0); expected (8, features)"),
+        (DENSE | {"x": np.ones((NODES + 1, 2))}, "features: shape (9, 2); expected (8, features)"),
+        ({"y": np.zeros(NODES, dtype=np.int64)}, "num_classes: 1; expected two or more"),
         ({"y": np.array([0, 1, 0, 1, 0, 1, 0, -2])}, "y: the class -2; expected classes from 0, and -1"),
         ({"edge_index": np.array([[0], [8]])}, "edge_index: [8]; expected values from 0 to 7"),
         ({"metric": "roc_auc", "y": np.arange(NODES) % 3}, "; expected both of 2, for roc_auc"),

@@ -230,6 +230,9 @@ GOOD = {"id": 1, "text": "A b .", "summaries": ["a"]}
 def test_headlines(tmp_path):
     found = read_headlines(write_entries(tmp_path / "own.jsonl", [GOOD, GOOD | {"summaries": ["X 12", "<unk> Y"]}]))
     assert (found.texts, found.headlines) == (["a b ."] * 2, [("a",), ("x ##", "unk y")])
+    path = tmp_path / "own.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))  # as Windows writes it
+    assert vars(read_headlines(path)) == vars(found)
 
 
 def test_held_out_texts_are_not_trained_on(tmp_path):
