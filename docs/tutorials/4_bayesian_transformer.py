@@ -75,7 +75,8 @@ for step in range(60):
 # ------------------------
 #
 # ``predict`` puts the attention noise into the predictions, whatever the training mode of the model. The interval holds
-# nine of ten draws, from their 5 % to their 95 % quantile. The second sentence has a word order that was not trained on.
+# nine of ten draws: it goes from their 5 % to their 95 % quantile. The second sentence has a word order that was not
+# trained on.
 
 from pyro_attention import predict
 

@@ -142,8 +142,8 @@ axis.legend(loc="lower right")
 # How should one choose?
 # ----------------------
 #
-# The page :doc:`/concepts/choosing` answers this by two questions and a table. Whatever you choose, train soft attention
-# as well: it is the cheapest, and shows what the choice is worth.
+# The page :doc:`/concepts/choosing` answers this by two questions and a table. Whatever you choose, train soft
+# attention as well: it is the cheapest, and shows what the choice is worth.
 #
 # With the same seed all schemes begin with the same network, but one run says little: schemes that draw are noisy, and
 # another seed can change the order of the table. Train several seeds before you decide.
