@@ -142,13 +142,8 @@ axis.legend(loc="lower right")
 # How should one choose?
 # ----------------------
 #
-# * Is the latent variable *which* key is meant, as in word alignment? Then take ``marginal`` for the best predictions,
-#   or the summed categorical scheme for a posterior that has seen the observation, as long as the number of keys is
-#   small enough to sum over. With many keys draw them.
-# * Is attention rather a weighted mean of many keys, as in transformers and on graphs? Then take ``Weibull`` or
-#   ``LogNormal``: they cost at most half as much again as soft attention, for any number of keys.
-# * Do you only want predictions, and no uncertainty of the weights? Then soft attention is hard to beat, and it is the
-#   cheapest. Always train it as the comparison.
+# The page :doc:`/concepts/choosing` answers this by two questions and a table. Whatever you choose, train soft
+# attention as well: it is the cheapest, and shows what the choice is worth.
 #
 # With the same seed all schemes begin with the same network, but one run says little: schemes that draw are noisy, and
 # another seed can change the order of the table. Train several seeds before you decide.
