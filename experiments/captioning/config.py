@@ -59,6 +59,7 @@ class ShowConfig:
     Args:
         run: Folder of the run.
         out: File of the page; captions.html among the figures of the run when omitted.
+        overwrite: Replace a file --out that exists.
         images: Numbers of the test images, counted from 0.
         photo: Your own photograph to describe instead; the network must have been trained on photographs.
         device: Where to compute.
@@ -66,6 +67,7 @@ class ShowConfig:
 
     run: Path
     out: Path | None = None
+    overwrite: bool = False
     images: tuple[NonNegativeInt, ...] = (0, 1, 2)
     photo: Path | None = None
     device: Device = "auto"

@@ -255,11 +255,12 @@ def show(config: ShowConfig) -> Path:
     The caption of the user's own photograph is also printed.
 
     Raises:
-        UserError: The run or an image is missing, the photograph cannot be read or would be replaced, or weights are
-            negative.
+        UserError: The run or an image is missing, the photograph cannot be read, a file would be replaced, or weights
+            are negative.
     """
     path = config.out or config.run / "figures" / "captions.html"
-    check_outputs([path], [] if config.photo is None else [config.photo], overwrite=True)
+    # what is among the figures of the run is its own
+    check_outputs([path], [config.photo] if config.photo else [], overwrite=config.overwrite or config.out is None)
     with user_errors(ValueError, OSError, ImportError):
         # the photograph is checked before the data, which take longer to read
         photo = None if config.photo is None else open_photograph(config.photo)

@@ -106,6 +106,7 @@ class AskConfig:
             daquar; the encoder of the run computes its regions.
         num_samples: Number of posterior samples of random attention.
         out: File of the picture; asked.png among the figures of the run when omitted.
+        overwrite: Replace a file --out that exists.
         device: Device to compute on.
     """
 
@@ -115,6 +116,7 @@ class AskConfig:
     photo: Path | None = None
     num_samples: PositiveInt = 200
     out: Path | None = None
+    overwrite: bool = False
     device: Device = "auto"
 
 

@@ -329,15 +329,16 @@ def ask(config: AskConfig) -> Reply:
     """Print the answers to a question with their uncertainty, and draw the attention to the regions.
 
     Raises:
-        UserError: No such run or image, a photograph that cannot be read or encoded or would be replaced, or a question
-            without a word.
+        UserError: No such run or image, a photograph that cannot be read or encoded, a file that would be replaced, or
+            a question without a word.
     """
     words, number, image = caption_words(config.question), config.image, None
     if not words:
         raise UserError(f"the question '{config.question}' has no word; ask one, such as 'how many are there'")
     path = config.out or config.run / "figures" / "asked.png"
-    if config.photo is not None:  # ahead of the data, which take longer to read
-        check_outputs([path], [config.photo], overwrite=True)
+    # ahead of the data, which take longer to read; what is among the figures of the run is its own
+    check_outputs([path], [config.photo] if config.photo else [], overwrite=config.overwrite or config.out is None)
+    if config.photo is not None:
         with user_errors(ValueError, OSError):
             image = open_photograph(config.photo)
     trained, questions = load_trained(config.run, config.device)

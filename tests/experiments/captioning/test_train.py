@@ -230,8 +230,10 @@ def test_a_page_takes_not_the_place_of_the_photograph(tmp_path, capsys):
     photo = tmp_path / "mine.png"
     Image.new("RGB", (8, 8)).save(photo)
     before = photo.read_bytes()
-    assert command_line("show", tmp_path, "--photo", photo, "--out", photo) == 1
+    assert command_line("show", tmp_path, "--photo", photo, "--out", photo, "--overwrite") == 1
     assert "mine.png; name another file by --out" in capsys.readouterr().err
+    assert command_line("show", tmp_path, "--out", photo) == 1
+    assert "mine.png is there already" in capsys.readouterr().err
     assert photo.read_bytes() == before
 
 

@@ -197,7 +197,9 @@ def test_a_picture_takes_not_the_place_of_the_photograph(tmp_path):
     Image.new("RGB", (8, 8)).save(photo)
     before = photo.read_bytes()
     with pytest.raises(UserError, match=r"would replace .*mine\.png; name another file by --out"):
-        ask(AskConfig(run=tmp_path, question="what", photo=photo, out=tmp_path / "." / "mine.png"))
+        ask(AskConfig(run=tmp_path, question="what", photo=photo, out=tmp_path / "." / "mine.png", overwrite=True))
+    with pytest.raises(UserError, match=r"mine\.png is there already .*pass --overwrite"):
+        ask(AskConfig(run=tmp_path, question="what", out=photo))
     assert photo.read_bytes() == before
 
 
