@@ -106,8 +106,9 @@ def check_coverage(
         args: Arguments of the model, with observations of the right shape, which are replaced.
         infer: Function of the drawn observations, by the names of their sites, and of the arguments; it returns draws
             ``[S, ...]`` of weights by the names of attention sites, S being ``num_draws``. By default
-            :func:`sample_posterior` of the guide, conditioned on the observations, which also stand in the arguments,
-            where an inference network reads them. Modules that it runs are in evaluation mode, too.
+            :func:`sample_posterior` of the guide, conditioned on the observations. An inference network
+            (:class:`Amortized`) reads them in the place of the arguments that were observed. Modules that it runs are
+            in evaluation mode, too.
         num_simulations: Number of runs of the model; all items in plates of a run count.
         num_draws: Posterior draws of an item, one less than a multiple of ``bins``.
         levels: Levels of the intervals.
@@ -199,15 +200,17 @@ def _simulate(
 
 def _with_observations(
     guide: object, args: Args, kwargs: Kwargs, given: Mapping[str, object], observations: Mapping[str, Tensor]
-) -> tuple[list[object], dict[str, object]]:
-    """Return the arguments of the model with the drawn observations in the place of the given ones.
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of the model, for an inference network with the drawn observations among them.
 
-    An inference network reads them there. Raise ValueError if there is one, and an observation is no argument.
+    Raise ValueError if there is an inference network, and an observation is no argument.
     """
+    families = guide.attention_families if isinstance(guide, AttentionGuide) else ()
+    if not any(isinstance(family, Amortized) for family in families):
+        return [*args], {**kwargs}
     values = [*args, *kwargs.values()]
     hidden = [name for name, value in given.items() if not any(value is other for other in values)]
-    families = guide.attention_families if isinstance(guide, AttentionGuide) else ()
-    if hidden and any(isinstance(family, Amortized) for family in families):
+    if hidden:
         raise ValueError(
             f"the guide has an inference network, which reads the arguments of the model, and the observation "
             f"'{hidden[0]}' is none of them, so the network would not see what was drawn; pass infer=, a function that "

@@ -112,6 +112,19 @@ def test_an_inference_network_sees_what_was_drawn(by_name):
     assert (y == 0).all()
 
 
+def test_an_input_that_is_observed_stays_as_it_is_without_an_inference_network():
+    model, inputs_of_model = Ratio(), []
+
+    def copies(x):
+        inputs_of_model.append(x)
+        model(torch.zeros(len(x), 1, 2), x)
+
+    x = torch.randn(100)
+    check_coverage(AttentionGuide(copies, LogNormal(scale=1.0)), x, num_draws=19, seed=0)
+    assert len(inputs_of_model) == 20
+    assert all(value is x for value in inputs_of_model)
+
+
 def test_an_inference_network_that_would_not_see_what_was_drawn():
     model = Ratio()
     guide = AttentionGuide(lambda scores, y: model(scores, 1 * y), Amortized(GivenY(), LogNormal(scale=0.3)))
