@@ -143,7 +143,7 @@ def check_model(
         if isinstance(elbo, AttentionELBO) and recorder.observed:
             problems += filter(None, [heavy_kl(elbo, loss.item())])
         if isinstance(elbo, EvidenceELBO) and loss.isfinite():
-            problems += filter(None, [_wide_gap(elbo, model, args, kwargs)])
+            problems += filter(None, [_wide_gap(elbo, guide, args, kwargs)])
         problems += filter(None, [sites_at_prior(guide, recorder.latent.values())])
         problems += filter(None, [collapsing_widths(elbo, recorder.latent.values())])
         problems += filter(None, [thawed_parameters(frozen)])
@@ -154,10 +154,10 @@ def check_model(
     return ModelReport(sites, None if loss is None else loss.item(), tuple(problems), tuple(broadcast_notes(guide)))
 
 
-def _wide_gap(elbo: EvidenceELBO, model: Model, args: Args, kwargs: Kwargs) -> str | None:
+def _wide_gap(elbo: EvidenceELBO, guide: Model, args: Args, kwargs: Kwargs) -> str | None:
     """Describe a gap of the last evaluation that is too large to learn a width; None if it is small enough."""
     assert elbo.bounds is not None
-    signal = elbo.bounds.value.mean() - log_likelihood_at_mean(model, args, kwargs).mean()
+    signal = elbo.bounds.value.mean() - log_likelihood_at_mean(guide, args, kwargs).mean()
     return gap_problem(elbo.bounds.remainder.mean().item(), signal.item(), elbo.num_particles)
 
 

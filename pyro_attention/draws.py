@@ -35,7 +35,7 @@ from pyro_attention._compat import DROPOUT
 from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.families.distribution import LogWeights
-from pyro_attention.guide import DRAWS
+from pyro_attention.guide import DRAWS, is_deterministic
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -370,7 +370,7 @@ def _quantities(replayed: Replayed) -> dict[Hashable, _Quantity]:
     }
     for index, trace in enumerate(replayed.traces):
         for name, site in trace.nodes.items():
-            if site["type"] != "sample" or site_is_subsample(site) or "_deterministic" in site["infer"]:
+            if site["type"] != "sample" or site_is_subsample(site) or is_deterministic(site):
                 continue
             fn, value = site["fn"], site["value"]
             if name in fixed and not is_point_mass(fn):  # the prior of a point mass, in the trace of the model

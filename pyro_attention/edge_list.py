@@ -79,7 +79,8 @@ class EdgeList(Layout):
         asked = edge_index._version, num_sources, num_targets, add_self_loops
         built: tuple[object, EdgeList] | None = _BUILT.get(edge_index)
         if built is None or built[0] != asked:
-            built = _BUILT[edge_index] = asked, cls._build(edge_index, *asked[1:])
+            with torch.inference_mode(False):  # a training step, which has gradients, may meet it next
+                built = _BUILT[edge_index] = asked, cls._build(edge_index, *asked[1:])
         return built[1]
 
     @classmethod
@@ -136,9 +137,11 @@ class EdgeList(Layout):
     @cached_property
     def candidates(self) -> Segments:
         """Targets of all edges, and behind them the targets without an unmasked edge."""
-        index = self.targets.index if self.mask is None else self.targets.index[self.mask.squeeze(-1)]
-        without = (torch.bincount(index, minlength=self.targets.count) == 0).nonzero().squeeze(-1)
-        return Segments(torch.cat([self.targets.index, without]), self.targets.count) if len(without) else self.targets
+        with torch.inference_mode(False):  # it is kept for training steps, which have gradients
+            index = self.targets.index if self.mask is None else self.targets.index[self.mask.squeeze(-1)]
+            without = (torch.bincount(index, minlength=self.targets.count) == 0).nonzero().squeeze(-1)
+            rows = torch.cat([self.targets.index, without])
+            return Segments(rows, self.targets.count) if len(without) else self.targets
 
     def spread_keys(self, values: Tensor) -> Tensor:
         return self.sources.spread(values.transpose(-1, -2))

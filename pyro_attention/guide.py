@@ -35,6 +35,7 @@ __all__ = [
     "first_match",
     "forget_run",
     "is_attention_site",
+    "is_deterministic",
     "keeps_prior",
     "plates_of",
     "run_guide",
@@ -309,6 +310,11 @@ def is_attention_site(site: Site) -> bool:
     Observed sites count, too.
     """
     return site["type"] == "sample" and isinstance(site["infer"].get("prior"), AttentionDistribution)
+
+
+def is_deterministic(site: Site) -> bool:
+    """Return whether a site is one of ``pyro.deterministic``: it counts as observed, but says nothing of the data."""
+    return site["infer"].get("_deterministic") is not None
 
 
 def attention_weights(site: Site) -> Tensor:

@@ -18,7 +18,7 @@ from pyro_attention.alignments.enumeration import AlignmentELBO
 from pyro_attention.alignments.posteriors import Marginal
 from pyro_attention.draws import Minibatch
 from pyro_attention.families.distribution import AttentionDistribution, LogWeights
-from pyro_attention.guide import AttentionGuide, is_attention_site, plates_of
+from pyro_attention.guide import AttentionGuide, is_attention_site, is_deterministic, plates_of
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.evidence import sum_to_items
 from pyro_attention.posterior.passes import Run, evaluation_mode, passes
@@ -178,6 +178,8 @@ def _log_likelihood(trace: Trace, name: str) -> Tensor:
     dims = [frame.dim for frame in plates.values()]
     for other in trace.observation_nodes:
         site = site_of(trace, other)
+        if is_deterministic(site):
+            continue
         missing = plates.keys() - plates_of(site).keys()
         if missing:
             raise ValueError(

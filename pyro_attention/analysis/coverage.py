@@ -17,8 +17,9 @@ from pyro_attention._typing import Args, Kwargs, Model, Trace
 from pyro_attention.analysis.inputs import check_level
 from pyro_attention.attention import name_sites
 from pyro_attention.draws import Minibatch
+from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, attention_weights
+from pyro_attention.guide import AttentionGuide, attention_weights, is_deterministic
 from pyro_attention.posterior.passes import evaluation_mode, seeded
 from pyro_attention.posterior.sampling import sample_posterior
 
@@ -105,8 +106,9 @@ def check_coverage(
         args: Arguments of the model, with observations of the right shape, which are replaced.
         infer: Function of the drawn observations, by the names of their sites, and of the arguments; it returns draws
             ``[S, ...]`` of weights by the names of attention sites, S being ``num_draws``. By default
-            :func:`sample_posterior` of the guide, conditioned on the observations. Modules that it runs are in
-            evaluation mode, too.
+            :func:`sample_posterior` of the guide, conditioned on the observations. An inference network
+            (:class:`Amortized`) reads them in the place of the arguments that were observed. Modules that it runs are
+            in evaluation mode, too.
         num_simulations: Number of runs of the model; all items in plates of a run count.
         num_draws: Posterior draws of an item, one less than a multiple of ``bins``.
         levels: Levels of the intervals.
@@ -120,7 +122,8 @@ def check_coverage(
     Raises:
         TypeError: There is neither a guide nor ``infer``.
         ValueError: A model without attention sites or observations, numbers of draws and bins that do not fit, too few
-            items, a level outside (0, 1), or draws that are missing or have another shape.
+            items, a level outside (0, 1), draws that are missing or have another shape, or no ``infer`` beside an
+            inference network where an observation is no argument.
 
     Example:
         >>> import pyro
@@ -153,10 +156,13 @@ def check_coverage(
     with seeded(seed), torch.no_grad(), evaluation_mode():
         for _ in range(num_simulations):
             with Minibatch():
-                truth, observations = _simulate(simulated, args, kwargs)
+                truth, observations, given = _simulate(simulated, args, kwargs)
                 if infer is None:
                     conditioned: Any = poutine.condition(model, data=observations)
-                    draws: Mapping[str, Tensor] = sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
+                    new_args, new_kwargs = _with_observations(guide, args, kwargs, given, observations)
+                    draws: Mapping[str, Tensor] = sample_posterior(
+                        conditioned, *new_args, num_samples=num_draws, **new_kwargs
+                    )
                 else:
                     draws = infer(observations, *args, **kwargs)
             for name, (weights, mask) in truth.items():
@@ -165,28 +171,56 @@ def check_coverage(
         return {name: _coverage(runs, num_draws, levels, bins, name) for name, runs in runs_by_site.items()}
 
 
-def _simulate(model: Model, args: Args, kwargs: Kwargs) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+def _simulate(
+    model: Model, args: Args, kwargs: Kwargs
+) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor], dict[str, object]]:
     """Draw from the model.
 
     Returns:
-        By site the attention weights, with a mask ``[items, weights]`` of those that count; and the observations.
+        By site the attention weights, with a mask ``[items, weights]`` of those that count; the observations; and what
+        was observed in their place.
     """
     name_sites(model)
     trace: Trace = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
-    truth, observations = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
+    truth, observations, given = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor](), dict[str, object]()
     for name, site in trace.nodes.items():
         if site["type"] == "sample" and isinstance(site["fn"], AttentionDistribution):
             weights, mask = attention_weights(site), site["fn"].layout.counted_entries
             mask = torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
             truth[name] = weights, mask.reshape(site["fn"].batch_shape.numel(), -1)
-        elif site["type"] == "sample" and site["infer"].get("was_observed"):
-            observations[name] = site["value"]
+        elif site["type"] == "sample" and site["infer"].get("was_observed") and not is_deterministic(site):
+            observations[name], given[name] = site["value"], site["infer"]["obs"]
     if not truth or not observations:
         missing = "attention site" if not truth else "observed site"
         raise ValueError(
             f"the model has no {missing}; pass the arguments with which it has one, such as y= of any values"
         )
-    return truth, observations
+    return truth, observations, given
+
+
+def _with_observations(
+    guide: object, args: Args, kwargs: Kwargs, given: Mapping[str, object], observations: Mapping[str, Tensor]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of the model, for an inference network with the drawn observations among them.
+
+    Raise ValueError if there is an inference network, and an observation is no argument.
+    """
+    families = guide.attention_families if isinstance(guide, AttentionGuide) else ()
+    if not any(isinstance(family, Amortized) for family in families):
+        return [*args], {**kwargs}
+    values = [*args, *kwargs.values()]
+    hidden = [name for name, value in given.items() if not any(value is other for other in values)]
+    if hidden:
+        raise ValueError(
+            f"the guide has an inference network, which reads the arguments of the model, and the observation "
+            f"'{hidden[0]}' is none of them, so the network would not see what was drawn; pass infer=, a function that "
+            f"gives the network the drawn observations"
+        )
+
+    def drawn(value: object) -> object:
+        return next((observations[name] for name, other in given.items() if other is value), value)
+
+    return [drawn(value) for value in args], {key: drawn(value) for key, value in kwargs.items()}
 
 
 def _ranks(name: str, truth: Tensor, draws: Mapping[str, Tensor], num_draws: int) -> Tensor:

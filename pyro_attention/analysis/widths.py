@@ -148,7 +148,7 @@ def evidence_gap(loss: ELBOModule, batches: Iterable[Args]) -> tuple[float, floa
             loss(*batch)
             assert elbo.bounds is not None  # after an evaluation
             gaps.append(elbo.bounds.remainder.flatten())
-            signals.append((elbo.bounds.value - log_likelihood_at_mean(loss.model, tuple(batch), {})).flatten())
+            signals.append((elbo.bounds.value - log_likelihood_at_mean(loss.guide, tuple(batch), {})).flatten())
     return torch.cat(gaps).mean().item(), torch.cat(signals).mean().item()
 
 

@@ -107,8 +107,8 @@ class OneParameterFamily(Family):
         name: Name of the parameter.
         value: Its value, a number or ``[heads]``, or a module such as :class:`WidthNetwork`, which is called with the
             :class:`AttentionCall` and returns positive numbers that broadcast to its scores.
-        of: Name of the family, which is part of the parameter's name in a state dict, so that the state of another
-            family is refused.
+        of: Name of the family, which is part of the name of the parameter or network in a state dict, so that the
+            state of another family is refused.
         learnable: Train the number (through its logarithm); a module is trained anyway.
 
     Raises:
@@ -119,9 +119,10 @@ class OneParameterFamily(Family):
 
     def __init__(self, name: str, value: float | Tensor | nn.Module, *, of: str, learnable: bool) -> None:
         super().__init__()
-        self._name = name
-        self.network = value if isinstance(value, nn.Module) else None
+        self._name, self._network_as = name, f"{of}_{name}_network"
         if isinstance(value, nn.Module):
+            self.add_module(self._network_as, value)
+            self.register_load_state_dict_pre_hook(_with_name_of_family)
             return
         if isinstance(value, Tensor) and value.requires_grad:
             raise TypeError(f"{name} requires a gradient, expected a constant; pass learnable=True to train it")
@@ -131,6 +132,11 @@ class OneParameterFamily(Family):
             raise ValueError(f"{name} has shape {tuple(log_value.shape)}, expected a number or one per head [heads]")
         self._stored_as = f"log_{of}_{name}"
         setattr(self, self._stored_as, nn.Parameter(log_value) if learnable else nn.Buffer(log_value))
+
+    @property
+    def network(self) -> nn.Module | None:
+        """Network that returns the parameter; None where it is a number."""
+        return self._modules.get(self._network_as)
 
     @property
     def log_value(self) -> Tensor:
@@ -161,6 +167,13 @@ class OneParameterFamily(Family):
             return ""
         trained = ", learnable=True" if isinstance(self.log_value, nn.Parameter) else ""
         return f"{self._name}={shown(self.log_value.exp())}{trained}"
+
+
+def _with_name_of_family(family: OneParameterFamily, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Rename the network of a state from before its name held that of the family."""
+    old = f"{prefix}network."
+    for key in [key for key in state if key.startswith(old)]:
+        state[f"{prefix}{family._network_as}.{key.removeprefix(old)}"] = state.pop(key)
 
 
 def shown(value: Tensor) -> object:

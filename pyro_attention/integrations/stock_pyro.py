@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyro import poutine
+from pyro.poutine.condition_messenger import ConditionMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 
+from pyro_attention._compat import active_handlers
 from pyro_attention._typing import Message, Model
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.families.distribution import AttentionDistribution
@@ -27,7 +29,8 @@ def model_and_guide(guide: AttentionGuide) -> tuple[Model, Callable[..., None]]:
     statistics are updated twice. A latent site that keeps its prior is drawn in the guide, as by Pyro's own.
 
     Args:
-        guide: The guide, without handlers around it; put these around the functions.
+        guide: The guide, without handlers around it; put these around the functions. ``poutine.condition`` belongs
+            around both, and ``poutine.block(..., hide=[...])`` around the guide, which does not draw what is given.
 
     Returns:
         The model, whose priors are those of the guide's families, and the guide function; both take the arguments of
@@ -85,7 +88,7 @@ class _Priors(Messenger):
         self.guide = guide
 
     def _pyro_sample(self, msg: Message) -> None:
-        if msg["is_observed"] or not isinstance(msg["fn"], AttentionDistribution):
+        if msg["is_observed"] or not isinstance(msg["fn"], AttentionDistribution) or _is_given(msg["name"]):
             return
         family = self.guide.family(msg["name"])
         family.check_fits(msg["fn"], site=msg["name"])
@@ -100,6 +103,11 @@ class _Priors(Messenger):
             msg["infer"] = {**msg["infer"], **family.infer}
         if not family.has_prior_term:
             msg["mask"] = False
+
+
+def _is_given(name: str) -> bool:
+    """Return whether ``poutine.condition`` around the model gives a site its value, which the layer's prior scores."""
+    return any(isinstance(handler, ConditionMessenger) and name in handler.data for handler in active_handlers())
 
 
 class _PointMasses(Messenger):

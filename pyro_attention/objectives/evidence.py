@@ -23,8 +23,17 @@ from pyro_attention._compat import validates_distributions
 from pyro_attention._typing import Args, Kwargs, Message, Model, Site, Trace
 from pyro_attention.alignments.base import AlignmentWeights
 from pyro_attention.draws import Minibatch, SharedDraws, runs
-from pyro_attention.families.distribution import ContinuousWeights
-from pyro_attention.guide import DRAWS, check_guide, is_attention_site, keeps_prior, plates_of
+from pyro_attention.families.distribution import AttentionDistribution, ContinuousWeights
+from pyro_attention.guide import (
+    DRAWS,
+    AttentionGuide,
+    check_guide,
+    forget_run,
+    is_attention_site,
+    is_deterministic,
+    keeps_prior,
+    plates_of,
+)
 from pyro_attention.objectives.correction import LEAST_DRAWS, EvidenceBound, GradientFactors, evidence_bound
 from pyro_attention.objectives.elbo import AttentionELBO
 from pyro_attention.objectives.gap import GapRecord, GapWatch
@@ -149,7 +158,7 @@ class EvidenceELBO(AttentionELBO):
             )
         self.bounds = replace(bounds, value=bounds.value.detach())
         if torch.is_grad_enabled():
-            at_mean = partial(log_likelihood_at_mean, model, args, kwargs, seed=self.gap_watch.steps)
+            at_mean = partial(log_likelihood_at_mean, guide, args, kwargs, seed=self.gap_watch.steps)
             self.gap_watch.step(self.bounds, self.num_particles, at_mean)
         return -torch.as_tensor(scale_and_mask(bounds.value, scale=scale)).sum()
 
@@ -259,7 +268,7 @@ def item_weights(
     Raises:
         ValueError: As at a call of :class:`EvidenceELBO`.
     """
-    latent, observed = list(latent), list(observed)
+    latent, observed = list(latent), [site for site in observed if not is_deterministic(site)]
     if not observed:
         raise ValueError("the model observes nothing, so draws have no weights; pass it the observations")
     sites = [*(site for site, _ in latent), *observed]
@@ -285,7 +294,7 @@ def log_likelihood_at_mean(model: Model, args: Args, kwargs: Kwargs, *, seed: in
     """Return the log likelihood of every item with the prior mean of all attention weights, by one run of the model.
 
     Args:
-        model: The Pyro model, which need not have a guide.
+        model: The Pyro model, or its guide, with the handlers around it, which may hold the observations.
         args: Its arguments, with the observations.
         kwargs: Its keyword arguments.
         seed: Seed of other noise than that of the attention, such as dropout; the global generators are not changed.
@@ -293,15 +302,30 @@ def log_likelihood_at_mean(model: Model, args: Args, kwargs: Kwargs, *, seed: in
     Returns:
         Log likelihoods in nats, with the dimensions of all plates, of size one where a plate is within an item.
     """
-    with torch.no_grad(), poutine.block(), seeded(seed), AtMean():  # handlers outside see nothing of it
-        trace = prune_subsample_sites(poutine.trace(model).get_trace(*args, **kwargs))
+    messenger: object = poutine.unwrap(model)
+    try:
+        with torch.no_grad(), poutine.block(), seeded(seed), _AtPriorMean():  # handlers outside see nothing of it
+            trace = prune_subsample_sites(poutine.trace(model).get_trace(*args, **kwargs))
+    finally:
+        if isinstance(messenger, AttentionGuide):
+            forget_run(messenger)
     trace.compute_log_prob(lambda _, site: site["is_observed"])
-    sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
+    sites = [site for site in trace.nodes.values() if site["type"] == "sample" and not is_deterministic(site)]
     dims, total = _item_dims(sites), torch.zeros(())
     for site in sites:
         if site["is_observed"]:
             total = total + sum_to_items(site["unscaled_log_prob"], site, dims)
     return total
+
+
+class _AtPriorMean(AtMean):
+    """Handler around a model, or its guide, that makes every attention site a point mass at its prior mean."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        prior = msg["infer"].get("prior")
+        if not msg["is_observed"] and isinstance(prior, AttentionDistribution):
+            msg["fn"] = prior
+        super()._pyro_sample(msg)
 
 
 def _has_ratio(site: Message, prior: TorchDistribution | None) -> bool:

@@ -73,8 +73,9 @@ class ScoreFunctionELBO(AttentionELBO):
         sites = list(model_trace.nodes)
         for name, site in guide_trace.nodes.items():
             if site["type"] == "sample" and isinstance(site["fn"], AlignmentDistribution):
-                # what came before the draw does not depend on it
-                after = [other for other in sites[sites.index(name) + 1 :] if other in rewards]
+                # what came before the draw does not depend on it, nor does its own KL in closed form
+                start = sites.index(name) + (self.kl == "closed_form")
+                after = [other for other in sites[start:] if other in rewards]
                 nodes = [_site_above(model_trace.nodes.get(other)) for other in after]
                 site_rewards = [_reward_of(site, rewards[other], of) for other, of in zip(after, nodes, strict=True)]
                 elbo = elbo + _surrogate(site, site_rewards)

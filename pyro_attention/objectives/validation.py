@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from pyro_attention._compat import check_mean_field_requirement
 from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, check_guide, first_match, is_attention_site, keeps_prior, plates_of
+from pyro_attention.guide import (
+    AttentionGuide,
+    check_guide,
+    first_match,
+    is_attention_site,
+    is_deterministic,
+    keeps_prior,
+    plates_of,
+)
 from pyro_attention.objectives.learned_widths import WidthWarning, collapsing_widths
 from pyro_attention.objectives.reached_parameters import leaves_of
 
@@ -79,7 +87,7 @@ class Recorder(poutine.messenger.Messenger):
         attention = isinstance(msg["fn"], AttentionDistribution)
         if attention or not msg["is_observed"]:
             self.latent[msg["name"]] = msg
-        self.observed |= msg["is_observed"] and not attention and msg["infer"].get("_deterministic") is None
+        self.observed |= msg["is_observed"] and not attention and not is_deterministic(msg)
 
 
 def problems_of_pass(loss: Tensor, recorder: Recorder) -> list[str]:

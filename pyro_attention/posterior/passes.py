@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from threading import RLock
 from typing import Literal, get_args
 
@@ -73,9 +74,17 @@ class Pass:
 
     def rows(self, site: Message, value: Tensor) -> Tensor:
         """Return a tensor of a site, such as its value, with a leading sample dimension."""
-        if self.nesting is None or len(site["fn"].batch_shape) <= self.nesting:  # a point mass has one for all samples
+        if self.nesting is None or _batch_dims(site) <= self.nesting:  # one for all samples
             return value.expand(self.size, *value.shape)
         return value.flatten(0, self.nesting - depth(site))  # without the unit dimensions of plates that it is not in
+
+
+def _batch_dims(site: Message) -> int:
+    """Return the number of batch dimensions of a site; none of samples for a point mass and for given attention."""
+    if site["is_observed"] and is_attention_site(site):
+        prior: AttentionDistribution = site["infer"]["prior"]
+        return attention_weights(site).dim() - len(prior.full_shape) + len(prior.batch_shape)
+    return len(site["fn"].batch_shape)
 
 
 def is_latent(site: Message) -> bool:
@@ -184,7 +193,8 @@ def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
     first = Pass(*run())
     left = num_samples - 1
     if chunk_size > 1 and left:
-        sites = {name: is_point_mass(site["fn"]) for name, site in first.trace.nodes.items() if is_attention_site(site)}
+        attention = {name: site for name, site in first.trace.nodes.items() if is_attention_site(site)}
+        sites = {name: site["is_observed"] or is_point_mass(site["fn"]) for name, site in attention.items()}
         # what nothing is drawn for is repeated, as its samples would not show
         plate = pyro.plate if all(sites.values()) else SharedDraws
         nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
@@ -193,7 +203,7 @@ def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
             chunk_size = min(chunk_size, max(1, _LARGEST // max(value.numel() for value in drawn)))
         run = run if run.whole or not sites else _Early(run.guide, run.args, run.kwargs, sites=tuple(sites))
         chunk_size = chunk_size if _may_share_a_pass(run, first, sites, nesting, plate) else 1
-        del drawn
+        del drawn, attention
     yield first
     del first  # the next pass needs the memory
     while left:
@@ -208,10 +218,11 @@ def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
 def _may_share_a_pass(run: Run, first: Pass, sites: dict[str, bool], nesting: int, plate: type[pyro.plate]) -> bool:
     """Return whether samples may share a pass, given the attention sites of the first and which of them are fixed."""
     if isinstance(run, _Early):
-        names = first.trace.stochastic_nodes
-        ahead = (first.trace.nodes[name] for name in names[: names.index(run.sites[-1])])
-        if all(site_is_subsample(site) or is_point_mass(site["fn"]) for site in ahead):
+        ahead = takewhile(lambda site: site["name"] != run.sites[-1], first.trace.nodes.values())
+        if not any(is_latent(site) and not is_point_mass(site["fn"]) for site in ahead):
             return True  # nothing that its last site reads is drawn
+    if all(sites.values()) and any(first.trace.nodes[name]["is_observed"] for name in sites):
+        return False  # the output of attention that is given has no dimension for the samples
 
     def look() -> Replayed:
         trace, output = run()

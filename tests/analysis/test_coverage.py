@@ -7,7 +7,16 @@ from pyro.distributions import Categorical as Labels
 from pyro.distributions import Normal
 from scipy.stats import chisquare, kstest
 
-from pyro_attention import AlignmentPrior, AttentionGuide, Dense, LatentAttention, LogNormal, Weibull, exact_alignments
+from pyro_attention import (
+    AlignmentPrior,
+    Amortized,
+    AttentionGuide,
+    Dense,
+    LatentAttention,
+    LogNormal,
+    Weibull,
+    exact_alignments,
+)
 from pyro_attention.analysis import check_coverage
 from pyro_attention.analysis.coverage import _coverage
 from pyro_attention.families.lognormal import FixedLogNormalPrior
@@ -82,6 +91,62 @@ def test_a_width_that_was_chosen_fails_and_the_prior_passes():
     # E[S] = exp(score) moves both keys alike
     prior = check_coverage(AttentionGuide(model, LogNormal(scale=1.0)), *inputs(), seed=0)["attention"]
     assert prior.p_value > 1e-3
+
+
+class GivenY(torch.nn.Module):
+    """Scores of the closed-form posterior of the log ratio."""
+
+    def forward(self, scores, y):
+        return torch.stack([2 / (2 + NOISE**2) * y, torch.zeros_like(y)], -1).unsqueeze(-2)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_an_inference_network_sees_what_was_drawn(by_name):
+    """The guide is the exact posterior, given the observations that its network reads among the arguments."""
+    width = (NOISE**2 / (2 + NOISE**2)) ** 0.5
+    guide = AttentionGuide(Ratio(), Amortized(GivenY(), LogNormal(scale=width)))
+    scores, y = inputs()
+    args, kwargs = ((scores,), {"y": y}) if by_name else ((scores, y), {})
+    found = check_coverage(guide, *args, seed=0, **kwargs)["attention"]
+    assert found.p_value > 1e-3
+    assert (y == 0).all()
+
+
+def test_an_input_that_is_observed_stays_as_it_is_without_an_inference_network():
+    model, inputs_of_model = Ratio(), []
+
+    def copies(x):
+        inputs_of_model.append(x)
+        model(torch.zeros(len(x), 1, 2), x)
+
+    x = torch.randn(100)
+    check_coverage(AttentionGuide(copies, LogNormal(scale=1.0)), x, num_draws=19, seed=0)
+    assert len(inputs_of_model) == 20
+    assert all(value is x for value in inputs_of_model)
+
+
+def test_an_inference_network_that_would_not_see_what_was_drawn():
+    model = Ratio()
+    guide = AttentionGuide(lambda scores, y: model(scores, 1 * y), Amortized(GivenY(), LogNormal(scale=0.3)))
+    with pytest.raises(ValueError, match=r"inference network.* observation 'y' is none of them.* pass infer="):
+        check_coverage(guide, *inputs(400))
+
+
+def test_noted_values_are_drawn_anew_in_the_inference():
+    """A value of ``pyro.deterministic`` is no observation: given to the guide, it would tell what was drawn."""
+    first, second = (LatentAttention(name, FixedLogNormalPrior()) for name in ("first", "second"))
+    values, layout, noted = torch.eye(2).unsqueeze(0), Dense(event_dim=2), []
+
+    def model(scores, y):
+        with pyro.plate("items", len(y)):
+            context = pyro.deterministic("context", first(scores, values, layout=layout).context, event_dim=2)
+            noted.append(context)
+            ratio = second(10 * context, values, layout=layout).weights.squeeze(-2).log()
+            pyro.sample("y", Normal(ratio[..., 0] - ratio[..., 1], NOISE), obs=y)
+
+    check_coverage(AttentionGuide(model, LogNormal(scale=1.0)), *inputs(100), num_draws=19, seed=0)
+    assert len(noted) == 20
+    assert all((context != noted[0]).all() for context in noted[1:])
 
 
 class Noisy(Ratio):

@@ -123,7 +123,7 @@ def test_the_same_items_are_compared_whatever_gives_the_batches(kind):
         def forward(self, values, mask, y=None):
             family = self.attention.prior.family
             width = values.abs().amax((-1, -2)).unsqueeze(-1) + 0.1
-            family.network = lambda _: width + 0 * family.log_value
+            family.value = lambda _: width + 0 * family.log_value
             return super().forward(values, mask, y)
 
     torch.manual_seed(0)

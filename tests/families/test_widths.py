@@ -25,6 +25,7 @@ from pyro_attention import (
     Weibull,
     WidthNetwork,
 )
+from pyro_attention.families.gaussian import Gaussian
 from pyro_attention.families.lognormal import FixedLogNormalPrior
 from tests.helpers import (
     DenseForm,
@@ -205,3 +206,22 @@ def test_bad_widths(value, message):
     attention = LatentAttention("attention", ScorePrior(Weibull(Returns(value))))
     with pytest.raises(ValueError, match=message):
         attention(torch.zeros(1, 2, 4), torch.zeros(1, 4, 3))
+
+
+def test_the_state_of_the_network_of_another_family_is_refused():
+    """A width that is a scale is no concentration; a state from before its name held the family is read."""
+    families = [family(WidthNetwork(4, hidden_dim=3)) for family in (LogNormal, Weibull, Gamma, Gaussian)]
+    for family in families:
+        nn.init.normal_(family.network.weight)
+        state = family.state_dict()
+        for other in families:
+            fresh = type(other)(WidthNetwork(4, hidden_dim=3))
+            if type(other) is type(family):
+                fresh.load_state_dict(state)
+                assert fresh.network.weight.equal(family.network.weight)
+            else:
+                with pytest.raises(RuntimeError, match="Missing key"):
+                    fresh.load_state_dict(state)
+        prior = nn.ModuleList([type(family)(WidthNetwork(4, hidden_dim=3))])
+        prior.load_state_dict({f"0.network.{name}": value for name, value in family.network.state_dict().items()})
+        assert prior[0].network.weight.equal(family.network.weight)

@@ -46,6 +46,13 @@ def stock_loss(guide, elbo, *arguments):
     return elbo.differentiable_loss(*model_and_guide(guide), *arguments)
 
 
+def conditioned(guide, values):
+    """The pair with values that are given, which the guide does not draw."""
+    plain_model, plain_guide = model_and_guide(guide)
+    given = poutine.block(poutine.condition(plain_guide, values), hide=list(values))
+    return poutine.condition(plain_model, values), given
+
+
 @pytest.mark.parametrize("prior", [AlignmentPrior, SparseAlignmentPrior])
 @pytest.mark.parametrize("family", ["marginal", "hard", "network"])
 def test_exact_sums_are_those_of_alignment_elbo(family, prior):
@@ -73,7 +80,7 @@ def test_the_plate_nesting_is_guessed_and_particles_are_taken():
     assert stock_loss(hard, particles, *problem).item() == pytest.approx(AlignmentELBO().loss(model, hard, *problem))
 
 
-@pytest.mark.parametrize(
+positive_families = pytest.mark.parametrize(
     ("prior", "family"),
     [
         (ContextualGammaPrior, Weibull(5.0)),
@@ -84,6 +91,9 @@ def test_the_plate_nesting_is_guessed_and_particles_are_taken():
     ],
     ids=lambda value: str(value) if isinstance(value, Family) else "prior",
 )
+
+
+@positive_families
 def test_draws_are_those_of_the_guide(prior, family):
     """With the same noise TraceMeanField_ELBO has the loss of AttentionELBO, also where there is no prior term."""
     data, model = Sequences.random(), SelfAttention(prior=prior)
@@ -92,6 +102,28 @@ def test_draws_are_those_of_the_guide(prior, family):
     expected = AttentionELBO().differentiable_loss(model, guide, data.x, data.y, data.padding)
     for elbo in (TraceMeanField_ELBO(), *([] if family.has_prior_term else [Trace_ELBO()])):
         torch.testing.assert_close(stock_loss(guide, elbo, data.x, data.y, data.padding), expected)
+
+
+@pytest.mark.parametrize("given", [["layers.0"], ["layers.0", "layers.1"]])
+@positive_families
+def test_attention_that_is_given_is_scored_by_its_prior(prior, family, given):
+    """As by the guide, also where the family has no prior term."""
+    data, model = Sequences.random(), SelfAttention(prior=prior)
+    guide, arguments = AttentionGuide(model, family), (data.x, data.y, data.padding)
+    values = {name: torch.randn(6, 2, 5, 5) for name in given}
+    pyro.set_rng_seed(1)
+    expected = AttentionELBO().loss(model, poutine.condition(guide, values), *arguments)
+    pair = conditioned(guide, values)
+    pyro.set_rng_seed(1)
+    assert TraceMeanField_ELBO().loss(*pair, *arguments) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("family", [Marginal(), Categorical(), Categorical(enumerate=False), Soft()], ids=str)
+def test_an_alignment_that_is_given_is_scored_by_its_prior(family):
+    model, problem = Toy(), make_problem()
+    guide, values = AttentionGuide(model, family), {"alignment": torch.zeros(2, 3, dtype=torch.long)}
+    expected = AttentionELBO().loss(model, poutine.condition(guide, values), *problem)
+    assert Trace_ELBO().loss(*conditioned(guide, values), *problem) == pytest.approx(expected)
 
 
 def test_other_latent_sites_have_their_messengers():

@@ -8,7 +8,19 @@ from torch_geometric import utils
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from models.gat import GAT
-from pyro_attention import AttentionGuide, ContextualGammaPrior, EdgeList, GraphAttention, Soft
+from pyro_attention import (
+    AlignmentELBO,
+    AlignmentPrior,
+    AttentionELBO,
+    AttentionGuide,
+    ContextualGammaPrior,
+    EdgeList,
+    GraphAttention,
+    Marginal,
+    NodeLikelihood,
+    Soft,
+    Weibull,
+)
 from tests.toy_models import GraphData, attention_values
 
 FEATURES, WIDTH, EDGE_WIDTH = 5, 4, 3
@@ -269,3 +281,30 @@ def test_prior_over_all_nodes():
     torch.testing.assert_close(far(graphs, graph), torch.stack([far(nodes, graph) for nodes in graphs]))
     one_query = EdgeList.from_edge_index(edges * torch.tensor([[1], [0]]), num_nodes=(7, 1))
     torch.testing.assert_close(far(keys, one_query).log_softmax(0), near(keys, one_query))
+
+
+@pytest.mark.parametrize("built", [False, True])
+@pytest.mark.parametrize(
+    ("prior", "family", "objective"), [(None, Weibull(), AttentionELBO), (AlignmentPrior(), Marginal(), AlignmentELBO)]
+)
+def test_a_graph_that_inference_mode_has_met_first(data, prior, family, objective, built):
+    """What is kept of it serves the training step that comes next, as after the sanity check of a trainer."""
+    layer, elbo = GraphAttention(FEATURES, WIDTH, prior=prior), objective(max_plate_nesting=0)
+
+    def model(graph):
+        output = layer.attend(data.features, graph)
+        likelihood = NodeLikelihood(pyro.distributions.Normal(output.context.sum(-1), 1.0), output)
+        pyro.sample("y", likelihood, obs=torch.zeros(len(data.features)))
+
+    guide, gradients = AttentionGuide(model, family), []
+    for evaluates_first in (False, True):
+        edge_index = data.edge_index.clone()
+        count = len(data.features)
+        graph = EdgeList.from_edge_index(edge_index, num_nodes=count, add_self_loops=True) if built else edge_index
+        if evaluates_first:
+            with torch.inference_mode():
+                elbo.differentiable_loss(model, guide, graph)
+        pyro.set_rng_seed(0)
+        loss = elbo.differentiable_loss(model, guide, graph)
+        gradients.append(torch.autograd.grad(loss, layer.lin_src.weight)[0])
+    torch.testing.assert_close(*gradients)

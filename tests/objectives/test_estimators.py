@@ -201,6 +201,36 @@ def test_a_kl_that_depends_on_a_draw_is_part_of_its_reward(baseline):
     close(torch.autograd.grad(loss, model.scores), torch.autograd.grad(exact, model.scores))
 
 
+@posteriors
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_a_sampled_kl_is_part_of_the_reward_of_its_own_draw(posterior, weight):
+    """It depends on the draw, so without it the gradient would lack that of the KL."""
+    case, elbo = Case(posterior), ScoreFunctionELBO(kl="sampled", kl_weight=weight)
+    loss = sum(probability * loss for probability, loss in case.every_draw(elbo))
+    exact = -(case.log_q.exp() * (case.log_f + weight * (case.log_p - case.log_q))).sum()
+    torch.testing.assert_close(loss, exact)
+    close(case.gradient(loss), case.gradient(exact))
+
+
+@pytest.mark.parametrize("baseline", ["soft", "none"])
+def test_a_sampled_kl_of_a_chain_is_part_of_the_rewards_of_both_draws(baseline):
+    model, kls, loss = Chain(), [], 0
+    families = {"first": Categorical(enumerate=False), "second": Amortized(Later(model), Categorical(enumerate=False))}
+    guide, elbo = AttentionGuide(model, families), ScoreFunctionELBO(baseline=baseline, kl="sampled")
+    q = torch.distributions.Categorical(logits=model.scores)
+    for first, value in enumerate((0.5, -1.0)):
+        seen = value * torch.tensor([1.0, -2.0], dtype=torch.float64)
+        later, prior = (torch.distributions.Categorical(logits=s) for s in (-2 * seen, seen))
+        kls.append(kl_divergence(later, prior))
+        for second in range(2):
+            with Forced(torch.tensor([first]), "first"), Forced(torch.tensor([second]), "second"):
+                share = (q.probs[first] * later.probs[second]).detach()
+                loss = loss + share * elbo.differentiable_loss(model, guide)
+    exact = (q.probs * torch.stack(kls)).sum()
+    torch.testing.assert_close(loss, exact)
+    close(torch.autograd.grad(loss, model.scores), torch.autograd.grad(exact, model.scores))
+
+
 def test_the_baseline_sees_the_same_minibatch():
     """Its likelihood is that of the drawn rows, so that the reward of a certain alignment is zero."""
     layer, y = LatentAttention("alignment", AlignmentPrior()), torch.arange(50.0)

@@ -13,11 +13,14 @@ from pyro.infer import RenyiELBO
 from torch import nn
 
 from pyro_attention import (
+    AlignmentPrior,
     Amortized,
     AttentionELBO,
     AttentionGuide,
+    Categorical,
     Dense,
     EvidenceELBO,
+    FixedGammaPrior,
     FromPrior,
     LatentAttention,
     LogNormal,
@@ -26,10 +29,14 @@ from pyro_attention import (
     Soft,
     Weibull,
     WidthNetwork,
+    importance_posterior,
 )
+from pyro_attention.alignments.exact import posterior_attention
 from pyro_attention.guide import DRAWS
 from pyro_attention.objectives import evidence
 from pyro_attention.objectives.correction import evidence_bound
+from pyro_attention.objectives.evidence import log_likelihood_at_mean
+from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.posterior.predictive import seeded
 from tests.helpers import assert_mean, flat
 
@@ -395,3 +402,43 @@ def test_the_elbo_lets_the_width_collapse_and_the_evidence_does_not():
             optimizer.step()
         ends[type(elbo)] = model.width.bias.item()
     assert ends[AttentionELBO] < -2 < 0 < ends[EvidenceELBO]
+
+
+@pytest.mark.parametrize("noted", ["texts", "all"])
+def test_noted_values_are_no_observations(noted):
+    """A value of ``pyro.deterministic`` outside the plates of an item makes no larger item of several."""
+    scores, y = torch.randn(3, 4, 1, 5), torch.randn(3, 4)
+
+    def make(prior, note):
+        attention, values = LatentAttention("attention", prior), torch.arange(5.0).view(1, 5, 1)
+
+        def model(y=None):
+            with pyro.plate("texts", 3, dim=-2):
+                with pyro.plate("words", 4, dim=-1):
+                    mean = attention(scores, values, layout=Dense(event_dim=2)).context[..., 0, 0]
+                    pyro.sample("y", Normal(mean, 0.5), obs=y)
+                if note == "texts":
+                    pyro.deterministic("mean", mean.mean(-1, keepdim=True), event_dim=0)
+            if note == "all":
+                pyro.deterministic("mean", mean.mean())
+
+        return model
+
+    found = {}
+    for note in (None, noted):
+        model = make(ScorePrior(LogNormal(scale=0.5)), note)
+        guide, elbo = AttentionGuide(model, FromPrior()), EvidenceELBO(4, max_plate_nesting=2)
+        pyro.set_rng_seed(0)
+        loss = elbo.differentiable_loss(model, guide, y)
+        weighted = importance_posterior(guide, y, num_samples=5, seed=0).log_importance_weights
+        at_mean = log_likelihood_at_mean(model, (y,), {})
+        aligner = make(AlignmentPrior(), note)
+        drawn = AttentionGuide(aligner, Categorical(enumerate=False))
+        pyro.set_rng_seed(0)
+        of_keys = ImportanceELBO(3, max_plate_nesting=2).loss(aligner, drawn, y)
+        reader = make(FixedGammaPrior(), note)
+        explained = posterior_attention(AttentionGuide(reader, Soft()), y, num_samples=1)["attention"]
+        found[note] = loss, elbo.bounds.value, weighted, at_mean, torch.tensor(of_keys), explained
+    assert found[None][1].shape == found[None][3].shape == (3, 4)
+    for plain, with_note in zip(found[None], found[noted], strict=True):
+        torch.testing.assert_close(with_note, plain)

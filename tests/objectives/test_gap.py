@@ -79,7 +79,19 @@ def test_likelihood_at_the_mean_is_that_of_ordinary_attention():
     values, y = drawn(1.0, 0.5)
     guide, _ = parts(Regression(1.0))
     expected = Normal(values.mean(-2).squeeze(-2), 0.5).log_prob(y).sum(-1)
-    torch.testing.assert_close(log_likelihood_at_mean(guide.model, (values, y), {}).flatten(), expected)
+    conditioned = poutine.condition(guide, {"y": y})
+    for run, args in ((guide.model, (values, y)), (guide, (values, y)), (conditioned, (values,))):
+        torch.testing.assert_close(log_likelihood_at_mean(run, args, {}).flatten(), expected)
+    assert not hasattr(guide, "trace")
+
+
+def test_observations_that_a_handler_around_the_guide_gives_are_no_gap():
+    """The gain over mean attention counts them on both sides."""
+    values, y = drawn(0.7, 0.5, items=2000, size=1)
+    model = Regression(0.7, 0.5)
+    guide, elbo = parts(model)
+    assert check_model(model, guide, values, y, elbo=elbo).ok
+    assert check_model(model, poutine.condition(guide, {"y": y}), values, elbo=elbo).ok
 
 
 def test_problem_and_the_draws_to_take():

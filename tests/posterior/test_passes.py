@@ -1,11 +1,26 @@
 """Passes of posterior samples: their sizes, what is computed once, and what they leave behind."""
 
+import pyro
 import pytest
 import torch
+from pyro import poutine
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import nn
 
-from pyro_attention import AttentionGuide, ContextualGammaPrior, Soft, Weibull, predict, sample_posterior
+from pyro_attention import (
+    AlignmentPrior,
+    AttentionGuide,
+    Categorical,
+    ContextualGammaPrior,
+    Dense,
+    LatentAttention,
+    Soft,
+    Weibull,
+    importance_posterior,
+    predict,
+    sample_posterior,
+    sample_sites,
+)
 from pyro_attention.posterior import passes
 from tests.helpers import assert_mean
 from tests.models.test_nmt import SIZES, batch, make
@@ -96,3 +111,48 @@ def test_chunks_of_a_decoder_have_the_distribution_of_single_samples(input_feed)
         assert_mean(spread[0] - spread[1], 0.0, errors=4.5)
         # no two samples of a chunk share a state
         assert_mean((second[1:] - second.mean(0)) * (second[:-1] - second.mean(0)), 0.0, errors=4.5)
+
+
+GIVEN = [["layers.0"], ["layers.1"], ["layers.0", "layers.1"]]
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("family", [Weibull(2.0), Soft()])
+def test_attention_that_is_given_is_the_same_in_all_samples(given, family):
+    """By poutine.condition around the guide, also where the last site is given, at which a pass for attention ends."""
+    model, data = SelfAttention(), Sequences.random()
+    guide, inputs = AttentionGuide(model, family), (data.x, data.y)
+    values = {name: value[0] for name, value in sample_sites(guide, *inputs, num_samples=1).items() if name in given}
+    conditioned = poutine.condition(guide, values)
+    for chunk_size in (1, 4):
+        options = {"num_samples": 7, "chunk_size": chunk_size}
+        weights = sample_posterior(conditioned, *inputs, **options)
+        weighted = importance_posterior(conditioned, *inputs, **options).samples
+        sites = sample_sites(conditioned, *inputs, **options)
+        for name in ("layers.0", "layers.1"):
+            assert weights[name].shape == weighted[name].shape == sites[name].shape == (7, 6, 2, 5, 5)
+            is_same = [(draws[name] == draws[name][:1]).all().item() for draws in (weights, weighted, sites)]
+            assert is_same == [name in given or isinstance(family, Soft)] * 3
+            if name in given:
+                assert sites[name][0].equal(values[name])
+
+
+@pytest.mark.parametrize("as_weights", [False, True])
+@pytest.mark.parametrize("given", ["first", "second"])
+def test_an_alignment_that_is_given_is_the_same_in_all_samples(given, as_weights):
+    sites = {name: LatentAttention(name, AlignmentPrior()) for name in ("first", "second")}
+    values = torch.eye(3).unsqueeze(0)
+
+    def model():
+        with pyro.plate("queries", 5):
+            for attention in sites.values():
+                attention(torch.zeros(5, 1, 3), values, layout=Dense(event_dim=2))
+
+    keys = torch.tensor([0, 1, 2, 1, 0])
+    rows = torch.nn.functional.one_hot(keys, 3).float().unsqueeze(-2)
+    conditioned = poutine.condition(AttentionGuide(model, Categorical()), {given: rows if as_weights else keys})
+    drawn = sample_posterior(conditioned, num_samples=9, chunk_size=4)
+    assert all(draws.shape == (9, 5, 1, 3) for draws in drawn.values())
+    assert {name: bool((draws == rows).all()) for name, draws in drawn.items()} == {
+        name: name == given for name in sites
+    }
