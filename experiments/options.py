@@ -250,12 +250,12 @@ def parse(config_type: type, arguments: Sequence[str], *, name: str, training: t
 def _read_changes(training: type, names: Collection[str], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of trainings that a dictionary holds, with the values that the types of the options make."""
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(training, as_group=False, skip=_of_no_change(training, names))
+    parser.add_class_arguments(training, as_group=False, skip=_unchangeable(training, names))
     read: dict[str, Any] = parser.parse_object(deepcopy(dict(changes)), defaults=False).as_dict()
     return read
 
 
-def _of_no_change(training: type, names: Collection[str]) -> set[str]:
+def _unchangeable(training: type, names: Collection[str]) -> set[str]:
     """Return options of a training that a study of these names has of its own, or that say which training it is."""
     required = {field.name for field in fields(training) if field.default is field.default_factory is MISSING}
     return {*names, *required, "seed"}
@@ -296,7 +296,7 @@ def option_parser(config_type: type, *, name: str, training: type | None = None)
     parser.add_class_arguments(config_type, as_group=False)
     if training is not None:
         names = {field.name for field in fields(config_type)}
-        parser.add_class_arguments(training, as_group=False, skip=_of_no_change(training, names))
+        parser.add_class_arguments(training, as_group=False, skip=_unchangeable(training, names))
     if issubclass(training or config_type, TrainingOptions):
         _in_groups(parser, [config_type, *([] if training is None else [training])])
     positional = [action.dest for action in parser._positionals._group_actions]
