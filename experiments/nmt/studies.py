@@ -131,7 +131,7 @@ def report_parts(finished: Finished) -> list[Part]:
     legend = finished.fill(LEGEND) + f"\n\n{GOLD}" * bool(columns_of(runs, [ERRORS]))
     return [
         alignments_page(configs, finished.folder / "alignments.html"),
-        *claim_parts(runs, from_scratch=not finished.firsts),
+        *claim_parts(runs, real_text=config.dataset != "toy"),
         *uncertainty_parts(runs, config),
         *aligner_parts(config, finished.folder),
         Part("What the columns are", legend),
@@ -170,10 +170,10 @@ _PAPERS: tuple[tuple[str, Column, tuple[tuple[str, str], ...]], ...] = (
 """Claims of the papers: the text, the number, and pairs of rows of which the first should be below the second."""
 
 
-def claims(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list[Claim]:
+def claims(runs: Mapping[str, Runs], *, real_text: bool = False) -> list[Claim]:
     """Return the claims whose rows exist; none for a single seed, which has no interval.
 
-    Schemes that were trained ``from_scratch``, as in the papers, have ten claims of the papers. All others have three
+    Networks of real text, as in the papers, have ten claims of the papers. Those of the generated text have three
     claims of the first paper, and two of this project, on error rates and on normalizers.
 
     Source: Deng et al. (2018), Latent Alignment and Variational Attention, tables 1 to 3; Fan et al. (2020), Bayesian
@@ -181,7 +181,7 @@ def claims(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list[Clai
     """
     if len(next(iter(runs.values()))) == 1:
         return []
-    if from_scratch:
+    if real_text:
         return [claim for entry in _PAPERS for claim in _claim_below(runs, *entry)] + _claim_small_losses(runs)
     hard = [("hard_enum", row) for row in runs if row != "hard_enum"]
     dirichlet = [(row, "dirichlet") for row in runs if row != "dirichlet"]
@@ -231,10 +231,10 @@ def _claim_small_losses(runs: Mapping[str, Runs]) -> list[Claim]:
     return [Claim(text=text, differences=losses, expected="below")] * bool(losses)
 
 
-def claim_parts(runs: Mapping[str, Runs], *, from_scratch: bool = False) -> list[Part]:
+def claim_parts(runs: Mapping[str, Runs], *, real_text: bool = False) -> list[Part]:
     """Return the tables of the papers' claims and of this project's claims, those that have claims."""
-    papers = "papers (Deng et al., 2018; Fan et al., 2020)" if from_scratch else "paper (Deng et al., 2018)"
-    checked = claims(runs, from_scratch=from_scratch)
+    papers = "papers (Deng et al., 2018; Fan et al., 2020)" if real_text else "paper (Deng et al., 2018)"
+    checked = claims(runs, real_text=real_text)
     tables = {
         f"Claims of the {papers}": [claim for claim in checked if not claim.beyond_paper],
         "Claims of ours, not of the paper": [claim for claim in checked if claim.beyond_paper],

@@ -91,11 +91,11 @@ def test_ten_claims_of_the_papers():
         "hard_enum": (7.37, 31.4, 31.37, 0.05), "categorical_enum": (6.03, 33.1, 33.0, 0.54),
         "categorical_sample": (6.13, 33.09, 33.01, 0.52), "weibull": (7.0, 33.81, 33.81, 1.3),
     }  # fmt: skip
-    found = claims(rows(names, numbers), from_scratch=True)
+    found = claims(rows(names, numbers), real_text=True)
     assert [claim.verdict for claim in found] == ["holds"] * 10
     assert list(found[-1].differences) == [f"{row}: exact - K-max - 0.5" for row in list(numbers)[1:5]]
     reverse = {row: [-value for value in values] for row, values in numbers.items()}
-    found = claims(rows(names, reverse), from_scratch=True)
+    found = claims(rows(names, reverse), real_text=True)
     assert [claim.verdict for claim in found] == ["does not hold"] * 9 + ["holds"]
 
 
