@@ -285,9 +285,9 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
     """Compare two different draws in one pass with the same draws in single runs.
 
     Compared are the log probabilities of all observed and latent sites, the values of point masses, and the output, up
-    to 0.001 nats and one part in a thousand (0.03 in half precision). Dropout and other noise of the model, which a
-    pass shares, are switched off, and the buffers of modules, such as running statistics, and the state of the random
-    generators are as before.
+    to 0.001 nats and one part in a thousand (0.03 where anything is computed in half precision, as under autocast).
+    Dropout and other noise of the model, which a pass shares, are switched off, and the buffers of modules, such as
+    running statistics, and the state of the random generators are as before.
 
     Args:
         run: One run of the guide, or of guide and model.
@@ -322,7 +322,7 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
                 together = _quantities(look(values, plate(DRAWS, count, dim=-1 - nesting))[0])
         except Exception as error:
             return f"a pass of several draws raised {type(error).__name__} ({first_line(error)})"
-        return _difference(first, second, together, nesting, count)
+        return _difference(first, second, together, nesting, count, noise.tolerance)
 
 
 def first_line(error: Exception) -> str:
@@ -394,6 +394,7 @@ def _difference(
     together: dict[Hashable, _Quantity],
     nesting: int,
     count: int,
+    tolerance: float,
 ) -> str | None:
     """Describe the first difference between a pass of several draws and single runs; None where they agree."""
     if not first.keys() == second.keys() == together.keys():
@@ -414,7 +415,7 @@ def _difference(
                 f"has shape {tuple(pair.shape)} for {count} draws in one pass, expected {tuple(expected.shape)}"
             )
             return f"{a.what} {difference} as of single runs {single}"
-        if not is_close(pair, expected):
+        if not is_close(pair, expected, tolerance):
             index = (pair - expected).abs().nan_to_num(torch.inf).argmax()
             values = pair.flatten()[index].item(), expected.flatten()[index].item()
             difference = f"is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
@@ -429,13 +430,12 @@ def _expands(shape: torch.Size, target: torch.Size) -> bool:
     )
 
 
-def is_close(value: Tensor, expected: Tensor) -> bool:
-    """Return whether numbers are the same up to the tolerance of a replay."""
+def is_close(value: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Return whether numbers are the same up to the tolerance of a replay, absolute and relative."""
     if value.is_meta:  # which has a shape alone
         return True
     if not value.is_floating_point():
         return torch.equal(value, expected)
-    tolerance = 0.03 if min(torch.finfo(value.dtype).bits, torch.finfo(expected.dtype).bits) < 32 else 1e-3
     return torch.allclose(value.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -485,7 +485,12 @@ class WithoutNoise(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_paused = False
+        self._is_paused = self._in_half_precision = False
+
+    @property
+    def tolerance(self) -> float:
+        """Difference of equal numbers: more where something was computed in half precision, as under autocast."""
+        return 0.03 if self._in_half_precision else 1e-3
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -503,7 +508,12 @@ class WithoutNoise(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        kwargs = kwargs or {}
+        result = self._without_noise(func, args, kwargs or {})
+        # log probabilities are float32, whatever the products below them are
+        self._in_half_precision |= isinstance(result, Tensor) and result.dtype in (torch.bfloat16, torch.float16)
+        return result
+
+    def _without_noise(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if self._is_paused or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
             return func(*args, **kwargs)
         name = func.overloadpacket.__name__

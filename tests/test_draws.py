@@ -1,6 +1,7 @@
 """Several draws of models that count dimensions from the left: the numbers of single runs, or a refusal."""
 
 import math
+from contextlib import nullcontext
 from functools import partial
 
 import pyro
@@ -232,6 +233,35 @@ def test_models_that_broadcast_keep_the_plate(head):
     assert -AlignmentELBO(max_plate_nesting=1).loss(aligned, AttentionGuide(aligned, Marginal())) == pytest.approx(
         marginal(aligned).item(), rel=1e-5
     )
+
+
+def by_autocast(c):
+    with torch.autocast("cpu", torch.bfloat16):
+        return (c @ torch.ones(WIDTH, 1)).sum((-3, -2, -1)).float()
+
+
+@pytest.mark.parametrize(
+    ("total", "is_refused"),
+    [
+        (lambda c: c.sum((-3, -2, -1)), True),
+        (lambda c: c.bfloat16().float().sum((-3, -2, -1)), False),
+        (lambda c: c.half().sum((-3, -2, -1)).float(), False),
+        (by_autocast, False),
+    ],
+    ids=["float32", "bfloat16", "float16", "autocast"],
+)
+def test_rounding_of_half_precision_is_no_difference(total, is_refused):
+    """Log probabilities are float32, but the products below them round by another shape's sums, here by .4 %."""
+
+    def head(c):
+        return total(c) * (1.004 if c.dim() > 4 else 1.0)
+
+    aligned = Pooling(head, alignment=True)
+    objective = AlignmentELBO(max_plate_nesting=1)(aligned, AttentionGuide(aligned, Marginal()))
+    with pytest.raises(ValueError, match="does not broadcast") if is_refused else nullcontext():
+        objective()
+    guide = AttentionGuide(Pooling(head), FromPrior())
+    seeded(lambda: plain_bound(5, max_plate_nesting=1).loss(guide.model, guide), warns=is_refused)
 
 
 # Posterior

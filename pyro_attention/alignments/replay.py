@@ -62,7 +62,7 @@ def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nest
             except _ERRORS:
                 return None
             for key, log_prob in picked.items():
-                reason = _difference(key, log_prob, alone.get(key), nesting)
+                reason = _difference(key, log_prob, alone.get(key), nesting, noise.tolerance)
                 if reason is not None:
                     return reason
     return None
@@ -154,7 +154,7 @@ def _right(values: Tensor, dims: int) -> Tensor:
     return values
 
 
-def _difference(key: Term, picked: Tensor, alone: Tensor | None, nesting: int) -> str | None:
+def _difference(key: Term, picked: Tensor, alone: Tensor | None, nesting: int, tolerance: float) -> str | None:
     what = f"the {'posterior ' if key[0] else ''}log probability of site '{key[1]}'"
     if alone is None:
         return f"site '{key[1]}' is there only where alignments are enumerated"
@@ -162,7 +162,7 @@ def _difference(key: Term, picked: Tensor, alone: Tensor | None, nesting: int) -
     if picked.shape != alone.shape:
         problem = f"has shape {tuple(picked.shape)} of enumerated alignments, expected {tuple(alone.shape)}"
         return f"{what} {problem} as of single ones, in {nesting} nested plates"
-    if not is_close(picked, alone):
+    if not is_close(picked, alone, tolerance):
         index = (picked - alone).abs().nan_to_num(torch.inf).argmax()
         values = picked.flatten()[index].item(), alone.flatten()[index].item()
         return f"{what} is {values[0]:.5g} where alignments are enumerated and {values[1]:.5g} for the same alone"
