@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -97,7 +98,8 @@ def compare(config: ReadingsConfig) -> dict[str, float]:
         [Part(text=about, rows=rows)],
     )
     shown: Any = config
-    source = source_of(config.runs, command_line("experiments.nmt readings", shown))
+    names = json.dumps([run.name for run in config.runs])
+    source = source_of(config.runs, command_line(f"experiments.nmt readings '{names}'", shown))
     report.write(config.out, source)
     if config.results is not None:
         print(write_results(config.results, report, source))

@@ -104,6 +104,7 @@ def test_the_table(translation_run, reverse_run, tmp_path, capsys):
     rows = json.loads((tmp_path / "readings-own.json").read_text())["rows"]
     assert {row["column"] for row in rows} == {"soft", "exact", "2 draws", "K = 1", "K = 2"}
     assert len(next(row for row in rows if row["labels"]["trained"] == "soft")["values"]) == 2
-    assert "readings --k-max" in (out / "report.md").read_text()
+    names = json.dumps([translation_run.name, reverse_run.name, reverse_run.name])
+    assert f"readings '{names}' --k-max" in (out / "report.md").read_text()
     with pytest.raises(UserError, match=r"runs is empty, expected .* such as '\[\"RUN\", \"OTHER\"\]'"):
         compare(ReadingsConfig(runs=()))
