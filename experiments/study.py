@@ -204,8 +204,7 @@ class Finished:
             return ""
         runs, baseline = self.runs(row, level), self.runs(reference, level)
         column, of_reference = self.of(row, column), self.of(reference, column)
-        pairs = zip(runs, baseline, strict=True)
-        if not any(column.metric in of_row and of_reference.metric in of_baseline for of_row, of_baseline in pairs):
+        if not column.paired(runs, baseline, of_reference):
             return "-"
         difference = column.difference(runs, baseline, reference, other=of_reference)
         is_clear = difference.p_value * self.tests < 0.05

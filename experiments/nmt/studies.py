@@ -392,7 +392,6 @@ MULTI30K_SCRATCH = replace(
         **_SCRATCH, "dataset": "multi30k", "hidden": 192, "embedding": 192, "selective_pairs": 500,
         "out_of_domain": ("tatoeba", "europarl_de_en"),
     },
-    seeds=3,
 )  # fmt: skip
 TED_SCRATCH = replace(
     MULTI30K_SCRATCH,

@@ -163,6 +163,16 @@ class Column:
         estimate = summarize(values, self.digits)
         return replace(estimate, spread=estimate.spread if self.spread else math.nan, with_error=error)
 
+    def paired(
+        self, runs: Runs, baseline: Runs, reference: Column
+    ) -> list[tuple[Mapping[str, float], Mapping[str, float]]]:
+        """Return the metrics of both rows, seed by seed, of the seeds that have this metric and the reference's."""
+        return [
+            (of_row, of_baseline)
+            for of_row, of_baseline in zip(runs, baseline, strict=True)
+            if self.metric in of_row and reference.metric in of_baseline
+        ]
+
     def difference(self, runs: Runs, baseline: Runs, against: str, *, other: Column | None = None) -> Difference:
         """Return the mean difference, seed by seed, to the row with the name ``against``.
 
@@ -178,11 +188,7 @@ class Column:
             ValueError: The rows have different numbers of seeds, or no seed has the metric in both.
         """
         reference = other or self
-        paired_runs = [
-            (of_row, of_baseline)
-            for of_row, of_baseline in zip(runs, baseline, strict=True)
-            if self.metric in of_row and reference.metric in of_baseline
-        ]
+        paired_runs = self.paired(runs, baseline, reference)
         if not paired_runs:
             raise ValueError(f"no seed has {self.metric} and, in the row '{against}', {reference.metric}")
         of_rows, of_baselines = zip(*paired_runs, strict=True)
