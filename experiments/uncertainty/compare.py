@@ -130,8 +130,9 @@ def network_configs(config: CompareConfig, folder: Path) -> dict[tuple[str, str,
             if task == "squad":
                 configs[task, name, seed] = SpanConfig(**options, train_items=config.train_questions)
             else:
+                train_items = config.cola_items if task == "cola" else config.train_items
                 configs[task, name, seed] = PairConfig(
-                    **options, train_items=config.train_items, task=task, domain=DOMAINS[task],
+                    **options, train_items=train_items, task=task, domain=DOMAINS[task],
                     pooling="pair" if task in ("rte", "mrpc") else "head",
                 )  # fmt: skip
     return configs
@@ -298,9 +299,9 @@ TEXT = (
     "the weights of the trained network."
 )
 GLUE_TEXT = (
-    " GLUE: trained on {config.train_items} examples at most, tested on {config.test_items} at most and as many out of "
-    "domain ({domains}). Weights of the evidence are in the last layer. Laplace of the score network: the queries of "
-    "the last layer."
+    " GLUE: trained on {config.train_items} examples at most (CoLA: {config.cola_items}), tested on "
+    "{config.test_items} at most and as many out of domain ({domains}). Weights of the evidence are in the last layer. "
+    "Laplace of the score network: the queries of the last layer."
 )
 SQUAD_TEXT = (
     " SQuAD: trained on {config.train_questions} questions of 1.1 at most; tested on {config.test_items} with an "

@@ -83,7 +83,9 @@ class CompareConfig(SweepOptions):
         seeds: Networks of every row, which are averaged.
         members: Networks of an ensemble, and passes of every other row that draws.
         max_epochs: Epochs of every training.
-        train_items: Training examples of a task of GLUE at most.
+        train_items: Training examples of a task of GLUE at most, CoLA excepted.
+        cola_items: Training sentences of CoLA at most. They are short, and from 1000 of them a network of MiniLM's size
+            learns nothing but the larger class.
         train_questions: Training questions of SQuAD at most.
         val_items: Validation examples at most, which choose temperatures, widths and scales of priors.
         test_items: Test examples at most, and as many out of domain.
@@ -99,6 +101,7 @@ class CompareConfig(SweepOptions):
     members: PositiveInt = 5
     max_epochs: PositiveInt = 3
     train_items: PositiveInt = 1000
+    cola_items: PositiveInt = 4000
     train_questions: PositiveInt = 2000
     val_items: PositiveInt = 250
     test_items: PositiveInt = 400

@@ -150,6 +150,12 @@ def test_adapters_train_adapters_and_output_layer_alone(data, tmp_path):
         assert all("classifier" in name or "pooler" in name or name.startswith("head") for name in rest)
 
 
+def test_cola_has_a_number_of_sentences_of_its_own(data, tmp_path):
+    config = make(data, tmp_path, tasks=("sst2", "cola", "squad"), train_items=5, cola_items=6, train_questions=7)
+    networks = network_configs(config, tmp_path)
+    assert {key[0]: network.train_items for key, network in networks.items()} == {"sst2": 5, "cola": 6, "squad": 7}
+
+
 def test_the_same_examples_for_every_seed(data):
     options = {"model": str(data / "bert"), "data_root": data, "task": "sst2", "domain": "headlines", **SIZES}
     first, second = (load_parts(PairConfig(**options, seed=seed)) for seed in (0, 1))
