@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import chdir
 from pathlib import Path
@@ -68,7 +69,9 @@ def _here(run: Callable[[Config], Metrics], configs: Mapping[Key, Config], worke
     for name, value in _KEEP_MEMORY.items():
         os.environ.setdefault(name, value)  # what the user has set himself stays
     calls = (delayed(_outcome)(run, key, config, Path.cwd()) for key, config in configs.items())
-    with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
+    with warnings.catch_warnings(), parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
+        # a worker whose memory has grown ends behind its training, and another one takes its place
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor")
         # none is fetched ahead: a worker whose study is gone ends its training and begins no other one
         yield from Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")(calls)
 
