@@ -1,4 +1,4 @@
-"""Tables on the pages of the papers that are made of experiments/results, beside the papers' numbers.
+"""Tables on pages that are made of experiments/results, most of them beside the papers' numbers.
 
 A page has each between two comments, ``<!-- table: NAME -->`` and ``<!-- end -->``; ``python -m experiments.pages``
 fills in what stands between them.
@@ -13,10 +13,14 @@ from pathlib import Path
 import yaml
 
 from experiments.report.report import RESULTS, Report, markdown_table, results_in
-from experiments.report.statistics import Estimate, Row
+from experiments.report.statistics import Difference, Estimate, Row
 
 _DOCS = RESULTS.parents[1] / "docs"
-PAGES = (_DOCS / "papers.md", *sorted((_DOCS / "papers").glob("*.md")))
+PAGES = (
+    _DOCS / "papers.md",
+    *sorted((_DOCS / "papers").glob("*.md")),
+    _DOCS / "results" / "transformer_uncertainty.md",
+)
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)
 
 # Deng et al. (2018), tables 1 and 3: perplexity, BLEU, entropy
@@ -127,6 +131,31 @@ def sizes(_: Mapping[str, Report]) -> str:
     return markdown_table(rows)
 
 
+def uncertainty(reports: Mapping[str, Report]) -> str:
+    """Return the kinds of uncertainty of a classifier, a table a task; bold is what clearly differs from soft."""
+    means, differences = reports["uncertainty-all-MiniLM-L6-v2"].parts[:2]
+    clear = {
+        (row["task"], row["row"], column)
+        for row in differences.rows
+        for column, entry in row.items()
+        if isinstance(entry, Difference) and entry.bold
+    }
+    tables = list[str]()
+    for task in dict.fromkeys(row["task"] for row in means.rows):
+        rows = list[dict[str, str]]()
+        for row in means.rows:
+            if row["task"] == task:
+                numbers = {
+                    column: cell({"": row}, "", column, 3).partition(" ±")[0] for column in row if column != "task"
+                }
+                rows.append({
+                    column: f"**{number}**" if (task, row["row"], column) in clear else number
+                    for column, number in numbers.items()
+                })  # fmt: skip
+        tables.append(f"{task}:\n\n{markdown_table(rows)}")
+    return "\n\n".join(tables)
+
+
 TABLES = {
     "sizes": sizes,
     "pavpu": pavpu,
@@ -134,6 +163,7 @@ TABLES = {
     "k-max": k_max,
     "readings": other_readings,
     "hybrid-shares": hybrid_shares,
+    "uncertainty": uncertainty,
 }
 
 

@@ -10,9 +10,19 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
-from experiments.report.paper_tables import PAGES, TABLES, cell, filled, first_table, k_max, other_readings, schemes
+from experiments.report.paper_tables import (
+    PAGES,
+    TABLES,
+    cell,
+    filled,
+    first_table,
+    k_max,
+    other_readings,
+    schemes,
+    uncertainty,
+)
 from experiments.report.report import Part, Report, source_of, write_results
-from experiments.report.statistics import summarize
+from experiments.report.statistics import Difference, summarize
 from tests.experiments.test_declarations import _TASKS
 from tests.test_pages import parse_alone, script_of
 
@@ -75,6 +85,34 @@ def test_readings_stand_there_once_they_are_published(tmp_path):
     assert "| trained | soft | K = 5 |" in text
     assert "| soft | 6.70 ± .14 | 7.00 ± .00 |" in text
     assert filled(text, tmp_path) == text
+
+
+def test_kinds_of_uncertainty_have_a_table_for_each_task_and_clear_differences_in_bold():
+    def row(task, name, **numbers):
+        return {"task": task, "row": name, "passes": "1", **numbers}
+
+    def minus(number, *, bold):
+        options = {"metric": "NLL", "against": "soft", "better": "lower", "bold": bold}
+        return Difference(number, number - 1, number + 1, digits=3, **options)
+
+    means = [
+        row("SST-2", "soft", NLL=summarize([0.5, 0.6], 3)),
+        row("SST-2", "ensemble", NLL=summarize([0.4], 3)),
+        row("CoLA", "soft", NLL=summarize([0.7], 3)),
+        row("CoLA", "ensemble", NLL=summarize([0.65], 3)),
+    ]
+    differences = [
+        row("SST-2", "ensemble", NLL=minus(-0.15, bold=True)),
+        row("CoLA", "ensemble", NLL=minus(-0.05, bold=False)),
+    ]
+    name = "uncertainty-all-MiniLM-L6-v2"
+    text = uncertainty({name: Report("Kinds", name, [Part(rows=means), Part(rows=differences)])})
+    first, second = text.split("CoLA:")
+    assert "SST-2:" in first
+    assert "| row | passes | NLL |" in first
+    assert "| soft | 1 | .550 |" in first
+    assert "| ensemble | 1 | **.400** |" in first
+    assert "| ensemble | 1 | .650 |" in second
 
 
 # The list of all tables, figures and ablations
