@@ -502,7 +502,7 @@ def cross_fit(
     aligned: list[list[AlignedPair]] = []
     for part in range(parts):
         training = [[line for row, line in enumerate(side) if row % parts != part] for side in (source, target)]
-        aligner = Aligner.fit(*training, known=known, parts=1, progress=progress)
+        aligner = Aligner.fit(*training, known=known, progress=progress)
         part_pairs = source[part::parts], target[part::parts]
         aligned.append(aligner(*part_pairs, encoder=encoder, strings=strings, progress=progress))
     return [aligned[row % parts][row // parts] for row in range(len(source))]
