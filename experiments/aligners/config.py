@@ -15,7 +15,8 @@ class AlignersConfig:
         dataset: Sentence pairs with gold links in the test split; drawn-jumps and drawn-order are generated.
         pairs: Number of training pairs; all when omitted.
         joined: Number of test pairs that are joined into one text.
-        aligners: Rows of the table; all when omitted, except cross-fitting and an encoder without training on the test.
+        aligners: Rows of the table; all when omitted, except cross-fitting, one model in place of two halves, and an
+            encoder without training on the test.
         encoder: Folder of a multilingual encoder of Hugging Face, for one more row.
         data_root: Folder of the data sets.
         results: Folder to publish the table in.

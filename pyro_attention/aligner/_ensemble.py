@@ -26,7 +26,7 @@ _DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
 _AGREED = 1 / 2  # share of the model whose directions agree
 _PARTS = 2  # of a text, each of which one member lacks
 _TOGETHER = 1_000_000  # links whose certainty is computed together, more than sentences have
-_FEWEST, _MANY = 50, 50_000  # pairs of a text from which on, and up to which, it is divided into parts
+_FEWEST = 50  # pairs of a text from which on it is divided into parts
 Potentials = Callable[[Batch], Tensor]
 
 
@@ -245,7 +245,7 @@ def _by_pair(table: Tensor) -> Sequence[Tensor]:
 
 def part_count(pairs: int) -> int:
     """Return the number of parts that a text of so many pairs is divided into by default."""
-    return _PARTS if _FEWEST <= pairs <= _MANY else 1
+    return _PARTS if pairs >= _FEWEST else 1
 
 
 def _least_maxima(forward: Tensor, backward: Tensor) -> Tensor:

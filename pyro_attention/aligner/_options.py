@@ -65,7 +65,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--parts",
         type=int,
-        help="members, each without one part of the text; 2 for 50 to 50 000 pairs, else 1",
+        help="members, each without one part of the text; 2 from 50 pairs on, else 1",
     )
     group.add_argument(
         "--dictionary",

@@ -103,7 +103,7 @@ class Aligner:
     and alone it would be too sure of them. The probability of a link is the geometric mean
     of those of both directions.
 
-    A text of 50 to 50 000 pairs has two members, whose posteriors are averaged. They are trained together, and the
+    A text of 50 pairs or more has two members, whose posteriors are averaged. They are trained together, and the
     last steps of each count the links of one half of the text only: so half of what is said of a pair comes from a
     member that has not counted it. There are fewer errors, and rare words are not believed to be known because the text
     itself has them. As the average is less sure than a member is, both directions are then combined by the mean of
@@ -154,7 +154,7 @@ class Aligner:
             known: Pairs of a source word and a target word that count as so many observations more, such as the entries
                 of a dictionary with 10 each.
             parts: Number of members, each of which lacks the counts of one part of the text, every so-manieth pair; 1
-                is one member of all pairs. By default 2 for 50 to 50 000 pairs and 1 for others.
+                is one member of all pairs. By default 2 from 50 pairs on, and 1 for fewer.
             progress: Show a bar.
 
         Raises:

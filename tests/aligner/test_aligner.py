@@ -272,7 +272,7 @@ def test_a_member_knows_nothing_of_the_part_that_it_lacks():
     assert without < 0.5 * within
 
 
-@pytest.mark.parametrize(("pairs", "parts"), [(20, 1), (49, 1), (50, 2), (50_000, 2), (50_001, 1)])
+@pytest.mark.parametrize(("pairs", "parts"), [(20, 1), (49, 1), (50, 2), (1_000_000, 2)])
 def test_how_many_parts_a_text_has(pairs, parts):
     assert part_count(pairs) == parts
 

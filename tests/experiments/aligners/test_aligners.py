@@ -190,7 +190,7 @@ def test_cross_fitting_is_a_row_that_one_asks_for(tmp_path, monkeypatch):
     monkeypatch.setattr(task, "_run_measured", alike)
     names = [row["aligner"] for row in compare(AlignersConfig(dataset="drawn-order", pairs=4))]
     assert {"IBM Model 1", "pyro-align"} <= {*names}
-    assert "pyro-align, cross-fitted" not in names
+    assert not {"pyro-align, cross-fitted", "pyro-align, one model"} & {*names}
     with pytest.raises(UserError, match="'nosuch', expected some of IBM Model 1"):
         compare(AlignersConfig(dataset="drawn-order", pairs=4, aligners=("nosuch",)))
 
@@ -204,6 +204,21 @@ def test_pairs_are_joined_with_their_links():
     moved = {(s + shift[0], t + shift[1]) for s, t in test.gold[1].sure}
     assert links[0].sure == test.gold[0].sure | moved
     assert links[2].sure == test.gold[4].sure
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["drawn-order", "drawn-jumps"])
+def test_cross_fitting_has_the_errors_of_text_that_was_not_trained_on(name):
+    train, test = drawn_text(name, 5000)
+    pairs, gold = test.word_pairs()[:500], test.gold[:500]
+    text = [*train.word_pairs(), *pairs]
+    rates = {
+        options: total_scores(link_counts(pyro_align(text, pairs, **dict(options)).links, gold)).aer
+        for options in ((("parts", 5),), (("held_out", True),), (("held_out", True), ("members", 1)))
+    }
+    crossed, held_out, one_model = rates.values()
+    assert crossed == pytest.approx(held_out, abs=0.01)
+    assert one_model > held_out + 0.01  # what the halves are for
 
 
 @pytest.mark.slow
