@@ -11,7 +11,6 @@ from typing import cast
 
 import torch
 
-from pyro_attention.aligner._ensemble import part_count
 from pyro_attention.aligner._options import check_options, keeps_aligner, make_parser
 from pyro_attention.aligner._reading import (
     SentencePairs,
@@ -22,6 +21,7 @@ from pyro_attention.aligner._reading import (
     read_dictionary,
     read_pairs,
 )
+from pyro_attention.aligner._training import part_count
 from pyro_attention.aligner._writer import write_outputs
 from pyro_attention.aligner.aligner import AlignedPair, Aligner, cross_fit
 from pyro_attention.aligner.text import Preparation, SubwordStyle

@@ -18,15 +18,13 @@ from pyro_attention.aligner._expectation import Both, Direction, direction_poste
 from pyro_attention.aligner._training import PRIOR_WEIGHT, TrainingText, train
 from pyro_attention.aligner.hmm import markov_posterior
 
-__all__ = ["Ensemble", "PairPosterior", "part_count"]
+__all__ = ["Ensemble", "PairPosterior"]
 
 _UNKNOWN = 1e-6  # p(word | word) of a pair that the training text has not, and p(word) of a word that it has not
 _KEPT = 1e-5  # pairs of words that are less probable in both directions and all models are forgotten
 _DOUBT = 1e-3  # share of the cases in which a direction may be wrong by itself
 _AGREED = 1 / 2  # share of the model whose directions agree
-_PARTS = 2  # of a text, each of which one member lacks
 _TOGETHER = 1_000_000  # links whose certainty is computed together, more than sentences have
-_FEWEST = 50  # pairs of a text from which on it is divided into parts
 Potentials = Callable[[Batch], Tensor]
 
 
@@ -241,11 +239,6 @@ def _pairs(sums: _BatchPosterior, count: int, batch: Batch) -> Iterator[PairPost
 def _by_pair(table: Tensor) -> Sequence[Tensor]:
     """Return the matrix ``[M, N]`` of every pair, of ``[M, N, B]``."""
     return table.permute(2, 0, 1).contiguous().unbind()
-
-
-def part_count(pairs: int) -> int:
-    """Return the number of parts that a text of so many pairs is divided into by default."""
-    return _PARTS if pairs >= _FEWEST else 1
 
 
 def _least_maxima(forward: Tensor, backward: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_attention.aligner._chunk_files import Room, Workers, write_chunks
 from pyro_attention.aligner._corpus import Batch, Sentences
-from pyro_attention.aligner._ensemble import Ensemble, PairPosterior, part_count
+from pyro_attention.aligner._ensemble import Ensemble, PairPosterior
 from pyro_attention.aligner._input import (
     Anchors,
     ComposedPairs,
@@ -25,6 +25,7 @@ from pyro_attention.aligner._input import (
     nfc,
 )
 from pyro_attention.aligner._storage import load_ensemble, save_ensemble
+from pyro_attention.aligner._training import part_count
 from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.strings import CLASSES, SpelledText, string_ratios
 from pyro_attention.aligner.text import Setting
@@ -186,10 +187,10 @@ class Aligner:
         cluster: str | None = None,
         progress: bool = False,
     ) -> Aligner:
-        """Train on a text of any size, in bounded memory; one member is trained, on all pairs.
+        """Train on a text of any size, in bounded memory.
 
         The text is written into a folder in chunks, which are read in every iteration. Where memory has room for all
-        words and pairs of words, the models are those of ``fit(source, target, parts=1)``, up to rounding. Otherwise
+        words and pairs of words, the models are those of :meth:`fit`, up to rounding. Otherwise
         the rarest words are left out, and the pairs of words that stand together least.
 
         Args:

@@ -14,9 +14,9 @@ from experiments.data.text.parallel import toy_translation
 from pyro_attention import AlignmentPrior, Dense, LatentAttention, exact_alignments
 from pyro_attention.aligner import AlignedPair, Aligner, cross_fit
 from pyro_attention.aligner._backoff import Backoff
-from pyro_attention.aligner._ensemble import Ensemble, part_count
+from pyro_attention.aligner._ensemble import Ensemble
 from pyro_attention.aligner._moves import NO_LINK, BandedMoves, DenseMoves
-from pyro_attention.aligner._training import PRIOR_WEIGHT, TrainingText, train
+from pyro_attention.aligner._training import PRIOR_WEIGHT, TrainingText, part_count, train
 from pyro_attention.aligner.hmm import markov_posterior, uniform_posterior
 from pyro_attention.aligner.output import pair_links
 from pyro_attention.analysis import GoldAlignment, alignment_error_rate
