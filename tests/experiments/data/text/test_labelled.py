@@ -250,7 +250,7 @@ def test_held_out_texts_are_not_trained_on(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    [{"summaries": ["a"]}, GOOD | {"text": " \n"}, GOOD | {"summaries": []}],
+    [{"summaries": ["a"]}, GOOD | {"text": " \n"}, GOOD | {"summaries": []}, GOOD | {"summaries": "gunman"}],
 )
 def test_bad_lines_of_headlines(tmp_path, line):
     path = write_entries(tmp_path / "bad.jsonl", [GOOD, line, GOOD])
