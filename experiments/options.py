@@ -47,6 +47,8 @@ HalfOpenUnitInterval = restricted_number_type(
     "HalfOpenUnitInterval", float, [(">=", 0), ("<", 1)], docstring="from 0 to below 1"
 )
 Dropout = HalfOpenUnitInterval  # share to drop
+# Byte-level word pieces: 4 special tokens and 256 bytes at least.
+VocabularySize = restricted_number_type("VocabularySize", int, (">=", 260), docstring="at least 260")
 # What the types of numbers allow, for messages.
 _NUMBERS = {
     "PositiveInt": "a whole number above 0",
@@ -56,6 +58,7 @@ _NUMBERS = {
     "ClosedUnitInterval": "a number from 0 to 1",
     "OpenUnitInterval": "a number between 0 and 1",
     "HalfOpenUnitInterval": "a number from 0 to below 1",
+    "VocabularySize": "a whole number of at least 260, for special tokens and single bytes",
 }
 
 
@@ -185,6 +188,15 @@ class StudyOptions(SweepOptions):
     rows: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     changes: dict[str, Any] = field(default_factory=dict)
+
+
+def is_whole(config: Any) -> bool:
+    """Return whether all options of what is computed, except for the model, have their defaults.
+
+    Only then may a command without ``--results`` replace the published numbers.
+    """
+    where = {"model", *(field.name for field in fields(SweepOptions))}
+    return all(getattr(config, field.name) == field.default for field in fields(config) if field.name not in where)
 
 
 def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Config:
