@@ -390,14 +390,16 @@ def _explained(parser: ArgumentParser, error: Exception) -> str:
         names = [name for action in parser._actions for name in action.option_strings]
         return f"there is no option {unknown[1]}{_meant(names, unknown[1]) or '; --help lists the options'}"
     if wrong := re.search(r'Parser key "(\w+)":(?! Parser key) (.*)', text):
+        positional = {action.dest for action in parser._positionals._group_actions}
+        option = wrong[1] if wrong[1] in positional else f"--{wrong[1].replace('_', '-')}"
         kind = re.search(r"Not of type (\w+):", wrong[2])
         value = re.search(r"Given value: (.*)|: (\S+) does not conform|: '([^']*)'$", wrong[2])
         if kind and value and kind[1] in _NUMBERS:
             allowed = _NUMBERS[kind[1]] + " or null" * ("NoneType" in wrong[2])
-            return f"--{wrong[1].replace('_', '-')} is {value[1] or value[2] or value[3]}; expected {allowed}"
+            return f"{option} is {value[1] or value[2] or value[3]}; expected {allowed}"
         known, _, given = wrong[2].rpartition("value: ")
         if "<class 'tuple'>" in known:
-            return f'--{wrong[1].replace("_", "-")} is {given}; expected a list, such as \'["A", "B"]\''
+            return f'{option} is {given}; expected a list, such as \'["A", "B"]\''
         near = did_you_mean(re.findall("'([^']*)'", known), given)
-        return f"--{wrong[1].replace('_', '-')}: {wrong[2]}{near}"
+        return f"{option}: {wrong[2]}{near}"
     return text
