@@ -22,7 +22,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.files import reading, write_atomic, write_text
+from experiments.files import UserError, reading, write_atomic, write_text
 from experiments.report.terminal import width
 
 AGAIN = "pass --overwrite to train again"
@@ -179,6 +179,19 @@ class Bar(ProgressBar):
 def weights_file(folder: Path) -> Path:
     """Return the file with the best weights of the run in a folder, which is read without pickle and Lightning."""
     return folder / "checkpoints" / "best.safetensors"
+
+
+def require_weights(folder: Path) -> None:
+    """Refuse the folder of a run without weights, such as one that was stopped in its first epoch.
+
+    Raises:
+        UserError: Naming the file that is missing.
+    """
+    if not (path := weights_file(folder)).is_file():
+        raise UserError(
+            f"{path} is missing, so {folder} holds no trained network; the command of its training goes on with "
+            f"--resume, or trains again with --overwrite, a fine-tuning with --keep-weights as well"
+        )
 
 
 def write_weights(folder: Path, weights: Mapping[str, Tensor], *, epoch: int) -> None:

@@ -47,6 +47,8 @@ HalfOpenUnitInterval = restricted_number_type(
     "HalfOpenUnitInterval", float, [(">=", 0), ("<", 1)], docstring="from 0 to below 1"
 )
 Dropout = HalfOpenUnitInterval  # share to drop
+# Byte-level word pieces: 4 special tokens and 256 bytes at least.
+VocabularySize = restricted_number_type("VocabularySize", int, (">=", 260), docstring="at least 260")
 # What the types of numbers allow, for messages.
 _NUMBERS = {
     "PositiveInt": "a whole number above 0",
@@ -56,6 +58,7 @@ _NUMBERS = {
     "ClosedUnitInterval": "a number from 0 to 1",
     "OpenUnitInterval": "a number between 0 and 1",
     "HalfOpenUnitInterval": "a number from 0 to below 1",
+    "VocabularySize": "a whole number of at least 260, for special tokens and single bytes",
 }
 
 
@@ -185,6 +188,15 @@ class StudyOptions(SweepOptions):
     rows: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     changes: dict[str, Any] = field(default_factory=dict)
+
+
+def is_whole(config: Any) -> bool:
+    """Return whether all options of what is computed, except for the model, have their defaults.
+
+    Only then may a command without ``--results`` replace the published numbers.
+    """
+    where = {"model", *(field.name for field in fields(SweepOptions))}
+    return all(getattr(config, field.name) == field.default for field in fields(config) if field.name not in where)
 
 
 def configuration(config_type: type[Config], values: Mapping[str, Any]) -> Config:
@@ -378,14 +390,16 @@ def _explained(parser: ArgumentParser, error: Exception) -> str:
         names = [name for action in parser._actions for name in action.option_strings]
         return f"there is no option {unknown[1]}{_meant(names, unknown[1]) or '; --help lists the options'}"
     if wrong := re.search(r'Parser key "(\w+)":(?! Parser key) (.*)', text):
+        positional = {action.dest for action in parser._positionals._group_actions}
+        option = wrong[1] if wrong[1] in positional else f"--{wrong[1].replace('_', '-')}"
         kind = re.search(r"Not of type (\w+):", wrong[2])
         value = re.search(r"Given value: (.*)|: (\S+) does not conform|: '([^']*)'$", wrong[2])
         if kind and value and kind[1] in _NUMBERS:
             allowed = _NUMBERS[kind[1]] + " or null" * ("NoneType" in wrong[2])
-            return f"--{wrong[1].replace('_', '-')} is {value[1] or value[2] or value[3]}; expected {allowed}"
+            return f"{option} is {value[1] or value[2] or value[3]}; expected {allowed}"
         known, _, given = wrong[2].rpartition("value: ")
         if "<class 'tuple'>" in known:
-            return f'--{wrong[1].replace("_", "-")} is {given}; expected a list, such as \'["A", "B"]\''
+            return f'{option} is {given}; expected a list, such as \'["A", "B"]\''
         near = did_you_mean(re.findall("'([^']*)'", known), given)
-        return f"--{wrong[1].replace('_', '-')}: {wrong[2]}{near}"
+        return f"{option}: {wrong[2]}{near}"
     return text

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from experiments.callbacks import require_weights
 from experiments.files import UserError, user_errors
 from experiments.folder import check_run, hold, is_first, read_metrics, saved_options, start_run, write_metrics
 from experiments.options import RunOptions, TrainingOptions
@@ -150,6 +151,7 @@ def load_trained(task: Task[Config, Network], config: Config) -> Network:
         UserError: The folder holds none.
     """
     folder = path_of(task, config)
+    require_weights(folder)
     with user_errors(*BAD_INPUT):
         trained = task.restore(config, folder)
         load_best(trained.module, folder)

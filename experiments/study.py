@@ -22,9 +22,8 @@ from experiments.folder import open_run, write_metrics
 from experiments.options import StudyOptions
 from experiments.parallel import run_all
 from experiments.report.figures import level_curves, save
-from experiments.report.report import RESULTS, Part, Report, source_of, write_results
+from experiments.report.report import RESULTS, Part, Report, publish, source_of
 from experiments.report.statistics import Cell, Column, Difference, Row, Runs
-from experiments.report.terminal import wrapped
 from experiments.run import Task
 
 Options = Mapping[str, Any]
@@ -489,9 +488,6 @@ def _publish(finished: Finished, options: StudyOptions, report: Report, command:
     line = command_line(f"{study.task.script} {command} {options.name}", options, **options.changes)
     source = source_of(folders, line, seeds)
     report.write(finished.folder, source)
-    if finished.results is not None:
-        print(write_results(finished.results, report, source))
-    elif study.about is not None:
-        text = "This is a part of the study, or has other options, so it was not written to experiments/results."
-        print(wrapped(f"{text} Use --results FOLDER to write it elsewhere."))
+    if finished.results is not None or study.about is not None:
+        publish(finished.results, report, source)
     return means

@@ -27,7 +27,7 @@ class _InferenceNetwork(nn.Module):
         dropout: Dropout of the inputs and between the layers.
 
     Raises:
-        ValueError: At a call, the target is missing.
+        ValueError: The width is odd; at a call, the target is missing.
     """
 
     target_embedding: nn.Embedding
@@ -208,5 +208,7 @@ class AnswerNetwork(nn.Module):
 
 
 def _lstm(width: int, hidden: int, layers: int, dropout: float) -> nn.LSTM:
+    if hidden % 2:
+        raise ValueError(f"hidden is {hidden}, expected an even width, half of it for each direction")
     options = {"batch_first": True, "bidirectional": True, "dropout": dropout if layers > 1 else 0.0}
     return nn.LSTM(width, hidden // 2, layers, **options)

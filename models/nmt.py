@@ -52,6 +52,9 @@ class Translation(AttentionDecoder):
         input_feed: Context that the decoder is fed with; see :class:`AttentionDecoder`.
         normalizer: Normalizer over the previous words; see :class:`AttentionDecoder`.
 
+    Raises:
+        ValueError: The width of the memory is odd; at a call, as :class:`AttentionDecoder` says.
+
     Example:
         >>> from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
         >>> model = Translation(10, 12, sizes=TranslationSizes(8, 8, 8, 8))
@@ -78,6 +81,8 @@ class Translation(AttentionDecoder):
         normalizer: TemporalNormalizer | None = None,
     ) -> None:
         sizes = TranslationSizes() if sizes is None else sizes
+        if sizes.memory % 2:
+            raise ValueError(f"memory is {sizes.memory}, expected an even width, half of it for each direction")
         super().__init__(input_feed, normalizer)
         self.layers = sizes.layers
         self.source_embedding = nn.Embedding(source_vocabulary, sizes.embedding)

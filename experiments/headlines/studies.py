@@ -59,8 +59,8 @@ HEADLINES = Study(
         "{config.concentration:g}, {config.prior} prior, KL weight {config.kl_weight:g}; hybrid begins with a share of "
         "{config.hybrid_share:g}. Beam search with {config.beam} hypotheses, attention at its mean; perplexity of "
         "weibull over {config.num_samples} posterior samples. ROUGE is the F-measure of torchmetrics. The paper's "
-        "numbers, ROUGE-1, 2 and L of its table 3, are from 3.8 million training texts and 12 layers of width 768, and "
-        "are shown only to compare the order of the rows."
+        "numbers, ROUGE-1, 2 and L of its table 3, are from about 4 million training texts and 12 layers of width 768, "
+        "and are shown only to compare the order of the rows."
     ),
     task=HeadlineTask(),
     options={"precision": "bf16-mixed"},

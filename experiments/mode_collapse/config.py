@@ -18,8 +18,8 @@ class ModeCollapseConfig(RunOptions):
         iterations: Number of updates of the centers by the points (equation 8) in each step of attention.
         concentration: Concentration of the Weibull posterior; a smaller one is wider.
         seeds: Number of seeds of the sampled weights; all seeds have the same points.
-        results: Folder for the published numbers, experiments/results when omitted; the picture goes into its folder
-            pictures/.
+        results: Folder for the published numbers; the picture goes into its folder pictures/. When omitted, it is
+            experiments/results, but with other options than the defaults there is none.
         device: Device to compute on, which is the CPU.
     """
 

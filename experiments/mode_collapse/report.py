@@ -20,8 +20,9 @@ from torch import Tensor
 from experiments.cli import command_line
 from experiments.folder import open_run, write_environment, write_metrics
 from experiments.mode_collapse.config import ModeCollapseConfig
+from experiments.options import is_whole
 from experiments.report.figures import panels, save
-from experiments.report.report import RESULTS, Part, Report, source_of, write_results
+from experiments.report.report import RESULTS, Part, Report, publish, source_of
 from experiments.report.statistics import Estimate, Row, summarize
 from pyro_attention import AttentionGuide, DoublyNormalized, FixedGammaPrior, LatentAttention, Soft, Weibull
 from pyro_attention.normalizers import Softmax
@@ -123,7 +124,7 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
 
 def follow_clusters(config: ModeCollapseConfig, folder: Path) -> dict[str, float]:
     """Run the command in its folder, which this process holds."""
-    results = config.results or RESULTS
+    results = config.results or (RESULTS if is_whole(config) else None)
     metrics, errors, rows, pictured = dict[str, float](), [0.0], list[Row](), dict[str, Tensor]()
     for dim, (case, sizes), attention in product((1, 2), CASES.items(), ATTENTIONS):
         kind = ATTENTIONS[attention]
@@ -165,12 +166,13 @@ def follow_clusters(config: ModeCollapseConfig, folder: Path) -> dict[str, float
             f" In one dimension every deterministic update with unit variance agrees with equations (13) and (14) of "
             f"Ding et al. (2020) within {metrics['closed_form_error']:.1g}."
         )
-    picture = save(points_figure(pictured, sizes), results / "pictures" / "mode_collapse.png")
+    pictures = folder / "figures" if results is None else results / "pictures"
+    picture = save(points_figure(pictured, sizes), pictures / "mode_collapse.png")
     parts = [Part(text=text, rows=rows, labels=2), Part(picture=picture, caption=f"Points: 2-D, {case}")]
     report = Report("Mode collapse: two clusters under repeated attention", "mode-collapse", parts)
     source = source_of([folder], command_line("experiments.mode_collapse", config))
     report.write(folder, source)
-    print(write_results(results, report, source))
+    publish(results, report, source)
     return metrics
 
 

@@ -10,7 +10,7 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat,
 from experiments.cli import Command
 from experiments.data.dataset_names import ParallelName
 from experiments.data.text.word_rules import WordRule
-from experiments.options import Device, Dropout, StudyOptions
+from experiments.options import Device, Dropout, OptionError, StudyOptions, VocabularySize
 from experiments.sequence.config import SequenceConfig
 from guides.names import SchemeName
 from guides.options import UsedBy
@@ -26,7 +26,7 @@ class TranslationConfig(SequenceConfig):
         train_pairs: Number of training pairs, the first ones of the data set; all when omitted.
         test_pairs: Number of test pairs, the first ones of the data set; all when omitted.
         max_words: Largest number of words of a training sentence; longer pairs are left out and counted.
-        vocabulary: Largest number of word pieces, of both languages together.
+        vocabulary: Largest number of word pieces, of both languages together, at least 260.
         hidden: Width of encoder, decoder, attention and inference network; of two directions together.
         decoder_width: Width of the decoder; that of hidden when omitted.
         attention_width: Width of the network that computes scores; that of hidden when omitted.
@@ -53,7 +53,7 @@ class TranslationConfig(SequenceConfig):
     train_pairs: PositiveInt | None = None
     test_pairs: PositiveInt | None = None
     max_words: PositiveInt = 80
-    vocabulary: PositiveInt = 1000
+    vocabulary: VocabularySize = 1000
     hidden: PositiveInt = 64
     decoder_width: PositiveInt | None = None
     attention_width: PositiveInt | None = None
@@ -79,6 +79,8 @@ class TranslationConfig(SequenceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.hidden % 2:
+            raise OptionError(f"hidden is {self.hidden}, expected an even number, half of it for each direction")
         # set here, so that a saved configuration records how the text was divided
         if self.dataset == "own" and self.tokenize is None:
             object.__setattr__(self, "tokenize", "nltk")

@@ -26,7 +26,8 @@ def load_texts(config: PretrainConfig, *, limit: int | None = None) -> Texts:
         limit: Largest number of training sentences, from whole documents; all when omitted.
 
     Raises:
-        UserError: Sentences that do not belong together have no order, or there is no --text.
+        UserError: Sentences that do not belong together have no order, a part has no document of two sentences, or
+            there is no --text.
     """
     if config.dataset == "english" and config.sentence_order:
         raise UserError(
@@ -37,7 +38,15 @@ def load_texts(config: PretrainConfig, *, limit: int | None = None) -> Texts:
         sentences = load_english(config.dataset, limit=limit, data_root=config.data_root)
         return {split: [[sentence] for sentence in sentences[split]] for split in SPLITS}
     documents = load_documents(config.dataset, text=config.text, data_root=config.data_root)
-    return documents if limit is None else documents | {"train": _first_sentences(documents["train"], limit)}
+    if limit is not None:
+        documents |= {"train": _first_sentences(documents["train"], limit)}
+    for split, of_split in documents.items():  # here, as the test text is otherwise read after the training
+        if config.sentence_order and not any(len(document) > 1 for document in of_split):
+            raise UserError(
+                f"{split}: none of its {len(of_split)} documents has two sentences, whose order could be learned; "
+                f"expected one at least; give --text a file of more documents, or leave --sentence-order out"
+            )
+    return documents
 
 
 def _first_sentences(documents: Sequence[Document], limit: int) -> list[Document]:

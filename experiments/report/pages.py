@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,7 +88,9 @@ def findings(folder: Path = RESULTS) -> list[Finding]:
     for report, _ in results_in(folder):
         if not report.about:
             continue
-        differences = [difference for part in report.parts for row in part.rows for difference in _differences(row)]
+        differences = _distinct(
+            difference for part in report.parts for row in part.rows for difference in _differences(row)
+        )
         tests = sum(difference.over == "seeds" for _, difference in differences)
         for row, difference in differences:
             if difference.better is not None and not row.startswith(NO_ATTENTION):
@@ -97,6 +99,25 @@ def findings(folder: Path = RESULTS) -> list[Finding]:
                     report.about, report.title, row, difference, tests
                 )
     return list(findings_by_row.values())
+
+
+def _distinct(differences: Iterable[tuple[str, Difference]]) -> list[tuple[str, Difference]]:
+    """Leave out differences that a report repeats with other digits, as a claim repeats one of the table."""
+    distinct = list[tuple[str, Difference]]()
+    for row, difference in differences:
+        if not any(row == other_row and _repeats(difference, other) for other_row, other in distinct):
+            distinct.append((row, difference))
+    return distinct
+
+
+def _repeats(difference: Difference, other: Difference) -> bool:
+    """Return whether two differences of a row, shown with other digits, are one number."""
+    if difference.digits == other.digits or any(
+        getattr(difference, name) != getattr(other, name) for name in ("metric", "against", "data", "over")
+    ):
+        return False
+    unit = 10.0 ** -min(difference.digits, other.digits)  # both are rounded
+    return all(abs(getattr(difference, end) - getattr(other, end)) < unit for end in ("mean", "low", "high"))
 
 
 def _differences(row: dict[str, object]) -> Iterator[tuple[str, Difference]]:

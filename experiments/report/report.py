@@ -143,6 +143,15 @@ def write_results(folder: Path, report: Report, source: Source) -> Path:
     return path
 
 
+def publish(folder: Path | None, report: Report, source: Source) -> None:
+    """Write the file of a report into a folder, and print where it is; without a folder say why there is none."""
+    if folder is None:
+        text = "This is a part of the study, or has other options, so it was not written to experiments/results."
+        print(wrapped(f"{text} Use --results FOLDER to write it elsewhere."))
+    else:
+        print(write_results(folder, report, source))
+
+
 def read_results(path: Path) -> tuple[Report, Source]:
     """Return the report of a file, and its origin."""
     record = json.loads(path.read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from experiments.options import BatchOptions, Dropout
+from experiments.options import BatchOptions, Dropout, VocabularySize
 from guides.names import NormalizerName, WeightsSchemeName
 from guides.options import AMORTIZED, AlignmentSchemeOptions, SchemeOptions, UsedBy
 
@@ -18,7 +18,7 @@ class TextEncoderOptions(BatchOptions, SchemeOptions):
     """Options of a Transformer encoder with latent attention, and of its training.
 
     Args:
-        vocabulary: Largest number of word pieces.
+        vocabulary: Largest number of word pieces, at least 260.
         width: Width of the vector of a word piece.
         heads: Heads of every attention layer.
         layers: Number of layers.
@@ -31,7 +31,7 @@ class TextEncoderOptions(BatchOptions, SchemeOptions):
         learning_rate: Largest learning rate of Adam; it rises for a tenth of the steps and then falls, linearly.
     """
 
-    vocabulary: PositiveInt = 4000
+    vocabulary: VocabularySize = 4000
     width: PositiveInt = 64
     heads: PositiveInt = 4
     layers: PositiveInt = 2
@@ -56,7 +56,7 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
     """Options of a network with latent attention that writes sentences, and of its training.
 
     Args:
-        vocabulary: Largest number of word pieces.
+        vocabulary: Largest number of word pieces, at least 260.
         hidden: Width of the networks.
         beam: Live hypotheses of the beam search; 1 is greedy.
         input_feed: Context that the decoder continues with: the expected context, or the context of the drawn
@@ -78,7 +78,7 @@ class SequenceConfig(BatchOptions, AlignmentSchemeOptions):
             allowed when omitted.
     """
 
-    vocabulary: PositiveInt = 4000
+    vocabulary: VocabularySize = 4000
     hidden: PositiveInt = 128
     beam: PositiveInt = 5
     input_feed: Literal["expected", "sampled"] = "expected"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from torch import Tensor, nn
 
-from experiments.callbacks import read_weights, weights_file
+from experiments.callbacks import read_weights, require_weights, weights_file
 from experiments.data.text.batches import Batch, BucketSampler, Vocabulary, batch_loader
 from experiments.files import UserError, user_errors
 from experiments.options import TrainingOptions
@@ -237,8 +237,9 @@ def load_run(config: Options, folder: Path, build: Callable[[Options, Vocabulary
     """Build the network of the run in a folder, and load its weights of the best epoch.
 
     Raises:
-        UserError: The folder holds another network.
+        UserError: The folder holds another network, or none that is trained.
     """
+    require_weights(folder)
     with user_errors(ValueError, OSError):
         trained = build(config, Vocabulary.load(folder / "vocabulary.json"))
         load_best(trained.module, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +16,10 @@ from experiments.cli import command_line
 from experiments.data.storage import read_arrays
 from experiments.files import UserError, expected_one_of
 from experiments.folder import open_run, write_environment, write_metrics
-from experiments.options import SweepOptions
+from experiments.options import is_whole
 from experiments.parallel import run_all
-from experiments.report.report import RESULTS, Part, Report, source_of, write_results
+from experiments.report.report import RESULTS, Part, Report, publish, source_of
 from experiments.report.statistics import Difference, Estimate, Row
-from experiments.report.terminal import wrapped
 from experiments.training import resolve_device
 from experiments.uncertainty.config import CompareConfig, Domain, GlueTaskName, PairConfig, SpanConfig, TaskName
 from experiments.uncertainty.networks import PairNetworkTask
@@ -367,16 +366,5 @@ def compare_tasks(config: CompareConfig, folder: Path) -> dict[str, float]:
     )
     source = source_of([folder], command_line("experiments.uncertainty compare FOLDER", config))
     report.write(folder, source)
-    results = config.results or (RESULTS if is_whole(config) else None)
-    if results is None:
-        text = "This is a part of the study, or has other options, so it was not written to experiments/results."
-        print(wrapped(f"{text} Use --results FOLDER to write it elsewhere."))
-    else:
-        print(write_results(results, report, source))
+    publish(config.results or (RESULTS if is_whole(config) else None), report, source)
     return metrics
-
-
-def is_whole(config: CompareConfig) -> bool:
-    """Return whether all options of what is computed, except for the model, have their defaults."""
-    where = {"model", *(option.name for option in fields(SweepOptions))}
-    return all(getattr(config, option.name) == option.default for option in fields(config) if option.name not in where)

@@ -130,7 +130,8 @@ class SmolLM2Config(RunOptions):
         num_samples: Draws of the weights, and of the queries.
         max_new_tokens: Longest answer in tokens.
         resamples: Of the bootstrap over the questions.
-        results: Folder for the published numbers, experiments/results when omitted.
+        results: Folder for the published numbers. When omitted, it is experiments/results, but with other options than
+            the defaults there is none.
     """
 
     model: Path

@@ -228,7 +228,11 @@ class AnswerTraining(ELBOTraining):
         if batch.answer.dim() == 1:
             loss = torch.nn.functional.cross_entropy(logits, batch.answer)
             return {"loss": loss, "accuracy": (logits.argmax(-1) == batch.answer).float().mean()}
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.answer, reduction="none").sum(-1)
+        if self.sums_out:  # log probabilities, whose sum over alignments may be rounded to more than 0
+            p = logits.exp().clamp(max=1)
+            loss = torch.nn.functional.binary_cross_entropy(p, batch.answer, reduction="none").sum(-1)
+        else:
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.answer, reduction="none").sum(-1)
         return {"loss": loss.mean(), "accuracy": batch.answer.gather(-1, logits.argmax(-1, keepdim=True)).mean()}
 
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from experiments.callbacks import require_weights
 from experiments.data.images.captions import caption_words, open_photograph
 from experiments.data.images.regions import Regions
 from experiments.data.questions.load import Questions, regions_of
@@ -170,6 +171,21 @@ def _labels(data: Answered) -> tuple[Tensor, Tensor]:
     return torch.tensor(indices), torch.tensor(labels)
 
 
+def check_answers(trained: TrainedAnswers, data: Mapping[str, Questions]) -> None:
+    """Refuse data in which no answer of a part can be learned.
+
+    Raises:
+        ValueError: No question to validate or to test on has an answer that is one of the classes.
+    """
+    for part in ("val", "test"):
+        labels, classes = trained.answered(data[part]).labels, len(trained.words.answers)
+        if all(label is None for label in labels):
+            raise ValueError(
+                f"{part}: none of its {len(labels)} questions has an answer among the {classes} most frequent ones of "
+                f"the training; expected one at least; add questions, or raise --answers"
+            )
+
+
 def _scores(outputs: Outputs, scaling: TemperatureScaling, accurate: Tensor, data: Answered) -> dict[str, float]:
     """Score one kind of prediction; scores of probabilities use the questions whose answer has a class."""
     indices, labels = _labels(data)
@@ -254,6 +270,7 @@ class VQATask(Task[VQAConfig, TrainedAnswers]):
                 data = load_questions(config)
                 folder = run.begin()
                 trained = build(config, load_words(folder, data["train"], answers=config.answers), data["train"])
+                check_answers(trained, data)
             fitted = self.fit(trained, data, folder)
             return run.finish(self.evaluate(trained, data, fitted, folder) | fitted.metrics)
 
@@ -367,6 +384,7 @@ def ask(config: AskConfig) -> Reply:
 def load_trained(folder: Path, device: Device = "auto") -> tuple[TrainedAnswers, dict[str, Questions]]:
     """Load the network of a finished run at its best epoch, and its questions; raise UserError without such a run."""
     config = saved_config(folder, VQAConfig, script="experiments.vqa", device=device)
+    require_weights(folder)  # ahead of the data, which take longer to read
     with user_errors(ValueError, OSError):
         questions = load_questions(config)
         trained = build(config, load_words(folder), questions["train"])

@@ -16,6 +16,7 @@ from experiments.files import UserError
 from experiments.graph.config import COMMANDS as GRAPHS
 from experiments.graph.config import GraphConfig
 from experiments.nmt.config import COMMANDS as TRANSLATION
+from experiments.nmt.config import ReadingsConfig
 from experiments.options import StudyOptions, configuration, option_parser, parse
 from guides.names import AblationSchemeName, NormalizerName, SchemeName
 
@@ -238,3 +239,8 @@ def test_a_word_in_place_of_a_list(capsys):
     table = Command(StudyOptions, print, training=GraphConfig)
     assert run_commands(table, name="table", arguments=["bam1", "--rows", "soft"]) == 2
     assert the_error(capsys) == """error: --rows is soft; expected a list, such as '["A", "B"]'"""
+
+
+def test_an_argument_by_position_is_named_without_dashes(capsys):
+    assert run_commands(Command(ReadingsConfig, print), name="readings", arguments=["RUN"]) == 2
+    assert the_error(capsys) == """error: runs is RUN; expected a list, such as '["A", "B"]'"""

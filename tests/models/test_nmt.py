@@ -277,3 +277,7 @@ def test_bad_input():
         evidence(make(), (source, mask & torch.tensor([[True], [False]]), *target))
     with pytest.raises(ValueError, match=r"'alignment_0' has 5 values at once, expected one.*input_feed='expected'"):
         evidence(make(input_feed="sampled"), (source, mask, *target))
+    with pytest.raises(ValueError, match="memory is 7, expected an even width"):
+        Translation(9, 9, sizes=TranslationSizes(8, 7, 8, 8))
+    with pytest.raises(ValueError, match="hidden is 7, expected an even width"):
+        AlignmentNetwork(nn.Embedding(9, 4), nn.Embedding(9, 4), hidden=7)

@@ -181,9 +181,13 @@ def read_own_graph(path: Path, *, split_seed: int = 0, remedy: str = _CORRECT) -
     """
     arrays = read_arrays(path, remedy)
     with reading(path, "a graph with y, edge_index, x or x_data, x_indices, x_indptr and x_shape, and masks", remedy):
-        # this cast raises where the numbers are no integers
-        classes, edges = (arrays[key].astype(np.int64, casting="same_kind") for key in ("y", "edge_index"))
-        labels = torch.from_numpy(classes)
+        labels, edges = _integers(arrays, "y"), _integers(arrays, "edge_index")
+        if labels.dim() != 1:
+            raise ValueError(f"y: shape {tuple(labels.shape)}; expected (nodes,), the class of every node")
+        if edges.dim() != 2 or len(edges) != 2:
+            raise ValueError(
+                f"edge_index: shape {tuple(edges.shape)}; expected (2, edges), sources in row 0 and targets in row 1"
+            )
         if (labels < -1).any():
             raise ValueError(f"y: the class {int(labels.min())}; expected classes from 0, and -1 where unknown")
         if "x" in arrays:
@@ -196,19 +200,28 @@ def read_own_graph(path: Path, *, split_seed: int = 0, remedy: str = _CORRECT) -
             name=path.stem,
             features=features,
             labels=labels.clamp(min=0),
-            edge_index=both_directions(torch.from_numpy(edges), len(labels)),
+            edge_index=both_directions(edges, len(labels)),
             **_split(arrays, labels, split_seed),
             num_classes=int(labels.max()) + 1,
             metric=np.asarray(arrays.get("metric", "accuracy")).item(),
         )
 
 
+def _integers(arrays: dict[str, np.ndarray], key: str) -> Tensor:
+    if arrays[key].dtype.kind not in "biu":
+        raise ValueError(f"{key}: {arrays[key].dtype}; expected integers")
+    return torch.from_numpy(arrays[key].astype(np.int64))
+
+
 def _split(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int) -> dict[str, Tensor]:
     """Return the masks of the split with this number, or draw a split where the file holds none."""
     names = [f"{split}_mask" for split in SPLITS]
-    if not any(name in arrays for name in names):
+    missing = [name for name in names if name not in arrays]
+    if len(missing) == len(names):
         return _halves(labels, split_seed)
-    masks = {name: torch.from_numpy(np.atleast_2d(arrays[name])) for name in names}
+    if missing:
+        raise ValueError(f"no {', '.join(missing)}; expected all of {', '.join(names)}, or none of them")
+    masks = {name: _masks(arrays[name], name, len(labels)) for name in names}
     splits = len(masks["train_mask"])
     if not 0 <= split_seed < splits:
         raise ValueError(f"split_seed: {split_seed}; expected 0 to {splits - 1}, the graph has {splits} fixed splits")
@@ -216,6 +229,15 @@ def _split(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int) -> di
         if (labels[of_split[split_seed]] < 0).any():
             raise ValueError(f"{name}: nodes of unknown class; expected nodes whose class is known")
     return {name: of_split[split_seed].clone() for name, of_split in masks.items()}
+
+
+def _masks(values: np.ndarray, name: str, nodes: int) -> Tensor:
+    """Return the masks of all splits, ``[splits, nodes]``; 0 and 1 are truth values, too."""
+    if values.ndim not in (1, 2) or values.shape[-1] != nodes:
+        raise ValueError(f"{name}: shape {values.shape}; expected ({nodes},) or (splits, {nodes})")
+    if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
+        raise ValueError(f"{name}: {values.dtype} with other values than 0 and 1; expected truth values")
+    return torch.from_numpy(np.atleast_2d(values).astype(bool))
 
 
 def _halves(labels: Tensor, seed: int) -> dict[str, Tensor]:

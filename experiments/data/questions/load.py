@@ -255,13 +255,17 @@ def read_daquar(root: Path, options: RegionOptions, where: dict[str, Any]) -> di
     }
     entries: dict[str, list[Entry]] = {"train": [], "test": []}
     answers: dict[str, dict[str, list[str]]] = {"train": {}, "test": {}}
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file), 1):
-            with reading(f"{path}: question {number}", "question,answer,image_id, of a listed image", "correct it"):
-                name, split = row["image_id"], split_of[row["image_id"]]
-                answers[split].setdefault(name, []).append(row["answer"])
-                index = list(answers[split]).index(name)
-                entries[split].append(_entry(question_words(row["question"]), row["answer"], index))
+    with (
+        reading(path, "a table in UTF-8 with the columns question, answer and image_id", "correct the file"),
+        path.open(encoding="utf-8-sig", newline="") as file,
+    ):
+        rows = list(csv.DictReader(file))
+    for number, row in enumerate(rows, 1):
+        with reading(f"{path}: question {number}", "question,answer,image_id, of a listed image", "correct it"):
+            name, split = row["image_id"], split_of[row["image_id"]]
+            answers[split].setdefault(name, []).append(row["answer"])
+            index = list(answers[split]).index(name)
+            entries[split].append(_entry(question_words(row["question"]), row["answer"], index))
     parts = []
     for split, about in answers.items():
         absent = [name for name in about if name not in photographs]

@@ -135,7 +135,7 @@ def load_glue(name: GlueName, *, data_root: Path | str | None = None) -> dict[st
     part. For all other tasks a tenth of the training part is held out for validation, the same one in every run.
     Nothing is chosen on the test part.
 
-    A training part may be one file, train.tsv, or several: train_part1.tsv, train_part2.tsv and so on.
+    A training part may be one file, train.tsv, or several, train_part1.tsv, train_part2.tsv and so on, read in order.
 
     Source:
         Wang et al., GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding, 2019.
@@ -180,7 +180,8 @@ def read_part(task: GlueFiles, path: Path) -> LabeledPairs:
         DamagedFileError: A line has other content.
         ValueError: Too many lines lack a cell, or the part is empty.
     """
-    paths = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}_part[0-9]{path.suffix}"))
+    parts = path.parent.glob(f"{path.stem}_part[0-9]*{path.suffix}")
+    paths = [path] if path.is_file() else sorted(parts, key=lambda part: (len(part.name), part.name))
     if not paths:
         raise missing(path, f"a file of {task.source}", f"glue/{task.title}")
     pair = "" if task.second is None else f", another sentence in column {task.second + 1}"

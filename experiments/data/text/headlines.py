@@ -109,6 +109,8 @@ def read_headlines(path: Path) -> HeadlineText:
         with reading(f"{path}: line {number}", "an object with 'text' and a list of 'summaries', none of them empty"):
             entry = json.loads(line)
             texts.append(plain_words(entry["text"]))
+            if not isinstance(entry["summaries"], list):  # the letters of a text would be headlines
+                raise ValueError(f"'summaries' is {entry['summaries']!r}")
             headlines.append(tuple(map(plain_words, entry["summaries"])))
             if not all([texts[-1], headlines[-1], *headlines[-1]]):
                 raise ValueError("a text or its headlines are empty")

@@ -191,8 +191,8 @@ def clean_pairs(
             skipped[fault.reason] += 1
         else:
             raise ValueError(
-                f"{fault.message}; correct this line, remove the pair from both sides, or pass skip=True (--skip-bad "
-                f"on the command line) to leave out and count such pairs"
+                f"{fault.message}; correct this line, or remove the pair from both sides; a training leaves such pairs "
+                f"out and counts them with --skip-bad (skip=True)"
             )
     if not pairs:
         raise ValueError(f"{paths[0]}: no sentence pairs, {skipped.total()} skipped; expected at least one")

@@ -1,11 +1,15 @@
 """Two clusters under repeated attention: equations (13) and (14), the known distances, and the script."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 
-from experiments.mode_collapse.report import center_distances, clusters, next_distance, trajectory
+from experiments.mode_collapse import report
+from experiments.mode_collapse.config import ModeCollapseConfig
+from experiments.mode_collapse.report import center_distances, clusters, next_distance, run, trajectory
+from experiments.options import is_whole
 
 
 def distances(attention, sizes, distance, *, steps=1, dim=1, deviation=0.0, seed=0):
@@ -78,3 +82,15 @@ def test_estimated_variances_vanish_and_the_clusters_stop_to_move():
     positions = distances("doubly normalized, variances", sizes, 3.0, steps=8, dim=2, deviation=0.3)
     assert positions[1] == distances("doubly normalized", sizes, 3.0, dim=2, deviation=0.3)[1]  # variance one
     assert positions[8] == pytest.approx(positions[3], abs=1e-3)
+
+
+def test_other_options_leave_the_published_numbers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "published")
+    config = ModeCollapseConfig(steps=1, iterations=3, seeds=1, out=tmp_path / "run")
+    assert "2d/500 + 50/softmax/step1" in run(config)
+    assert (tmp_path / "run" / "figures" / "mode_collapse.png").is_file()
+    assert not (tmp_path / "published").exists()
+    assert "Use --results FOLDER" in capsys.readouterr().out
+    assert is_whole(replace(ModeCollapseConfig(), out=tmp_path, resume=True))
+    run(replace(config, results=tmp_path / "mine", overwrite=True))
+    assert {path.name for path in (tmp_path / "mine").rglob("*.*")} == {"mode-collapse.json", "mode_collapse.png"}

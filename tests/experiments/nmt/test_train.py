@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import experiments.sequence.model
-from experiments.data.text.batches import EncodedText
+from experiments.data.text.batches import EncodedText, train_tokenizer
 from experiments.data.text.parallel_text import ParallelText
 from experiments.data.text.word_rules import divide_words
 from experiments.files import UserError
@@ -130,6 +130,17 @@ def test_the_command_says_what_became_of_the_text_and_shows_the_first_sentences(
     assert "training text: 22 pairs; left out in reading: 1 long, 1 empty\n" in err
     assert "warning: the network predicts words hardly better than their frequencies do" in err  # three updates
     assert (tmp_path / "run" / "figures" / "alignments.html").is_file()
+
+
+def test_sizes_that_no_network_has_are_refused_ahead_of_the_run(tmp_path, capsys):
+    assert command_line("train", "--vocabulary", 259, "--out", tmp_path / "run") == 2
+    assert "--vocabulary is 259; expected a whole number of at least 260" in capsys.readouterr().err
+    assert command_line("train", "--hidden", 17, "--out", tmp_path / "run") == 2
+    assert "hidden is 17, expected an even number" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert len(train_tokenizer(["a"], size=260)) == 260
+    with pytest.raises(ValueError, match="at least 260"):
+        train_tokenizer(["a"], size=259)
 
 
 # the learning rate

@@ -157,6 +157,17 @@ def test_texts_of_ones_own(tmp_path, order):
     assert TASK.run(config)["updates"] == (2 if order else 4)  # of 9 pairs, or 27 sentences, 8 at a time
 
 
+@pytest.mark.parametrize("alone", [0, 1, 2])
+def test_every_part_has_an_order_before_the_training(tmp_path, alone):
+    documents = ["one sentence\nand another\n"] * 3
+    documents[alone] = "one sentence\n"
+    (tmp_path / "mine.txt").write_text("\n".join(documents))
+    config = tiny_config(tmp_path / "run", dataset="own", text=tmp_path / "mine.txt", sentence_order=True)
+    with pytest.raises(UserError, match=r"(train|val|test): none of its 1 documents has two sentences"):
+        TASK.run(config)
+    assert not config.out.exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -249,6 +249,8 @@ def test_what_counts(tmp_path):
     publish("bam1", {"attention": "soft", "accuracy %": ""}, {"attention": "WC", "accuracy %": FOUND})
     publish("again", {"row": "WC", "accuracy %": replace(FOUND, bold=not FOUND.bold)})  # the same runs, fewer tests
     publish("claims", {"claim": "x", "difference": "soft - WC", "number": turned}, labels=2)
+    finer = replace(FOUND, mean=2.004, low=1.896, high=2.096, digits=3)  # of a claim below the table
+    publish("both", {"row": "WC", "accuracy %": FOUND}, {"difference": "WC - soft", "number": finer})
     publish("other", {"row": "MC dropout", "accuracy %": FOUND}, about="text: GLUE")
     publish("entropy", {"row": "WC", "entropy": replace(FOUND, better=None)}, about="text: GLUE")
     publish("one-seed", {"row": "WC", "x": replace(FOUND, low=float("nan"), high=float("nan"))})

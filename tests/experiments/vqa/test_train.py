@@ -10,12 +10,14 @@ import torch
 from PIL import Image
 
 from experiments.files import UserError
-from experiments.folder import read_metrics
+from experiments.folder import read_metrics, start_run
 from experiments.vqa.config import AskConfig, VQAConfig
-from experiments.vqa.model import Answered, Words, load_questions, load_words
+from experiments.vqa.model import Answered, AnswerTraining, QuestionBatch, Words, load_questions, load_words
 from experiments.vqa.task import ask, evaluate, guesses, load_trained, outputs_of, region_weights, reply_to
+from models.vqa import BottomUp
+from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
 from pyro_attention.analysis import classification_scores, fit_temperature, pavpu
-from tests.experiments.data.questions.tiny_questions import write_easy_vqa, write_vqa_v2
+from tests.experiments.data.questions.tiny_questions import write_daquar, write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
 
 KINDS = {"where", "count", "which", "exists", "chain"}
@@ -201,6 +203,33 @@ def test_a_picture_takes_not_the_place_of_the_photograph(tmp_path):
     with pytest.raises(UserError, match=r"mine\.png is there already .*pass --overwrite"):
         ask(AskConfig(run=tmp_path, question="what", out=photo))
     assert photo.read_bytes() == before
+
+
+def test_a_run_without_weights_is_told(tmp_path, capsys):
+    config = VQAConfig(out=tmp_path / "run")
+    start_run(config.out, config)
+    assert command("ask", config.out, "what is there") == 1
+    assert "best.safetensors is missing, so" in (error := capsys.readouterr().err)
+    assert "goes on with --resume" in error
+
+
+def test_answers_that_the_training_has_not(tmp_path):
+    path = write_daquar(tmp_path) / "text" / "data.csv"
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([*rows[:-4], *(f"what is there,a sofa,image{5 + row // 2}" for row in range(4))]))
+    with pytest.raises(UserError, match=r"test: none of its 4 questions has an answer among the 2 most frequent ones"):
+        run_tiny(tmp_path / "run", dataset="daquar", data_root=tmp_path, encoder_epochs=1, size=32)
+
+
+def test_validation_loss_of_soft_scores_under_a_sum_over_alignments():
+    model = BottomUp(9, 4, 3, embedding=8, hidden=8, dropout=0.0, likelihood="scores")
+    elbo = AlignmentELBO(max_plate_nesting=1)
+    training = AnswerTraining(model, AttentionGuide(model, Marginal()), elbo, learning_rate=0.1).eval()
+    words, there = torch.tensor([[5, 2], [3, 0]]), torch.ones(2, 6, dtype=torch.bool)
+    batch = QuestionBatch(words, words > 0, torch.randn(2, 6, 4), there, torch.rand(2, 3), torch.arange(2))
+    p, y = model.mixture(*batch[:4]).exp(), batch.answer
+    expected = -(y * p.log() + (1 - y) * (1 - p).log()).sum(-1).mean()
+    torch.testing.assert_close(training.evaluate(batch)["loss"], expected)
 
 
 ALIGNED = {"model": "bottom_up", "guide": "categorical_enum", "layers": 0}

@@ -120,6 +120,12 @@ def test_own_graph(tmp_path, changes):
     assert nodes(graph) == [[0, 1, 6, 7], [2, 3], [4, 5]]
 
 
+def test_zeros_and_ones_are_truth_values(tmp_path):
+    masks = {key: arrays()[key].astype(np.uint8) for key in NO_MASKS}
+    graph = read_own_graph(write(tmp_path / "people.npz", **masks), split_seed=1)
+    assert nodes(graph) == [[2, 3, 4, 5], [6, 7], [0, 1]]
+
+
 def test_a_split_is_drawn_of_the_known_nodes(tmp_path):
     labels = np.arange(NODES) % 2
     labels[5] = -1
@@ -141,6 +147,13 @@ def test_a_split_is_drawn_of_the_known_nodes(tmp_path):
         ({"y": np.zeros(NODES, dtype=np.int64)}, "num_classes: 1; expected two or more"),
         ({"y": np.array([0, 1, 0, 1, 0, 1, 0, -2])}, "y: the class -2; expected classes from 0, and -1"),
         ({"edge_index": np.array([[0], [8]])}, "edge_index: [8]; expected values from 0 to 7"),
+        ({"y": np.zeros((NODES, 1), int)}, "y: shape (8, 1); expected (nodes,)"),
+        ({"y": np.arange(NODES) % 2 + 0.0}, "y: float64; expected integers"),
+        ({"edge_index": arrays()["edge_index"].T}, "edge_index: shape (10, 2); expected (2, edges)"),
+        ({"edge_index": arrays()["edge_index"] + 0.0}, "edge_index: float64; expected integers"),
+        ({"val_mask": None, "test_mask": None}, "no val_mask, test_mask; expected all of train_mask, val_mask"),
+        ({"val_mask": arrays()["val_mask"].T}, "val_mask: shape (8, 10); expected (8,) or (splits, 8)"),
+        ({"val_mask": 2 * arrays()["val_mask"]}, "val_mask: int64 with other values than 0 and 1"),
         ({"metric": "roc_auc", "y": np.arange(NODES) % 3}, "; expected both of 2, for roc_auc"),
         ({"val_mask": arrays()["train_mask"]}, "val_mask: no nodes, or nodes of an earlier split"),
         ({"y": np.array([-1, 1, 0, 1, 0, 1, 0, 1])}, "train_mask: nodes of unknown class"),

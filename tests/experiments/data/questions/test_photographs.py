@@ -10,6 +10,7 @@ from experiments.data.images.digit_scenes import cell_positions
 from experiments.data.images.region_options import RegionOptions
 from experiments.data.images.regions import Regions
 from experiments.data.questions.load import Entry, as_questions, load_photo_questions
+from experiments.files import DamagedFileError
 from tests.experiments.data.questions.tiny_questions import DAQUAR, write_daquar, write_easy_vqa
 
 
@@ -90,6 +91,14 @@ def test_bad_input_is_told(tmp_path, name, write, file, old, new, message):
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(ValueError, match=message):
         load(name, tmp_path, size=32)
+
+
+@pytest.mark.parametrize("question", [b"what is in the caf\xe9", b"what" * 50_000], ids=["latin-1", "long"])
+def test_a_table_that_cannot_be_read_is_named(tmp_path, question):
+    path = write_daquar(tmp_path) / "text" / "data.csv"
+    path.write_bytes(path.read_bytes() + question + b",lamp,image1\n")
+    with pytest.raises(DamagedFileError, match=r"data\.csv cannot be read .*a table in UTF-8 with the columns"):
+        load("daquar", tmp_path, size=32)
 
 
 def plain(photographs):

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from experiments.data.text.glue import GLUE, load_glue, load_sst2
+from experiments.data.text.glue import GLUE, load_glue, load_sst2, read_part
 from experiments.data.text.headlines import load_headlines, plain_words, read_headlines
 from experiments.data.text.squad import Answer, load_squad, load_unanswerable, read_squad
 from tests.experiments.finetune.tiny_glue import write_glue
@@ -42,6 +42,13 @@ def test_the_examples_held_out_are_always_the_same_and_no_others_are_lost(glue):
     assert first["val"].first == second["val"].first
     lines = (glue / "glue" / "CoLA" / "train.tsv").read_text().splitlines()
     assert sorted(first["train"].first + first["val"].first) == sorted(line.split("\t")[3] for line in lines)
+
+
+def test_all_files_of_a_part_are_read_in_the_order_of_their_numbers(tmp_path):
+    for number in range(1, 12):
+        (tmp_path / f"train_part{number}.tsv").write_text(f"{number}\tfirst {number}\tsecond\tentailment\n")
+    text = read_part(GLUE["rte"], tmp_path / "train.tsv")
+    assert text.first == [f"first {number}" for number in range(1, 12)]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +257,7 @@ def test_held_out_texts_are_not_trained_on(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    [{"summaries": ["a"]}, GOOD | {"text": " \n"}, GOOD | {"summaries": []}],
+    [{"summaries": ["a"]}, GOOD | {"text": " \n"}, GOOD | {"summaries": []}, GOOD | {"summaries": "gunman"}],
 )
 def test_bad_lines_of_headlines(tmp_path, line):
     path = write_entries(tmp_path / "bad.jsonl", [GOOD, line, GOOD])
