@@ -44,6 +44,15 @@ def active_handlers() -> list[Messenger]:
     return runtime._PYRO_STACK
 
 
+def handlers_around(wrapped: Callable[..., Any]) -> list[Any]:
+    """Return what stands around a function, as ``poutine.unwrap`` takes it off, the outermost first."""
+    if isinstance(wrapped, messenger._bound_partial):
+        return handlers_around(wrapped.func)
+    if isinstance(wrapped, partial) and len(wrapped.args) >= 2:
+        return [wrapped.args[0], *handlers_around(wrapped.args[1])]
+    return []
+
+
 def with_handlers_of(wrapped: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function inside the handlers that stand around another one, as ``poutine.unwrap`` takes them off.
 

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyro_attention._compat import DROPOUT
+from pyro_attention._compat import DROPOUT, handlers_around
 from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.families.distribution import LogWeights
@@ -199,17 +199,19 @@ def broadcasts(
     """Return whether draws of a model may share a pass; warn, once, where they may not.
 
     The first, 10th, 100th, ... call of a kind makes one more pass to compare them (:func:`replay`). Draws that have
-    differed once go one by one from then on.
+    differed once go one by one from then on. Calls with other kinds of handlers around the guide are of another kind.
 
     Args:
-        guide: The guide.
+        guide: The guide, with or without handlers around it.
         model: Its model.
         kind: Kind of the call: a model may broadcast in some and not in others, as with statistics of a batch.
         run: One run of guide and model.
         nesting: Number of nested plates of the model.
         plate: Class of the plate of the draws.
     """
-    reason, is_new = look_when_due(guide, (kind, plate, modes(model)), partial(replay, run, nesting, plate))
+    # poutine.block may hide sites from the plate, so each kind of handlers is looked at
+    handlers = tuple(map(type, handlers_around(guide)))
+    reason, is_new = look_when_due(guide, (kind, plate, modes(model), handlers), partial(replay, run, nesting, plate))
     if reason is not None and is_new:
         warnings.warn(_note(reason), BroadcastWarning, stacklevel=2)
     return reason is None

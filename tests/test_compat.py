@@ -21,7 +21,12 @@ def test_another_function_inside_the_same_handlers():
     inside = _compat.with_handlers_of(wrapped, lambda: pyro.sample("x", normal))
     site = pyro.poutine.trace(inside).get_trace().nodes["x"]
     assert (site["value"], site["scale"], site["is_observed"]) == (3.0, 2.0, True)
+    assert [type(handler).__name__ for handler in _compat.handlers_around(wrapped)] == [
+        "ConditionMessenger",
+        "ScaleMessenger",
+    ]
     bare = lambda: None  # noqa: E731
+    assert _compat.handlers_around(bare) == []
     assert _compat.with_handlers_of(bare, inside) is inside
     assert pyro.poutine.unwrap(_compat.with_handlers_of(wrapped, bare)) is bare
 

@@ -156,3 +156,22 @@ def test_an_alignment_that_is_given_is_the_same_in_all_samples(given, as_weights
     assert {name: bool((draws == rows).all()) for name, draws in drawn.items()} == {
         name: name == given for name in sites
     }
+
+
+@pytest.mark.filterwarnings("ignore:the model does not broadcast:pyro_attention.draws.BroadcastWarning")
+def test_draws_are_looked_at_under_each_kind_of_handlers():
+    """A latent site that poutine.block hides from the plate of the draws had one value for all of a pass."""
+    attention = LatentAttention("attention", ContextualGammaPrior(2))
+
+    def model():
+        shift = pyro.sample("shift", pyro.distributions.Normal(0.0, 1.0))
+        return (
+            attention(torch.zeros(1, 1, 2), torch.ones(1, 2, 1), keys=torch.zeros(1, 2, 2)).context
+            + shift[..., None, None, None]
+        )
+
+    guide = AttentionGuide(model, Weibull(2.0), keep_prior="shift")
+    for hidden in (guide, poutine.block(guide, hide=["shift"])):
+        samples = predict(hidden, num_samples=8, chunk_size=8, keep_samples=True).samples
+        assert len(samples.unique()) == 8
+        assert len(sample_posterior(hidden, num_samples=8, chunk_size=8)["attention"]) == 8
