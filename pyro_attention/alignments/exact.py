@@ -58,8 +58,8 @@ def exact_alignments(
 
     Raises:
         TypeError: The model is a guide.
-        ValueError: An attention site has another prior, the model has no attention site, an observation has an
-            ``obs_mask``, or, while Pyro validates, the evidence is not finite.
+        ValueError: An attention site has another prior, the model has no attention site, or only such that are given,
+            an observation has an ``obs_mask``, or, while Pyro validates, the evidence is not finite.
 
     Example:
         >>> import pyro, torch
@@ -84,6 +84,11 @@ def exact_alignments(
         args, kwargs = _outside_inference(args), _outside_inference(kwargs)
         try:
             evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
+            if not tilted.tilts:
+                raise ValueError(
+                    "every alignment of the model is given, as by poutine.condition, so none has a posterior; leave "
+                    "one out of what is given"
+                )
             slopes = torch.autograd.grad(evidence, list(tilted.tilts.values()))
         except RuntimeError as error:
             if "nference tensor" not in str(error):
