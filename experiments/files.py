@@ -147,6 +147,14 @@ def read_packed(path: Path) -> bytes:
     return gzip.decompress(content) if path.suffix == ".gz" else content
 
 
+def check_characters(*texts: str) -> None:
+    """Raise ValueError where a text has half of a character, which JSON can hold; for use inside of :func:`reading`."""
+    from pyro_attention.text_lines import check_characters as check  # not above: it imports torch
+
+    for text in texts:
+        check(text)
+
+
 def text_lines(path: Path, remedy: str, *, expected: str = "text in UTF-8") -> list[str]:
     r"""Read the lines of a text file, which only ``\n`` and ``\r\n`` end; see :func:`read_text`.
 

@@ -9,15 +9,18 @@ Besides these, objectives override methods of Pyro's ELBOs whose names begin wit
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro.infer import trace_mean_field_elbo, traceenum_elbo
-from pyro.poutine import runtime
+from pyro.poutine import messenger, runtime
 from torch import Tensor, nn
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyro.poutine.messenger import Messenger
 
 check_mean_field_requirement = trace_mean_field_elbo._check_mean_field_requirement
@@ -39,6 +42,30 @@ ordinary_torch_function = torch._C._disabled_torch_function_impl
 def active_handlers() -> list[Messenger]:
     """Return Pyro's effect handlers that are active, the outermost first."""
     return runtime._PYRO_STACK
+
+
+def handlers_around(wrapped: Callable[..., Any]) -> list[Any]:
+    """Return what stands around a function, as ``poutine.unwrap`` takes it off, the outermost first."""
+    if isinstance(wrapped, messenger._bound_partial):
+        return handlers_around(wrapped.func)
+    if isinstance(wrapped, partial) and len(wrapped.args) >= 2:
+        return [wrapped.args[0], *handlers_around(wrapped.args[1])]
+    return []
+
+
+def with_handlers_of(wrapped: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function inside the handlers that stand around another one, as ``poutine.unwrap`` takes them off.
+
+    Args:
+        wrapped: A function, such as ``poutine.condition(guide, data)``.
+        inner: The function that takes the place of the innermost one.
+    """
+    if isinstance(wrapped, messenger._bound_partial):
+        return with_handlers_of(wrapped.func, inner)
+    if isinstance(wrapped, partial) and len(wrapped.args) >= 2:
+        handler, function, *more = wrapped.args
+        return partial(wrapped.func, handler, with_handlers_of(function, inner), *more, **wrapped.keywords)
+    return inner
 
 
 def validates_distributions() -> bool:

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyro_attention._compat import DROPOUT
+from pyro_attention._compat import DROPOUT, handlers_around
 from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.families.distribution import LogWeights
@@ -53,7 +53,6 @@ __all__ = [
     "broadcasts",
     "first_line",
     "forget_replays",
-    "is_close",
     "is_due",
     "is_point_mass",
     "look_when_due",
@@ -200,17 +199,19 @@ def broadcasts(
     """Return whether draws of a model may share a pass; warn, once, where they may not.
 
     The first, 10th, 100th, ... call of a kind makes one more pass to compare them (:func:`replay`). Draws that have
-    differed once go one by one from then on.
+    differed once go one by one from then on. Calls with other kinds of handlers around the guide are of another kind.
 
     Args:
-        guide: The guide.
+        guide: The guide, with or without handlers around it.
         model: Its model.
         kind: Kind of the call: a model may broadcast in some and not in others, as with statistics of a batch.
         run: One run of guide and model.
         nesting: Number of nested plates of the model.
         plate: Class of the plate of the draws.
     """
-    reason, is_new = look_when_due(guide, (kind, plate, modes(model)), partial(replay, run, nesting, plate))
+    # poutine.block may hide sites from the plate, so each kind of handlers is looked at
+    handlers = tuple(map(type, handlers_around(guide)))
+    reason, is_new = look_when_due(guide, (kind, plate, modes(model), handlers), partial(replay, run, nesting, plate))
     if reason is not None and is_new:
         warnings.warn(_note(reason), BroadcastWarning, stacklevel=2)
     return reason is None
@@ -322,7 +323,7 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
                 together = _quantities(look(values, plate(DRAWS, count, dim=-1 - nesting))[0])
         except Exception as error:
             return f"a pass of several draws raised {type(error).__name__} ({first_line(error)})"
-        return _difference(first, second, together, nesting, count, noise.tolerance)
+        return _difference(first, second, together, nesting, count, noise)
 
 
 def first_line(error: Exception) -> str:
@@ -394,9 +395,18 @@ def _difference(
     together: dict[Hashable, _Quantity],
     nesting: int,
     count: int,
-    tolerance: float,
+    noise: WithoutNoise,
 ) -> str | None:
-    """Describe the first difference between a pass of several draws and single runs; None where they agree."""
+    """Describe the first difference between a pass of several draws and single runs; None where they agree.
+
+    Args:
+        first: Quantities of a single run.
+        second: Those of another one.
+        together: Those of a pass of both draws in turn.
+        nesting: Number of nested plates of the model.
+        count: Number of draws of the pass.
+        noise: Mode of all these runs.
+    """
     if not first.keys() == second.keys() == together.keys():
         return "its sites are others with another draw, or in a pass of several draws"
     for key, a in first.items():
@@ -415,7 +425,7 @@ def _difference(
                 f"has shape {tuple(pair.shape)} for {count} draws in one pass, expected {tuple(expected.shape)}"
             )
             return f"{a.what} {difference} as of single runs {single}"
-        if not is_close(pair, expected, tolerance):
+        if not noise.is_close(pair, expected):
             index = (pair - expected).abs().nan_to_num(torch.inf).argmax()
             values = pair.flatten()[index].item(), expected.flatten()[index].item()
             difference = f"is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
@@ -428,15 +438,6 @@ def _expands(shape: torch.Size, target: torch.Size) -> bool:
     return offset >= 0 and all(
         size in (1, target_size) for size, target_size in zip(shape, target[offset:], strict=True)
     )
-
-
-def is_close(value: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Return whether numbers are the same up to the tolerance of a replay, absolute and relative."""
-    if value.is_meta:  # which has a shape alone
-        return True
-    if not value.is_floating_point():
-        return torch.equal(value, expected)
-    return torch.allclose(value.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 class LatentValues(Messenger):
@@ -481,16 +482,27 @@ def is_point_mass(q: object) -> bool:
 
 
 class WithoutNoise(TorchDispatchMode):
-    """Mode in which dropout keeps everything, and other noise is a constant, whatever the shape."""
+    """Mode in which dropout keeps everything, and other noise is a constant, whatever the shape.
+
+    It notes whether anything is computed in half precision.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._is_paused = self._in_half_precision = False
 
-    @property
-    def tolerance(self) -> float:
-        """Difference of equal numbers: more where something was computed in half precision, as under autocast."""
-        return 0.03 if self._in_half_precision else 1e-3
+    def is_close(self, value: Tensor, expected: Tensor) -> bool:
+        """Return whether numbers that were computed in the mode are the same, up to rounding.
+
+        The tolerance, absolute and relative, is larger where anything was computed in half precision, as under
+        autocast.
+        """
+        if value.is_meta:  # which has a shape alone
+            return True
+        if not value.is_floating_point():
+            return torch.equal(value, expected)
+        tolerance = 0.03 if self._in_half_precision else 1e-3
+        return torch.allclose(value.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

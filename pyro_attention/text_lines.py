@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import AnyStr
 
-__all__ = ["decode_lines", "read_lines", "split_lines"]
+__all__ = ["check_characters", "decode_lines", "read_lines", "split_lines"]
+
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def split_lines(text: AnyStr) -> list[AnyStr]:
@@ -59,6 +62,19 @@ def decode_lines(content: bytes, name: str) -> Iterator[tuple[str, str]]:
         name: Name of the file in the locations.
     """
     yield from _decoded(split_lines(content), name)
+
+
+def check_characters(text: str) -> None:
+    r"""Raise ValueError where a text has half of a surrogate pair, which is no character and has no place in UTF-8.
+
+    JSON can hold one: an emoji that was cut in two is ``"\ud83d"``.
+    """
+    if half := _HALF_PAIR.search(text):
+        at = half.start()
+        raise ValueError(
+            f"the text {text[max(0, at - 20) : at + 20]!r} has {half[0]!r}, half of a character (of a surrogate pair); "
+            f"expected whole ones: put the other half beside it, or '\\ufffd' in its place"
+        )
 
 
 def _decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:

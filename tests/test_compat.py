@@ -15,6 +15,22 @@ def test_handlers_outermost_first():
         assert _compat.active_handlers() == [outer, inner]
 
 
+def test_another_function_inside_the_same_handlers():
+    normal = pyro.distributions.Normal(0.0, 1.0)
+    wrapped = pyro.poutine.condition(pyro.poutine.scale(lambda: None, scale=2.0), data={"x": torch.tensor(3.0)})
+    inside = _compat.with_handlers_of(wrapped, lambda: pyro.sample("x", normal))
+    site = pyro.poutine.trace(inside).get_trace().nodes["x"]
+    assert (site["value"], site["scale"], site["is_observed"]) == (3.0, 2.0, True)
+    assert [type(handler).__name__ for handler in _compat.handlers_around(wrapped)] == [
+        "ConditionMessenger",
+        "ScaleMessenger",
+    ]
+    bare = lambda: None  # noqa: E731
+    assert _compat.handlers_around(bare) == []
+    assert _compat.with_handlers_of(bare, inside) is inside
+    assert pyro.poutine.unwrap(_compat.with_handlers_of(wrapped, bare)) is bare
+
+
 @pytest.mark.parametrize("validates", [True, False])
 def test_validation(validates):
     before = _compat.validates_distributions()

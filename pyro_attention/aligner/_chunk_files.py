@@ -12,6 +12,7 @@ cluster that see the same folder. Counts are added in the order of the chunks, s
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -46,6 +47,7 @@ _ENTRIES = 4_000_000  # pairs of words that are merged together
 _SENT = 16  # chunks that are sent to a cluster together, to be written
 _FORGOTTEN = 2  # times as many words as there is room for are counted before the rarest are forgotten
 _FIELDS = ("translation", "null", "jumps")
+_WRITTEN = re.compile(r"\d{12}|keys\.npy|model\.\d+\.\d+\.[a-z]+\.npy")  # names in a folder of chunks
 SentencePair = tuple[Sequence[str], Sequence[str]]
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -137,16 +139,17 @@ def write_chunks(
 
     Args:
         pairs: Source and target words of every sentence pair, in Unicode's composed form; they are read twice.
-        folder: Folder that becomes the chunks'; an old one of that name is removed.
+        folder: Folder that becomes the chunks'; an old one of another text is replaced.
         room: What the text may take.
         known: Pairs of words that the user knows, with their numbers of observations.
         parts: Number of parts of the text; by default that of :func:`part_count`.
         workers: Who writes and reads the chunks.
 
     Raises:
-        ValueError: No sentence pair has words on both sides.
+        ValueError: No sentence pair has words on both sides, or the folder holds anything but chunks.
     """
     workers = workers or Workers()
+    _check_replaceable(folder)
     rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     vocabularies, num_sentences = _count_words(pairs, room, known)
@@ -161,6 +164,16 @@ def write_chunks(
     list(workers.map(_number_pairs, [_Numbering(path, sizes) for path in paths]))
     observed = known_counts(vocabularies, word_pairs, known)
     return TrainingText(vocabularies, word_pairs, _ChunkFiles(folder, paths, workers), num_sentences, parts, observed)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise ValueError where a folder holds anything that no earlier call has written."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if foreign := sorted(name for name in names if _WRITTEN.fullmatch(name) is None):
+        raise ValueError(
+            f"{folder} holds {foreign[0]}, which is no chunk of a text, and all of that folder would be removed; "
+            f"choose another folder for the chunks, or move what is there"
+        )
 
 
 # first pass

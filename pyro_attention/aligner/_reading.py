@@ -14,7 +14,7 @@ from pyro_attention.aligner._input import Anchors, check_anchors, check_lengths,
 from pyro_attention.aligner.aligner import Aligner
 from pyro_attention.aligner.text import Preparation, is_one_word, lacks_blanks
 from pyro_attention.analysis.alignments.links import read_pharaoh
-from pyro_attention.text_lines import decode_lines, read_lines
+from pyro_attention.text_lines import check_characters, decode_lines, read_lines
 
 __all__ = [
     "SentencePairs",
@@ -185,7 +185,7 @@ def _divided(location: str, line: str) -> tuple[str, str]:
 def _json_sides(location: str, line: str) -> tuple[str, str]:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second of thousands of brackets
         record = None
     sides = [record.get(side) for side in ("source", "target")] if isinstance(record, dict) else [None]
     texts = []
@@ -202,6 +202,10 @@ def _json_sides(location: str, line: str) -> tuple[str, str]:
             raise ValueError(
                 f"{location} is {line[:80]!r}, expected JSON with a source and a target, such as {example}"
             )
+        try:
+            check_characters(side)
+        except ValueError as error:
+            raise ValueError(f"{location}: {error}") from None
         texts.append(side.replace("\n", " "))
     return texts[0], texts[1]
 

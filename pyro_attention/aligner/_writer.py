@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO
+from typing import IO, TextIO
 
 import torch
 
@@ -56,7 +56,7 @@ def write_outputs(options: argparse.Namespace, pairs: Iterable[tuple[AlignedPair
 
         def write(name: str, *lines: str) -> None:
             if name in spools:
-                spools[name].write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
+                spools[name].write("".join(f"{line}\n" for line in lines).encode())
 
         write("tsv", TABLE)
         write("scores", SCORES)
@@ -86,7 +86,13 @@ def write_outputs(options: argparse.Namespace, pairs: Iterable[tuple[AlignedPair
         print(f"pyro-align: no pair has words on both sides, so {options.html} is not written", file=sys.stderr)
     to = sys.stderr if STANDARD in (options.out, options.tsv, options.scores, options.lexicon) else sys.stdout
     for line in summary.lines(options.out):
-        print(line, file=to)
+        print(_printable(line, to), file=to)
+
+
+def _printable(text: str, file: TextIO) -> str:
+    """Return a text whose characters a terminal or a file has, with the codes of others: not all are in UTF-8."""
+    encoding = file.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _least_certainty(pairs: Sequence[AlignedPair], coverage: float) -> float:

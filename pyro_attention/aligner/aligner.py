@@ -196,7 +196,7 @@ class Aligner:
         Args:
             pairs: Source and target words of every sentence pair, which are read three times.
             folder: Folder for the chunks, of about 5 bytes for each possible link; it is made, and can be removed
-                afterward.
+                afterward. They are written into its folder ``chunks``, which replaces that of an earlier text.
             max_memory: Memory of this process in megabytes, about; each further process takes some 500 more.
             known: As of :meth:`fit`.
             processes: Processes that read the chunks; more than one need joblib, of the extra ``align``.
@@ -208,7 +208,7 @@ class Aligner:
             ImportError: joblib, or distributed for a cluster, is not installed.
             TypeError: Pairs that can be read once only.
             ValueError: No pair has words on both sides, a pair whose links would not fit into memory, too little
-                memory, or observations below 0 or infinite.
+                memory, observations below 0 or infinite, or a folder ``chunks`` with other files.
         """
         known = _checked_known(known)
         text = write_chunks(

@@ -138,7 +138,7 @@ def _spelled(word: str) -> tuple[int, int, int, int, int]:
     """Kind, number for equality, letters and both halves of the bits of a word."""
     plain = "".join(sign for sign in unicodedata.normalize("NFKD", word.lower()) if not unicodedata.combining(sign))
     if any(sign.isdigit() for sign in plain):
-        digits = "".join(sign for sign in plain if sign.isdigit())
+        digits = "".join(str(unicodedata.digit(sign)) for sign in plain if sign.isdigit())  # of whatever script
         return 1, crc32(digits.encode()), len(plain), 0, 0
     if not any(sign.isalnum() for sign in plain):
         return 2, crc32(_MARK.get(plain, plain).encode("utf-8", "surrogatepass")), len(plain), 0, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from pyro_attention.families.distribution import AttentionDistribution, LogWeigh
 from pyro_attention.guide import AttentionGuide, is_attention_site, is_deterministic, plates_of
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.evidence import sum_to_items
-from pyro_attention.posterior.passes import Run, evaluation_mode, passes
+from pyro_attention.posterior.passes import Run, evaluation_mode, is_latent, passes
 from pyro_attention.posterior.sampling import sample_posterior
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def exact_alignments(
 
     Raises:
         TypeError: The model is a guide.
-        ValueError: An attention site has another prior, the model has no attention site, an observation has an
-            ``obs_mask``, or, while Pyro validates, the evidence is not finite.
+        ValueError: An attention site has another prior, the model has no attention site, or only such that are given,
+            an observation has an ``obs_mask``, or, while Pyro validates, the evidence is not finite.
 
     Example:
         >>> import pyro, torch
@@ -83,6 +84,11 @@ def exact_alignments(
         args, kwargs = _outside_inference(args), _outside_inference(kwargs)
         try:
             evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
+            if not tilted.tilts:
+                raise ValueError(
+                    "every alignment of the model is given, as by poutine.condition, so none has a posterior; leave "
+                    "one out of what is given"
+                )
             slopes = torch.autograd.grad(evidence, list(tilted.tilts.values()))
         except RuntimeError as error:
             if "nference tensor" not in str(error):
@@ -121,7 +127,8 @@ def posterior_attention(
 
     The mean weights serve as the prior probability that a query reads key n alone, and Bayes' rule multiplies it by the
     likelihood of the observation given that key. A network that was trained with mixed values needs no further
-    training; its alignments become better. It costs as many runs of the model as there are keys.
+    training; its alignments become better. It costs as many runs of the model as there are keys. Other latent sites
+    ahead of the attention have one draw, which is the same for all keys.
 
     Args:
         guide: The guide, over a model whose queries lie in plates, each with its observation, and one head.
@@ -161,15 +168,23 @@ def posterior_attention(
         if name not in draws:
             names = ", ".join(map(repr, draws))
             raise ValueError(f"site is {site!r}, expected one of {names}")
-        weights, rows = draws[name].mean(0), []
+        weights, rows, ahead = draws[name].mean(0), list[Tensor](), dict[str, Tensor]()
         for key in range(weights.size(-1)):
             run = Run(guide, args, kwargs)
-            with _AtKey(name, key), closing(passes(run, 1, "none", 1, None)) as runs:
-                rows.append(_log_likelihood(next(runs).trace, name))
+            with _AtKey(name, key, ahead), closing(passes(run, 1, "none", 1, None)) as runs:
+                trace = next(runs).trace
+            rows.append(_log_likelihood(trace, name))
+            ahead = ahead or _drawn_ahead(trace, name)  # or keys would be compared under different draws
     # as logarithms: where keys of weight zero explain the observation best, all other products would round to zero
     log_products = weights.log() + torch.stack(rows, -1).unsqueeze(-2)
     without_keys = (weights == 0).all(-1, keepdim=True)
     return {name: log_products.softmax(-1).masked_fill(without_keys, 0)}
+
+
+def _drawn_ahead(trace: Trace, name: str) -> dict[str, Tensor]:
+    """Return the values of latent sites, but attention, that a model has drawn ahead of a site."""
+    nodes = takewhile(lambda site: site["name"] != name, trace.nodes.values())
+    return {site["name"]: site["value"] for site in nodes if is_latent(site) and not is_attention_site(site)}
 
 
 def _log_likelihood(trace: Trace, name: str) -> Tensor:
@@ -191,14 +206,16 @@ def _log_likelihood(trace: Trace, name: str) -> Tensor:
 
 
 class _AtKey(Messenger):
-    """Lets every query of a site read one key alone; around the guide."""
+    """Lets every query of a site read one key alone, and sets the values of sites ahead of it; around the guide."""
 
-    def __init__(self, name: str, key: int) -> None:
+    def __init__(self, name: str, key: int, ahead: dict[str, Tensor]) -> None:
         super().__init__()
-        self.name, self.key = name, key
+        self.name, self.key, self.ahead = name, key, ahead
 
     def _pyro_sample(self, msg: Message) -> None:
         site = as_site(msg)
+        if site["name"] in self.ahead:
+            site["value"] = self.ahead[site["name"]]
         if site["name"] != self.name:
             return
         prior: AttentionDistribution = site["infer"]["prior"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_attention.alignments._messages import as_site, is_plate, sample_sites
 from pyro_attention.alignments.base import AlignmentDistribution
-from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, first_line, is_close, is_point_mass, untouched
+from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, first_line, is_point_mass, untouched
 
 if TYPE_CHECKING:
     from pyro_attention._typing import Message
@@ -62,7 +62,7 @@ def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nest
             except _ERRORS:
                 return None
             for key, log_prob in picked.items():
-                reason = _difference(key, log_prob, alone.get(key), nesting, noise.tolerance)
+                reason = _difference(key, log_prob, alone.get(key), nesting, noise)
                 if reason is not None:
                     return reason
     return None
@@ -154,7 +154,7 @@ def _right(values: Tensor, dims: int) -> Tensor:
     return values
 
 
-def _difference(key: Term, picked: Tensor, alone: Tensor | None, nesting: int, tolerance: float) -> str | None:
+def _difference(key: Term, picked: Tensor, alone: Tensor | None, nesting: int, noise: WithoutNoise) -> str | None:
     what = f"the {'posterior ' if key[0] else ''}log probability of site '{key[1]}'"
     if alone is None:
         return f"site '{key[1]}' is there only where alignments are enumerated"
@@ -162,7 +162,7 @@ def _difference(key: Term, picked: Tensor, alone: Tensor | None, nesting: int, t
     if picked.shape != alone.shape:
         problem = f"has shape {tuple(picked.shape)} of enumerated alignments, expected {tuple(alone.shape)}"
         return f"{what} {problem} as of single ones, in {nesting} nested plates"
-    if not is_close(picked, alone, tolerance):
+    if not noise.is_close(picked, alone):
         index = (picked - alone).abs().nan_to_num(torch.inf).argmax()
         values = picked.flatten()[index].item(), alone.flatten()[index].item()
         return f"{what} is {values[0]:.5g} where alignments are enumerated and {values[1]:.5g} for the same alone"

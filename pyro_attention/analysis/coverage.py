@@ -13,6 +13,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_attention._compat import with_handlers_of
 from pyro_attention._typing import Args, Kwargs, Model, Trace
 from pyro_attention.analysis.inputs import check_level
 from pyro_attention.attention import name_sites
@@ -97,12 +98,14 @@ def check_coverage(
               \#\{s : W^{(s)} < W\} \text{ is uniform on } 0, \ldots, S \text{ if } q \text{ is the posterior}
 
     Data are drawn and weights inferred with all modules in evaluation mode (no dropout), which is restored afterwards.
+    Handlers around a guide hold for its model as well; what ``poutine.condition`` gives is an observation, drawn anew.
     Every entry of the site's plates is an item of its own. The test asks for honest widths, not for narrow ones: the
     prior passes, too. It says nothing about data that the model does not describe; for these compare with weights that
     are known.
 
     Args:
-        model: A Pyro model with attention sites, whose guide is in ``infer``; or a guide, whose model is taken.
+        model: A Pyro model with attention sites, whose guide is in ``infer``; or a guide, with or without handlers
+            around it, whose model is taken.
         args: Arguments of the model, with observations of the right shape, which are replaced.
         infer: Function of the drawn observations, by the names of their sites, and of the arguments; it returns draws
             ``[S, ...]`` of weights by the names of attention sites, S being ``num_draws``. By default
@@ -121,9 +124,9 @@ def check_coverage(
 
     Raises:
         TypeError: There is neither a guide nor ``infer``.
-        ValueError: A model without attention sites or observations, numbers of draws and bins that do not fit, too few
-            items, a level outside (0, 1), draws that are missing or have another shape, or no ``infer`` beside an
-            inference network where an observation is no argument.
+        ValueError: A model without latent attention sites or observations, numbers of draws and bins that do not fit,
+            too few items, a level outside (0, 1), draws that are missing or have another shape, or no ``infer`` beside
+            an inference network where an observation is no argument.
 
     Example:
         >>> import pyro
@@ -143,9 +146,11 @@ def check_coverage(
     Source: Talts et al. (2018), Validating Bayesian Inference Algorithms with Simulation-Based Calibration.
     """
     guide: object = poutine.unwrap(model)
-    simulated = guide.model if isinstance(guide, AttentionGuide) else model
+    simulated = with_handlers_of(model, guide.model) if isinstance(guide, AttentionGuide) else model
     if infer is None and not isinstance(guide, AttentionGuide):
         raise TypeError(f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model")
+    if not isinstance(num_simulations, int) or num_simulations < 1:
+        raise ValueError(f"num_simulations is {num_simulations!r}, expected an integer of at least 1")
     if num_draws < 2 or bins < 2 or (num_draws + 1) % bins:
         raise ValueError(
             f"num_draws is {num_draws} and bins is {bins}, expected one less than a multiple of bins, such as 99 and 20"
@@ -184,14 +189,16 @@ def _simulate(
     trace: Trace = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
     truth, observations, given = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor](), dict[str, object]()
     for name, site in trace.nodes.items():
-        if site["type"] == "sample" and isinstance(site["fn"], AttentionDistribution):
+        if site["type"] != "sample" or is_deterministic(site):
+            continue
+        if site["infer"].get("was_observed"):  # attention that is given, too: there is nothing to infer of it
+            observations[name], given[name] = site["value"], site["infer"]["obs"]
+        elif isinstance(site["fn"], AttentionDistribution):
             weights, mask = attention_weights(site), site["fn"].layout.counted_entries
             mask = torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
             truth[name] = weights, mask.reshape(site["fn"].batch_shape.numel(), -1)
-        elif site["type"] == "sample" and site["infer"].get("was_observed") and not is_deterministic(site):
-            observations[name], given[name] = site["value"], site["infer"]["obs"]
     if not truth or not observations:
-        missing = "attention site" if not truth else "observed site"
+        missing = "latent attention site" if not truth else "observed site"
         raise ValueError(
             f"the model has no {missing}; pass the arguments with which it has one, such as y= of any values"
         )

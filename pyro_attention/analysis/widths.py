@@ -85,7 +85,7 @@ def check_width(
 
     Raises:
         TypeError: The loss is not of an EvidenceELBO, or its model is no module, so that it cannot be copied.
-        ValueError: There are no batches, or no site with positive weights.
+        ValueError: There are no batches, no site with positive weights, or a number that is not positive.
 
     Example:
         >>> import pyro
@@ -108,8 +108,10 @@ def check_width(
     if not isinstance(loss, ELBOModule) or not isinstance(loss.elbo, EvidenceELBO):
         raise TypeError(f"loss is a {type(loss).__name__}, expected EvidenceELBO(...)(model, guide)")
     check_kind("the model of the loss", loss.model, nn.Module, "which is copied and trained on")
-    for name, value in (("factor", factor), ("steps", steps), ("learning_rate", learning_rate)):
-        check_positive(name, value)
+    check_positive("learning_rate", learning_rate)
+    for name, count in (("factor", factor), ("steps", steps)):
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
     more = copy.deepcopy(loss)
     elbo = more.elbo
     assert isinstance(elbo, EvidenceELBO)

@@ -18,11 +18,12 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.seed_messenger import SeedMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from pyro_attention._compat import DROPOUT
+from pyro_attention._compat import DROPOUT, handlers_around
 from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.draws import Minibatch, Replayed, SharedDraws, broadcasts, is_point_mass
 from pyro_attention.families.distribution import AttentionDistribution
@@ -159,7 +160,8 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
 
     Raises:
         TypeError: The guide is no AttentionGuide.
-        ValueError: A number is no positive integer, ``noise`` is unknown, or several samples would share dropout.
+        ValueError: A number is no positive integer, ``noise`` is unknown, several samples would share dropout, or all
+            of them their seed.
     """
     check_guide(run.guide)
     if noise not in get_args(Noise):
@@ -170,6 +172,8 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
     if noise in ("dropout", "both") and chunk_size > 1:
         problem = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
         raise ValueError(f"{problem}; use chunk_size=1")
+    if num_samples > 1:
+        _check_not_seeded(run.guide)
     attention = AtMean() if noise in ("dropout", "none") else nullcontext()
     with (
         _TURN,
@@ -180,6 +184,16 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
         Minibatch(),
     ):
         yield from _draw(run, num_samples, chunk_size)
+
+
+def _check_not_seeded(guide: Model) -> None:
+    """Raise ValueError where poutine.seed around a guide or its model makes all runs the same."""
+    handlers = [*handlers_around(guide), *handlers_around(check_guide(guide).model)]
+    if any(isinstance(handler, SeedMessenger) for handler in handlers):
+        raise ValueError(
+            "poutine.seed around the guide or its model seeds every run, so that all samples would be the same one; "
+            "leave it out, and pass seed= to this call"
+        )
 
 
 def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:

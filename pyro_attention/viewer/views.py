@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention.analysis.alignments.links import GoldAlignment
-from pyro_attention.analysis.alignments.weights import check_matrix
+from pyro_attention.analysis.alignments.weights import Link, check_matrix
 
 __all__ = ["AlignmentView", "Panel", "RegionView", "View", "heads_view"]
 
@@ -136,7 +136,8 @@ class AlignmentView(View):
         kind: Literal["attention", "links"] = "attention",
     ) -> None:
         super().__init__(target, source, languages[::-1], _schemes(posterior, prior), title=title, kind=kind)
-        outside = [] if gold is None else [(s, t) for s, t in gold.possible if s >= len(source) or t >= len(target)]
+        links = frozenset[Link]() if gold is None else gold.possible
+        outside = [(s, t) for s, t in links if not (0 <= s < len(source) and 0 <= t < len(target))]
         if outside:
             raise ValueError(
                 f"gold has the link {min(outside)}, expected words counted from 0, of {len(source)} source and "

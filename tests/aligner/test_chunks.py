@@ -143,3 +143,14 @@ def test_an_aligner_of_a_stream_is_that_of_the_text_in_memory(pairs, tmp_path):
 def test_bad_streams(tmp_path, pairs, options, error, message):
     with pytest.raises(error, match=message):
         Aligner.fit_stream(pairs, tmp_path, **options)
+
+
+def test_a_folder_of_the_user_is_left_as_it_is(tmp_path):
+    """Chunks of an earlier text are replaced, and nothing else is."""
+    few = [(["das", "Haus"], ["the", "house"])] * 3
+    for _ in range(2):
+        Aligner.fit_stream(few, tmp_path)
+    (tmp_path / "chunks" / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match=r"chunks holds thesis.tex, which is no chunk .* choose another folder"):
+        Aligner.fit_stream(few, tmp_path)
+    assert (tmp_path / "chunks" / "thesis.tex").read_text() == "mine"

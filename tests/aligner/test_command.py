@@ -194,12 +194,47 @@ def test_json_lines_in_and_out(files):
 
 
 @pytest.mark.parametrize(
-    "line", ["das ||| the", "[1, 2]", '{"source": "das"}', '{"source": "das", "target": 3}', '{"source": ["a", 1]}', ""]
+    "line",
+    [
+        "das ||| the",
+        "[1, 2]",
+        '{"source": "das"}',
+        '{"source": "das", "target": 3}',
+        '{"source": ["a", 1]}',
+        "",
+        "[" * 100_000,
+    ],
 )
 def test_lines_that_are_no_pairs_in_json(files, untrained, line):
     (files / "pairs.jsonl").write_text(json.dumps(RECORDS[0]) + "\n" + line + "\n")
     with pytest.raises(SystemExit, match=r"pairs.jsonl, line 2 is .*, expected JSON with a source and a target"):
         main(["pairs.jsonl"])
+
+
+@pytest.mark.parametrize("text", ["das \ud83d Haus", ["das", "\udc00"]])
+@pytest.mark.parametrize("way", [[], ["--max-memory", "1000"]])
+def test_half_of_a_character_is_refused(files, untrained, text, way):
+    """JSON can hold it, and UTF-8 cannot, so that the outputs could not be read again."""
+    (files / "pairs.jsonl").write_text(json.dumps(RECORDS[0]) + "\n" + json.dumps({"source": "x", "target": text}))
+    with pytest.raises(SystemExit, match=r"pairs.jsonl, line 2: the text .* has '.ud\w+', half of a character"):
+        main(["pairs.jsonl", "--out", "links.jsonl", *way])
+    assert not (files / "links.jsonl").exists()
+
+
+def test_a_character_that_json_writes_as_two_is_one(files):
+    records = [{"source": "das \U0001f600", "target": "the \U0001f600"}] * 3
+    (files / "pairs.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    main(["pairs.jsonl", "--out", "links.jsonl"])
+    assert json.loads((files / "links.jsonl").read_text(encoding="utf-8").splitlines()[0])["source"][1] == "\U0001f600"
+
+
+def test_a_terminal_without_the_letters_of_the_text_shows_their_codes(files, monkeypatch):
+    said = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", said)
+    (files / "c").write_text("дом\n" * 6, encoding="utf-8")
+    main(["c", "b", "--most-uncertain", "6"])
+    said.flush()
+    assert b"\\u0434\\u043e\\u043c ||| the house" in said.buffer.getvalue()
 
 
 @pytest.mark.parametrize("words", [["New York"], ["", "the"], ["a\tb"], ["a\nb"]])

@@ -76,6 +76,12 @@ def test_classes_of_strings():
     assert max(found) < CLASSES
 
 
+@pytest.mark.parametrize("zero", ["\u0660", "\u06f0", "\u0966", "\uff10"], ids=["Arabic", "Persian", "Hindi", "wide"])
+def test_numbers_are_equal_in_the_digits_of_all_scripts(zero):
+    number = "".join(chr(ord(zero) + digit) for digit in (2, 0, 1, 9))
+    assert classes([number, number], ["2019", "2018"]) == [0, 1]
+
+
 def test_ratios_are_those_of_the_classes_of_links():
     """Classes drawn for links and for other pairs of words: their ratio, and 1 where none is seen."""
     torch.manual_seed(0)

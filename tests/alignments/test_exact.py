@@ -149,3 +149,22 @@ def test_other_priors_and_no_attention():
         exact_alignments(lambda: attention(torch.zeros(1, 2, 3), torch.ones(1, 3, 4)))
     with pytest.raises(ValueError, match="no site matches"):
         exact_alignments(lambda: None)
+
+
+@pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites")
+def test_alignments_that_are_given():
+    """One of two is a fact for the other; where both are, nothing is left to infer."""
+    first, second = (LatentAttention(name, AlignmentPrior()) for name in ("first", "second"))
+    scores, values, layout = torch.randn(4, 1, 3), torch.tensor([[[0.0], [1.0], [2.0]]]), Dense(event_dim=2)
+
+    def model():
+        with pyro.plate("queries", 4):
+            mean = sum(read(scores, values, layout=layout).context[..., 0, 0] for read in (first, second))
+            pyro.sample("y", dist.Normal(mean, 0.5), obs=torch.ones(4))
+
+    keys = torch.tensor([0, 1, 2, 0])
+    found = exact_alignments(poutine.condition(model, data={"first": keys}))
+    likelihood = dist.Normal(keys.unsqueeze(-1) + torch.arange(3.0), 0.5).log_prob(torch.tensor(1.0))
+    torch.testing.assert_close(found, {"second": (scores.squeeze(-2) + likelihood).softmax(-1).unsqueeze(-2)})
+    with pytest.raises(ValueError, match=r"every alignment of the model is given, .* leave one out"):
+        exact_alignments(poutine.condition(model, data={"first": keys, "second": keys}))

@@ -3,6 +3,7 @@
 import pyro
 import pytest
 import torch
+from pyro import poutine
 from pyro.distributions import Categorical as Labels
 from pyro.distributions import Normal
 from scipy.stats import chisquare, kstest
@@ -12,8 +13,10 @@ from pyro_attention import (
     Amortized,
     AttentionGuide,
     Dense,
+    FromPrior,
     LatentAttention,
     LogNormal,
+    ScorePrior,
     Weibull,
     exact_alignments,
 )
@@ -132,6 +135,57 @@ def test_an_inference_network_that_would_not_see_what_was_drawn():
         check_coverage(guide, *inputs(400))
 
 
+class Shifted(torch.nn.Module):
+    """A latent shift moves the weights by far, and y is news of neither; so draws of the prior are exact."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (LatentAttention(name, ScorePrior(LogNormal(1.0))) for name in ("first", "second"))
+
+    def forward(self, scores, y=None):
+        values, layout = torch.eye(2).unsqueeze(0), Dense(event_dim=2)
+        with pyro.plate("items", len(scores)):
+            shift = pyro.sample("shift", Normal(0.0, 3.0))
+            pair = torch.stack([shift, -shift], -1).unsqueeze(-2)
+            context = self.first(scores + pair, values, layout=layout).context  # [items, 1, 2]
+            self.second(scores + 5 * context, values, layout=layout)
+            pyro.sample("y", Normal(0.0, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("handler", [poutine.condition, poutine.do])
+def test_a_latent_that_a_handler_around_the_guide_gives(handler):
+    """It was drawn from its prior in the simulation, and had the given value in the inference."""
+    scores, y = inputs(2000)
+    guide = handler(
+        AttentionGuide(Shifted(), FromPrior(), keep_prior="shift"), data={"shift": torch.full((2000,), 2.0)}
+    )
+    found = check_coverage(guide, scores, y, num_draws=19, seed=0)
+    assert {name: coverage.p_value > 1e-3 for name, coverage in found.items()} == {"first": True, "second": True}
+
+
+def test_observations_that_a_handler_around_the_guide_gives():
+    scores, y = inputs(2000)
+    guide = poutine.condition(AttentionGuide(Shifted(), FromPrior(), keep_prior="shift"), data={"y": y})
+    found = check_coverage(guide, scores, num_draws=19, seed=0)
+    # the shift is inferred by its prior
+    assert all(coverage.p_value > 1e-3 for coverage in found.values())
+
+
+@pytest.mark.parametrize("place", ["around the guide", "inside the model"])
+def test_attention_that_is_given_is_drawn_with_the_data(place):
+    scores, y = inputs(2000)
+    net, given = Shifted(), {"first": torch.randn(2000, 1, 2), "shift": y}
+    if place == "around the guide":
+        guide = poutine.condition(AttentionGuide(net, FromPrior()), data=given)
+    else:
+        guide = AttentionGuide(poutine.condition(net, data=given), FromPrior())
+    found = check_coverage(guide, scores, y, num_draws=19, seed=0)
+    assert list(found) == ["second"]
+    assert found["second"].p_value > 1e-3
+    with pytest.raises(ValueError, match="no latent attention site"):
+        check_coverage(poutine.condition(guide, data={"second": torch.randn(2000, 1, 2)}), scores, y)
+
+
 def test_noted_values_are_drawn_anew_in_the_inference():
     """A value of ``pyro.deterministic`` is no observation: given to the guide, it would tell what was drawn."""
     first, second = (LatentAttention(name, FixedLogNormalPrior()) for name in ("first", "second"))
@@ -244,6 +298,7 @@ def test_the_picture_shows_the_ranks():
         ({"num_draws": 100}, "expected one less than a multiple of bins"),
         ({"bins": 0}, "expected one less than a multiple of bins"),
         ({"bins": 1}, "expected one less than a multiple of bins"),
+        ({"num_simulations": 0}, "num_simulations is 0, expected an integer of at least 1"),
         ({"levels": (90,)}, "level is 90"),
         ({"bins": 100}, r"site 'attention': 400 items for 100 bins, expected at least 500; raise num_simulations"),
         ({"infer": lambda *_: {"attention": torch.zeros(9)}}, r"infer gave draws of shape \(9,\)"),
@@ -260,5 +315,5 @@ def test_models_that_cannot_be_checked():
         check_coverage(Ratio(), *inputs(400))
     with pytest.raises(ValueError, match="the model has no observed site"):
         check_coverage(lambda scores: attention(scores, torch.eye(2)[None]), torch.zeros(1, 1, 2), infer=exact)
-    with pytest.raises(ValueError, match="the model has no attention site"):
+    with pytest.raises(ValueError, match="the model has no latent attention site"):
         check_coverage(lambda: pyro.sample("y", Normal(0.0, 1.0), obs=torch.zeros(())), infer=exact)

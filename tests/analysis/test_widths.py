@@ -100,8 +100,9 @@ def test_mistakes():
         check_width(EvidenceELBO(max_plate_nesting=1)(plain, AttentionGuide(plain, FromPrior())), batches)
     with pytest.raises(ValueError, match="batches are empty"):
         check_width(loss, [])
-    with pytest.raises(ValueError, match="factor has an entry 0"):
-        check_width(loss, batches, factor=0)
+    for options in ({"factor": 0}, {"factor": 1.5}, {"steps": 2.5}):
+        with pytest.raises(ValueError, match=r"(factor|steps) is .*, expected an integer of at least 1"):
+            check_width(loss, batches, **options)
 
 
 class Shuffled:

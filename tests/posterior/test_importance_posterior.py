@@ -239,6 +239,26 @@ def test_soft_attention_explains_as_the_alignment_with_its_weights():
     torch.testing.assert_close(found, exact_alignments(alignment)["read"])
 
 
+def test_keys_are_compared_under_one_draw_of_other_latents():
+    """By Bayes' rule at the shift that was drawn, which was another one for every key."""
+    attention, shifts = LatentAttention("read", FixedGammaPrior()), []
+    values, y = torch.tensor([[[0.0], [1.0], [1.0]]]), torch.tensor([0.5, 0.0])
+
+    def model():
+        shifts.append(pyro.sample("shift", Normal(0.0, 30.0)))
+        with pyro.plate("queries", 2):
+            context = attention(torch.zeros(2, 1, 3), values, layout=Dense(event_dim=2)).context[..., 0, 0]
+            later = pyro.sample("later", Normal(context, 1e-3))  # follows the key
+            pyro.sample("y", Normal(later + shifts[-1] - shifts[-1].detach(), 0.3), obs=y)
+            pyro.sample("z", Normal(shifts[-1] + context, 0.3), obs=shifts[-1] + y)
+
+    torch.manual_seed(0)
+    found = posterior_attention(AttentionGuide(model, Soft(), keep_prior=["shift", "later"]), num_samples=1)["read"]
+    assert len({shift.item() for shift in shifts[1:]}) == 1
+    expected = (2 * Normal(values[0, :, 0], 0.3).log_prob(y.unsqueeze(-1))).softmax(-1).unsqueeze(-2)
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
+
+
 @pytest.mark.parametrize("noise", [10.0, 1.0, 0.1, 0.03, 0.01])
 @pytest.mark.parametrize("hidden", [[False, False, False], [False, False, True], [True, True, True]])
 def test_explaining_keys_that_explain_little(noise, hidden):

@@ -1,5 +1,7 @@
 """Passes of posterior samples: their sizes, what is computed once, and what they leave behind."""
 
+from itertools import product
+
 import pyro
 import pytest
 import torch
@@ -156,3 +158,37 @@ def test_an_alignment_that_is_given_is_the_same_in_all_samples(given, as_weights
     assert {name: bool((draws == rows).all()) for name, draws in drawn.items()} == {
         name: name == given for name in sites
     }
+
+
+@pytest.mark.filterwarnings("ignore:the model does not broadcast:pyro_attention.draws.BroadcastWarning")
+def test_draws_are_looked_at_under_each_kind_of_handlers():
+    """A latent site that poutine.block hides from the plate of the draws had one value for all of a pass."""
+    attention = LatentAttention("attention", ContextualGammaPrior(2))
+
+    def model():
+        shift = pyro.sample("shift", pyro.distributions.Normal(0.0, 1.0))
+        return (
+            attention(torch.zeros(1, 1, 2), torch.ones(1, 2, 1), keys=torch.zeros(1, 2, 2)).context
+            + shift[..., None, None, None]
+        )
+
+    guide = AttentionGuide(model, Weibull(2.0), keep_prior="shift")
+    for hidden in (guide, poutine.block(guide, hide=["shift"])):
+        samples = predict(hidden, num_samples=8, chunk_size=8, keep_samples=True).samples
+        assert len(samples.unique()) == 8
+        assert len(sample_posterior(hidden, num_samples=8, chunk_size=8)["attention"]) == 8
+
+
+def test_a_seed_around_the_guide_would_make_all_samples_the_same():
+    attention = LatentAttention("attention", ContextualGammaPrior(2))
+
+    def model():
+        return attention(torch.zeros(1, 1, 2), torch.ones(1, 2, 1), keys=torch.zeros(1, 2, 2)).context
+
+    around = poutine.seed(AttentionGuide(model, Weibull(2.0)), rng_seed=0)
+    inside = AttentionGuide(poutine.seed(model, rng_seed=0), Weibull(2.0))
+    for guide, draw in product((around, inside), (sample_posterior, sample_sites, importance_posterior, predict)):
+        with pytest.raises(ValueError, match=r"poutine.seed around .* all samples would be the same .* pass seed="):
+            draw(guide, num_samples=3)
+    first, second = (sample_posterior(around, num_samples=1)["attention"] for _ in range(2))
+    assert torch.equal(first, second)

@@ -133,6 +133,7 @@ REGIONS = {"words": ["dog"], "grid": (1, 2), "posterior": draws(1, 2)}
 HEADS = {"encoder.0": torch.full((5, 1, 2, 3, 3), 1 / 3)}
 
 
+BEFORE = GoldAlignment(frozenset({(-1, 0), (0, 0)}))  # as of links counted from 1 that were counted from 0
 OUTSIDE = GoldAlignment(frozenset({(2, 1)}), frozenset({(3, 0)}))  # of three source words and two target words
 
 
@@ -152,6 +153,7 @@ def alignment(**options):
         (lambda: heads_view(HEADS, ["a", "b", "c"], mask=torch.zeros(3)), ValueError, "with one True"),
         (lambda: fragment([]), ValueError, "views are empty"),
         (lambda: alignment(posterior=WEIGHTS, gold=OUTSIDE), ValueError, r"gold has the link \(3, 0\), expected"),
+        (lambda: alignment(posterior=WEIGHTS, gold=BEFORE), ValueError, r"gold has the link \(-1, 0\), expected"),
     ],
 )  # fmt: skip
 def test_wrong_views(make, error, message):

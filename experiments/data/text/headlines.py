@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.data.storage import SPLITS, data_folder, first_file
-from experiments.files import read_packed, reading
+from experiments.files import check_characters, read_packed, reading
 
 _EXPECTED = "a file of JSON lines, each with a text and its summaries, which may be packed as .jsonl.gz"
 _FILES = {
@@ -112,6 +112,7 @@ def read_headlines(path: Path) -> HeadlineText:
             if not isinstance(entry["summaries"], list):  # the letters of a text would be headlines
                 raise ValueError(f"'summaries' is {entry['summaries']!r}")
             headlines.append(tuple(map(plain_words, entry["summaries"])))
+            check_characters(texts[-1], *headlines[-1])
             if not all([texts[-1], headlines[-1], *headlines[-1]]):
                 raise ValueError("a text or its headlines are empty")
     return HeadlineText(texts, headlines)

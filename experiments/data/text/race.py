@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.data.dataset_names import RaceLevel
 from experiments.data.storage import data_folder, missing
-from experiments.files import reading
+from experiments.files import check_characters, reading
 
 LEVELS: tuple[RaceLevel, ...] = ("middle", "high")
 _FOLDERS = {"train": "train", "val": "dev", "test": "test"}
@@ -100,6 +100,7 @@ def _choices(content: dict[str, Any], path: Path, *, answers: bool) -> Iterator[
         with reading(f"{path}: question {number}", "two options or more, and one of them as the answer", _REMEDY):
             if isinstance(options, str) or len(options) < 2 or not all(isinstance(option, str) for option in options):
                 raise ValueError(f"the options are {options}")
+            check_characters(content["article"], str(question), *options)
             yield Choice(
                 f"{path.name}-{number}", path.parent.name, content["article"], str(question), tuple(options),
                 _index(content["answers"][number - 1], options) if answers else None,

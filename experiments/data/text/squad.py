@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from experiments.data.storage import SPLITS, data_folder, missing
-from experiments.files import read_packed, reading
+from experiments.files import check_characters, read_packed, reading
 
 SquadVersion = Literal["1.1", "2.0"]
 
@@ -199,6 +199,7 @@ def _question(entry: dict[str, Any], context: str, title: str, path: Path, with_
     ):
         entries = entry["answers"] if with_answers else ()
         answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in entries)
+        check_characters(str(entry["id"]), context, entry["question"])
         if not context.strip():
             raise ValueError("the context is empty")
         for text, start in answers:

@@ -70,6 +70,7 @@ def test_parts_of_race_are_those_of_its_publishers(tmp_path):
         ({"options": [["tea"], ["Tom", "Ann"]]}, r"question 1 .*options are \['tea'\].*two options or more"),
         ({"options": ["tea or milk", ["Tom", "Ann"]]}, "question 1 .*the options are tea or milk"),
         ({"answers": ["A"]}, "2 questions, 2 options, 1 answers"),
+        ({"questions": ["Tom \ud83d", "Who?"]}, "question 1 .*half of a character"),
         ({"article": " "}, "a passage of 0 characters"),
         ({"questions": [], "options": [], "answers": []}, "0 questions"),
     ],

@@ -222,6 +222,7 @@ def test_squad_2_has_a_training_file_or_divides_the_other_one(tmp_path):
             "id 'q' belongs to several questions, 'who\\?' and 'whom\\?'",
         ),
         ([], "it has no questions"),
+        ([entry(question="who\ud83d?")], r"question q .*'who.ud83d.' has .*, half of a character"),
     ],
 )
 def test_bad_files_of_squad(tmp_path, found, message):
@@ -257,7 +258,13 @@ def test_held_out_texts_are_not_trained_on(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    [{"summaries": ["a"]}, GOOD | {"text": " \n"}, GOOD | {"summaries": []}, GOOD | {"summaries": "gunman"}],
+    [
+        {"summaries": ["a"]},
+        GOOD | {"text": " \n"},
+        GOOD | {"summaries": []},
+        GOOD | {"summaries": "gunman"},
+        GOOD | {"text": "A \ud83d ."},
+    ],
 )
 def test_bad_lines_of_headlines(tmp_path, line):
     path = write_entries(tmp_path / "bad.jsonl", [GOOD, line, GOOD])
