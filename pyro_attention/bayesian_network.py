@@ -71,8 +71,8 @@ def bayesian(
     transformers and torchvision's do           ELBO of a batch in nats
     ``GATConv`` or ``GATv2Conv`` of PyG         :class:`ObservedNetwork` of one graph, ``loss(x, edge_index,
                                                 y=y, observed=train_mask)``
-    a ``PreTrainedModel`` of transformers       the network itself, ``loss(**batch)["loss"]``: negative ELBO
-                                                per observation, which Trainer takes (``ELBOModel``)
+    a ``PreTrainedModel`` of transformers,      the network itself, ``loss(**batch)["loss"]``: negative ELBO
+    or a ``PeftModel`` of one                   per observation, which Trainer takes (``ELBOModel``)
     =========================================== ==========================================================
 
     Under the scheme "soft", and where Pyro does not run it, the network computes the same numbers as before. It keeps
@@ -251,7 +251,10 @@ def _prior_of_width(scheme: Scheme) -> Callable[[int], Prior]:
 
 
 def _is_of_transformers(network: nn.Module) -> bool:
-    transformers = sys.modules.get("transformers")
+    """Return whether a network is a model of transformers, also with an adapter of PEFT."""
+    transformers, peft = sys.modules.get("transformers"), sys.modules.get("peft")
+    if peft is not None and isinstance(network, peft.PeftModel | peft.PeftMixedModel):
+        return True
     return transformers is not None and bool(isinstance(network, transformers.PreTrainedModel))
 
 
