@@ -343,6 +343,15 @@ def test_loss_of_a_head(cls, options, labels, expected):
     torch.testing.assert_close(loss, expected(model(input_ids=IDS).logits, labels))
 
 
+@pytest.mark.parametrize("name", ["Bart", "T5"])
+def test_a_pair_that_classifies(name):
+    """Its decoder reads the text of the encoder, which has to hold the end of a sentence."""
+    model, end = head(f"{name}ForSequenceClassification", name.lower(), num_labels=3), {"Bart": 2, "T5": 1}[name]
+    inputs, labels = {"input_ids": IDS.clone().index_fill_(1, torch.tensor([2]), end)}, torch.tensor([0, 2, 1])
+    loss = ELBOModel(model, AttentionGuide(model, Soft()))(**inputs, labels=labels, return_dict=True)["loss"]
+    torch.testing.assert_close(loss, functional.cross_entropy(model(**inputs).logits, labels))
+
+
 def test_next_tokens_are_those_of_transformers():
     model = head("GPT2LMHeadModel", "gpt2")
     labels = IDS.masked_fill(IDS > 16, -100)

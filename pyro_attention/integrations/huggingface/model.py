@@ -451,6 +451,7 @@ class ELBOModel(nn.Module):
             ``loss`` in nats per observation, and ``logits``.
         """
         inputs |= {} if labels is None else {"labels": labels}
+        inputs.pop("return_dict", None)  # it is no input of the network
         labels_given = {name: label for name in _LABELS if isinstance(label := inputs.get(name), Tensor)}
         if not labels_given:
             raise TypeError(
