@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import pyro
 import torch
 from pyro.distributions import Categorical, Normal, TorchDistribution
+from pyro.poutine import runtime
 from torch import Tensor, nn
 
 from pyro_attention import schemes
@@ -204,7 +205,9 @@ class ObservedNetwork(nn.Module):
         if self.batch_dim == 1 and output.dim() > 2:
             output = output.transpose(-3, -2)  # the length was in front
         distribution = self.distribution(output)
-        expected = distribution.shape()[-y.dim() :] if y.dim() else torch.Size()
+        shape = distribution.shape()
+        draws = sum(frame.name != "batch" for frame in runtime.get_plates())  # of one pass, at the left of the batch
+        expected = shape[max(0, len(shape) - max(y.dim(), len(shape) - draws)) :]
         if y.shape != expected:
             raise ValueError(
                 f"y has shape {tuple(y.shape)}, expected {tuple(expected)} as its distribution {distribution}; reshape "

@@ -74,7 +74,7 @@ def test_the_view_is_that_of_the_models_own_weights(name, cls, tokenizer):
 
 def test_the_page(tokenizer, tmp_path):
     guide = AttentionGuide(decoder("llama", "LlamaForCausalLM"), Weibull(2.0))
-    view = generated_view(guide, tokenizer, TEXT, num_samples=20, seed=0, **OPTIONS)
+    view = generated_view(guide, tokenizer, TEXT, num_samples=20, seed=0, return_dict_in_generate=True, **OPTIONS)
     assert {panel.group for panel in view.panels} == {"model.layers.1.self_attn"}  # the last site
     assert [panel.name for panel in view.panels] == ["head 0", "head 1"]
     samples = view.panels[0].samples
@@ -171,6 +171,8 @@ def test_rauq_takes_the_least_sure_layer():
     ("options", "message"),
     [
         ({"max_new_tokens": 36}, "the text has 5 tokens, and with 36 .* longer than the context .*, 40 tokens"),
+        ({"max_new_tokens": None, "max_length": 41}, "the text has 5 tokens, and with 36 .* longer than the context"),
+        ({"generation_config": transformers.GenerationConfig(num_beams=3)}, "num_beams is 3, expected 1"),
         ({"use_cache": False}, "would read the whole text anew"),
         ({"num_beams": 2}, "num_beams is 2, expected 1"),
         ({"sites": "encoder.*"}, r"expected patterns of attention sites, such as 'model\.layers\.1"),
