@@ -1,7 +1,9 @@
 """Conversion of a model of transformers to a Bayesian model, and back.
 
 Under a guide of ``model.generate`` every step is a call: each new token draws its own weights over the past, whose
-keys and values are cached as they were drawn before. Outside Pyro ``generate`` is deterministic as before.
+keys and values are cached as they were drawn before. Where another model or the text itself proposes tokens, a step
+draws weights for several of them, also for those that are not accepted. Outside Pyro ``generate`` is deterministic as
+before.
 
 Likelihoods: classes are Categorical, several labels Bernoulli, numbers Normal with a standard deviation of 1 (so
 standardize them), tokens Categorical without those labeled -100, and the two ends of an answer Categorical each.
