@@ -191,6 +191,19 @@ def test_a_forward_that_was_replaced_on_the_model_is_refused():
     assert losses[0] == pytest.approx(losses[1])
 
 
+def test_another_attention_afterwards_is_named():
+    model, inputs = bayesian(classifier()), batch()
+    guide = AttentionGuide(model, Soft())
+    expected = guide.run(**inputs).output
+    model.set_attn_implementation("eager")
+    with pytest.raises(
+        ValueError, match=r"set to 'eager' after bayesian\(\), and draws nothing; call .*'pyro_attention'"
+    ):
+        guide.run(**inputs)
+    model.set_attn_implementation("pyro_attention")
+    torch.testing.assert_close(guide.run(**inputs).output, expected)
+
+
 def test_deterministic_gives_the_original_back():
     original, inputs = classifier(), batch()
     model = deterministic(bayesian(classifier(), sites=["bert.*"]))

@@ -17,7 +17,7 @@ from pyro_attention._compat import validates_distributions
 from pyro_attention.attention import pyro_runs_the_model
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.integrations.huggingface.adapters import base_model, check_priors_are_saved, has_adapters
-from pyro_attention.integrations.huggingface.attention import BATCH, DECODER_MASK, GENERATES, batch_plate
+from pyro_attention.integrations.huggingface.attention import BATCH, DECODER_MASK, GENERATES, NAME, batch_plate
 from pyro_attention.objectives.elbo import AttentionELBO
 
 __all__ = ["BayesianModel", "ELBOModel", "Likelihood", "bayesian_class", "likelihood_of", "longest_text"]
@@ -64,6 +64,12 @@ class BayesianModel(PreTrainedModel):
                 calls, the whole output is returned; of a classifier with an adapter of PEFT always the logits.
         """
         check_priors_are_saved(self)
+        if self.config._attn_implementation != NAME:
+            raise ValueError(
+                f"the attention of this {type(self).__name__} was set to {self.config._attn_implementation!r} after "
+                f"bayesian(), and draws nothing; call model.set_attn_implementation('{NAME}'), which returns weights "
+                f"for output_attentions=True, too"
+            )
         labels = {name: kwargs.pop(name, None) for name in _LABELS}  # first: a head without labels knows no such name
         inputs = _named(self.deterministic_class.forward, self, args, kwargs)
         # PEFT passes it on to every classifier, whoever calls; generate does not always ask for what it needs
