@@ -293,6 +293,7 @@ def test_embeddings_in_place_of_tokens(family):
     ("cls", "labels"),
     [
         ("BertForSequenceClassification", torch.tensor([0, 2, 1])),
+        ("BertForSequenceClassification", torch.tensor([0, -100, 1])),
         ("BertForSequenceClassification", torch.eye(3)),
         ("BertForTokenClassification", torch.tensor([[1, -100, 2, -100], [-100, 0, -100, 1], [2, 2, -100, -100]])),
         ("GPT2LMHeadModel", torch.tensor([[7, 8, 9, 10], [11, -100, 13, 14], [-100, -100, 17, 18]])),
@@ -332,6 +333,7 @@ CASES = [
     ("BertForSequenceClassification", {"num_labels": 1}, NUMBERS, lambda x, target: normal(x[..., 0], target)),
     ("BertForSequenceClassification", {"num_labels": 3, "problem_type": "regression"}, SEVERAL, normal),
     ("BertForSequenceClassification", {"num_labels": 3}, SEVERAL, several),
+    ("BertForSequenceClassification", {"num_labels": 3}, torch.tensor([0, -100, 1]), cross_entropy),
     ("BertForMaskedLM", {}, MASKED, cross_entropy),
 ]
 

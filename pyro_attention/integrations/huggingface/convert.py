@@ -5,8 +5,8 @@ keys and values are cached as they were drawn before. Where another model or the
 draws weights for several of them, also for those that are not accepted. Outside Pyro ``generate`` is deterministic as
 before.
 
-Likelihoods: classes are Categorical, several labels Bernoulli, numbers Normal with a standard deviation of 1 (so
-standardize them), tokens Categorical without those labeled -100, and the two ends of an answer Categorical each.
+Likelihoods: classes and tokens are Categorical, without those labeled -100, several labels Bernoulli, numbers Normal
+with a standard deviation of 1 (so standardize them), and the two ends of an answer Categorical each.
 
 Gradient checkpointing is refused at the backward pass: it would draw the weights anew.
 """

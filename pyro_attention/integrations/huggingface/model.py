@@ -296,11 +296,13 @@ def _classification(output: Output, labels: Mapping[str, Tensor], config: PreTra
 
 
 def _choice(output: Output, labels: Mapping[str, Tensor]) -> None:
-    """Observe one of some classes."""
+    """Observe one of some classes; examples labeled -100 do not count."""
     logits = output.logits.float()
     target = _fit(labels["labels"], logits.shape[:-1])
+    counts = target != _IGNORED
+    target = target.masked_fill(~counts, 0)
     _check_classes(target, logits.size(-1))
-    pyro.sample("labels", Categorical(logits=logits), obs=target)
+    pyro.sample("labels", Categorical(logits=logits).mask(counts), obs=target)
 
 
 def _tokens(output: Output, labels: Mapping[str, Tensor]) -> None:
