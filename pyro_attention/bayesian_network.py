@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import pyro
 import torch
 from pyro.distributions import Categorical, Normal, TorchDistribution
+from pyro.poutine import runtime
 from torch import Tensor, nn
 
 from pyro_attention import schemes
@@ -71,8 +72,8 @@ def bayesian(
     transformers and torchvision's do           ELBO of a batch in nats
     ``GATConv`` or ``GATv2Conv`` of PyG         :class:`ObservedNetwork` of one graph, ``loss(x, edge_index,
                                                 y=y, observed=train_mask)``
-    a ``PreTrainedModel`` of transformers       the network itself, ``loss(**batch)["loss"]``: negative ELBO
-                                                per observation, which Trainer takes (``ELBOModel``)
+    a ``PreTrainedModel`` of transformers,      the network itself, ``loss(**batch)["loss"]``: negative ELBO
+    or a ``PeftModel`` of one                   per observation, which Trainer takes (``ELBOModel``)
     =========================================== ==========================================================
 
     Under the scheme "soft", and where Pyro does not run it, the network computes the same numbers as before. It keeps
@@ -204,7 +205,9 @@ class ObservedNetwork(nn.Module):
         if self.batch_dim == 1 and output.dim() > 2:
             output = output.transpose(-3, -2)  # the length was in front
         distribution = self.distribution(output)
-        expected = distribution.shape()[-y.dim() :] if y.dim() else torch.Size()
+        shape = distribution.shape()
+        draws = sum(frame.name != "batch" for frame in runtime.get_plates())  # of one pass, at the left of the batch
+        expected = shape[max(0, len(shape) - max(y.dim(), len(shape) - draws)) :]
         if y.shape != expected:
             raise ValueError(
                 f"y has shape {tuple(y.shape)}, expected {tuple(expected)} as its distribution {distribution}; reshape "
@@ -251,7 +254,10 @@ def _prior_of_width(scheme: Scheme) -> Callable[[int], Prior]:
 
 
 def _is_of_transformers(network: nn.Module) -> bool:
-    transformers = sys.modules.get("transformers")
+    """Return whether a network is a model of transformers, also with an adapter of PEFT."""
+    transformers, peft = sys.modules.get("transformers"), sys.modules.get("peft")
+    if peft is not None and isinstance(network, peft.PeftModel | peft.PeftMixedModel):
+        return True
     return transformers is not None and bool(isinstance(network, transformers.PreTrainedModel))
 
 

@@ -219,6 +219,12 @@ REFUSED = {
         lambda: bayesian(pyg.GPSConv(4, pyg.GATConv(4, 4)), sites="attn", likelihood="regression"), "expected '\\*'"
     ),
     "shape": (lambda: bayesian(Classifier(1), likelihood="regression").loss(X, y=torch.zeros(3)), "reshape y or the"),
+    "one label for several": (
+        lambda: bayesian(nn.TransformerEncoderLayer(4, 1, 8, batch_first=True), likelihood="classification").loss(
+            torch.zeros(3, 3, 4), y=torch.zeros(3, dtype=torch.int64)
+        ),
+        r"y has shape \(3,\), expected \(3, 3\)",
+    ),
     "no batch": (lambda: bayesian(Classifier(), likelihood="regression").loss(), "was given no tensor first"),
     "flow": (
         lambda: bayesian_graph(nn.ModuleList([pyg.GATConv(2, 2, flow="target_to_source")])),

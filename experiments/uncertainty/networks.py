@@ -187,6 +187,12 @@ class PairNetworkTask(NetworkTask, GlueTask):
 
     def wrap(self, config: Any, network: Any) -> PairModel:
         check_layers(config.model, network)
+        layer = getattr(network, "classifier", None)
+        if config.pooling == "head" and not isinstance(layer, nn.Linear):
+            raise UserError(
+                f"the output layer of model {config.model} is a {type(layer).__name__}, expected a Linear, as a "
+                f"Laplace posterior is put there; take a BERT"
+            )
         if config.adapter_rank:
             lora = LoraConfig(
                 r=config.adapter_rank, lora_alpha=2 * config.adapter_rank, lora_dropout=0.1,

@@ -22,6 +22,7 @@ from peft import (
 )
 
 from pyro_attention import AttentionELBO, AttentionGuide, Soft, Weibull, predict, sample_posterior
+from pyro_attention import bayesian as one_call
 from pyro_attention.integrations.huggingface import ELBOModel, bayesian, deterministic, load_adapter
 from tests.integrations.tiny_transformers import REFUSED, SUPPORTED
 
@@ -381,3 +382,22 @@ def test_a_base_without_attention_that_can_be_reached():
 def test_the_file_names_what_it_holds(adapter):
     config = json.loads((adapter / "adapter_config.json").read_text())
     assert CHILD in config["modules_to_save"]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_an_adapted_model_in_one_call(base_folder, mixed):
+    """The same losses as by the single calls; a model with mixed adapters is named."""
+    if mixed:
+        with pytest.raises(ValueError, match="PeftMixedModel, which PEFT can neither save nor load"):
+            one_call(get_peft_model(load(base_folder), lora(), mixed=True))
+        return
+    torch.manual_seed(0)
+    model, guide, loss = one_call(get_peft_model(load(base_folder), lora()), "weibull", prior="fixed")
+    assert isinstance(model, PeftModel)
+    other = bayesian(get_peft_model(load(base_folder), lora()), prior="gamma_fixed")
+    losses = []
+    for each in (loss, ELBOModel(other, AttentionGuide(other, Weibull(10.0)))):
+        torch.manual_seed(1)
+        losses.append(each.eval()(input_ids=IDS, labels=LABELS)["loss"])
+    torch.testing.assert_close(*losses)
+    assert predict(guide, input_ids=IDS, num_samples=2).mean.shape == (3, 3)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from pyro_attention import AttentionGuide, LogNormal, Soft, Weibull
 from pyro_attention.analysis import decompose_uncertainty, rauq
-from pyro_attention.integrations.huggingface import answer_uncertainty, bayesian, generated_view
+from pyro_attention.integrations.huggingface import answer_uncertainty, bayesian, deterministic, generated_view
 from pyro_attention.integrations.huggingface.generation import draw_answer, read_answer
 from pyro_attention.viewer import write_viewer
 from tests.integrations.tiny_transformers import SUPPORTED
@@ -74,7 +74,7 @@ def test_the_view_is_that_of_the_models_own_weights(name, cls, tokenizer):
 
 def test_the_page(tokenizer, tmp_path):
     guide = AttentionGuide(decoder("llama", "LlamaForCausalLM"), Weibull(2.0))
-    view = generated_view(guide, tokenizer, TEXT, num_samples=20, seed=0, **OPTIONS)
+    view = generated_view(guide, tokenizer, TEXT, num_samples=20, seed=0, return_dict_in_generate=True, **OPTIONS)
     assert {panel.group for panel in view.panels} == {"model.layers.1.self_attn"}  # the last site
     assert [panel.name for panel in view.panels] == ["head 0", "head 1"]
     samples = view.panels[0].samples
@@ -171,6 +171,8 @@ def test_rauq_takes_the_least_sure_layer():
     ("options", "message"),
     [
         ({"max_new_tokens": 36}, "the text has 5 tokens, and with 36 .* longer than the context .*, 40 tokens"),
+        ({"max_new_tokens": None, "max_length": 41}, "the text has 5 tokens, and with 36 .* longer than the context"),
+        ({"generation_config": transformers.GenerationConfig(num_beams=3)}, "num_beams is 3, expected 1"),
         ({"use_cache": False}, "would read the whole text anew"),
         ({"num_beams": 2}, "num_beams is 2, expected 1"),
         ({"sites": "encoder.*"}, r"expected patterns of attention sites, such as 'model\.layers\.1"),
@@ -205,3 +207,33 @@ def test_generation_without_its_past():
     guide = AttentionGuide(model.generate, Weibull(1.0))
     with torch.no_grad(), pytest.raises(ValueError, match=r"use_cache=False would draw .* leave it out"):
         guide.run(input_ids=GIVEN, attention_mask=torch.ones_like(GIVEN), use_cache=False, do_sample=False, **OPTIONS)
+
+
+@pytest.mark.parametrize(("name", "cls"), [("llama", "LlamaForCausalLM"), ("t5", "T5ForConditionalGeneration")])
+@pytest.mark.parametrize("by", ["assistant", "Bayesian assistant", "prompt lookup"])
+def test_assisted_generation(name, cls, by):
+    """Its forward passes ask for no return_dict; at the mean weights it gives what generation without help gives."""
+    model, assistant = decoder(name, cls), decoder(name, cls)
+    options = {"prompt_lookup_num_tokens": 2} if by == "prompt lookup" else {"assistant_model": assistant}
+    if by == "assistant":
+        deterministic(assistant)
+    inputs = {"input_ids": torch.tensor([[7, 8, 9, 7, 8]]), "do_sample": False, **OPTIONS}
+    expected = model.generate(**inputs)
+    with torch.no_grad():
+        assert torch.equal(AttentionGuide(model.generate, Soft()).run(**inputs, **options).output, expected)
+        drawn = AttentionGuide(model.generate, Weibull(1.0)).run(
+            **inputs, **options, return_dict_in_generate=True, output_attentions=True
+        )
+    assert drawn.output.sequences.shape == expected.shape
+
+
+def test_inputs_that_a_decoder_does_not_read():
+    """Tokenizers add them, and Trainer passes labels to generate; the model hands them on to its attention."""
+    model = decoder("llama", "LlamaForCausalLM")
+    inputs = {"input_ids": GIVEN, "token_type_ids": torch.zeros_like(GIVEN)}
+    guide = AttentionGuide(model, Soft())
+    torch.testing.assert_close(guide.run(**inputs).output, model(input_ids=GIVEN).logits)
+    torch.testing.assert_close(model(**inputs).logits, model(input_ids=GIVEN).logits)
+    pair = decoder("bart", "BartForConditionalGeneration")
+    expected = pair.generate(input_ids=GIVEN, **OPTIONS)
+    assert torch.equal(pair.generate(input_ids=GIVEN, labels=GIVEN, **OPTIONS), expected)

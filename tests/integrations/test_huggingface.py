@@ -175,6 +175,35 @@ def test_priors_and_families(prior, family):
     torch.testing.assert_close(soft, expected, atol=1e-5, rtol=0)
 
 
+def test_a_forward_that_was_replaced_on_the_model_is_refused():
+    """As accelerate does: it would run the network's own forward, which observes nothing; afterwards it may."""
+    model, inputs = classifier(), batch()
+    expected = bayesian(classifier(), prior=FixedGammaPrior)
+    replaced = model.forward
+    model.forward = lambda *args, **kwargs: replaced(*args, **kwargs)
+    with pytest.raises(ValueError, match=r"forward of this BertForSequenceClassification was replaced .* accelerate"):
+        bayesian(model)
+    del model.forward
+    converted = bayesian(model, prior=FixedGammaPrior)
+    forward = converted.forward
+    converted.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+    losses = [AttentionELBO().loss(each, AttentionGuide(each, Soft()), **inputs) for each in (converted, expected)]
+    assert losses[0] == pytest.approx(losses[1])
+
+
+def test_another_attention_afterwards_is_named():
+    model, inputs = bayesian(classifier()), batch()
+    guide = AttentionGuide(model, Soft())
+    expected = guide.run(**inputs).output
+    model.set_attn_implementation("eager")
+    with pytest.raises(
+        ValueError, match=r"set to 'eager' after bayesian\(\), and draws nothing; call .*'pyro_attention'"
+    ):
+        guide.run(**inputs)
+    model.set_attn_implementation("pyro_attention")
+    torch.testing.assert_close(guide.run(**inputs).output, expected)
+
+
 def test_deterministic_gives_the_original_back():
     original, inputs = classifier(), batch()
     model = deterministic(bayesian(classifier(), sites=["bert.*"]))

@@ -1,5 +1,6 @@
 """Likelihoods of the heads against transformers' own losses, and training by loops, Lightning and Trainer."""
 
+import pyro
 import pytest
 import torch
 from torch.distributions import kl_divergence
@@ -195,6 +196,87 @@ def test_trainer_is_told_that_checkpointing_would_draw_anew(tmp_path):
         trainer.train()
 
 
+TRAINING = {"max_steps": 1, "report_to": [], "remove_unused_columns": False, "use_cpu": True, "disable_tqdm": True}
+
+
+def sizes(evaluated):
+    """Count what Trainer hands to metrics."""
+    inputs = {} if evaluated.inputs is None else {"input_width": evaluated.inputs.shape[-1]}
+    return {"items": len(evaluated.label_ids)} | inputs
+
+
+def trained(folder, objective, rows, **options):
+    """A trainer after one step and an evaluation."""
+    arguments = transformers.Seq2SeqTrainingArguments(folder, per_device_train_batch_size=MICRO, **TRAINING | options)
+    trainer = transformers.Seq2SeqTrainer(
+        objective, arguments, train_dataset=rows, eval_dataset=rows, compute_metrics=sizes
+    )
+    trainer.train()
+    return trainer.evaluate()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"neftune_noise_alpha": 5.0},
+        {"train_sampling_strategy": "group_by_length"},
+        {"include_for_metrics": ["inputs", "loss"]},
+        {"predict_with_generate": True, "generation_max_length": 6},
+        {"bf16": True},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_options_of_trainer(option, tmp_path):
+    """Trainer asks its model for what any model of transformers has."""
+    pytest.importorskip("accelerate")
+    objective, rows = trained_rows("bart", "BartForConditionalGeneration", ["labels"])
+    scores = trained(tmp_path, objective, rows, **option)
+    assert scores["eval_loss"] > 0
+    assert scores["eval_items"] == len(rows)
+    assert objective.get_input_embeddings() is objective.model.get_input_embeddings()
+
+
+def test_inputs_of_images_for_metrics(tmp_path):
+    """Their name is not input_ids."""
+    pytest.importorskip("accelerate")
+    model = head("ViTForImageClassification", "vit")
+    rows = [{"pixel_values": torch.randn(3, 8, 8), "labels": torch.tensor(0)} for _ in range(4)]
+    objective = ELBOModel(model, AttentionGuide(model, Weibull(10.0)))
+    assert trained(tmp_path, objective, rows, include_for_metrics=["inputs"])["eval_input_width"] == 8
+
+
+@pytest.mark.parametrize("option", ["label_smoothing_factor", "compute_loss_func"])
+def test_losses_without_a_kl_are_named(option, tmp_path):
+    """Trainer takes the labels out of the batch, to make a loss of the logits alone."""
+    pytest.importorskip("accelerate")
+    model = head("BertForSequenceClassification")
+    arguments = transformers.TrainingArguments(tmp_path, **TRAINING, **{option: 0.1} if "label" in option else {})
+    rows = [{"input_ids": ids, "labels": torch.tensor(0)} for ids in IDS]
+    trainer = transformers.Trainer(
+        ELBOModel(model, AttentionGuide(model, Soft())), arguments, train_dataset=rows,
+        **{option: lambda outputs, *_, **__: outputs["logits"].sum()} if "compute" in option else {},
+    )  # fmt: skip
+    with pytest.raises(TypeError, match="takes them out for label_smoothing_factor= and compute_loss_func="):
+        trainer.train()
+
+
+def test_smoothed_labels_by_a_likelihood_of_ones_own():
+    """What the message above advises: each class has a share of the smoothing, as in torch's cross entropy."""
+
+    def smoothed(output, labels):
+        logits = output.logits.log_softmax(-1)
+        target = functional.one_hot(labels["labels"], 3) * 0.9 + 0.1 / 3
+        pyro.factor("labels", (target * logits).sum(-1))
+
+    config = transformers.BertConfig(**FAMILIES["bert"].options, num_labels=3)
+    torch.manual_seed(0)
+    model = bayesian(transformers.BertForSequenceClassification(config).eval(), likelihood=smoothed)
+    labels = torch.tensor([0, 2, 1])
+    loss = ELBOModel(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=labels)["loss"]
+    expected = functional.cross_entropy(model(input_ids=IDS).logits, labels, label_smoothing=0.1)
+    torch.testing.assert_close(loss, expected)
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_embeddings_in_place_of_tokens(family):
     """With the same positions for all of the batch, which stand before them among the arguments of some models."""
@@ -211,6 +293,7 @@ def test_embeddings_in_place_of_tokens(family):
     ("cls", "labels"),
     [
         ("BertForSequenceClassification", torch.tensor([0, 2, 1])),
+        ("BertForSequenceClassification", torch.tensor([0, -100, 1])),
         ("BertForSequenceClassification", torch.eye(3)),
         ("BertForTokenClassification", torch.tensor([[1, -100, 2, -100], [-100, 0, -100, 1], [2, 2, -100, -100]])),
         ("GPT2LMHeadModel", torch.tensor([[7, 8, 9, 10], [11, -100, 13, 14], [-100, -100, 17, 18]])),
@@ -250,6 +333,7 @@ CASES = [
     ("BertForSequenceClassification", {"num_labels": 1}, NUMBERS, lambda x, target: normal(x[..., 0], target)),
     ("BertForSequenceClassification", {"num_labels": 3, "problem_type": "regression"}, SEVERAL, normal),
     ("BertForSequenceClassification", {"num_labels": 3}, SEVERAL, several),
+    ("BertForSequenceClassification", {"num_labels": 3}, torch.tensor([0, -100, 1]), cross_entropy),
     ("BertForMaskedLM", {}, MASKED, cross_entropy),
 ]
 
@@ -259,6 +343,15 @@ def test_loss_of_a_head(cls, options, labels, expected):
     model = head(cls, **options)
     loss = AttentionELBO()(model, AttentionGuide(model, Soft()))(input_ids=IDS, labels=labels)
     torch.testing.assert_close(loss, expected(model(input_ids=IDS).logits, labels))
+
+
+@pytest.mark.parametrize("name", ["Bart", "T5"])
+def test_a_pair_that_classifies(name):
+    """Its decoder reads the text of the encoder, which has to hold the end of a sentence."""
+    model, end = head(f"{name}ForSequenceClassification", name.lower(), num_labels=3), {"Bart": 2, "T5": 1}[name]
+    inputs, labels = {"input_ids": IDS.clone().index_fill_(1, torch.tensor([2]), end)}, torch.tensor([0, 2, 1])
+    loss = ELBOModel(model, AttentionGuide(model, Soft()))(**inputs, labels=labels, return_dict=True)["loss"]
+    torch.testing.assert_close(loss, functional.cross_entropy(model(**inputs).logits, labels))
 
 
 def test_next_tokens_are_those_of_transformers():

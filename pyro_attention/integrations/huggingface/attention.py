@@ -23,23 +23,25 @@ from pyro_attention.integrations._sites import RepeatedAttention, fresh_name
 from pyro_attention.layout import Dense
 
 __all__ = [
-    "BATCH", "CHILD", "DECODER_MASK", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate", "compact_mask",
+    "BATCH", "CHILD", "DECODER_MASK", "GENERATES", "NAME", "OBSERVER", "SiteAttention", "attend", "batch_plate",
+    "compact_mask",
 ]  # fmt: skip
 
 NAME = "pyro_attention"  # neutral: transformers reads meanings into names with "sdpa" or "flash"
 CHILD = "latent_attention"  # the submodule of an attention module that holds its LatentAttention
 
 # The plate over the batch of the current run, the decoder's positions that are no padding ``[B, T]``, where it is told
-# of any, and the observer of every call (the probe).
+# of any, whether ``generate`` calls, and the observer of every call (the probe).
 BATCH: ContextVar[pyro.plate | None] = ContextVar("BATCH", default=None)
 DECODER_MASK: ContextVar[Tensor | None] = ContextVar("DECODER_MASK", default=None)
+GENERATES: ContextVar[bool] = ContextVar("GENERATES", default=False)
 OBSERVER: ContextVar[Callable[[nn.Module, Tensor, Tensor], None] | None] = ContextVar("OBSERVER", default=None)
 
 # What models pass on that changes no score, or changes them through the mask; all else is refused.
 _HARMLESS = {
-    "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "is_causal", "max_length_k", "max_length_q",
-    "num_items_in_batch", "output_attentions", "output_hidden_states", "position_ids", "return_dict",
-    "sliding_window", "use_cache",
+    "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "is_causal", "labels", "max_length_k",
+    "max_length_q", "num_items_in_batch", "output_attentions", "output_hidden_states", "position_ids", "return_dict",
+    "sliding_window", "token_type_ids", "use_cache",
 }  # fmt: skip
 
 

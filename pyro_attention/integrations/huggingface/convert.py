@@ -1,10 +1,12 @@
 """Conversion of a model of transformers to a Bayesian model, and back.
 
 Under a guide of ``model.generate`` every step is a call: each new token draws its own weights over the past, whose
-keys and values are cached as they were drawn before. Outside Pyro ``generate`` is deterministic as before.
+keys and values are cached as they were drawn before. Where another model or the text itself proposes tokens, a step
+draws weights for several of them, also for those that are not accepted. Outside Pyro ``generate`` is deterministic as
+before.
 
-Likelihoods: classes are Categorical, several labels Bernoulli, numbers Normal with a standard deviation of 1 (so
-standardize them), tokens Categorical without those labeled -100, and the two ends of an answer Categorical each.
+Likelihoods: classes and tokens are Categorical, without those labeled -100, several labels Bernoulli, numbers Normal
+with a standard deviation of 1 (so standardize them), and the two ends of an answer Categorical each.
 
 Gradient checkpointing is refused at the backward pass: it would draw the weights anew.
 """
@@ -104,7 +106,8 @@ def bayesian(
         TypeError: The model is no model of transformers, or ``prior`` makes no priors.
         ValueError: The model is Bayesian already, has no attention that calls the attention interface, or passes
             arguments to it that are not supported; no site matches; its numbers would change; prior parameters of its
-            checkpoint are lost; it is quantized; its adapter cannot hold priors, or was saved with some.
+            checkpoint are lost; it is quantized, or accelerate has replaced its forward; its adapter cannot hold
+            priors, or was saved with some.
 
     Example:
         >>> model = BertForSequenceClassification.from_pretrained("bert-base-uncased")  # doctest: +SKIP
@@ -192,6 +195,12 @@ def _saved(model: PreTrainedModel, sites: str | Sequence[str]) -> _SavedAttentio
         )
     if isinstance(model, BayesianModel):
         raise ValueError(f"this {type(model).__name__} is Bayesian already; call deterministic(model) first")
+    if "forward" in vars(model):
+        raise ValueError(
+            f"the forward of this {type(model).__name__} was replaced on the model itself, as prepare() of accelerate "
+            f"and device_map= over several devices do, so labels would not be observed; load it without device_map=, "
+            f"and call bayesian(model) first, then prepare() or accelerate.dispatch_model"
+        )
     if getattr(model, "hf_quantizer", None) is not None or getattr(model.config, "quantization_config", None):
         raise ValueError(
             f"this {type(model).__name__} is quantized, and priors of its keys would have to be computed in numbers "

@@ -241,11 +241,13 @@ def _check_text(model: Decoder, given: Tensor, options: Options) -> None:
         raise ValueError(f"input_ids have shape {tuple(given.shape)}, expected [1, L] with one token or more")
     if options.get("use_cache") is False:
         raise ValueError("use_cache=False would read the whole text anew for every token; leave it out")
-    unfit = [name for name in ("num_beams", "num_return_sequences") if options.get(name, 1) != 1]
-    if unfit:
-        raise ValueError(f"{unfit[0]} is {options[unfit[0]]}, expected 1: one text is viewed at a time")
+    for name in ("num_beams", "num_return_sequences"):
+        if _option(options, name) not in (None, 1):
+            raise ValueError(f"{name} is {_option(options, name)}, expected 1: one text is viewed at a time")
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    new = options.get("max_new_tokens", 1)
+    new, longest = _option(options, "max_new_tokens"), _option(options, "max_length")
+    if new is None:
+        new = 1 if longest is None else max(1, longest - given.size(1))
     if context is not None and given.size(1) + new > context:
         raise ValueError(
             f"the text has {given.size(1)} tokens, and with {new} generated ones it is longer than the context of "
@@ -253,10 +255,16 @@ def _check_text(model: Decoder, given: Tensor, options: Options) -> None:
         )
 
 
+def _option(options: Options, name: str) -> Any:  # of the type of the option
+    """Return an option of ``generate``, which may lie in a ``generation_config``; None where it is not given."""
+    given = options.get(name)
+    return getattr(options.get("generation_config"), name, None) if given is None else given
+
+
 def _generate(model: Decoder, given: Tensor, options: Options) -> Tensor:
     """Return the tokens that a model generates at the mean weights, ``[T]``; the most probable ones by default."""
     _check_text(model, given, options)
-    settings = {"do_sample": False, "return_dict_in_generate": False} | options
+    settings = {"do_sample": False} | options | {"return_dict_in_generate": False}
     with torch.no_grad(), evaluation_mode():
         whole = model.generate(input_ids=given, attention_mask=torch.ones_like(given), **settings)
     tokens: Tensor = whole[0, given.size(1) :]

@@ -17,7 +17,7 @@ from pyro_attention._compat import validates_distributions
 from pyro_attention.attention import pyro_runs_the_model
 from pyro_attention.guide import AttentionGuide, check_guide
 from pyro_attention.integrations.huggingface.adapters import base_model, check_priors_are_saved, has_adapters
-from pyro_attention.integrations.huggingface.attention import BATCH, DECODER_MASK, batch_plate
+from pyro_attention.integrations.huggingface.attention import BATCH, DECODER_MASK, GENERATES, NAME, batch_plate
 from pyro_attention.objectives.elbo import AttentionELBO
 
 __all__ = ["BayesianModel", "ELBOModel", "Likelihood", "bayesian_class", "likelihood_of", "longest_text"]
@@ -60,14 +60,21 @@ class BayesianModel(PreTrainedModel):
 
         Args:
             args: Inputs of the model.
-            kwargs: Inputs of the model by name, labels included. With ``return_dict=True``, as ``generate`` calls it,
-                the whole output is returned; of a classifier with an adapter of PEFT always the logits.
+            kwargs: Inputs of the model by name, labels included. With ``return_dict=True``, and where ``generate``
+                calls, the whole output is returned; of a classifier with an adapter of PEFT always the logits.
         """
         check_priors_are_saved(self)
+        if self.config._attn_implementation != NAME:
+            raise ValueError(
+                f"the attention of this {type(self).__name__} was set to {self.config._attn_implementation!r} after "
+                f"bayesian(), and draws nothing; call model.set_attn_implementation('{NAME}'), which returns weights "
+                f"for output_attentions=True, too"
+            )
         labels = {name: kwargs.pop(name, None) for name in _LABELS}  # first: a head without labels knows no such name
         inputs = _named(self.deterministic_class.forward, self, args, kwargs)
-        # PEFT passes it on to every classifier, whoever calls; generate needs it of the others
-        whole = inputs.pop("return_dict", None) and (self.can_generate() or not has_adapters(self))
+        # PEFT passes it on to every classifier, whoever calls; generate does not always ask for what it needs
+        asked = inputs.pop("return_dict", None) and (self.can_generate() or not has_adapters(self))
+        whole = asked or (GENERATES.get() and self.can_generate())
         if whole and self.can_generate() and inputs.get("use_cache") is False:
             raise ValueError(
                 "use_cache=False would draw the weights of all earlier tokens anew for every token that is generated, "
@@ -130,13 +137,21 @@ def bayesian_class(original: type) -> type[BayesianModel]:
 
 def _subclass(original: type) -> type[BayesianModel]:
     network_class: type[PreTrainedModel] = original
-    forward_before = network_class.forward
+    forward_before, generate_before = network_class.forward, getattr(network_class, "generate", None)
 
     @wraps(forward_before)  # Trainer reads the signature
     def forward(self: BayesianModel, *args: object, **kwargs: object) -> Output:
         if pyro_runs_the_model():
             return self.pyro_forward(*args, **kwargs)
         return forward_before(self, *args, **kwargs)
+
+    def generate(self: BayesianModel, *args: object, **kwargs: object) -> Output:
+        assert generate_before is not None
+        token = GENERATES.set(True)
+        try:
+            return generate_before(self, *args, **kwargs)
+        finally:
+            GENERATES.reset(token)
 
     def reduce(self: BayesianModel, protocol: object) -> tuple[object, ...]:  # noqa: ARG001
         return _rebuild, (original,), self.__dict__
@@ -145,6 +160,8 @@ def _subclass(original: type) -> type[BayesianModel]:
         "forward": forward, "deterministic_class": original, "__reduce_ex__": reduce,
         "__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
     }  # fmt: skip
+    if generate_before is not None:
+        members["generate"] = wraps(generate_before)(generate)
     return type(original.__name__, (BayesianModel, original), members)
 
 
@@ -279,11 +296,13 @@ def _classification(output: Output, labels: Mapping[str, Tensor], config: PreTra
 
 
 def _choice(output: Output, labels: Mapping[str, Tensor]) -> None:
-    """Observe one of some classes."""
+    """Observe one of some classes; examples labeled -100 do not count."""
     logits = output.logits.float()
     target = _fit(labels["labels"], logits.shape[:-1])
+    counts = target != _IGNORED
+    target = target.masked_fill(~counts, 0)
     _check_classes(target, logits.size(-1))
-    pyro.sample("labels", Categorical(logits=logits), obs=target)
+    pyro.sample("labels", Categorical(logits=logits).mask(counts), obs=target)
 
 
 def _tokens(output: Output, labels: Mapping[str, Tensor]) -> None:
@@ -399,6 +418,33 @@ class ELBOModel(nn.Module):
         """Bayesian model, which is saved by its ``save_pretrained``."""
         return self.objective.model
 
+    @property
+    def config(self) -> Any:  # of the class of the model
+        """Configuration of the model. Trainer switches its ``use_cache`` off, as for any other model."""
+        return base_model(self.model).config
+
+    @property
+    def main_input_name(self) -> str:
+        """Name of the model's main input, which Trainer counts and hands to metrics."""
+        return base_model(self.model).main_input_name
+
+    @property
+    def generation_config(self) -> Any:  # of transformers
+        """Options of ``generate``, which Seq2SeqTrainer reads and sets."""
+        return self.model.generation_config
+
+    @generation_config.setter
+    def generation_config(self, options: Any) -> None:
+        self.model.generation_config = options
+
+    def generate(self, *args: object, **kwargs: object) -> Output:
+        """Generate at the mean weights, as Seq2SeqTrainer does for ``predict_with_generate=True``."""
+        return self.model.generate(*args, **kwargs)
+
+    def get_input_embeddings(self) -> Any:  # a module of the model
+        """Return the embeddings of the tokens, to which Trainer adds noise for ``neftune_noise_alpha=``."""
+        return self.model.get_input_embeddings()
+
     def forward(
         self, labels: Tensor | None = None, *, num_items_in_batch: Tensor | int | None = None, **inputs: object
     ) -> dict[str, Tensor]:
@@ -413,9 +459,14 @@ class ELBOModel(nn.Module):
             ``loss`` in nats per observation, and ``logits``.
         """
         inputs |= {} if labels is None else {"labels": labels}
+        inputs.pop("return_dict", None)  # it is no input of the network
         labels_given = {name: label for name in _LABELS if isinstance(label := inputs.get(name), Tensor)}
         if not labels_given:
-            raise TypeError(f"the batch has {', '.join(inputs)}, expected labels among them")
+            raise TypeError(
+                f"the batch has {', '.join(inputs)}, expected labels among them; Trainer takes them out for "
+                f"label_smoothing_factor= and compute_loss_func=, whose losses have no KL: leave both out; smooth "
+                f"labels by bayesian(..., likelihood=f), where f(output, labels) calls pyro.factor"
+            )
         drawn: list[Tensor] = []
         handle = self.model.register_forward_hook(lambda _, __, output: drawn.append(output.detach()))
         try:

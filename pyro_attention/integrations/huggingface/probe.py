@@ -117,7 +117,9 @@ def _made_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
         size = (vision.image_size,) * 2 if isinstance(vision.image_size, int) else tuple(vision.image_size)
         shape = (1, getattr(vision, "num_channels", 3), *size)
         inputs["pixel_values"] = torch.randn(shape, device=device, dtype=model.dtype)
-    if config.is_encoder_decoder and "decoder_input_ids" in names:
+    # a decoder that classifies reads the text of the encoder, which it is not given anew
+    classifies = type(model).__name__.endswith("SequenceClassification")
+    if config.is_encoder_decoder and "decoder_input_ids" in names and not classifies:
         inputs["decoder_input_ids"] = _tokens(config, _TARGETS, device)
     return inputs
 

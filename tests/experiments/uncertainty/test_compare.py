@@ -9,7 +9,12 @@ import torch
 from scipy.special import softmax
 from sklearn.metrics import roc_auc_score
 from torch.distributions import MultivariateNormal
-from transformers import DistilBertConfig, DistilBertForSequenceClassification
+from transformers import (
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from experiments.files import UserError
 from experiments.uncertainty import compare as comparison
@@ -177,6 +182,14 @@ def test_models_without_the_layers_of_bert(data):
     sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "vocab_size": 30}
     network = DistilBertForSequenceClassification(DistilBertConfig(**sizes))
     with pytest.raises(UserError, match=r"model distil is a DistilBert.*expected one with the layers of BERT"):
+        PairNetworkTask().wrap(config, network)
+
+
+def test_an_output_layer_that_is_no_matrix_is_refused_before_the_training(data):
+    config = PairConfig(model="roberta", data_root=data, task="sst2", pooling="head")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    network = RobertaForSequenceClassification(RobertaConfig(vocab_size=30, **sizes))
+    with pytest.raises(UserError, match="output layer of model roberta is a RobertaClassificationHead, expected a Lin"):
         PairNetworkTask().wrap(config, network)
 
 
