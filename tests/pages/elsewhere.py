@@ -26,8 +26,7 @@ ELSEWHERE: dict[str, str] = {
     "pip install .": INSTALLED,
     "python -m experiments.uncertainty smollm2 FOLDER": f"{SMOLLM2}def test_the_command",
     "python -m experiments.uncertainty compare FOLDER": f"{COMPARE}def test_every_row_is_scored_on_every_task",
-    'python -m experiments.uncertainty compare FOLDER --tasks \'["sst2", "cola", "squad"]\' --seeds 2 --members 3 '
-    "--train-items 500 --train-questions 1000 --val-items 150 --test-items 300": (
+    'python -m experiments.uncertainty compare FOLDER --tasks \'["sst2", "mrpc"]\'': (
         f"{COMPARE}def test_every_row_is_scored_on_every_task"
     ),
 }
