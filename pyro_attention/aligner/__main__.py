@@ -91,8 +91,8 @@ def _stream(
         known = None if options.dictionary is None else read_dictionary(options.dictionary, preparation, training)
         with TemporaryDirectory(prefix="pyro-align-", dir=options.scratch) as folder:
             aligner = Aligner.fit_stream(
-                training, folder, max_memory=options.max_memory, known=known, processes=options.processes,
-                cluster=options.cluster, progress=True,
+                training, folder, max_memory=options.max_memory, known=known, parts=options.parts,
+                processes=options.processes, cluster=options.cluster, progress=True,
             )  # fmt: skip
         _keep(options, aligner, preparation)
     check_languages(aligner, text)

@@ -67,8 +67,8 @@ class Room(NamedTuple):
     chunk: int = 20_000
 
     @classmethod
-    def of(cls, megabytes: int) -> Room:
-        """Return the room that so much memory gives; Python and PyTorch take their share before.
+    def of(cls, megabytes: int, parts: int = 2) -> Room:
+        """Return the room that so much memory gives a text of some parts; Python and PyTorch take their share before.
 
         Raises:
             ValueError: There is none.
@@ -76,13 +76,14 @@ class Room(NamedTuple):
         free = (megabytes - _BASE) * 2**20
         if free < _LEAST_FREE:
             raise ValueError(f"{megabytes} MB of memory are too few, expected {_BASE + _LEAST_FREE // 2**20} at least")
-        return cls(int(0.85 * free) // _PAIR_BYTES, int(0.15 * free) // (2 * _WORD_BYTES))
+        return cls(int(0.85 * free) // (_PAIR_BYTES + parts * _PART_BYTES), int(0.15 * free) // (2 * _WORD_BYTES))
 
 
 # measured on 200 000 pairs with one model, and on 100 000 with two
 _BASE = 800  # MB of Python, PyTorch and the sums of a chunk
 _LEAST_FREE = 64 * 2**20
-_PAIR_BYTES, _WORD_BYTES = 140, 250  # of a pair of words in a maximization step; of a word
+_PAIR_BYTES, _PART_BYTES = 80, 30  # of a pair of words in a maximization step, and more for each part of the text
+_WORD_BYTES = 250
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ def _check_memory(options: argparse.Namespace) -> None:
         if options.processes != 1 or options.cluster or options.scratch:
             raise ValueError("--processes, --cluster and --scratch are of --max-memory; pass it, such as 3000")
         return
-    for name in ("cross_fit", "parts", "encoder", "anchors", "documents"):
+    for name in ("cross_fit", "encoder", "anchors", "documents"):
         if getattr(options, name):
             raise ValueError(f"--max-memory has no --{name.replace('_', '-')}; leave out one of them")
     if options.coverage < 1:

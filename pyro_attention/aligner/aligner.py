@@ -183,6 +183,7 @@ class Aligner:
         *,
         max_memory: int = 3000,
         known: Mapping[tuple[str, str], float] | None = None,
+        parts: int | None = None,
         processes: int = 1,
         cluster: str | None = None,
         progress: bool = False,
@@ -190,8 +191,8 @@ class Aligner:
         """Train on a text of any size, in bounded memory.
 
         The text is written into a folder in chunks, which are read in every iteration. Where memory has room for all
-        words and pairs of words, the models are those of :meth:`fit`, up to rounding. Otherwise
-        the rarest words are left out, and the pairs of words that stand together least.
+        words and pairs of words, the models are those of :meth:`fit`, up to rounding. Otherwise the rarest words are
+        left out, and the pairs of words that stand together least.
 
         Args:
             pairs: Source and target words of every sentence pair, which are read three times.
@@ -199,6 +200,7 @@ class Aligner:
                 afterward. They are written into its folder ``chunks``, which replaces that of an earlier text.
             max_memory: Memory of this process in megabytes, about; each further process takes some 500 more.
             known: As of :meth:`fit`.
+            parts: As of :meth:`fit`.
             processes: Processes that read the chunks; more than one need joblib, of the extra ``align``.
             cluster: Address of a Dask scheduler, whose workers read the chunks in their place. They must see the folder
                 under the same name.
@@ -208,12 +210,14 @@ class Aligner:
             ImportError: joblib, or distributed for a cluster, is not installed.
             TypeError: Pairs that can be read once only.
             ValueError: No pair has words on both sides, a pair whose links would not fit into memory, too little
-                memory, observations below 0 or infinite, or a folder ``chunks`` with other files.
+                memory, observations below 0 or infinite, fewer than one part, or a folder ``chunks`` with other files.
         """
         known = _checked_known(known)
+        if parts is not None and parts < 1:
+            raise ValueError(f"parts is {parts}, expected 1 at least")
         text = write_chunks(
-            ComposedPairs(pairs), Path(folder, "chunks"), room=Room.of(max_memory), known=known,
-            workers=Workers(processes, cluster),
+            ComposedPairs(pairs), Path(folder, "chunks"), room=Room.of(max_memory, parts or 2), known=known,
+            parts=parts, workers=Workers(processes, cluster),
         )  # fmt: skip
         aligner = cls(Ensemble.fit_chunks(text, progress=progress))
         aligner.ratios = aligner._learned_ratios(*_stream_sample(ComposedPairs(pairs)))

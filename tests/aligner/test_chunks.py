@@ -119,6 +119,14 @@ def test_where_memory_has_room_for_fewer_words_the_most_frequent_stay(pairs, tmp
     assert all(table.isfinite().all() for table in tables(ensemble))
 
 
+def test_more_parts_have_room_for_fewer_pairs_of_words():
+    one, two = (Room.of(3000, parts) for parts in (1, 2))
+    assert one.words == two.words
+    assert one.word_pairs / two.word_pairs == pytest.approx(140 / 110, rel=1e-5)
+    with pytest.raises(ValueError, match="parts is 0"):
+        Aligner.fit_stream([(["das"], ["the"])], "nowhere", parts=0)
+
+
 def test_an_aligner_of_a_stream_is_that_of_the_text_in_memory(pairs, tmp_path):
     source, target = zip(*pairs, strict=True)
     assert len(pairs) >= 50  # so there are two halves
