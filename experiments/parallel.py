@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from joblib import Parallel, delayed, parallel_config
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 from tqdm import tqdm
 
 from experiments.files import UserError
@@ -44,7 +45,7 @@ def run_all(
     all other ones go on to their end.
 
     Raises:
-        UserError: Runs have failed, which are named by their folders.
+        UserError: Runs have failed, which are named by their folders, or a worker was killed.
     """
     metrics: dict[Key, Metrics] = {}
     failed: dict[str, list[str]] = {}
@@ -73,7 +74,13 @@ def _here(run: Callable[[Config], Metrics], configs: Mapping[Key, Config], worke
         # a worker whose memory has grown ends behind its training, and another one takes its place
         warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor")
         # none is fetched ahead: a worker whose study is gone ends its training and begins no other one
-        yield from Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")(calls)
+        try:
+            yield from Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")(calls)
+        except TerminatedWorkerError:
+            raise UserError(
+                f"a worker was killed, as happens where {workers} trainings together need more memory than there is; "
+                f"the same command with --resume and fewer --workers goes on"
+            ) from None
 
 
 def _on_cluster(run: Callable[[Config], Metrics], configs: Mapping[Key, Config], address: str) -> Iterator[Outcome]:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,15 @@ def test_a_worker_returns_the_memory_of_a_run() -> None:
     found = run_all(resident, {i: blocks for i, blocks in enumerate((1, 1, 1000, 1, 1))}, workers=2, progress=False)
     sizes = [metrics["mb"] for metrics in found.values()]
     assert max(sizes[3:]) < sizes[1] + 200  # the run before took 400 MB
+
+
+def killed(number: int) -> dict[str, float]:
+    """End like a process that the system kills, as memory is short."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {"number": float(number)}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no signals")
+def test_a_worker_that_is_killed_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"a worker was killed.*2 trainings.*--resume and fewer --workers"):
+        run_all(killed, {number: number for number in range(2)}, workers=2, progress=False)
