@@ -37,6 +37,12 @@ def check_positive(name: str, value: Tensor | float) -> None:
         raise ValueError(f"{name} has an entry {value[~good][0].item()}, expected positive finite numbers")
 
 
+def check_count(name: str, value: object) -> None:
+    """Raise ValueError unless a value is an integer of at least 1."""
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}, expected an integer of at least 1")
+
+
 def check_scores(scores: Tensor, *, site: str, name: str = "scores", mask: Tensor | None = None) -> None:
     """Raise unless attention scores are finite numbers of a forward pass; the remedy depends on the mask."""
     # with a handler active, a whole run is repeated, as chunks of EvidenceELBO are

@@ -60,11 +60,8 @@ def with_handlers_of(wrapped: Callable[..., Any], inner: Callable[..., Any]) -> 
         wrapped: A function, such as ``poutine.condition(guide, data)``.
         inner: The function that takes the place of the innermost one.
     """
-    if isinstance(wrapped, messenger._bound_partial):
-        return with_handlers_of(wrapped.func, inner)
-    if isinstance(wrapped, partial) and len(wrapped.args) >= 2:
-        handler, function, *more = wrapped.args
-        return partial(wrapped.func, handler, with_handlers_of(function, inner), *more, **wrapped.keywords)
+    for handler in reversed(handlers_around(wrapped)):
+        inner = handler(inner)
     return inner
 
 

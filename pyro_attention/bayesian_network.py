@@ -207,7 +207,7 @@ class ObservedNetwork(nn.Module):
         distribution = self.distribution(output)
         shape = distribution.shape()
         draws = sum(frame.name != "batch" for frame in runtime.get_plates())  # of one pass, at the left of the batch
-        expected = shape[max(0, len(shape) - max(y.dim(), len(shape) - draws)) :]
+        expected = shape[max(0, min(draws, len(shape) - y.dim())) :]  # y may lack these alone
         if y.shape != expected:
             raise ValueError(
                 f"y has shape {tuple(y.shape)}, expected {tuple(expected)} as its distribution {distribution}; reshape "

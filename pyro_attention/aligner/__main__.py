@@ -21,7 +21,6 @@ from pyro_attention.aligner._reading import (
     read_dictionary,
     read_pairs,
 )
-from pyro_attention.aligner._training import part_count
 from pyro_attention.aligner._writer import write_outputs
 from pyro_attention.aligner.aligner import AlignedPair, Aligner, cross_fit
 from pyro_attention.aligner.text import Preparation, SubwordStyle
@@ -64,8 +63,7 @@ def _run(options: argparse.Namespace) -> None:
     else:
         if aligner is None:
             _announce(training, 1)
-            parts = part_count(len(training)) if options.parts is None else options.parts
-            aligner = Aligner.fit(*training.compared, known=known, parts=parts, progress=True)
+            aligner = Aligner.fit(*training.compared, known=known, parts=options.parts, progress=True)
             _keep(options, aligner, preparation)
         check_languages(aligner, text)
         pairs = aligner(

@@ -39,7 +39,7 @@ from pyro_attention.aligner._corpus import (
     unique_keys,
 )
 from pyro_attention.aligner._expectation import Both, Chunk, ChunkCounts, Direction, Step, expected_counts
-from pyro_attention.aligner._training import TrainingText, divide, known_counts, known_keys, part_count
+from pyro_attention.aligner._training import PARTS, TrainingText, divide, known_counts, known_keys, part_count
 
 __all__ = ["Room", "Workers", "write_chunks"]
 
@@ -67,7 +67,7 @@ class Room(NamedTuple):
     chunk: int = 20_000
 
     @classmethod
-    def of(cls, megabytes: int, parts: int = 2) -> Room:
+    def of(cls, megabytes: int, parts: int = PARTS) -> Room:
         """Return the room that so much memory gives a text of some parts; Python and PyTorch take their share before.
 
         Raises:

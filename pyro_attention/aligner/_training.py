@@ -32,7 +32,10 @@ from pyro_attention.aligner._backoff import Backoff
 from pyro_attention.aligner._corpus import Division, Ints, Sentences, Vocabulary, WordPairs, batches, word_pairs
 from pyro_attention.aligner._expectation import Both, Chunk, Chunks, Counts, Direction, Step
 
-__all__ = ["ITERATIONS", "PRIOR_WEIGHT", "TrainingText", "divide", "known_counts", "known_keys", "part_count", "train"]
+__all__ = [
+    "ITERATIONS", "PARTS", "PRIOR_WEIGHT", "TrainingText", "divide", "known_counts", "known_keys", "part_count",
+    "train",
+]  # fmt: skip
 
 ITERATIONS = (5, 5)  # of the model without jumps, and of the one with them
 _MUCH, _MORE = 50_000, 3  # pairs of which held-out text is more probable after so many iterations more
@@ -40,13 +43,13 @@ PRIOR_WEIGHT = 1.0
 _REACH = 60  # words; longer jumps are as probable as this one
 _COUNTED = 2500  # pairs at least, which tell of the jumps, as these are few
 _SMOOTHING = 0.02  # share of the jumps that is spread over all widths
-_PARTS, _FEWEST = 2, 50  # of a text, each of which one member lacks; pairs of a text from which on it has them
+PARTS, _FEWEST = 2, 50  # of a text, each of which one member lacks; pairs of a text from which on it has them
 _FEW = 2000  # pairs up to which only the last M-step is by parts; of more pairs the last two
 
 
 def part_count(num_pairs: int) -> int:
     """Return the number of parts that a text of so many sentence pairs is divided into by default."""
-    return _PARTS if num_pairs >= _FEWEST else 1
+    return PARTS if num_pairs >= _FEWEST else 1
 
 
 def divide(num_pairs: int, parts: int) -> Division:

@@ -25,7 +25,7 @@ from pyro_attention.aligner._input import (
     nfc,
 )
 from pyro_attention.aligner._storage import load_ensemble, save_ensemble
-from pyro_attention.aligner._training import part_count
+from pyro_attention.aligner._training import PARTS, part_count
 from pyro_attention.aligner.encoder import encoder_potentials
 from pyro_attention.aligner.strings import CLASSES, SpelledText, string_ratios
 from pyro_attention.aligner.text import Setting
@@ -165,9 +165,8 @@ class Aligner:
         check_sides(source, target)
         check_lengths(source, target)
         known = _checked_known(known)
+        _check_parts(parts)
         parts = part_count(len(source)) if parts is None else parts
-        if parts < 1:
-            raise ValueError(f"parts is {parts}, expected 1 at least")
         source, target = composed(source), composed(target)
         if not any(s and t for s, t in zip(source, target, strict=True)):
             raise ValueError("source and target have no pair with words on both sides, expected some thousand pairs")
@@ -213,10 +212,9 @@ class Aligner:
                 memory, observations below 0 or infinite, fewer than one part, or a folder ``chunks`` with other files.
         """
         known = _checked_known(known)
-        if parts is not None and parts < 1:
-            raise ValueError(f"parts is {parts}, expected 1 at least")
+        _check_parts(parts)
         text = write_chunks(
-            ComposedPairs(pairs), Path(folder, "chunks"), room=Room.of(max_memory, parts or 2), known=known,
+            ComposedPairs(pairs), Path(folder, "chunks"), room=Room.of(max_memory, parts or PARTS), known=known,
             parts=parts, workers=Workers(processes, cluster),
         )  # fmt: skip
         aligner = cls(Ensemble.fit_chunks(text, progress=progress))
@@ -475,6 +473,11 @@ def _aligned(
         source, target, posterior.links, posterior.source_null, posterior.target_null, posterior.certainty,
         posterior.log_evidence, posterior.log_gain, posterior.forward, posterior.backward,
     )  # fmt: skip
+
+
+def _check_parts(parts: int | None) -> None:
+    if parts is not None and parts < 1:
+        raise ValueError(f"parts is {parts}, expected 1 at least")
 
 
 def cross_fit(

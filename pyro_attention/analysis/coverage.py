@@ -13,6 +13,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_attention._checks import check_count
 from pyro_attention._compat import with_handlers_of
 from pyro_attention._typing import Args, Kwargs, Model, Trace
 from pyro_attention.analysis.inputs import check_level
@@ -149,8 +150,7 @@ def check_coverage(
     simulated = with_handlers_of(model, guide.model) if isinstance(guide, AttentionGuide) else model
     if infer is None and not isinstance(guide, AttentionGuide):
         raise TypeError(f"model is a {type(guide).__name__}, expected an AttentionGuide, or infer= beside the model")
-    if not isinstance(num_simulations, int) or num_simulations < 1:
-        raise ValueError(f"num_simulations is {num_simulations!r}, expected an integer of at least 1")
+    check_count("num_simulations", num_simulations)
     if num_draws < 2 or bins < 2 or (num_draws + 1) % bins:
         raise ValueError(
             f"num_draws is {num_draws} and bins is {bins}, expected one less than a multiple of bins, such as 99 and 20"

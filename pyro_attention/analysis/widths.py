@@ -11,7 +11,7 @@ from pyro import poutine
 from pyro.infer.elbo import ELBOModule
 from torch import Tensor, nn
 
-from pyro_attention._checks import check_kind, check_positive
+from pyro_attention._checks import check_count, check_kind, check_positive
 from pyro_attention._typing import Args, Model, Trace
 from pyro_attention.families.distribution import LogWeights
 from pyro_attention.objectives.evidence import EvidenceELBO, log_likelihood_at_mean
@@ -110,8 +110,7 @@ def check_width(
     check_kind("the model of the loss", loss.model, nn.Module, "which is copied and trained on")
     check_positive("learning_rate", learning_rate)
     for name, count in (("factor", factor), ("steps", steps)):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
+        check_count(name, count)
     more = copy.deepcopy(loss)
     elbo = more.elbo
     assert isinstance(elbo, EvidenceELBO)

@@ -23,6 +23,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from pyro_attention._checks import check_count
 from pyro_attention._compat import DROPOUT, handlers_around
 from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.draws import Minibatch, Replayed, SharedDraws, broadcasts, is_point_mass
@@ -167,8 +168,7 @@ def passes(run: Run, num_samples: int, noise: Noise, chunk_size: int, seed: int 
     if noise not in get_args(Noise):
         raise ValueError(f"noise is '{noise}', expected 'attention', 'dropout', 'both' or 'none'")
     for name, count in (("num_samples", num_samples), ("chunk_size", chunk_size)):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} is {count!r}, expected an integer of at least 1")
+        check_count(name, count)
     if noise in ("dropout", "both") and chunk_size > 1:
         problem = f"noise is '{noise}', and many samples of one pass would share dropout masks ahead of the attention"
         raise ValueError(f"{problem}; use chunk_size=1")

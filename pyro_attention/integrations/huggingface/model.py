@@ -298,10 +298,7 @@ def _classification(output: Output, labels: Mapping[str, Tensor], config: PreTra
 def _choice(output: Output, labels: Mapping[str, Tensor]) -> None:
     """Observe one of some classes; examples labeled -100 do not count."""
     logits = output.logits.float()
-    target = _fit(labels["labels"], logits.shape[:-1])
-    counts = target != _IGNORED
-    target = target.masked_fill(~counts, 0)
-    _check_classes(target, logits.size(-1))
+    target, counts = _counted_classes(labels["labels"], logits)
     pyro.sample("labels", Categorical(logits=logits).mask(counts), obs=target)
 
 
@@ -316,11 +313,18 @@ def _next_tokens(output: Output, labels: Mapping[str, Tensor]) -> None:
 
 
 def _positions(logits: Tensor, target: Tensor) -> None:
+    target, counts = _counted_classes(target, logits)
+    likelihood = Categorical(logits=logits.float()).mask(counts).to_event(1)
+    pyro.sample("labels", likelihood, obs=target)
+
+
+def _counted_classes(target: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return classes with 0 in the place of those that do not count, and which ones count."""
     target = _fit(target, logits.shape[:-1])
     counts = target != _IGNORED
-    _check_classes(target.masked_fill(~counts, 0), logits.size(-1))
-    likelihood = Categorical(logits=logits.float()).mask(counts).to_event(1)
-    pyro.sample("labels", likelihood, obs=target.masked_fill(~counts, 0))
+    target = target.masked_fill(~counts, 0)
+    _check_classes(target, logits.size(-1))
+    return target, counts
 
 
 def _span(output: Output, labels: Mapping[str, Tensor]) -> None:
