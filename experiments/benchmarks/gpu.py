@@ -65,7 +65,7 @@ def run(config: GPUConfig) -> None:
             Stage("machine", [Item("Machine", "machine", lambda: machine(config))], 60), ledger.add, deadline=deadline
         )
         if "Machine" not in ledger.rows:
-            raise UserError(ledger.problems["Machine: machine"].strip().splitlines()[-1].partition("UserError: ")[2])
+            raise UserError(_last_line(ledger.problems["Machine: machine"]).rpartition("UserError: ")[2])
         with data_of_no_meaning():  # processes inherit it
             for stage in stages(config, cache):
                 run_stage(stage, ledger.add, deadline=deadline)
