@@ -233,6 +233,22 @@ def test_a_reason_stands_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert gpu._by_reason(ledger.problems) == "skipped\n    Draws: a\n    Draws: b\nValueError: wrong\n    Draws: c"
 
 
+def test_kernels_that_fail_are_not_right(tmp_path: Path) -> None:
+    """What is left out for time is no error."""
+    ledger = gpu.Ledger(gpu.GPUConfig(device="cpu", out=tmp_path), begun=time.monotonic())
+    row = {"case": "differs", "right": "no"}
+    for table, name, result in (
+        ("Kernels", "differs", Result([row])),
+        ("Kernels", "raises", Result(problems=["Traceback (most recent call last):\nValueError: wrong"])),
+        ("Training", "dies", Result(problems=["the process died, exit code -11"])),
+        ("Training", "waits", Result(problems=["waits of waits: 2 x a line"])),
+        ("Kernels", "late", Result(problems=["skipped: the time of 'kernels' is over"])),
+        ("Draws", "other", Result(problems=["Traceback (most recent call last):\nValueError: wrong"])),
+    ):
+        ledger.add(Item(table, name, fails), result)
+    assert ledger.wrong() == ["differs", "raises", "dies"]
+
+
 def test_columns_without_content_are_left_out() -> None:
     rows = [{"size": "one", "ms": Estimate(1.0), "MB": "-"}, {"size": "two", "ms": "-", "MB": "-"}]
     assert [list(row) for row in gpu._filled(rows)] == 2 * [["size", "ms"]]
