@@ -16,7 +16,9 @@ from torch.nn.utils import rnn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from guides.plain import PLAIN_SCHEMES
 from guides.schemes import build_scheme
+from models.attention_regression import AttentionRegression
 from models.gat import GAT
 from models.vqa import MCAN
 from pyro_attention import (
@@ -260,6 +262,16 @@ def test_a_family_may_stay_behind(family):
         loss.backward()
     assert loss.is_meta
     assert all(parameter.grad.is_cpu for parameter in guide.families.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN_SCHEMES.keys() - {"dirichlet"}))  # which is not drawn without numbers
+def test_parameters_of_plain_guides_lie_where_their_inputs_do(name):
+    model = AttentionRegression(3).to("meta")
+    arguments = [torch.ones(shape, device="meta") for shape in ((6, 3), (6, 4, 3), (6, 4), (6,))]
+    with pyro.validation_enabled(False), Waits():
+        trace = pyro.poutine.trace(PLAIN_SCHEMES[name].guide).get_trace(model, *arguments)
+    assert trace.nodes["attention"]["value"].is_meta
+    assert all(trace.nodes[site]["value"].is_meta for site in trace.param_nodes)
 
 
 def test_labels_may_lie_where_the_first_layer_does():
