@@ -36,7 +36,7 @@ def weibull(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y: 
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
-    k = pyro.param("concentration", torch.tensor(10.0), constraint=constraints.positive)
+    k = pyro.param("concentration", torch.tensor(10.0, device=x.device), constraint=constraints.positive)
     scores = model.scores(x, keys).log_softmax(-1)
     with pyro.plate("data", len(x)):
         scale = (scores - torch.lgamma(1 + 1 / k)).exp()
@@ -48,7 +48,7 @@ def lognormal(model: ModelWithScores, x: Tensor, keys: Tensor, values: Tensor, y
 
     Source: Fan et al. (2020), Bayesian Attention Modules, section 3.2.
     """
-    s = pyro.param("scale", torch.tensor(0.5), constraint=constraints.positive)
+    s = pyro.param("scale", torch.tensor(0.5, device=x.device), constraint=constraints.positive)
     scores = model.scores(x, keys).log_softmax(-1)
     with pyro.plate("data", len(x)):
         pyro.sample("attention", dist.LogNormal(scores - s.square() / 2, s.expand(scores.shape)).to_event(1))
@@ -81,7 +81,7 @@ def informed(scores: Tensor, values: Tensor, y: Tensor | None) -> Tensor:
 
     The closeness c is trained. Without an observation the scores are those of the prior.
     """
-    closeness = pyro.param("closeness", torch.tensor(0.5), constraint=constraints.positive)
+    closeness = pyro.param("closeness", torch.tensor(0.5, device=scores.device), constraint=constraints.positive)
     return scores if y is None else scores - closeness * (y.unsqueeze(-1) - values).square()
 
 

@@ -563,7 +563,7 @@ def untouched() -> Iterator[None]:
             module.training = False
             resting.append(module)
 
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))
         handle = register_module_forward_pre_hook(keep)

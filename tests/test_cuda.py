@@ -6,7 +6,17 @@ import pytest
 import torch
 
 from models.gat import GAT
-from pyro_attention import AttentionELBO, AttentionGuide, Gamma, LogNormal, Soft, Weibull, predict
+from pyro_attention import (
+    AttentionELBO,
+    AttentionGuide,
+    Gamma,
+    LogNormal,
+    Soft,
+    Weibull,
+    importance_posterior,
+    predict,
+    sample_posterior,
+)
 from tests.toy_models import GraphData, SelfAttention, Sequences
 
 pytestmark = pytest.mark.cuda
@@ -71,3 +81,20 @@ def test_equals_the_cpu(make):
         gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
         results.append((value.detach().cpu(), gradients))
     torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
+
+
+@every_family
+def test_a_guide_that_was_made_on_the_cpu(family):
+    """Its model was moved, with data that have padding; the width stays on the CPU."""
+    model, arguments = self_attention()
+    guide = AttentionGuide(model, family())
+    AttentionELBO()(model, guide)(*arguments).backward()
+    drawn = sample_posterior(guide, *arguments, num_samples=3, seed=0)
+    assert all(weights.device.type == DEVICE for weights in drawn.values())
+
+
+def test_importance_weights():
+    """Their tails are fitted by Pyro, which computes on the CPU."""
+    model, arguments = self_attention()
+    posterior = importance_posterior(AttentionGuide(model, Weibull()), *arguments, num_samples=30)
+    assert posterior.pareto_k.device.type == posterior.trusted.device.type == DEVICE

@@ -5,6 +5,7 @@ it, is counted and answered here. It refuses operations between devices, as a GP
 """
 
 import contextlib
+import copy
 
 import pyro
 import pytest
@@ -15,7 +16,9 @@ from torch.nn.utils import rnn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from guides.plain import PLAIN_SCHEMES
 from guides.schemes import build_scheme
+from models.attention_regression import AttentionRegression
 from models.gat import GAT
 from models.vqa import MCAN
 from pyro_attention import (
@@ -26,6 +29,7 @@ from pyro_attention import (
     EdgeList,
     EvidenceELBO,
     FromPrior,
+    Gamma,
     GraphAttention,
     Hybrid,
     LogNormal,
@@ -40,12 +44,14 @@ from pyro_attention import (
     sample_posterior,
 )
 from pyro_attention.alignments.posteriors import GumbelSoftmax
+from pyro_attention.blocked import BlockedMultiheadAttention
 from pyro_attention.families.lognormal import FixedLogNormalPrior
 from pyro_attention.integrations.huggingface import bayesian
 from pyro_attention.layers.multihead import Mask
 from pyro_attention.objectives import validation
 from pyro_attention.objectives.importance import ImportanceELBO
 from pyro_attention.ops import segment
+from pyro_attention.posterior.importance import _pareto_k
 from tests.models import test_headlines, test_nmt, test_vqa
 from tests.toy_alignments import Toy, make_problem
 from tests.toy_models import GraphData, SelfAttention, Sequences
@@ -151,6 +157,22 @@ def bert():
     return AttentionELBO(**LIGHT), AttentionGuide(model, Weibull()), batch
 
 
+def blocked(**options):
+    layer = BlockedMultiheadAttention(8, 2, **options)
+
+    class Model(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x, y):
+            with pyro.plate("batch", len(x)):
+                output = self.layer(x, x, x, need_weights=False, key_padding_mask=x[..., 0] > 1)[0]
+                pyro.sample("y", pyro.distributions.Normal(output.sum((-1, -2)), 1.0), obs=y)
+
+    return AttentionELBO(**LIGHT), AttentionGuide(Model(), Weibull()), (torch.randn(3, 6, 8), torch.randn(3))
+
+
 def toy(family, elbo):
     return elbo, AttentionGuide(Toy(), family), make_problem()
 
@@ -210,6 +232,62 @@ def test_waits_of_a_step(name):
         assert all(parameter.grad is None or parameter.grad.is_meta for parameter in guide.model.parameters())
         print(f"{name}: {len(waits.seen)} with validation {'on' if validates else 'off'}")
         assert len(waits.seen) <= most + validates, waits.seen
+
+
+def test_a_blocked_step_does_not_wait():
+    """While nothing is validated, which looks at its family."""
+    elbo, guide, arguments = blocked()
+    arguments, _ = moved(elbo, guide, arguments)
+    with pyro.validation_enabled(False), Waits() as waits:
+        loss = elbo.differentiable_loss(guide.model, guide, *arguments)
+        loss.backward()
+    assert loss.is_meta
+    assert waits.seen == []
+
+
+@pytest.mark.parametrize(
+    "family",
+    # the gradient of a drawn Gamma variable is not computed without numbers
+    [Weibull(), LogNormal(), Gamma(), Weibull(learnable=True), LogNormal(learnable=True)],
+    ids=str,
+)
+def test_a_family_may_stay_behind(family):
+    """A guide that was made before its model was moved has a number on the CPU."""
+    elbo, guide, arguments = sequences(copy.deepcopy(family))
+    elbo.loss(guide.model, guide, *arguments)
+    guide.model.to("meta")
+    arguments = [argument.to("meta") for argument in arguments]
+    with pyro.validation_enabled(False), Waits():
+        loss = elbo.differentiable_loss(guide.model, guide, *arguments)
+        loss.backward()
+    assert loss.is_meta
+    assert all(parameter.grad.is_cpu for parameter in guide.families.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN_SCHEMES.keys() - {"dirichlet"}))  # which is not drawn without numbers
+def test_parameters_of_plain_guides_lie_where_their_inputs_do(name):
+    model = AttentionRegression(3).to("meta")
+    arguments = [torch.ones(shape, device="meta") for shape in ((6, 3), (6, 4, 3), (6, 4), (6,))]
+    with pyro.validation_enabled(False), Waits():
+        trace = pyro.poutine.trace(PLAIN_SCHEMES[name].guide).get_trace(model, *arguments)
+    assert trace.nodes["attention"]["value"].is_meta
+    assert all(trace.nodes[site]["value"].is_meta for site in trace.param_nodes)
+
+
+def test_labels_may_lie_where_the_first_layer_does():
+    """As those of a model do that lies on several GPUs."""
+    elbo, guide, arguments = bert()
+    _, keywords = moved(elbo, guide, arguments)
+    with pyro.validation_enabled(False), Waits():
+        labels = torch.tensor([0, 2, 1])
+        assert elbo.differentiable_loss(guide.model, guide, **{**keywords, "labels": labels}).is_meta
+
+
+def test_tails_of_importance_weights_are_fitted_on_the_cpu():
+    """Pyro's fit computes in part there, and a wait for each number of each item would take long."""
+    with Waits() as waits:
+        assert _pareto_k(torch.randn(50, 4, device="meta")).is_meta
+    assert len(waits.seen) <= 2  # there and back
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])

@@ -65,7 +65,7 @@ def run(config: GPUConfig) -> None:
             Stage("machine", [Item("Machine", "machine", lambda: machine(config))], 60), ledger.add, deadline=deadline
         )
         if "Machine" not in ledger.rows:
-            raise UserError(ledger.problems["Machine: machine"].strip().splitlines()[-1].partition("UserError: ")[2])
+            raise UserError(_last_line(ledger.problems["Machine: machine"]).rpartition("UserError: ")[2])
         with data_of_no_meaning():  # processes inherit it
             for stage in stages(config, cache):
                 run_stage(stage, ledger.add, deadline=deadline)
@@ -243,9 +243,13 @@ class Ledger:
         return Report(title, "speed-gpu", parts, summary), source_of([self.config.out], command)
 
     def wrong(self) -> list[str]:
-        """Return the names of kernels and trainings that are not right."""
-        tables = (("Kernels", "case"), ("Training", "training"))
-        return [str(row[name]) for table, name in tables for row in self.rows.get(table, []) if row["right"] == "no"]
+        """Return the names of kernels and trainings that are not right, or did not end by themselves."""
+        tables = {"Kernels": "case", "Training": "training"}
+        names = [
+            str(row[name]) for table, name in tables.items() for row in self.rows.get(table, []) if row["right"] == "no"
+        ]
+        broken = [name for name, text in self.problems.items() if text.startswith(("Traceback", "the process died"))]
+        return names + [name.partition(": ")[2] for name in broken if name.partition(": ")[0] in tables]
 
 
 def _last_line(problem: str) -> str:

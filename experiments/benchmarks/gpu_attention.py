@@ -107,9 +107,13 @@ def compile_items(sizes: list[tuple[int, int]], device: str) -> list[Item]:
 def attention_race(length: int, width: int, device: str, *, rounds: int = 7) -> Result:
     """Return the rows of all engines at one length and width."""
     torch.compiler.reset()  # torch limits how often a function is compiled, and engines of other sizes count
-    with torch.device(device):
-        makers = {name: partial(make_contestant, name, length, width) for name in CONTESTANTS}
-        return race(makers, size=f"n = {length}, width {width}", seconds=15, rounds=rounds)
+
+    def make(name: str) -> Contestant | None:
+        with torch.device(device):  # not around the race: it takes time at every call of torch
+            return make_contestant(name, length, width)
+
+    makers = {name: partial(make, name) for name in CONTESTANTS}
+    return race(makers, size=f"n = {length}, width {width}", seconds=15, rounds=rounds)
 
 
 class Engine(nn.Module):

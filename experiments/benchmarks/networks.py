@@ -49,7 +49,8 @@ from pyro_attention.families.key_network import KeyNetwork
 CONCENTRATION, DROPOUT = 10.0, 0.1
 BY_HAND, FUSED, MC_DROPOUT = "softmax, hand-written", "scaled_dot_product_attention", "MC dropout"
 NAIVE, STOCK = "naive Bayesian, hand-written", "stock Pyro, two passes"
-OURS = {"soft, ours": Soft(), "Weibull, ours": Weibull(CONCENTRATION)}
+# families are made with each step: on torch's default device, as its network
+OURS: dict[str, Callable[[], Family]] = {"soft, ours": Soft, "Weibull, ours": partial(Weibull, CONCENTRATION)}
 CONTESTANTS = (BY_HAND, FUSED, MC_DROPOUT, *OURS, NAIVE, STOCK)
 
 
@@ -172,7 +173,7 @@ def make_loss(contestant: str, sizes: Classified) -> tuple[Classifier, Callable[
     """
     network = Classifier(contestant, sizes)
     if contestant in OURS:
-        return network, AttentionELBO()(network, AttentionGuide(network, OURS[contestant]))
+        return network, AttentionELBO()(network, AttentionGuide(network, OURS[contestant]()))
     if contestant == STOCK:
         return network, partial(TraceMeanField_ELBO().differentiable_loss, network, network.guide)
     return network, network.loss_by_hand
@@ -410,7 +411,7 @@ def make_predictions(contestant: str, sizes: Classified) -> Step:
 
     if contestant == PASS:
         return torch.no_grad()(partial(network.logits, x))
-    guide = AttentionGuide(logits, OURS["Weibull, ours"])
+    guide = AttentionGuide(logits, OURS["Weibull, ours"]())
     last: dict[str, Any] = {"noise": [f"layers.{sizes.layers - 1}"], "chunk_size": SAMPLES}
     return partial(predict, guide, x, num_samples=SAMPLES, **last if contestant == LAST else {})
 
@@ -427,7 +428,7 @@ PREDICTIONS = Benchmark(
 
 # MCAN and BERT
 
-FAMILIES: dict[str, Family] = {"soft": Soft(), "Weibull": Weibull(10.0)}
+FAMILIES: dict[str, Callable[[], Family]] = {"soft": Soft, "Weibull": partial(Weibull, 10.0)}
 
 
 @dataclass(frozen=True)
@@ -460,7 +461,7 @@ def random_questions(sizes: Questions) -> tuple[Tensor, Tensor, Tensor, Tensor, 
 def mcan_loss(contestant: str, sizes: Questions) -> ELBOModule:
     """Return the negative ELBO of MCAN with a contextual Gamma prior of all attention."""
     model = MCAN(sizes.vocabulary, sizes.features, sizes.answers, sizes=sizes.network, dropout=sizes.dropout)
-    return AttentionELBO()(model, AttentionGuide(model, FAMILIES[contestant]))
+    return AttentionELBO()(model, AttentionGuide(model, FAMILIES[contestant]()))
 
 
 def make_mcan_step(contestant: str, sizes: Questions) -> Step:
@@ -481,12 +482,12 @@ MCAN_STEPS = Benchmark(
 )
 
 # Posterior and prior of the converted model; None is the attention of transformers with this name.
-CONVERTED: dict[str, tuple[Family, str] | None] = {
-    "soft": (Soft(), "gamma_contextual"),
+CONVERTED: dict[str, tuple[Callable[[], Family], str] | None] = {
+    "soft": (Soft, "gamma_contextual"),
     "eager": None,
     "sdpa": None,
-    "Weibull": (Weibull(10.0), "gamma_contextual"),
-    "LogNormal": (LogNormal(0.1), "lognormal_contextual"),
+    "Weibull": (partial(Weibull, 10.0), "gamma_contextual"),
+    "LogNormal": (partial(LogNormal, 0.1), "lognormal_contextual"),
 }
 
 
@@ -532,7 +533,7 @@ def bert_loss(contestant: str, sizes: Tokens) -> tuple[nn.Module, Callable[..., 
     if (scheme := CONVERTED[contestant]) is None:  # the loss of transformers is a mean over the batch, the ELBO a sum
         return model, lambda **batch: model(**batch).loss * sizes.batch
     bayesian(model, prior=scheme[1])
-    elbo = AttentionELBO()(model, AttentionGuide(model, scheme[0]))
+    elbo = AttentionELBO()(model, AttentionGuide(model, scheme[0]()))
     return elbo, elbo
 
 

@@ -170,7 +170,7 @@ def waits(step: Step) -> tuple[int, int, str]:
     lines = Counter[str]()
 
     def note(message: Any, *_: Any, **__: Any) -> None:
-        if "synchron" in str(message):
+        if "called a synchronizing" in str(message):  # the mode itself warns once a process, of being a prototype
             frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(str(ROOT))]
             frames = [frame for frame in frames if "benchmarks" not in frame.filename] or frames
             innermost = frames[-1] if frames else None  # the backward pass has threads of its own

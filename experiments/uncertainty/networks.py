@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
@@ -311,7 +312,10 @@ def score_network(trained: Compared, train: Any, batches: Batches) -> tuple[Logi
     model = trained.module.objective.model
     names = [name for name, _ in model.named_parameters() if name.endswith(_QUERIES)]
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))
-    items = [(train.padded([item]), train.labels[[item]]) for item in order[: config.curvature_items].tolist()]
+    items = move_data_to_device(
+        [(train.padded([item]), train.labels[[item]]) for item in order[: config.curvature_items].tolist()],
+        trained.device,
+    )
 
     def loss(inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(model(inputs), labels, reduction="sum")

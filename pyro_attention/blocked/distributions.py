@@ -13,7 +13,7 @@ from torch.distributions import register_kl
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float, check_scores
-from pyro_attention._compat import ordinary_torch_function, tree_leaves, wrapper_tensor
+from pyro_attention._compat import ordinary_torch_function, tree_leaves, validates_distributions, wrapper_tensor
 from pyro_attention.attention_call import AttentionCall
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.ops.counter_noise import CounterNoise, NoiseKind
@@ -30,6 +30,7 @@ from pyro_attention.ops.special import lgamma_exp
 __all__ = ["BlockedCall", "BlockedPosterior", "BlockedPrior", "BlockedValue", "Pairs"]
 
 _WINDOW_ENTRIES = 2**20
+_ON_A_GPU = 8  # times as many there, where many small operations take longer than a few large ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +54,9 @@ class Pairs:
         return torch.Size((*batch, self.queries.size(-2), self.keys.size(-2)))
 
     def windows(self) -> Iterator[slice]:
-        """Yield blocks of queries, each with about as many scores as fit in a few megabytes."""
-        rows = max(1, _WINDOW_ENTRIES * self.shape[-2] // max(1, self.shape.numel()))
+        """Yield blocks of queries, each with about as many scores as fit in a few megabytes, tens of them on a GPU."""
+        entries = _WINDOW_ENTRIES * (1 if self.queries.is_cpu else _ON_A_GPU)
+        rows = max(1, entries * self.shape[-2] // max(1, self.shape.numel()))
         for start in range(0, self.shape[-2], rows):
             yield slice(start, min(start + rows, self.shape[-2]))
 
@@ -303,7 +305,8 @@ class BlockedCall(AttentionCall):
     def posterior(self, family: Family, prior: AttentionDistribution) -> TorchDistribution:
         """Return the posterior of a family that adds noise to the scores.
 
-        It is the posterior of scores of zero, shifted by the scores; other scores test that the family is of this kind.
+        It is the posterior of scores of zero, shifted by the scores. While distributions are validated, other scores
+        test that the family is of this kind; a GPU is waited for there.
 
         Raises:
             ValueError: The family does anything else with scores, queries or keys.
@@ -312,14 +315,20 @@ class BlockedCall(AttentionCall):
             return family.posterior(self, prior)
         if not isinstance(family, OneParameterFamily) or family.network is not None:
             raise _not_blocked(self.site)
+        at_zero = self._relative(family, self.scores)
+        if validates_distributions():
+            self._check_shifts(family, at_zero)
+        return BlockedPosterior(self.pairs, at_zero, site=self.site)
+
+    def _check_shifts(self, family: OneParameterFamily, at_zero: LogWeights) -> None:
+        """Raise ValueError unless other scores shift the posterior of scores of zero, and change nothing else of it."""
         other = torch.linspace(-1.0, 2.0, 3 * self.scores.size(0)).to(self.scores).view(-1, 1, 3)
-        at_zero, at_other = (self._relative(family, scores) for scores in (self.scores, other))
+        at_other = self._relative(family, other)
         location, *spread = (getattr(at_zero, name) for name in at_zero.parameter_names)
         shifted, *unchanged = (getattr(at_other, name) for name in at_other.parameter_names)
         alike = all(torch.equal(a, b) for a, b in zip(spread, unchanged, strict=True))
         if location.numel() > self.scores.numel() or not alike or not torch.allclose(shifted, other + location):
             raise _not_blocked(self.site)
-        return BlockedPosterior(self.pairs, at_zero, site=self.site)
 
     def _relative(self, family: OneParameterFamily, scores: Tensor) -> LogWeights:
         """Return the posterior of a few scores, without a mask."""
@@ -347,7 +356,7 @@ class BlockedPosterior(_BlockedWeights):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> BlockedValue:
         """Return a value that holds a seed from torch's global generator instead of numbers."""
-        seed = int(torch.randint(2**63 - 1, ()))
+        seed = int(torch.randint(2**63 - 1, (), device="cpu"))  # torch's default device might have to be waited for
         return BlockedValue(self.expand(torch.Size(sample_shape) + self.batch_shape), seed)
 
     @property

@@ -157,7 +157,8 @@ class OneParameterFamily(Family):
                     f"{tuple(call.scores.shape)}, as [..., heads, queries, 1] if dense"
                 )
             return width
-        value, heads = self.log_value.exp(), call.scores.size(call.layout.head_dim)
+        # a guide may have been made before its model went to a GPU, and has its number elsewhere then
+        value, heads = self.log_value.to(call.scores.device).exp(), call.scores.size(call.layout.head_dim)
         if value.numel() not in (1, heads):
             raise ValueError(f"{self._name} has {value.numel()} entries, expected 1 or one for each of {heads} heads")
         return call.layout.spread_heads(value) if value.dim() else value

@@ -213,7 +213,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         elbo, weight = torch.zeros(()), self.current_kl_weight()
         self._kl_terms: dict[str, Tensor] = {}
         for name in model_trace.observation_nodes:
-            elbo = elbo + model_trace.nodes[name]["log_prob_sum"]
+            elbo = elbo + _beside(elbo, model_trace.nodes[name]["log_prob_sum"])
         for name in model_trace.stochastic_nodes:
             if name not in guide_trace.nodes:
                 raise ValueError(f"site '{name}' is in the model alone; use AlignmentELBO if its family is Marginal")
@@ -224,7 +224,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
             kl_of_plates = self._kl(name, site, model_trace.nodes.get(name)) if weight > 0 else None
             if kl_of_plates is not None:
                 kl = kl_of_plates.sum()
-                elbo = elbo - weight * kl
+                elbo = elbo - weight * _beside(elbo, kl)
                 self.kl_record[name] = self.kl_record.get(name, 0) + kl.detach() / self.num_particles
                 self._kl_terms[name] = kl_of_plates.detach()  # rewards of ScoreFunctionELBO
         return elbo
@@ -256,6 +256,11 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
                 f"use AlignmentELBO or ScoreFunctionELBO for alignments, and poutine.mask instead of obs_mask= for "
                 f"labels"
             )
+
+
+def _beside(total: Tensor, term: Tensor) -> Tensor:
+    """Return a term on the GPU of the total: layers may lie on several. Numbers of the CPU go with any of them."""
+    return term if total.is_cpu or term.is_cpu else term.to(total.device)
 
 
 def _take_means(model_trace: Trace, guide_trace: Trace) -> None:

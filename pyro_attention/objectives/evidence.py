@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float
-from pyro_attention._compat import validates_distributions
+from pyro_attention._compat import tree_leaves, validates_distributions
 from pyro_attention._typing import Args, Kwargs, Message, Model, Site, Trace
 from pyro_attention.alignments.base import AlignmentWeights
 from pyro_attention.draws import Minibatch, SharedDraws, runs
@@ -171,6 +171,7 @@ class EvidenceELBO(AttentionELBO):
         saves_memory = size < self.num_particles and torch.is_grad_enabled()
         # checkpoint keeps the random state of the devices that it sees among the arguments
         devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
+        devices += [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_cuda]
         chunks, scale, validates, minibatch = [], None, is_validation_enabled(), Minibatch()
         for start in range(0, self.num_particles, size):
             draws = slice(start, min(start + size, self.num_particles))

@@ -228,9 +228,8 @@ def _items(trace: Trace) -> ItemWeights:
 
 def _pareto_k(log_importance_weights: Tensor) -> Tensor:
     """Return the shape of a generalized Pareto distribution over the largest weights of every item."""
-    columns = log_importance_weights.reshape(
-        len(log_importance_weights), -1
-    )  # one column where the model has no plates
+    # one column where the model has no plates; on the CPU, where Pyro's fit computes whatever it is given
+    columns = log_importance_weights.reshape(len(log_importance_weights), -1).cpu()
     size = math.ceil(min(0.2 * len(log_importance_weights), 3 * math.sqrt(len(log_importance_weights))))
     shapes = [math.nan if size < 5 else _shape(column, size) for column in columns.double().unbind(1)]
     return log_importance_weights.new_tensor(shapes).reshape(log_importance_weights.shape[1:])

@@ -345,8 +345,8 @@ def evaluation_mode(*, dropout: bool = False) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
     """Seed torch's generators inside the context and restore them after it; nothing when the seed is None."""
-    # every other device's generator too would draw a warning where there are many
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    # all of them are seeded; named, because torch warns of many where it is left to find them
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices, enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pyro_attention.blocked.distributions import Pairs
 from pyro_attention.blocked.ops import blocked_attention as blocked_module
 from pyro_attention.blocked.ops.blocked_attention import blocked_attention
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
@@ -83,3 +84,13 @@ def test_broadcasting_and_what_is_missing():
     torch.testing.assert_close(shared, expanded)
     with pytest.raises(ValueError, match="noise is 'normal' without a noise_scale"):
         blocked_attention(q, k, v, noise="normal")
+
+
+def test_blocks_are_larger_where_many_small_operations_take_longer():
+    """The device "meta" stands for a GPU."""
+    counts = {}
+    for device in ("cpu", "meta"):
+        q = torch.empty(8, 4096, 1, device=device)
+        blocks = blocked_module._Plan(None, causal=False).blocks(q, q)
+        counts[device] = sum(1 for _ in blocks), sum(1 for _ in Pairs(q, q).windows())
+    assert counts == {"cpu": (1024, 128), "meta": (32, 16)}

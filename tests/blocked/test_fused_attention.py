@@ -57,6 +57,20 @@ def test_what_is_fused(tensor, capability, reason, monkeypatch):
     assert "Triton is not installed" in str(unfused(stand_in(), stand_in(), stand_in()))
 
 
+def test_products_are_rounded_where_those_of_torch_are():
+    """By the new switch alone: after it, torch raises where the old one is read."""
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has one switch")
+    before = matmul.fp32_precision
+    try:
+        for precision in ("tf32", "ieee"):
+            matmul.fp32_precision = precision
+            assert (fused_module._precision() == "tf32") == (precision == "tf32")
+    finally:
+        matmul.fp32_precision = before
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "noise"), [("forward", "normal"), ("backward_queries", None), ("backward_keys", "log_exponential")]

@@ -28,7 +28,7 @@ from pyro_attention import (
 from pyro_attention.blocked import BlockedMultiheadAttention, BlockedValue
 from pyro_attention.blocked import distributions as module
 from pyro_attention.blocked.attention import READS
-from pyro_attention.blocked.distributions import NOISE
+from pyro_attention.blocked.distributions import NOISE, BlockedPosterior, Pairs
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
 from pyro_attention.draws import BroadcastWarning
 from pyro_attention.families.distribution import around_scores
@@ -290,3 +290,10 @@ def test_other_scores(x):
         model(x)
     dropping = Model(dropout=0.1).eval()
     assert type(AttentionGuide(dropping, Weibull())(x)["attention"]) is BlockedValue
+
+
+def test_a_seed_is_drawn_on_the_cpu():
+    """Whatever torch's default device is: a GPU would have to be waited for in every call."""
+    pairs = Pairs(torch.randn(2, 3, 4), torch.randn(2, 5, 4))
+    with torch.device("meta"):
+        assert BlockedPosterior(pairs, None, site="attention").rsample().seed >= 0

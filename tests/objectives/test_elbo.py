@@ -16,6 +16,7 @@ from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyro.optim import Adam
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.distributions import kl_divergence
 
 from models.gat import GAT
@@ -27,6 +28,7 @@ from pyro_attention import (
     Categorical,
     FixedGammaPrior,
     Gamma,
+    LatentAttention,
     LogNormal,
     Marginal,
     ScoreFunctionELBO,
@@ -399,3 +401,21 @@ def test_the_objective_that_goes_with_a_guide(families, expected):
     guide = pyro.poutine.scale(AttentionGuide(lambda: None, families), scale=2.0)
     with pytest.raises(ValueError, match="sums alignments out") if expected is None else nullcontext():
         assert type(elbo_for(guide, num_particles=2)) is expected
+
+
+def test_layers_on_two_gpus():
+    """The terms of their sites are added up where the likelihood is; tensors without numbers stand for them."""
+    layers = [LatentAttention(name, FixedGammaPrior()) for name in ("first", "second")]
+
+    def model(scores, values, y):
+        values = layers[0](scores, values).context.to("cuda:1")
+        mean = layers[1](scores.to("cuda:1"), values).context
+        pyro.sample("y", pyro.distributions.Normal(mean, 1.0).to_event(3), obs=y)
+
+    guide, elbo = AttentionGuide(model, Weibull()), AttentionELBO()
+    with FakeTensorMode(allow_non_fake_inputs=True), pyro.validation_enabled(False):
+        scores = torch.zeros(2, 3, 3, device="cuda:0", requires_grad=True)
+        values, y = torch.zeros(2, 3, 4, device="cuda:0"), torch.zeros(2, 3, 4, device="cuda:1")
+        loss = elbo.differentiable_loss(model, guide, scores, values, y)
+    assert loss.device == torch.device("cuda:1")
+    assert {name: kl.device.index for name, kl in elbo.kl_record.items()} == {"first": 0, "second": 1}

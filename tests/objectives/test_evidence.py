@@ -442,3 +442,26 @@ def test_noted_values_are_no_observations(noted):
     assert found[None][1].shape == found[None][3].shape == (3, 4)
     for plain, with_note in zip(found[None], found[noted], strict=True):
         torch.testing.assert_close(with_note, plain)
+
+
+class OnAGPU(torch.Tensor):
+    """A tensor that says that it lies on a second GPU, and holds nothing."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (3,), device="cuda:1")
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise AssertionError(func)
+
+
+def test_chunks_keep_the_random_state_of_each_gpu(monkeypatch):
+    """torch.utils.checkpoint looks for them among its arguments; the model need not be on the current one."""
+    seen, scores, there = [], torch.randn(3, 1, 2, requires_grad=True), OnAGPU()
+    monkeypatch.setattr(evidence, "checkpoint", lambda draw, *given, **_: seen.append(given) or draw())
+    guide = AttentionGuide(lambda scores, data: observed(scores), FromPrior())
+    elbo = EvidenceELBO(8, chunk_size=1, max_plate_nesting=1)
+    elbo.differentiable_loss(guide.model, guide, scores, {"data": there})
+    assert len(seen) == 8
+    assert all(given[-1] is there for given in seen)

@@ -1,5 +1,6 @@
 """Passes of posterior samples: their sizes, what is computed once, and what they leave behind."""
 
+from contextlib import nullcontext
 from itertools import product
 
 import pyro
@@ -23,6 +24,7 @@ from pyro_attention import (
     sample_posterior,
     sample_sites,
 )
+from pyro_attention.draws import untouched
 from pyro_attention.posterior import passes
 from tests.helpers import assert_mean
 from tests.models.test_nmt import SIZES, batch, make
@@ -192,3 +194,16 @@ def test_a_seed_around_the_guide_would_make_all_samples_the_same():
             draw(guide, num_samples=3)
     first, second = (sample_posterior(around, num_samples=1)["attention"] for _ in range(2))
     assert torch.equal(first, second)
+
+
+def test_the_generators_of_all_gpus_are_restored(monkeypatch):
+    """A seed is that of all of them, and the model need not be on the current one."""
+    asked = []
+    for name, answer in (("is_available", True), ("is_initialized", True), ("device_count", 2)):
+        monkeypatch.setattr(torch.cuda, name, lambda answer=answer: answer)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: None)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices, **_: asked.append([*devices]) or nullcontext())
+    with passes.seeded(0), untouched():
+        pass
+    assert asked == [[0, 1], [0, 1]]

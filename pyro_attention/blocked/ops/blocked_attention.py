@@ -23,6 +23,7 @@ from pyro_attention.blocked.ops.fused_attention import fused_attention, product_
 __all__ = ["blocked_attention"]
 
 _ENTRIES = 2**17  # of a block: half a megabyte in float32, which stays in the cache
+_ON_A_GPU = 32  # times as many there, where many small operations take longer than a few large ones
 
 
 def blocked_attention(
@@ -97,8 +98,9 @@ class _Plan:
 
     def blocks(self, q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice, slice]]:
         """Yield slices and queries of each block, and the keys that these may see."""
-        count = min(q.size(1), max(1, _ENTRIES // max(1, k.size(1))))
-        together = max(1, _ENTRIES // max(1, count * k.size(1)))
+        entries = _ENTRIES * (1 if q.is_cpu else _ON_A_GPU)
+        count = min(q.size(1), max(1, entries // max(1, k.size(1))))
+        together = max(1, entries // max(1, count * k.size(1)))
         for first in range(0, q.size(0), together):
             for row in range(0, q.size(1), count):
                 stop = min(row + count, q.size(1))

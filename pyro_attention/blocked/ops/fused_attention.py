@@ -99,7 +99,8 @@ def fused_attention(
               \nabla_c = \sum_{ij} \varepsilon_{ij} W_{ij} (g_i \cdot v_j - g_i \cdot O_i)
 
     Products have factors in the dtype of the arguments and sums in float32; noise and softmax are in float32. Factors
-    in float32 are rounded to TF32 only where ``torch.backends.cuda.matmul.allow_tf32`` is set.
+    in float32 are rounded to TF32 only where torch's own products are, as after
+    ``torch.set_float32_matmul_precision("high")``.
 
     Args:
         queries: ``[S, M, D]``, already scaled.
@@ -150,7 +151,9 @@ def _precision() -> str:
 
     Three products of TF32 numbers are as good as one of float32 numbers.
     """
-    if torch.backends.cuda.matmul.allow_tf32:
+    matmul = torch.backends.cuda.matmul
+    # before 2.9 torch has the other switch alone; later it raises where that is read after the new one was set
+    if matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32:
         return "tf32"
     return "ieee" if torch.version.hip else "tf32x3"
 

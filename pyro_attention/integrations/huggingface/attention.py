@@ -169,7 +169,7 @@ def _without_padding(layout: Dense, scores: Tensor, latent: SiteAttention) -> De
         decoder = DECODER_MASK.get()
         if decoder is None or decoder.shape != (len(scores), scores.size(-2)):
             return layout
-        return replace(layout, counted=decoder[:, None, :, None])
+        return replace(layout, counted=decoder[:, None, :, None].to(scores.device))
     if layout.mask is None or scores.size(-2) != scores.size(-1):
         return layout
     attended = layout.mask.any(-2).unsqueeze(-1)

@@ -98,8 +98,10 @@ class BayesianModel(PreTrainedModel):
             BATCH.reset(token)
             DECODER_MASK.reset(decoder_token)
         if likelihood is not None:
+            device = _logits_of(output).device  # that of the last layer, where a model lies on several GPUs
+            moved = {name: target.to(device) for name, target in labels.items() if isinstance(target, Tensor)}
             with plate:
-                likelihood(output, labels)
+                likelihood(output, {**labels, **moved})
         return output if whole else _logits_of(output)
 
     def _add_decoder_inputs(self, inputs: dict[str, Any], labels: dict[str, Tensor]) -> None:

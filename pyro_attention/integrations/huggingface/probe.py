@@ -151,6 +151,6 @@ def _tokens(config: PreTrainedConfig, length: int, device: torch.device) -> Tens
 @contextmanager
 def _evaluation(model: nn.Module) -> Iterator[None]:
     """Run modules in evaluation mode inside; restore their modes and the random generator afterwards."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with in_evaluation(model), torch.random.fork_rng(devices):
         yield

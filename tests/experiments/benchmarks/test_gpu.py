@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from experiments.benchmarks import gpu, gpu_attention, gpu_steps, throughput
+from experiments.benchmarks import gpu, gpu_attention, gpu_steps, networks, throughput
 from experiments.benchmarks.gpu_kernels import CANDIDATES
 from experiments.benchmarks.stages import Item, Result, Stage, run_stage
 from experiments.benchmarks.throughput import Contestant, race
@@ -18,6 +21,7 @@ from experiments.files import UserError
 from experiments.report.report import read_results
 from experiments.report.statistics import Estimate
 from pyro_attention.blocked.ops.counter_noise import CounterNoise
+from tests.test_waits import Waits
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:flex_attention called without torch.compile:UserWarning", "ignore:the KL outweighs the data"
@@ -120,7 +124,57 @@ def test_every_engine_leaves_a_gradient(name: str) -> None:
     assert all(leaf.grad is not None and leaf.grad.isfinite().all() for leaf in contestant.leaves)
 
 
+def test_steps_of_engines_run_without_a_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is set where they are made, but takes time at every call of torch."""
+    devices = list[str]()
+
+    def note() -> None:
+        devices.append(torch.get_default_device().type)
+
+    def make(*_: object) -> Contestant:
+        note()
+        return Contestant(note)
+
+    monkeypatch.setattr(gpu_attention, "make_contestant", make)
+    gpu_attention.attention_race(32, 16, "meta", rounds=1)
+    assert devices[0] == "meta"
+    assert devices.count("meta") == len(gpu_attention.CONTESTANTS) < devices.count("cpu")
+
+
 # Training
+
+
+def test_families_lie_where_their_networks_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device "meta" stands for a GPU, on which a step begins with nothing on the CPU."""
+    monkeypatch.setattr("pyro_attention.integrations.huggingface.bayesian", lambda model, **_: model)
+    sizes = networks.Classified(batch=2, length=3, width=8, heads=2)
+    with torch.device("meta"), Waits():
+        losses = [networks.make_loss(name, sizes)[1] for name in networks.OURS]
+        losses += [networks.mcan_loss(name, gpu_steps.TINY.questions) for name in networks.FAMILIES]
+        losses += [networks.bert_loss(name, gpu_steps.TINY.tokens)[0] for name in ("Weibull", "LogNormal")]
+        losses.append(networks.make_predictions("32 draws", sizes).args[0])  # type: ignore[attr-defined]
+    for loss in losses:
+        assert isinstance(loss, torch.nn.Module)
+        assert all(tensor.is_meta for tensor in (*loss.parameters(), *loss.buffers()))
+
+
+def test_waits_are_those_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode that makes torch warn of them warns of itself, once a process, and speaks of synchronizing too."""
+
+    def set_mode(mode: str) -> None:
+        if mode == "warn":
+            text = "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing"
+            warnings.warn(f"{text} operations", stacklevel=1)
+
+    def step() -> None:
+        warnings.warn("called a synchronizing CUDA operation (Triggered internally at a file.)", stacklevel=1)
+
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    monkeypatch.setattr(throughput, "profile", lambda **_: nullcontext(SimpleNamespace(key_averages=list)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the steps that are not listened to
+        count, warned, _ = throughput.waits(step)
+    assert (count, warned) == (0, 1)
 
 
 def test_noise_is_the_same_wherever_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,9 +233,34 @@ def test_a_reason_stands_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert gpu._by_reason(ledger.problems) == "skipped\n    Draws: a\n    Draws: b\nValueError: wrong\n    Draws: c"
 
 
+def test_kernels_that_fail_are_not_right(tmp_path: Path) -> None:
+    """What is left out for time is no error."""
+    ledger = gpu.Ledger(gpu.GPUConfig(device="cpu", out=tmp_path), begun=time.monotonic())
+    row = {"case": "differs", "right": "no"}
+    for table, name, result in (
+        ("Kernels", "differs", Result([row])),
+        ("Kernels", "raises", Result(problems=["Traceback (most recent call last):\nValueError: wrong"])),
+        ("Training", "dies", Result(problems=["the process died, exit code -11"])),
+        ("Training", "waits", Result(problems=["waits of waits: 2 x a line"])),
+        ("Kernels", "late", Result(problems=["skipped: the time of 'kernels' is over"])),
+        ("Draws", "other", Result(problems=["Traceback (most recent call last):\nValueError: wrong"])),
+    ):
+        ledger.add(Item(table, name, fails), result)
+    assert ledger.wrong() == ["differs", "raises", "dies"]
+
+
 def test_columns_without_content_are_left_out() -> None:
     rows = [{"size": "one", "ms": Estimate(1.0), "MB": "-"}, {"size": "two", "ms": "-", "MB": "-"}]
     assert [list(row) for row in gpu._filled(rows)] == 2 * [["size", "ms"]]
+
+
+def test_a_machine_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def machine(_: gpu.GPUConfig) -> Result:
+        raise RuntimeError("the driver is too old")
+
+    monkeypatch.setattr(gpu, "machine", machine)
+    with pytest.raises(UserError, match="RuntimeError: the driver is too old"):
+        gpu.run(gpu.GPUConfig(device="cpu", out=tmp_path))
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from transformers import (
 from experiments.files import UserError
 from experiments.options import is_whole
 from experiments.uncertainty import compare as comparison
+from experiments.uncertainty import networks
 from experiments.uncertainty.compare import (
     BASELINE,
     METHODS,
@@ -397,3 +399,34 @@ def test_a_part_of_the_study_is_not_published(data):
     assert is_whole(replace(config, workers=1, out=data / "out", resume=True))
     for change in ({"seeds": 2}, {"tasks": ("sst2",)}, {"rows": ("ensemble",)}, {"train_items": 10}):
         assert not is_whole(replace(config, **change))
+
+
+class Stopped(Exception):  # noqa: N818
+    """What a stand-in of the posterior raises once it has been given its items."""
+
+
+def test_curvature_is_of_items_where_the_network_is(monkeypatch):
+    """The device "meta" stands for a GPU; the training examples are on the CPU."""
+    given = []
+
+    def posterior(model, names, loss, items, **options):
+        given.extend(items)
+        raise Stopped
+
+    class Examples(list):
+        labels = torch.tensor([0, 1, 0])
+
+        def padded(self, indices):
+            return {"input_ids": torch.ones(len(indices), 4, dtype=torch.int64)}
+
+    monkeypatch.setattr(networks, "LaplacePosterior", posterior)
+    name = "encoder.layer.0.attention.self.query.weight"
+    model = SimpleNamespace(named_parameters=lambda: [(name, None)], eval=lambda: None)
+    trained = SimpleNamespace(
+        config=SimpleNamespace(seed=0, curvature_items=2), device=torch.device("meta"),
+        module=SimpleNamespace(objective=SimpleNamespace(model=model)),
+    )  # fmt: skip
+    with pytest.raises(Stopped):
+        networks.score_network(trained, Examples(range(3)), {})
+    assert len(given) == 2
+    assert all(inputs["input_ids"].is_meta and labels.is_meta for inputs, labels in given)
