@@ -40,11 +40,13 @@ def encode_sequence(lstm: nn.LSTM, words: Tensor, mask: Tensor) -> Tensor:
         >>> encode_sequence(lstm, torch.ones(2, 2, 3), mask)[1, 1].tolist()
         [0.0, 0.0, 0.0, 0.0]
     """
-    lengths = mask.sum(1).cpu()
-    if (lengths == 0).any():
-        empty = (lengths == 0).nonzero().flatten().tolist()
+    lengths, order = mask.sum(1).sort(descending=True, stable=True)
+    # sorted here, as torch sorts on the CPU and copies the order there and back: a GPU is waited for once
+    on_cpu = lengths.cpu()
+    if on_cpu[-1] == 0:
+        empty = (~mask.any(1)).nonzero().flatten().tolist()
         raise ValueError(f"sentences {empty} of the batch have no words; leave them out")
-    packed = nn.utils.rnn.pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False)
+    packed = nn.utils.rnn.pack_padded_sequence(words[order], on_cpu, batch_first=True)
     outputs = nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=words.size(1))
     encoded: Tensor = outputs[0]
-    return encoded
+    return encoded[order.argsort()]
