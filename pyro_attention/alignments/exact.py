@@ -22,7 +22,7 @@ from pyro_attention.families.distribution import AttentionDistribution, LogWeigh
 from pyro_attention.guide import AttentionGuide, is_attention_site, is_deterministic, plates_of
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.evidence import sum_to_items
-from pyro_attention.posterior.passes import Run, evaluation_mode, is_latent, passes
+from pyro_attention.posterior.passes import Run, depth, evaluation_mode, is_latent, passes
 from pyro_attention.posterior.sampling import sample_posterior
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def exact_alignments(
     if isinstance(poutine.unwrap(model), GuideMessenger):
         raise TypeError("exact_alignments takes the model, not a guide: give it guide.model")
     elbo = AlignmentELBO(max_plate_nesting=max_plate_nesting)
-    guide, tilted = AttentionGuide(model, Marginal()), _Tilted(elbo)
+    guide, tilted = AttentionGuide(model, Marginal()), _Tilted()
     with torch.inference_mode(False), torch.enable_grad(), evaluation_mode():
         args, kwargs = _outside_inference(args), _outside_inference(kwargs)
         try:
@@ -240,9 +240,8 @@ class _Tilted(Messenger):
         priors: Prior of every site, without the tilt.
     """
 
-    def __init__(self, elbo: AlignmentELBO) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.elbo = elbo
         self.tilts: dict[str, Tensor] = {}
         self.priors: dict[str, AlignmentDistribution] = {}
 
@@ -257,8 +256,8 @@ class _Tilted(Messenger):
         if not is_attention_site(site) or "_enumerate_dim" not in site["infer"]:
             return
         prior = site["infer"]["prior"]
-        # in a Markov chain the keys of earlier steps stand at the left of the plates
-        self._tilt(site, prior, prior.full_shape[-2 - int(self.elbo.max_plate_nesting) :])
+        # the keys of alignments that its scores read stand at the left of the plates
+        self._tilt(site, prior, prior.full_shape[-2 - depth(msg) :])
 
     def _tilt(self, site: Site, prior: AlignmentDistribution, shape: torch.Size) -> None:
         tilt = prior.log_weights.new_zeros(shape, requires_grad=True)

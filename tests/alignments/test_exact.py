@@ -91,6 +91,28 @@ def test_alignments_that_explain_an_observation_together_have_their_marginals():
     torch.testing.assert_close(found["second"].squeeze(-2), joint.sum(1))
 
 
+@pytest.mark.parametrize("nesting", [3, float("inf")])
+def test_the_shape_is_that_of_the_plates_of_the_site(nesting):
+    """Other sites lie in more plates, and the scores of the second alignment read the first."""
+    first, second = (LatentAttention(name, AlignmentPrior()) for name in ("first", "second"))
+    keys, y, layout = torch.randn(3, KEYS), torch.randn(2, 3), Dense(event_dim=2)
+
+    def model():
+        with pyro.plate("queries", 3, dim=-1):
+            values = keys[:, None, :, None]
+            a = first(keys.unsqueeze(-2), values, layout=layout).context
+            b = second(a * keys.unsqueeze(-2), values, layout=layout).context
+            with pyro.plate("tokens", 2, dim=-2):
+                pyro.sample("y", dist.Normal((a + b)[..., 0, 0], 0.5), obs=y)
+
+    prior = keys.log_softmax(-1).unsqueeze(-1) + (keys.unsqueeze(-1) * keys.unsqueeze(-2)).log_softmax(-1)
+    means = keys.unsqueeze(-1) + keys.unsqueeze(-2)
+    joint = (prior + dist.Normal(means, 0.5).log_prob(y[..., None, None]).sum(0)).flatten(1).softmax(-1)
+    joint = joint.unflatten(-1, (KEYS, KEYS))
+    posteriors = exact_alignments(model, max_plate_nesting=nesting)
+    torch.testing.assert_close(posteriors, {"first": joint.sum(2).unsqueeze(-2), "second": joint.sum(1).unsqueeze(-2)})
+
+
 def test_scales_of_minibatches_do_not_matter_and_what_does_not_count_keeps_its_prior():
     scores, values, y = data()
     found = []
