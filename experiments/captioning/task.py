@@ -261,6 +261,8 @@ def show(config: ShowConfig) -> Path:
     path = config.out or config.run / "figures" / "captions.html"
     # what is among the figures of the run is its own
     check_outputs([path], [config.photo] if config.photo else [], overwrite=config.overwrite or config.out is None)
+    if not config.images:
+        raise UserError("--images is empty, expected the number of a test image, such as --images '[0]'")
     with user_errors(ValueError, OSError, ImportError):
         # the photograph is checked before the data, which take longer to read
         photo = None if config.photo is None else open_photograph(config.photo)

@@ -238,7 +238,7 @@ def read_daquar(root: Path, options: RegionOptions, where: dict[str, Any]) -> di
     test_images_list.txt. Photographs are image1.png or .jpg and so on in daquar/images, or else in the uncompressed
     archive daquar/images160.tar. A tenth of the training photographs is for validation.
 
-    An answer of several things ("table, chair") is one class as it is written, and accuracy compares it word for word.
+    An answer of several things ("table, chair") is one class, and accuracy compares it word for word, in small letters.
     The authors also report WUPS. It needs WordNet, which has to be downloaded, and is not computed.
 
     Source:
@@ -294,7 +294,7 @@ def _names_in(path: Path) -> list[str]:
 
 
 def _entry(words: list[str], answer: str, photograph: int) -> Entry:
-    answer = " ".join(answer.split())
+    answer = " ".join(answer.lower().split())  # as the words of a question: Lamp and lamp are one answer
     if not answer:
         raise ValueError("the question has no answer")
     is_color = any(word.startswith(("color", "colour")) for word in words)

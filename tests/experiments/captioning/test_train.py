@@ -89,6 +89,8 @@ def test_show(finished, tmp_path, capsys):
     assert "image 2" in page.read_text()
     assert command_line("show", finished("soft"), "--images", "[99]") == 1
     assert "no test image 99" in capsys.readouterr().err
+    assert command_line("show", finished("soft"), "--images", "[]") == 1
+    assert "--images is empty, expected the number of a test image" in capsys.readouterr().err
 
 
 # where attention is

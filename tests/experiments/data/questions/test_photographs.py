@@ -93,6 +93,12 @@ def test_bad_input_is_told(tmp_path, name, write, file, old, new, message):
         load(name, tmp_path, size=32)
 
 
+def test_capital_letters_make_no_other_answer(tmp_path):
+    path = write_daquar(tmp_path) / "text" / "data.csv"
+    path.write_text(path.read_text().replace('"lamp, table",image5', '"Lamp,  Table",image5'))
+    assert load("daquar", tmp_path, size=32)["test"].answers[::2] == ("lamp, table", "lamp, table")
+
+
 def test_a_photograph_that_is_not_clear(tmp_path):
     """In both lists it would be tested on alone; of two files with its name one would be taken."""
     folder = write_daquar(tmp_path)
