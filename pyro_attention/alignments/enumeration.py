@@ -309,8 +309,8 @@ def _check_plates_of_readers(model_trace: Trace, guide_trace: Trace) -> None:
 def _check_scales_of_nodes(model_trace: Trace, guide_trace: Trace, *, edges: Mapping[str, EdgeSum]) -> None:
     """Raise ValueError where nodes have another scale than the alignment over edges whose evidence they are."""
     for reader in sample_sites(model_trace):
-        name = getattr(reader["fn"], "site", None)
-        if name in edges and edges[name].evidence:
+        name = reader["fn"].site if isinstance(reader["fn"], SummedLikelihood) else None
+        if name is not None and name in edges and edges[name].evidence:
             _check_scale(reader, site_of(guide_trace if name in guide_trace else model_trace, name))
 
 

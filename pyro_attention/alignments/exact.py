@@ -271,7 +271,7 @@ class _Tilted(Messenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         site = as_site(msg)
         if not is_attention_site(site) or "_enumerate_dim" not in site["infer"]:
-            if is_latent(site) and not is_attention_site(site):
+            if is_latent(msg) and not is_attention_site(site):
                 self.is_drawn[site["name"]] = "_enumerate_dim" not in site["infer"]
             return
         prior = site["infer"]["prior"]
