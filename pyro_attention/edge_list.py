@@ -78,7 +78,7 @@ class EdgeList(Layout):
             return cls._build(edge_index, num_sources, num_targets, add_self_loops)
         asked = edge_index._version, num_sources, num_targets, add_self_loops
         built: tuple[object, EdgeList] | None = _BUILT.get(edge_index)
-        if built is None or built[0] != asked:
+        if built is None or built[0] != asked or not built[1]._holds(edge_index):
             with torch.inference_mode(False):  # a training step, which has gradients, may meet it next
                 built = _BUILT[edge_index] = asked, cls._build(edge_index, *asked[1:])
         return built[1]
@@ -102,6 +102,15 @@ class EdgeList(Layout):
             mask = torch.cat([~replaced, torch.ones_like(loops, dtype=torch.bool)]).unsqueeze(-1)
         source, target = torch.cat([source, loops]), torch.cat([target, loops])
         return cls(Segments(source, num_sources), Segments(target, num_targets), edge_index.size(1), mask)
+
+    def _holds(self, edge_index: Tensor) -> bool:
+        """Return whether the edges are those of a tensor; NumPy and ``.data`` change one without a new version."""
+        if edge_index.layout != torch.strided or not edge_index.is_cpu:  # one would have to wait for the answer
+            return True
+        if edge_index.shape != (2, self.num_input_edges):
+            return False
+        ends = (self.sources.index[: self.num_input_edges], self.targets.index[: self.num_input_edges])
+        return all(torch.equal(end, row) for end, row in zip(ends, edge_index.long(), strict=True))
 
     def to(self, device: torch.device | str) -> EdgeList:
         """Return the layout on another device; itself when it is there already."""

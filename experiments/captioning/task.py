@@ -261,6 +261,8 @@ def show(config: ShowConfig) -> Path:
     path = config.out or config.run / "figures" / "captions.html"
     # what is among the figures of the run is its own
     check_outputs([path], [config.photo] if config.photo else [], overwrite=config.overwrite or config.out is None)
+    if not config.images:
+        raise UserError("--images is empty, expected the number of a test image, such as --images '[0]'")
     with user_errors(ValueError, OSError, ImportError):
         # the photograph is checked before the data, which take longer to read
         photo = None if config.photo is None else open_photograph(config.photo)
@@ -268,6 +270,11 @@ def show(config: ShowConfig) -> Path:
         if 0 in data.grid:
             raise UserError(f"{config.run} has regions from --features, which are no grid, so no page can show them")
         captions = text_lines(config.run / "captions.txt", "train the run again")
+        if photo is None and len(captions) != len(data):
+            raise UserError(
+                f"{config.run / 'captions.txt'} has {len(captions)} captions, and the test part {len(data)} images, so "
+                f"that captions would stand below other images; bring back the data of the training, or train again"
+            )
         trained = load_trained(config.run, data.regions.size(2), device=config.device)
         images = config.images
         if photo is not None:

@@ -175,8 +175,13 @@ def check_answers(trained: TrainedAnswers, data: Mapping[str, Questions]) -> Non
     """Refuse data in which no answer of a part can be learned.
 
     Raises:
-        ValueError: No question to validate or to test on has an answer that is one of the classes.
+        ValueError: There is one class, or no question to validate or to test on has an answer that is one of them.
     """
+    if len(trained.words.answers) < 2:
+        raise ValueError(
+            f"train: the answer {trained.words.answers[0]!r} is the only one to choose from, expected two or more; add "
+            f"questions with another answer, or raise --answers"
+        )
     for part in ("val", "test"):
         labels, classes = trained.answered(data[part]).labels, len(trained.words.answers)
         if all(label is None for label in labels):

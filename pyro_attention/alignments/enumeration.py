@@ -163,6 +163,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             _check_sums(*traces, edges=enumeration.edges)
             _check_posteriors(*traces)
             _check_plates_of_readers(*traces)
+            _check_scales_of_nodes(*traces, edges=enumeration.edges)
             for record, values in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
                 for name, value in values.items():
                     record[name] = record.get(name, 0) + value / self.num_particles
@@ -301,19 +302,27 @@ def _check_plates_of_readers(model_trace: Trace, guide_trace: Trace) -> None:
                     f"{summed} lies outside of its plates {missing}, expected it inside; open one plate object around "
                     f"both (`plate = pyro.plate(...)`, then `with plate:` for each of them)"
                 )
-            scale, expected_scale = reader["scale"], alignment["scale"]
-            marginal = alignment["name"] not in guide_trace
-            if (
-                marginal
-                and isinstance(scale, int | float)
-                and isinstance(expected_scale, int | float)
-                and scale != expected_scale
-            ):
-                raise ValueError(
-                    f"{summed} its scale is {scale:g}, expected {expected_scale:g} as of the alignment; a minibatch "
-                    f"of the observations of one alignment has no exact sum: open the subsampled plate, or "
-                    f"poutine.scale, around both, or observe all of them"
-                )
+            if alignment["name"] not in guide_trace:
+                _check_scale(reader, alignment)
+
+
+def _check_scales_of_nodes(model_trace: Trace, guide_trace: Trace, *, edges: Mapping[str, EdgeSum]) -> None:
+    """Raise ValueError where nodes have another scale than the alignment over edges whose evidence they are."""
+    for reader in sample_sites(model_trace):
+        name = reader["fn"].site if isinstance(reader["fn"], SummedLikelihood) else None
+        if name is not None and name in edges and edges[name].evidence:
+            _check_scale(reader, site_of(guide_trace if name in guide_trace else model_trace, name))
+
+
+def _check_scale(reader: Site, alignment: Site) -> None:
+    """Raise ValueError where a site is scaled by another number than the alignment that is summed out above it."""
+    scale, expected_scale = reader["scale"], alignment["scale"]
+    if isinstance(scale, int | float) and isinstance(expected_scale, int | float) and scale != expected_scale:
+        raise ValueError(
+            f"site '{reader['name']}' reads '{alignment['name']}', which is summed out, but its scale is {scale:g}, "
+            f"expected {expected_scale:g} as of the alignment; a minibatch of the observations of one alignment has no "
+            f"exact sum: open the subsampled plate, or poutine.scale, around both, or observe all of them"
+        )
 
 
 class _Enumeration(EnumMessenger):
@@ -342,6 +351,8 @@ class _Enumeration(EnumMessenger):
             self._add_alignment(site, fn, dim)
         elif isinstance(fn, SummedLikelihood) and site["is_observed"] and (self.alignments or self.edges):
             site["fn"] = fn.below_alignments(self._alignments_above(site))
+            if fn.site in self.edges:
+                site["mask"] = None  # which the sum over edges has taken in
 
     def _sum_in_event(self, site: Site) -> bool:
         """Sum over an alignment whose queries lie in the event, if the site is one; return whether it is."""

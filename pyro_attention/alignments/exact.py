@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from itertools import takewhile
@@ -22,7 +23,8 @@ from pyro_attention.families.distribution import AttentionDistribution, LogWeigh
 from pyro_attention.guide import AttentionGuide, is_attention_site, is_deterministic, plates_of
 from pyro_attention.layout import Dense
 from pyro_attention.objectives.evidence import sum_to_items
-from pyro_attention.posterior.passes import Run, evaluation_mode, is_latent, passes
+from pyro_attention.objectives.validation import PriorWarning
+from pyro_attention.posterior.passes import Run, depth, evaluation_mode, is_latent, passes
 from pyro_attention.posterior.sampling import sample_posterior
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ def exact_alignments(
         edges of a graph, ``[..., E, 1]``, added self loops last. A query without an observation (masked out by
         ``poutine.mask``, or a node by the mask of its likelihood) keeps its prior.
 
+    Warns:
+        PriorWarning: The model has latent sites that are neither alignments nor summed out, such as weights of a
+            network. They are drawn from their prior, once.
+
     Raises:
         TypeError: The model is a guide.
         ValueError: An attention site has another prior, the model has no attention site, or only such that are given,
@@ -79,11 +85,13 @@ def exact_alignments(
     if isinstance(poutine.unwrap(model), GuideMessenger):
         raise TypeError("exact_alignments takes the model, not a guide: give it guide.model")
     elbo = AlignmentELBO(max_plate_nesting=max_plate_nesting)
-    guide, tilted = AttentionGuide(model, Marginal()), _Tilted(elbo)
+    guide, tilted = AttentionGuide(model, Marginal()), _Tilted()
     with torch.inference_mode(False), torch.enable_grad(), evaluation_mode():
         args, kwargs = _outside_inference(args), _outside_inference(kwargs)
         try:
-            evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PriorWarning)  # its remedies are those of a guide
+                evidence = -elbo.differentiable_loss(model, tilted(guide), *args, **kwargs)
             if not tilted.tilts:
                 raise ValueError(
                     "every alignment of the model is given, as by poutine.condition, so none has a posterior; leave "
@@ -98,6 +106,13 @@ def exact_alignments(
                 "those among the arguments are copied, so make the others (of the model, say, or within a layout) "
                 "outside of it, or use torch.no_grad() (inference_mode=False of Lightning's Trainer)"
             ) from error
+    if drawn := [name for name, is_drawn in tilted.is_drawn.items() if is_drawn]:
+        warnings.warn(
+            f"latent sites {', '.join(map(repr, drawn))} are drawn from their prior, once, and the posterior is "
+            f"the one given this draw; give them values: poutine.condition(model, data={{'{drawn[0]}': ...}})",
+            PriorWarning,
+            stacklevel=2,
+        )
     # normalized, as the evidence of a minibatch counts each of its items several times
     return {name: tilted.priors[name].normalize(slope) for name, slope in zip(tilted.tilts, slopes, strict=True)}
 
@@ -238,13 +253,14 @@ class _Tilted(Messenger):
     Attributes:
         tilts: Tilt of every site, zeros.
         priors: Prior of every site, without the tilt.
+        is_drawn: Whether another latent site was drawn, and not summed out, in the last run.
     """
 
-    def __init__(self, elbo: AlignmentELBO) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.elbo = elbo
         self.tilts: dict[str, Tensor] = {}
         self.priors: dict[str, AlignmentDistribution] = {}
+        self.is_drawn: dict[str, bool] = {}
 
     def _pyro_sample(self, msg: Message) -> None:
         site = as_site(msg)
@@ -255,10 +271,12 @@ class _Tilted(Messenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         site = as_site(msg)
         if not is_attention_site(site) or "_enumerate_dim" not in site["infer"]:
+            if is_latent(msg) and not is_attention_site(site):
+                self.is_drawn[site["name"]] = "_enumerate_dim" not in site["infer"]
             return
         prior = site["infer"]["prior"]
-        # in a Markov chain the keys of earlier steps stand at the left of the plates
-        self._tilt(site, prior, prior.full_shape[-2 - int(self.elbo.max_plate_nesting) :])
+        # the keys of alignments that its scores read stand at the left of the plates
+        self._tilt(site, prior, prior.full_shape[-2 - depth(msg) :])
 
     def _tilt(self, site: Site, prior: AlignmentDistribution, shape: torch.Size) -> None:
         tilt = prior.log_weights.new_zeros(shape, requires_grad=True)

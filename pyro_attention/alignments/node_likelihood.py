@@ -91,6 +91,11 @@ class NodeLikelihood(SummedLikelihood):
             return self
         new = copy.copy(self)
         new._sum = alignments.edges[self.site]
+        if alignments.mask is not None:
+            # what is masked says nothing of the edge, so that a later observation is not conditional on it
+            mask = torch.as_tensor(alignments.mask, device=new._sum.log_weights.device).unsqueeze(-1)
+            observed = mask if self._observed is None else mask & self._observed
+            new._observed = observed.expand(*observed.shape[:-1], self.event_shape[0])
         return new
 
     def log_prob_per_query(self, value: Tensor) -> Tensor:

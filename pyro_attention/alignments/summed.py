@@ -152,7 +152,7 @@ class SummedLikelihood(TorchDistribution):
 
         Below keys along a dimension the log probability has that dimension, and the objective sums over it; it counts
         where a key is possible and the mask is true, and must be finite elsewhere. Below edges the log probability is
-        the sum itself, made by :meth:`EdgeSum.add`.
+        the sum itself, made by :meth:`EdgeSum.add` of log probabilities that are zero where the mask is false.
 
         Args:
             alignments: Alignments above the site; some of them may have nothing to do with it.

@@ -3,6 +3,7 @@
 import pyro
 import pytest
 import torch
+from pyro import poutine
 from pyro.distributions import Categorical as Classes
 from pyro.distributions import Normal
 from torch import nn
@@ -163,6 +164,50 @@ def test_sums_are_those_over_every_edge(data, twice):
         wanted = brute_force(model, data, log_q.squeeze(-1))[0]
         torch.testing.assert_close(found, wanted)
         assert torch.isclose(found, brute_force(model, data)[0]) == tight
+
+
+@pytest.mark.parametrize("form", [False, torch.tensor(False), torch.tensor([True, False])], ids=str)
+@pytest.mark.parametrize("family", [Marginal(), Categorical()])
+def test_an_observation_that_a_handler_masks_says_nothing_of_the_edges(data, form, family):
+    """Nor of what is observed after it; two graphs lie in a plate."""
+    layer = GraphAttention(WIDTH, 2, add_self_loops=False, prior=AlignmentPrior(), name="z").double()
+    x, number = torch.stack([data[0], data[0].flip(0)]), torch.stack([data[2], data[2] + 1])
+
+    def model(x, *, first=True, mask=None):
+        with pyro.plate("graphs", len(x), dim=-1):
+            out = layer.attend(x, EDGES)
+            if first:
+                with poutine.mask(mask=True if mask is None else mask):
+                    pyro.sample("a", NodeLikelihood(Normal(out.context[..., 1], 0.3), out), obs=number[: len(x)])
+            pyro.sample("b", NodeLikelihood(Normal(out.context[..., 0], 0.5), out), obs=number[: len(x)])
+
+    def evaluate(x, **options):
+        guide, elbo = AttentionGuide(model, family), AlignmentELBO(max_plate_nesting=1)
+        return elbo.differentiable_loss(model, guide, x, **options), exact_alignments(model, x, **options)["z"]
+
+    loss, posterior = evaluate(x, mask=form)
+    expected, exact = evaluate(x, first=False)
+    if isinstance(form, torch.Tensor) and form.dim():  # the first graph has both observations
+        (both, pair), (one, _) = evaluate(x[:1]), evaluate(x[:1], first=False)
+        expected, exact = expected - one + both, torch.cat([pair, exact[1:]])
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(posterior, exact)
+
+
+@pytest.mark.parametrize("around", ["observation", "attention"])
+def test_another_scale_than_that_of_the_edges(data, around):
+    """As for queries in plates: a minibatch of the observations of one alignment has no exact sum."""
+    layer = GraphAttention(WIDTH, 2, add_self_loops=False, prior=AlignmentPrior(), name="z").double()
+
+    def model(x, number):
+        with poutine.scale(scale=2.0 if around == "attention" else 1.0):
+            out = layer.attend(x, EDGES)
+        with poutine.scale(scale=2.0 if around == "observation" else 1.0):
+            pyro.sample("y", NodeLikelihood(Normal(out.context[..., 0], 0.5), out), obs=number)
+
+    with pytest.raises(ValueError, match=r"site 'y' reads 'z', which is summed out, but its scale is .*, expected"):
+        AlignmentELBO(max_plate_nesting=0).loss(model, AttentionGuide(model, Marginal()), data[0], data[2])
+    AlignmentELBO(max_plate_nesting=0).loss(model, AttentionGuide(model, Categorical()), data[0], data[2])
 
 
 def test_an_added_self_loop_takes_the_place_of_one_in_the_graph(data):

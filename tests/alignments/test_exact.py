@@ -1,5 +1,6 @@
 """Exact posteriors of alignments against Bayes' rule written out."""
 
+import warnings
 from itertools import product
 
 import pyro
@@ -19,6 +20,7 @@ from pyro_attention import (
     exact_alignments,
 )
 from pyro_attention.alignments.priors import SparseAlignmentPrior
+from pyro_attention.objectives.validation import PriorWarning
 
 KEYS = 4
 PRIORS = {"dense": AlignmentPrior(), "sparse": SparseAlignmentPrior(), "top 2": SparseAlignmentPrior(k=2)}
@@ -91,6 +93,28 @@ def test_alignments_that_explain_an_observation_together_have_their_marginals():
     torch.testing.assert_close(found["second"].squeeze(-2), joint.sum(1))
 
 
+@pytest.mark.parametrize("nesting", [3, float("inf")])
+def test_the_shape_is_that_of_the_plates_of_the_site(nesting):
+    """Other sites lie in more plates, and the scores of the second alignment read the first."""
+    first, second = (LatentAttention(name, AlignmentPrior()) for name in ("first", "second"))
+    keys, y, layout = torch.randn(3, KEYS), torch.randn(2, 3), Dense(event_dim=2)
+
+    def model():
+        with pyro.plate("queries", 3, dim=-1):
+            values = keys[:, None, :, None]
+            a = first(keys.unsqueeze(-2), values, layout=layout).context
+            b = second(a * keys.unsqueeze(-2), values, layout=layout).context
+            with pyro.plate("tokens", 2, dim=-2):
+                pyro.sample("y", dist.Normal((a + b)[..., 0, 0], 0.5), obs=y)
+
+    prior = keys.log_softmax(-1).unsqueeze(-1) + (keys.unsqueeze(-1) * keys.unsqueeze(-2)).log_softmax(-1)
+    means = keys.unsqueeze(-1) + keys.unsqueeze(-2)
+    joint = (prior + dist.Normal(means, 0.5).log_prob(y[..., None, None]).sum(0)).flatten(1).softmax(-1)
+    joint = joint.unflatten(-1, (KEYS, KEYS))
+    posteriors = exact_alignments(model, max_plate_nesting=nesting)
+    torch.testing.assert_close(posteriors, {"first": joint.sum(2).unsqueeze(-2), "second": joint.sum(1).unsqueeze(-2)})
+
+
 def test_scales_of_minibatches_do_not_matter_and_what_does_not_count_keeps_its_prior():
     scores, values, y = data()
     found = []
@@ -101,6 +125,31 @@ def test_scales_of_minibatches_do_not_matter_and_what_does_not_count_keeps_its_p
     torch.testing.assert_close(scaled, plain)
     torch.testing.assert_close(masked[:, 0], plain[:, 0])
     torch.testing.assert_close(masked[:, 1], scores[:, 1].softmax(-1))
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_latent_site_that_is_no_alignment_is_told(validates):
+    attention, keys = LatentAttention("alignment", AlignmentPrior()), torch.randn(3, KEYS)
+    y, layout = torch.randn(3), Dense(event_dim=2)
+
+    def model():
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        count = pyro.sample("count", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+        with pyro.plate("queries", 3):
+            context = attention(slope * keys.unsqueeze(-2), keys[:, None, :, None], layout=layout).context
+            pyro.sample("y", dist.Normal(context[..., 0, 0] + count, 0.5), obs=y)
+
+    with (
+        pyro.validation_enabled(validates),
+        pytest.warns(
+            PriorWarning, match=r"^latent sites 'slope' are drawn .* once, .*data=\{'slope': \.\.\.\}\)$"
+        ) as told,
+    ):
+        exact_alignments(model, max_plate_nesting=1)
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exact_alignments(poutine.condition(model, data={"slope": torch.tensor(2.0)}), max_plate_nesting=1)
 
 
 def test_an_unlikely_observation():

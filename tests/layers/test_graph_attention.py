@@ -165,6 +165,28 @@ def test_the_weights_of_pyg_and_edges_in_other_forms(data):
         assert_same(mine(x, form), theirs(x, edges))
 
 
+@pytest.mark.parametrize("form", ["numpy", "data", "other data", "in place"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_edges_that_change_between_calls(data, form, dtype):
+    """NumPy and ``.data`` write into a tensor without a new version of it."""
+    theirs, mine = pair(heads=2)
+    edges = data.edge_index.to(dtype).numpy().copy()
+    edge_index = torch.from_numpy(edges)
+    compare(theirs, mine, data.features, edge_index.long())
+    before = mine(data.features, edge_index)
+    if form == "numpy":
+        edges[0] = edges[0][::-1].copy()
+    elif form == "data":
+        edge_index.data[0] = edge_index[0].flip(0)
+    elif form == "other data":
+        edge_index.data = edge_index[:, 3:].flip(0)
+    else:
+        edge_index[0] = edge_index[0].flip(0)
+    after = mine(data.features, edge_index)
+    assert not torch.allclose(after, before)
+    assert_same(after, theirs(data.features, edge_index.long()))
+
+
 def test_batch_of_features_on_one_graph(data):
     _, mine = pair(heads=2)
     x = torch.randn(2, 7, FEATURES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from experiments.data.images.captions import CaptionedImages, caption_words, find_images
+from experiments.data.images.captions import CaptionedImages, ImageFile, caption_words, find_images
 from experiments.data.images.digit_scenes import cell_positions
 from experiments.data.images.image_features import (
     GridEncoder,
@@ -237,7 +238,7 @@ def read_daquar(root: Path, options: RegionOptions, where: dict[str, Any]) -> di
     test_images_list.txt. Photographs are image1.png or .jpg and so on in daquar/images, or else in the uncompressed
     archive daquar/images160.tar. A tenth of the training photographs is for validation.
 
-    An answer of several things ("table, chair") is one class as it is written, and accuracy compares it word for word.
+    An answer of several things ("table, chair") is one class, and accuracy compares it word for word, in small letters.
     The authors also report WUPS. It needs WordNet, which has to be downloaded, and is not computed.
 
     Source:
@@ -249,10 +250,16 @@ def read_daquar(root: Path, options: RegionOptions, where: dict[str, Any]) -> di
         [text / "data.csv" for text in (folder / "text", folder)], "this file and the two lists of images", "daquar"
     )
     images = find_images([folder / "images"], folder / "images160.tar", "photographs image1.png and so on")
-    photographs = {Path(name).stem: file for name, file in images.items()}
-    split_of = {
-        name: split for split in ("train", "test") for name in _names_in(path.with_name(f"{split}_images_list.txt"))
-    }
+    files_of = defaultdict[str, list[ImageFile]](list)
+    for name, image in images.items():
+        files_of[Path(name).stem].append(image)
+    listed = {split: _names_in(path.with_name(f"{split}_images_list.txt")) for split in ("train", "test")}
+    if both := sorted(set(listed["train"]) & set(listed["test"])):
+        raise ValueError(
+            f"{path.parent}: {both[0]} is in train_images_list.txt and in test_images_list.txt; expected every "
+            f"photograph in one of them ({len(both)} are in both)"
+        )
+    split_of = {name: split for split, names in listed.items() for name in names}
     entries: dict[str, list[Entry]] = {"train": [], "test": []}
     answers: dict[str, dict[str, list[str]]] = {"train": {}, "test": {}}
     with (
@@ -268,10 +275,13 @@ def read_daquar(root: Path, options: RegionOptions, where: dict[str, Any]) -> di
             entries[split].append(_entry(question_words(row["question"]), row["answer"], index))
     parts = []
     for split, about in answers.items():
-        absent = [name for name in about if name not in photographs]
+        absent = [name for name in about if name not in files_of]
         if absent or not about:
             raise ValueError(f"{path}: no photograph {', '.join(absent)}, or no question to {split}; {NEW_COPY}")
-        data = CaptionedImages([photographs[name] for name in about], list(about.values()), "daquar", split)
+        if several := next((name for name in about if len(files_of[name]) > 1), None):
+            names = ", ".join(file.name for file in files_of[several])
+            raise ValueError(f"{folder / 'images'}: {several} may be {names}; expected one file of each name")
+        data = CaptionedImages([files_of[name][0] for name in about], list(about.values()), "daquar", split)
         pixels = resized_images(data, options.size or 192, cache, progress=where["progress"])
         parts.append(AskedPhotographs(pixels, data.captions, entries[split]))
     train, test = parts
@@ -284,7 +294,7 @@ def _names_in(path: Path) -> list[str]:
 
 
 def _entry(words: list[str], answer: str, photograph: int) -> Entry:
-    answer = " ".join(answer.split())
+    answer = " ".join(answer.lower().split())  # as the words of a question: Lamp and lamp are one answer
     if not answer:
         raise ValueError("the question has no answer")
     is_color = any(word.startswith(("color", "colour")) for word in words)

@@ -89,6 +89,16 @@ def test_show(finished, tmp_path, capsys):
     assert "image 2" in page.read_text()
     assert command_line("show", finished("soft"), "--images", "[99]") == 1
     assert "no test image 99" in capsys.readouterr().err
+    assert command_line("show", finished("soft"), "--images", "[]") == 1
+    assert "--images is empty, expected the number of a test image" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("test", [5, 7])
+def test_show_after_the_data_have_changed(test, finished, tmp_path, monkeypatch, capsys):
+    folder = finished("soft")
+    small_scenes(monkeypatch, test=test)
+    assert command_line("show", folder, "--images", "[2]", "--out", tmp_path / "captions.html") == 1
+    assert f"captions.txt has 6 captions, and the test part {test} images" in capsys.readouterr().err
 
 
 # where attention is

@@ -21,9 +21,9 @@ SIZES = {"train": 24, "val": 6, "test": 6}
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 
 
-def small_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_scenes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     """Let the digit scenes be few."""
-    monkeypatch.setattr(captioning_data, "_digits", partial(digit_scenes, **SIZES))
+    monkeypatch.setattr(captioning_data, "_digits", partial(digit_scenes, **(SIZES | sizes)))
 
 
 def command_line(*arguments: object) -> int:

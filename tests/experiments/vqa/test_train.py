@@ -221,6 +221,11 @@ def test_answers_that_the_training_has_not(tmp_path):
         run_tiny(tmp_path / "run", dataset="daquar", data_root=tmp_path, encoder_epochs=1, size=32)
 
 
+def test_a_single_answer(tmp_path):
+    with pytest.raises(UserError, match=r"train: the answer '.*' is the only one to choose from, .* raise --answers"):
+        run_tiny(tmp_path / "run", answers=1)
+
+
 def test_validation_loss_of_soft_scores_under_a_sum_over_alignments():
     model = BottomUp(9, 4, 3, embedding=8, hidden=8, dropout=0.0, likelihood="scores")
     elbo = AlignmentELBO(max_plate_nesting=1)

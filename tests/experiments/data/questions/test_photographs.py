@@ -93,6 +93,28 @@ def test_bad_input_is_told(tmp_path, name, write, file, old, new, message):
         load(name, tmp_path, size=32)
 
 
+def test_capital_letters_make_no_other_answer(tmp_path):
+    path = write_daquar(tmp_path) / "text" / "data.csv"
+    path.write_text(path.read_text().replace('"lamp, table",image5', '"Lamp,  Table",image5'))
+    assert load("daquar", tmp_path, size=32)["test"].answers[::2] == ("lamp, table", "lamp, table")
+
+
+def test_a_photograph_that_is_not_clear(tmp_path):
+    """In both lists it would be tested on alone; of two files with its name one would be taken."""
+    folder = write_daquar(tmp_path)
+    lists = [folder / "text" / f"{split}_images_list.txt" for split in ("train", "test")]
+    before = lists[1].read_text()
+    lists[1].write_text(f"{before}\nimage2")
+    with pytest.raises(ValueError, match=r"image2 is in train_images_list.txt and in test_images_list.txt; expected"):
+        load("daquar", tmp_path, size=32)
+    lists[1].write_text(before)
+    (folder / "images" / "image2.jpg").write_bytes((folder / "images" / "image1.png").read_bytes())
+    (folder / "images" / "image99.jpg").write_bytes(b"")  # no question is about it
+    (folder / "images" / "image99.txt").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"images: image2 may be image2.jpg, image2.png; expected one file"):
+        load("daquar", tmp_path, size=32)
+
+
 @pytest.mark.parametrize("question", [b"what is in the caf\xe9", b"what" * 50_000], ids=["latin-1", "long"])
 def test_a_table_that_cannot_be_read_is_named(tmp_path, question):
     path = write_daquar(tmp_path) / "text" / "data.csv"
