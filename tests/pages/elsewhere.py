@@ -26,9 +26,6 @@ ELSEWHERE: dict[str, str] = {
     "pip install .": INSTALLED,
     "python -m experiments.uncertainty smollm2 FOLDER": f"{SMOLLM2}def test_the_command",
     "python -m experiments.uncertainty compare FOLDER": f"{COMPARE}def test_every_row_is_scored_on_every_task",
-    'python -m experiments.uncertainty compare FOLDER --tasks \'["sst2", "mrpc"]\'': (
-        f"{COMPARE}def test_every_row_is_scored_on_every_task"
-    ),
 }
 """Commands that another test runs, or CI: its file, and what stands there."""
 
