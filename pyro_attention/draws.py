@@ -10,7 +10,7 @@ two different draws of one pass with the same draws in single runs, and :func:`r
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -26,12 +26,13 @@ from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.subsample_messenger import SubsampleMessenger
+from pyro.poutine.trace_struct import Trace as PyroTrace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyro_attention._compat import DROPOUT, handlers_around
+from pyro_attention._compat import DROPOUT, active_handlers, handlers_around
 from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.families.distribution import LogWeights
@@ -55,6 +56,7 @@ __all__ = [
     "forget_replays",
     "is_due",
     "is_point_mass",
+    "kind_of_handlers",
     "look_when_due",
     "modes",
     "replay",
@@ -199,7 +201,8 @@ def broadcasts(
     """Return whether draws of a model may share a pass; warn, once, where they may not.
 
     The first, 10th, 100th, ... call of a kind makes one more pass to compare them (:func:`replay`). Draws that have
-    differed once go one by one from then on. Calls with other kinds of handlers around the guide are of another kind.
+    differed once go one by one from then on. Calls below other handlers, or below handlers that name other sites, are
+    of another kind (:func:`kind_of_handlers`).
 
     Args:
         guide: The guide, with or without handlers around it.
@@ -209,9 +212,8 @@ def broadcasts(
         nesting: Number of nested plates of the model.
         plate: Class of the plate of the draws.
     """
-    # poutine.block may hide sites from the plate, so each kind of handlers is looked at
-    handlers = tuple(map(type, handlers_around(guide)))
-    reason, is_new = look_when_due(guide, (kind, plate, modes(model), handlers), partial(replay, run, nesting, plate))
+    kind = kind, plate, modes(model), kind_of_handlers(guide)
+    reason, is_new = look_when_due(guide, kind, partial(replay, run, nesting, plate))
     if reason is not None and is_new:
         warnings.warn(_note(reason), BroadcastWarning, stacklevel=2)
     return reason is None
@@ -232,6 +234,37 @@ def look_when_due(owner: Model, kind: Hashable, look: Callable[[], str | None]) 
         return record.reason, False
     record.reason = look()
     return record.reason, True
+
+
+def kind_of_handlers(guide: Model) -> Hashable:
+    """Return the types of the handlers around a guide and around the call, with the names of sites in their settings.
+
+    Handlers decide which sites are drawn (``poutine.condition``), and which of them the plate of the draws reaches
+    (``poutine.block``). Handlers of the same kind that are made anew for every call compare equal.
+    """
+    handlers = [*active_handlers(), *handlers_around(guide)]
+    return tuple((type(handler), *map(_names_in, vars(handler).values())) for handler in handlers)
+
+
+def _names_in(setting: object, depth: int = 3) -> Hashable:
+    """Return the names of sites in a setting of a handler, and the code of its functions, but no numbers.
+
+    Args:
+        setting: Attribute of a handler, such as the ``data`` of ``poutine.condition`` or a ``hide_fn``.
+        depth: Number of functions within functions that are looked into, as one may hold itself.
+    """
+    if isinstance(setting, str | bool):
+        return setting
+    if isinstance(setting, PyroTrace):
+        return tuple(setting.nodes)
+    if isinstance(setting, Mapping | list | tuple | set | frozenset):  # of a mapping, its keys
+        return tuple(_names_in(entry, depth) for entry in setting)
+    if isinstance(setting, partial) and depth:
+        return tuple(_names_in(part, depth - 1) for part in (setting.func, setting.args, (*setting.keywords.values(),)))
+    if isinstance(setting, FunctionType) and depth:
+        variables = [*getclosurevars(setting).nonlocals.values()], setting.__defaults__ or ()
+        return setting.__code__, *(_names_in(part, depth - 1) for part in variables)
+    return type(setting)
 
 
 def is_due(calls: int) -> bool:

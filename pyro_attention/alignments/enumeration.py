@@ -22,7 +22,7 @@ from pyro_attention.alignments._messages import as_site, sample_sites, site_of
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.alignments.replay import replay_enumeration
 from pyro_attention.alignments.summed import AlignmentsAbove, EdgeSum, EnumeratedAlignment, SummedLikelihood
-from pyro_attention.draws import REMEDY, Minibatch, look_when_due, modes
+from pyro_attention.draws import REMEDY, Minibatch, kind_of_handlers, look_when_due, modes
 from pyro_attention.families.distribution import ContinuousWeights
 from pyro_attention.guide import AttentionGuide, check_guide, forget_run, is_attention_site, plates_of
 from pyro_attention.objectives.elbo import DifferentiableELBO
@@ -188,7 +188,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             enumeration = _Enumeration(-1 - nesting, self.roulette)
             return replay_enumeration(partial(run, enumeration), lambda at: partial(run, enumeration, at), nesting)
 
-        reason, _ = look_when_due(messenger.model, ("enumeration", modes(messenger.model)), look)
+        kind = "enumeration", modes(messenger.model), kind_of_handlers(guide)
+        reason, _ = look_when_due(messenger.model, kind, look)
         if reason is not None:
             raise ValueError(
                 f"the model does not broadcast over alignments that are enumerated at the left of its plates: "
