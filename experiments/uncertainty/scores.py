@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata
+
+from pyro_attention.analysis import wrong_answer_auroc
 
 Array = NDArray[np.float64]
 METRICS = ("accuracy", "NLL", "ECE", "risk-coverage area", "AUROC, entropy", "AUROC, mutual information")
@@ -65,6 +67,8 @@ def score_items(prediction: Prediction, items: NDArray[np.int64], domain: NDArra
         items: Places of the test items that count.
         domain: Places of the items out of domain that count.
     """
+    # Calibration error and area are not those of pyro_attention.analysis, whose numbers would be others: torchmetrics
+    # rounds confidences to float32, and selective_accuracy takes the mean over the orders of equally sure items.
     confidence, right = prediction.confidence[items], prediction.right[items]
     order = np.argsort(-confidence, kind="stable")
     wrong = ~right[order]
@@ -101,9 +105,9 @@ def auroc(familiar: Array, foreign: Array) -> float:
         >>> auroc(np.array([0.1, 0.5]), np.array([0.5, 0.9]))
         0.875
     """
-    ranks = rankdata(np.concatenate([familiar, foreign]))[len(familiar) :]
-    above = ranks.sum() - len(foreign) * (len(foreign) + 1) / 2
-    return float(above / (len(familiar) * len(foreign)))
+    # which is the probability that a wrong answer is less sure than a right one, for other words of the two groups
+    is_familiar = torch.arange(len(familiar) + len(foreign)) < len(familiar)
+    return wrong_answer_auroc(torch.from_numpy(np.concatenate([familiar, foreign])), is_familiar)
 
 
 @dataclass(frozen=True)
