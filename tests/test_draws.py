@@ -33,7 +33,7 @@ from pyro_attention import (
     importance_posterior,
     predict,
 )
-from pyro_attention.draws import BroadcastWarning, is_due
+from pyro_attention.draws import BroadcastWarning, is_due, kind_of_handlers
 from pyro_attention.objectives.importance import ImportanceELBO
 from tests.helpers import flat
 
@@ -610,6 +610,10 @@ def test_a_function_of_a_handler_may_call_itself():
     model = TwoSites(FROM_THE_RIGHT["index"])
     guide, elbo = AttentionGuide(model, FromPrior()), plain_bound(3, max_plate_nesting=1)
     elbo.loss(model, poutine.block(guide, hide_fn=hides))
+
+
+def test_a_partial_function_has_no_handlers_with_settings():
+    assert kind_of_handlers(partial(pow, 2, abs)) == kind_of_handlers(partial(pow, 3, abs))
 
 
 def test_the_calls_that_are_replayed():
