@@ -163,7 +163,7 @@ def check_coverage(
             with Minibatch():
                 simulation = _simulate(simulated, args, kwargs)
                 if infer is None:
-                    draws = _draws_of_guide(model, simulation, args, kwargs, num_draws)
+                    draws: Mapping[str, Tensor] = _draws_of_guide(model, simulation, args, kwargs, num_draws)
                 else:
                     draws = infer(simulation.observations, *args, **kwargs)
             for name, weights in simulation.weights.items():
@@ -217,12 +217,14 @@ def _draws_of_guide(
 ) -> dict[str, Tensor]:
     """Return draws ``[S, ...]`` of a guide, given the observations of a simulation."""
     conditioned: Any = poutine.condition(guide, data=simulation.observations)
+    new_args: list[Any] = [*args]
+    new_kwargs: dict[str, Any] = {**kwargs}
     if any(isinstance(family, Amortized) for family in check_guide(guide).attention_families):
-        args, kwargs = _with_observations(simulation, args, kwargs)
-    return sample_posterior(conditioned, *args, num_samples=num_draws, **kwargs)
+        new_args, new_kwargs = _with_observations(simulation, args, kwargs)
+    return sample_posterior(conditioned, *new_args, num_samples=num_draws, **new_kwargs)
 
 
-def _with_observations(simulation: _Simulation, args: Args, kwargs: Kwargs) -> tuple[list[object], dict[str, object]]:
+def _with_observations(simulation: _Simulation, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of the model with the drawn observations among them, for an inference network.
 
     Raise ValueError where an observation is no argument.
